@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from opscope import load, summarize
 from opscope.cli import main
 from opscope.testing import TraceBuilder
 
@@ -72,6 +73,20 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other work on this machine adds no line to what a verb says."""
     monkeypatch.setattr("opscope.capture.environment.cpu_pressure_fraction", lambda: None)
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`trace`, read and saved as a Session once: verbs say the same of it, much sooner."""
+    folder = tmp_path_factory.mktemp("recording")
+    return saved(write_trace(folder / "trace.json"))
+
+
+def saved(trace: Path) -> Path:
+    """A trace, read and saved beside it as a Session."""
+    with load(trace, threads=1) as session:
+        summarize(session).complete()
+        return session.save(trace.with_suffix(".opscope"))
 
 
 @pytest.fixture

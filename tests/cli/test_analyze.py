@@ -7,6 +7,8 @@ import pytest
 
 from opscope.testing import TraceBuilder
 
+from .conftest import saved
+
 
 def test_json_is_the_only_thing_on_stdout(opscope, trace: Path) -> None:
     outcome = opscope("analyze", trace, "--json")
@@ -28,8 +30,8 @@ def test_json_is_the_only_thing_on_stdout(opscope, trace: Path) -> None:
     assert (device["span_ns"], device["busy_ns"], device["idle_ns"]) == (1_000_000, 452_125, 547_875)
 
 
-def test_the_terminal_report(opscope, trace: Path) -> None:
-    outcome = opscope("analyze", trace)
+def test_the_terminal_report(opscope, recording: Path) -> None:
+    outcome = opscope("analyze", recording)
     assert outcome.code == 0
     assert "aten::addmm" in outcome.out
     assert "gemm|<float, 64>" in outcome.out
@@ -66,20 +68,22 @@ def test_several_traces_are_one_session(opscope, trace: Path, tmp_path: Path) ->
     assert document["summary"]["device_time_ns"] == 2 * 452_125
 
 
-def test_top_cuts_the_list(opscope, trace: Path) -> None:
-    assert len(opscope("analyze", trace, "--json", "--top", 1).json["top_operators"]) == 1
+def test_top_cuts_the_list(opscope, recording: Path) -> None:
+    assert len(opscope("analyze", recording, "--json", "--top", 1).json["top_operators"]) == 1
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = TraceBuilder()
+    for index in range(25):
+        built.operator(f"aten::op{index}", 100 * index, 50).launch(100 * index + 1)
+        built.kernel(f"kernel_{index}", 5_000 + 10 * index, 5)
+    built.operator("aten::view", 4_000, 5)
+    return saved(built.write(tmp_path_factory.mktemp("wide") / "wide.json"))
 
 
 class TestAll:
     """`--all`: every operator and kernel, also those without device time, in every form."""
-
-    @pytest.fixture
-    def wide(self, make_trace) -> Path:
-        built = TraceBuilder()
-        for index in range(25):
-            built.operator(f"aten::op{index}", 100 * index, 50).launch(100 * index + 1)
-            built.kernel(f"kernel_{index}", 5_000 + 10 * index, 5)
-        return make_trace(built.operator("aten::view", 4_000, 5), "wide.json")
 
     def test_in_json(self, opscope, wide: Path) -> None:
         assert len(opscope("analyze", wide, "--json").json["top_operators"]) == 10
@@ -119,32 +123,32 @@ def test_the_trace_with_its_critical_path(opscope, trace: Path, tmp_path: Path) 
     assert totals[0] == totals[1]
 
 
-def test_chosen_sections(opscope, trace: Path) -> None:
-    brief = opscope("analyze", trace, "--brief")
+def test_chosen_sections(opscope, recording: Path) -> None:
+    brief = opscope("analyze", recording, "--brief")
     assert brief.code == 0
     assert "GPU busy" in brief.out
     assert "Top operators" not in brief.out
-    chosen = opscope("analyze", trace, "--section", "kernels", "top").out
+    chosen = opscope("analyze", recording, "--section", "kernels", "top").out
     assert "Kernels" in chosen
     assert "Top operators" in chosen
     assert "Categories" not in chosen
-    unknown = opscope("analyze", trace, "--section", "nonsense")
+    unknown = opscope("analyze", recording, "--section", "nonsense")
     assert unknown.code == 1
     assert "Where the GPU waits" in unknown.err
 
 
-def test_a_page_with_pictures(opscope, trace: Path, tmp_path: Path) -> None:
+def test_a_page_with_pictures(opscope, recording: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert opscope("analyze", trace, "--html", page).out.splitlines()[-1] == f"Wrote {page}"
+    assert opscope("analyze", recording, "--html", page).out.splitlines()[-1] == f"Wrote {page}"
     assert "To repeat" in page.read_text("utf-8")
 
 
-def test_ranges_by_an_expression(opscope, trace: Path) -> None:
-    assert opscope("analyze", trace, "--by", "range:nothing").code == 0
-    broken = opscope("analyze", trace, "--by", "range:(")
+def test_ranges_by_an_expression(opscope, recording: Path, trace: Path) -> None:
+    assert opscope("analyze", recording, "--by", "range:nothing").code == 0
+    broken = opscope("analyze", recording, "--by", "range:(")
     assert broken.code == 1
     assert "is not a regular expression" in broken.err
-    assert opscope("analyze", trace, "--by", "color").code == 1
+    assert opscope("analyze", recording, "--by", "color").code == 1
     assert opscope("analyze", trace, "--capture", trace.parent / "absent.json").code == 1
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from opscope.testing import TraceBuilder
 
+from .conftest import saved
+
 
 def steps(path: Path, duration: float, count: int = 8) -> Path:
     builder = TraceBuilder()
@@ -36,18 +38,18 @@ def result(path: Path, median_ns: float, *, points: bool = False) -> Path:
     return path
 
 
-@pytest.fixture
-def slow(tmp_path: Path) -> Path:
-    return steps(tmp_path / "slow.json", 150)
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(steps(tmp_path_factory.mktemp("slow") / "slow.json", 150))
 
 
-@pytest.fixture
-def fast(tmp_path: Path) -> Path:
-    return steps(tmp_path / "fast.json", 100)
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(steps(tmp_path_factory.mktemp("fast") / "fast.json", 100))
 
 
 def test_two_traces(opscope, fast: Path, slow: Path) -> None:
-    outcome = opscope("compare", fast, slow)
+    outcome = opscope("compare", *(one.with_suffix(".json") for one in (fast, slow)))
     assert (outcome.code, outcome.err) == (0, "")
     assert "100 µs → 150 µs (+50.0 µs, 1.50× slower" in outcome.out
 
@@ -92,13 +94,12 @@ def test_json_is_the_only_thing_on_stdout(opscope, fast: Path, slow: Path, tmp_p
     assert report.read_text("utf-8").startswith("# Comparison of two recordings")
 
 
-def test_a_saved_session_is_as_good_as_its_trace(opscope, fast: Path, slow: Path, tmp_path: Path) -> None:
-    session = tmp_path / "fast.opscope"
-    assert opscope("analyze", fast, "--save", session).code == 0
-    with_trace = opscope("compare", fast, slow, "--json").json
-    with_session = opscope("compare", session, slow, "--json").json
+def test_a_saved_session_is_as_good_as_its_trace(opscope, fast: Path, slow: Path) -> None:
+    trace = fast.with_suffix(".json")
+    with_trace = opscope("compare", trace, slow, "--json").json
+    with_session = opscope("compare", fast, slow, "--json").json
     assert with_session["operators"] == with_trace["operators"]
-    assert opscope("compare", session, fast, "--fail-on", "different").code == 0
+    assert opscope("compare", fast, trace, "--fail-on", "different").code == 0
 
 
 @pytest.mark.parametrize("points", [False, True])
@@ -120,7 +121,7 @@ def test_kinds_cannot_be_mixed(opscope, tmp_path: Path, fast: Path) -> None:
     outcome = opscope("compare", result(tmp_path / "r.json", 1000), fast)
     assert (outcome.code, outcome.out) == (1, "")
     assert "r.json is a benchmark result" in outcome.err
-    assert "fast.json is a recording" in outcome.err
+    assert "fast.opscope is a recording" in outcome.err
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2]", '{"schema_version": 1}', "no JSON"])

@@ -21,23 +21,29 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "messages.py"
     ],
 )
 def test_the_language_is_asked_for(
-    case: tuple[list[str], dict[str, str], bool], opscope, trace: Path, monkeypatch: pytest.MonkeyPatch
+    case: tuple[list[str], dict[str, str], bool],
+    opscope,
+    recording: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options, environment, is_chinese = case
-    folder = trace.parent / "report"
+    folder = tmp_path / "report"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    outcome = opscope("analyze", trace, "--output-dir", folder, "--force", *options)
+    outcome = opscope("analyze", recording, "--output-dir", folder, "--force", *options)
     assert outcome.code == 0
     for said in (outcome.out, (folder / "report.md").read_text(encoding="utf-8")):
         assert ("概览" in said) is is_chinese
         assert ("Overview" in said) is not is_chinese
-    assert opscope("analyze", trace, "--json", *options).json["summary"]["steps"] == 1
+    assert opscope("analyze", recording, "--json", *options).json["summary"]["steps"] == 1
 
 
-def test_wide_characters_stay_in_their_columns(opscope, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_characters_stay_in_their_columns(
+    opscope, recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = opscope("analyze", trace, "--lang", "zh").out.splitlines()
+    lines = opscope("analyze", recording, "--lang", "zh").out.splitlines()
     assert max(cell_len(line) for line in lines if not re.match("  [a-z#@]", line)) <= 80  # but for code
     start = next(index for index, line in enumerate(lines) if line.lstrip().startswith("#  算子"))
     widths = {cell_len(line.rstrip()) for line in lines[start + 2 : start + 4]}

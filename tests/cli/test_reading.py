@@ -124,12 +124,12 @@ def test_operators_are_never_cut(bert: Summary, width: int) -> None:
     assert "direct_copy_kernel_cuda" in text
 
 
-def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscope, trace: Path) -> None:
-    chosen = opscope("analyze", trace, "--section", "内核", "--lang", "zh")
+def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscope, recording: Path) -> None:
+    chosen = opscope("analyze", recording, "--section", "内核", "--lang", "zh")
     assert chosen.code == 0
     assert "类别" not in chosen.out
-    assert opscope("analyze", trace, "--section", "kernels", "--lang", "zh").out == chosen.out
-    unknown = opscope("analyze", trace, "--section", "无", "--lang", "zh")
+    assert opscope("analyze", recording, "--section", "kernels", "--lang", "zh").out == chosen.out
+    unknown = opscope("analyze", recording, "--section", "无", "--lang", "zh")
     assert unknown.code == 1 and "内核" in unknown.err
 
 
@@ -142,10 +142,10 @@ def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscop
         (("bench", "square", "--device", "cpu", "--shape", "8", "8", "--time-budget", "0.01"), "conditions"),
     ],
 )
-def test_parts_of_other_verbs(opscope, trace: Path, command: tuple[str, ...], section: str) -> None:
+def test_parts_of_other_verbs(opscope, recording: Path, command: tuple[str, ...], section: str) -> None:
     if command[0] == "bench":
         pytest.importorskip("torch")
-    typed = [trace if word == "TRACE" else word for word in command]
+    typed = [recording if word == "TRACE" else word for word in command]
     brief, one, every = (
         opscope(*typed, *more) for more in (("--brief",), ("--section", section), ("--full",))
     )

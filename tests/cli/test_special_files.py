@@ -46,28 +46,31 @@ def test_no_input_is_replaced(opscope, trace: Path, arguments: tuple[str, ...]) 
 
 
 WRITING = (
-    "analyze trace.json --save", "analyze trace.json --export-trace", "analyze trace.json --html",
-    "stats trace.json --output", "stats trace.json --html", "flamegraph trace.json --output",
-    "compare trace.json trace.json --output", "compare trace.json trace.json --html",
-    "explain aten::add --trace trace.json --html", "sql trace.json 'SELECT 1' --parquet",
+    "analyze RECORDING --save", "analyze RECORDING --export-trace", "analyze RECORDING --html",
+    "stats RECORDING --output", "stats RECORDING --html", "flamegraph RECORDING --output",
+    "compare RECORDING RECORDING --output", "compare RECORDING RECORDING --html",
+    "explain aten::gelu --trace RECORDING --html", "sql RECORDING 'SELECT 1' --parquet",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("command", "file"),
     [
-        ("analyze trace.json --output-dir .", "analysis.json"),
-        ("analyze trace.json --output-dir .", "report.md"),
+        ("analyze RECORDING --output-dir .", "analysis.json"),
+        ("analyze RECORDING --output-dir .", "report.md"),
         *((f"{command} there", "there") for command in WRITING),
     ],
 )
-def test_a_file_that_exists_is_kept_unless_forced(opscope, trace: Path, command: str, file: str) -> None:
+def test_a_file_that_exists_is_kept_unless_forced(
+    opscope, trace: Path, recording: Path, command: str, file: str
+) -> None:
+    arguments = [str(recording) if word == "RECORDING" else word for word in shlex.split(command)]
     existing = Path(file)
     existing.write_text("mine")
-    refused = opscope(*shlex.split(command))
+    refused = opscope(*arguments)
     assert (refused.code, refused.out, existing.read_text()) == (1, "", "mine")
     assert refused.err == f"error: {file}: the file exists. Overwrite it with --force\n"
-    assert opscope(*shlex.split(command), "--force").code == 0
+    assert opscope(*arguments, "--force").code == 0
     assert existing.read_bytes() != b"mine"
 
 
@@ -78,36 +81,56 @@ def test_a_folder_is_no_output_and_a_device_is_written_to(opscope, trace: Path, 
     assert Path(os.devnull).is_char_device()
 
 
-def run(arguments: str, **streams: object) -> subprocess.CompletedProcess[str]:
-    command = f"exec {sys.executable} -m opscope {arguments}"
-    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.parametrize("source", ["- < trace.json", "- < packed.gz", "<(cat trace.json)", "pipe"])
-def test_traces_come_from_pipes(trace: Path, source: str) -> None:
-    Path("packed.gz").write_bytes(gzip.compress(trace.read_bytes()))
-    os.mkfifo("pipe")
-    writer = subprocess.Popen(["bash", "-c", "cat trace.json > pipe"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_traces_come_from_standard_input(opscope, trace: Path, packed: bool) -> None:
+    data = trace.read_bytes()
+    given = Path("given")
+    given.write_bytes(gzip.compress(data) if packed else data)
+    kept = os.dup(0)
     try:
-        done = run(f"analyze --brief {source}")
+        with given.open("rb") as file:
+            os.dup2(file.fileno(), 0)
+            outcome = opscope("analyze", "--brief", "-")
     finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "GPU busy" in outcome.out
+
+
+def test_traces_come_from_pipes(opscope, trace: Path) -> None:
+    os.mkfifo("pipe")
+    with subprocess.Popen(["cp", "trace.json", "pipe"]) as writer:
+        outcome = opscope("analyze", "--brief", "pipe")
         writer.kill()
-        writer.wait()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "GPU busy" in done.stdout
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "GPU busy" in outcome.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("analyze /dev/zero", "error: /dev/zero: a device, not a trace"),
-        ("analyze trace.json > /dev/full", "error: No space left on device"),
-        ("analyze trace.json >&-", "error: stdout is closed"),
-        (f"analyze {'x' * 300}.json", "no such file or folder"),
+        ("/dev/zero", "error: /dev/zero: a device, not a trace"),
+        (f"{'x' * 300}.json", "no such file or folder"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_one_error(trace: Path, arguments: str, words: str) -> None:
-    done = run(arguments)
+def test_what_cannot_be_read_is_one_error(opscope, arguments: str, words: str) -> None:
+    outcome = opscope("analyze", arguments)
+    assert outcome.code == 1
+    assert words in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("analyze <(cat trace.json) > /dev/full", "error: No space left on device"),
+        ("analyze trace.json >&-", "error: stdout is closed"),
+    ],
+)
+def test_what_cannot_be_written_is_one_error(trace: Path, arguments: str, words: str) -> None:
+    command = f"exec {sys.executable} -m opscope {arguments}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -10,21 +10,12 @@ import pytest
 
 from opscope import example_trace, load
 
-from .conftest import write_trace
-
 SESSION_OR_TRACE = pytest.mark.parametrize("is_saved", [False, True], ids=["trace", "session"])
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("saved")
-    with load(write_trace(folder / "trace.json")) as session:
-        return session.save(folder / "s.opscope")
 
 
 @pytest.fixture
 def source(request: pytest.FixtureRequest, trace: Path, is_saved: bool) -> Path:
-    return request.getfixturevalue("saved") if is_saved else trace
+    return request.getfixturevalue("recording") if is_saved else trace
 
 
 def test_a_table_shows_null_as_a_dash(opscope, trace: Path) -> None:
@@ -36,13 +27,13 @@ def test_a_table_shows_null_as_a_dash(opscope, trace: Path) -> None:
     assert lines[-1] == "3 rows"
 
 
-def test_json_is_a_list_of_objects_with_exact_integers(opscope, saved: Path) -> None:
+def test_json_is_a_list_of_objects_with_exact_integers(opscope, recording: Path) -> None:
     query = (
         "SELECT 9223372036854775807 AS big, sum(duration_ns) AS total, NULL AS nothing, 1.5 AS x,"
         " 'nan'::DOUBLE AS n, [1, 2] AS list, {'a': 1.25} AS s, DATE '2020-01-02' AS d,"
         " '{\"k\": [1]}'::JSON AS j FROM device_activities"
     )
-    assert opscope("sql", saved, query, "--json").json == [
+    assert opscope("sql", recording, query, "--json").json == [
         {
             "big": 9223372036854775807, "total": 452125, "nothing": None, "x": 1.5, "n": None, "list": [1, 2],
             "s": {"a": 1.25}, "d": "2020-01-02", "j": {"k": [1]},
@@ -50,60 +41,62 @@ def test_json_is_a_list_of_objects_with_exact_integers(opscope, saved: Path) -> 
     ]  # fmt: skip
 
 
-def test_an_empty_result_is_an_empty_list(opscope, saved: Path) -> None:
-    assert opscope("sql", saved, "SELECT name FROM operators WHERE false", "--json").json == []
-    assert opscope("sql", saved, "SELECT name FROM operators WHERE false").out.splitlines()[-1] == "0 rows"
+def test_an_empty_result_is_an_empty_list(opscope, recording: Path) -> None:
+    assert opscope("sql", recording, "SELECT name FROM operators WHERE false", "--json").json == []
+    assert (
+        opscope("sql", recording, "SELECT name FROM operators WHERE false").out.splitlines()[-1] == "0 rows"
+    )
 
 
-def test_repeated_names_are_numbered(opscope, saved: Path) -> None:
-    rows = opscope("sql", saved, "SELECT 1 AS a, 2 AS a, 3 AS a_1", "--json").json
+def test_repeated_names_are_numbered(opscope, recording: Path) -> None:
+    rows = opscope("sql", recording, "SELECT 1 AS a, 2 AS a, 3 AS a_1", "--json").json
     assert rows == [{"a": 1, "a_1": 2, "a_1_1": 3}]
 
 
-def test_a_timestamp_with_a_zone_is_text(opscope, saved: Path) -> None:
-    outcome = opscope("sql", saved, "SELECT 7 AS n, to_timestamp(0) AS t -- comment", "--json")
+def test_a_timestamp_with_a_zone_is_text(opscope, recording: Path) -> None:
+    outcome = opscope("sql", recording, "SELECT 7 AS n, to_timestamp(0) AS t -- comment", "--json")
     assert outcome.json[0]["n"] == 7
     assert outcome.json[0]["t"].startswith("19")
 
 
-def test_csv(opscope, saved: Path) -> None:
-    outcome = opscope("sql", saved, "SELECT name, overload FROM operators ORDER BY start_ns", "--csv")
+def test_csv(opscope, recording: Path) -> None:
+    outcome = opscope("sql", recording, "SELECT name, overload FROM operators ORDER BY start_ns", "--csv")
     rows = list(csv.reader(io.StringIO(outcome.out)))
     assert rows == [["name", "overload"], ["aten::linear", ""], ["aten::addmm", ""], ["aten::gelu", ""]]
 
 
-def test_formats_exclude_each_other(opscope, saved: Path) -> None:
-    assert opscope("sql", saved, "SELECT 1", "--json", "--csv").code == 2
+def test_formats_exclude_each_other(opscope, recording: Path) -> None:
+    assert opscope("sql", recording, "SELECT 1", "--json", "--csv").code == 2
 
 
-def test_the_limit_says_what_it_hides(opscope, saved: Path) -> None:
-    outcome = opscope("sql", saved, "SELECT * FROM range(250)", "--limit", 10)
+def test_the_limit_says_what_it_hides(opscope, recording: Path) -> None:
+    outcome = opscope("sql", recording, "SELECT * FROM range(250)", "--limit", 10)
     assert outcome.out.splitlines()[-1] == "the first 10 rows; there are more (--limit)"
-    endless = opscope("sql", saved, "SELECT * FROM range(10000000000000)")
+    endless = opscope("sql", recording, "SELECT * FROM range(10000000000000)")
     assert endless.out.splitlines()[-1] == "the first 100 rows; there are more (--limit)"
-    assert len(opscope("sql", saved, "SELECT * FROM range(250)", "--json").json) == 250
+    assert len(opscope("sql", recording, "SELECT * FROM range(250)", "--json").json) == 250
 
 
-def test_a_query_ends_with_its_time(opscope, saved: Path) -> None:
-    outcome = opscope("sql", saved, "SELECT count(*) FROM range(10000000000000)", "--timeout", "0.3s")
+def test_a_query_ends_with_its_time(opscope, recording: Path) -> None:
+    outcome = opscope("sql", recording, "SELECT count(*) FROM range(10000000000000)", "--timeout", "0.3s")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == "error: no result within 0.3s. Raise --timeout, or ask for less\n"
 
 
-def test_order_is_kept(opscope, saved: Path, tmp_path: Path) -> None:
+def test_order_is_kept(opscope, recording: Path, tmp_path: Path) -> None:
     query = "SELECT range AS n FROM range(130000) ORDER BY n DESC"
-    numbers = [row["n"] for row in opscope("sql", saved, query, "--json").json]
+    numbers = [row["n"] for row in opscope("sql", recording, query, "--json").json]
     assert numbers == list(range(129_999, -1, -1))
     file = tmp_path / "x.parquet"
-    opscope("sql", saved, query, "--parquet", file)
+    opscope("sql", recording, query, "--parquet", file)
     assert duckdb.sql(f"SELECT n FROM '{file}' LIMIT 2").fetchall() == [(129_999,), (129_998,)]
 
 
 @pytest.mark.parametrize(
     "statement", ["DESCRIBE operators", "FROM traces", "SHOW TABLES", "EXPLAIN SELECT 1", "VALUES (1)"]
 )
-def test_other_ways_to_ask_work(opscope, saved: Path, statement: str) -> None:
-    assert opscope("sql", saved, statement).code == 0
+def test_other_ways_to_ask_work(opscope, recording: Path, statement: str) -> None:
+    assert opscope("sql", recording, statement).code == 0
 
 
 @SESSION_OR_TRACE
@@ -175,17 +168,17 @@ class TestProvenanceTables:
         ]
 
 
-def test_without_a_query_tables_are_listed(opscope, saved: Path) -> None:
-    tables = opscope("sql", saved, "--json").json
+def test_without_a_query_tables_are_listed(opscope, recording: Path) -> None:
+    tables = opscope("sql", recording, "--json").json
     assert {one["table"] for one in tables} >= {"operators", "device_activities", "kernel_names"}
     (operators,) = (one for one in tables if one["table"] == "operators")
-    counted = opscope("sql", saved, "SELECT count(*) AS n FROM operators", "--json").json
+    counted = opscope("sql", recording, "SELECT count(*) AS n FROM operators", "--json").json
     assert operators["rows"] == counted[0]["n"]
     assert "One dispatcher call" in operators["a row is"]
 
 
-def test_an_export_alone_needs_no_query(opscope, saved: Path, tmp_path: Path) -> None:
-    assert opscope("sql", saved, "--export-parquet", f"steps={tmp_path / 's.parquet'}").code == 0
+def test_an_export_alone_needs_no_query(opscope, recording: Path, tmp_path: Path) -> None:
+    assert opscope("sql", recording, "--export-parquet", f"steps={tmp_path / 's.parquet'}").code == 0
 
 
 @pytest.mark.parametrize(
@@ -201,8 +194,8 @@ def test_an_export_alone_needs_no_query(opscope, saved: Path, tmp_path: Path) ->
         (("/* nothing */",), "0 statements"),
     ],
 )
-def test_mistakes_are_one_line(opscope, saved: Path, arguments: tuple[str, ...], message: str) -> None:
-    outcome = opscope("sql", saved, *arguments)
+def test_mistakes_are_one_line(opscope, recording: Path, arguments: tuple[str, ...], message: str) -> None:
+    outcome = opscope("sql", recording, *arguments)
     assert outcome.code == 1
     assert message in outcome.err
     assert outcome.err.count("\n") == 1
@@ -284,8 +277,8 @@ def test_a_query_reads_and_writes_no_file(opscope, source: Path, tmp_path: Path,
         assert source.read_bytes() == before
 
 
-def test_many_columns_become_records(opscope, saved: Path) -> None:
-    outcome = opscope("sql", saved, "SELECT * FROM operators")
+def test_many_columns_become_records(opscope, recording: Path) -> None:
+    outcome = opscope("sql", recording, "SELECT * FROM operators")
     assert outcome.code == 0
     assert "Row 3" in outcome.out
-    assert json.loads(opscope("sql", saved, "SELECT * FROM operators", "--json").out)[0]["name"]
+    assert json.loads(opscope("sql", recording, "SELECT * FROM operators", "--json").out)[0]["name"]

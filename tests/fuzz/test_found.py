@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import zstandard
@@ -33,6 +35,19 @@ def loaded_s(path: Path) -> float:
     with suppress(OpscopeError):
         opscope.load(path).close()
     return time.perf_counter() - began
+
+
+def sound_text(events: int) -> str:
+    return '{"traceEvents": [' + ",\n".join([EVENT] * events) + "]}"
+
+
+@cache
+def sound_s(mebibytes: int) -> float:
+    """Time to load a sound file of that size."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "sound.json"
+        path.write_text(sound_text(mebibytes * MEBIBYTE // len(EVENT)))
+        return loaded_s(path)
 
 
 def descriptors() -> int:
@@ -134,14 +149,9 @@ class TestClaims:
 )  # fmt: skip
 def test_reading_takes_no_longer_than_that_of_a_sound_file(tmp_path: Path, marker: str, filler: str) -> None:
     """Three times as long, but for a second that any machine may have lost."""
-    sound = '{"traceEvents": [' + ",\n".join([EVENT] * 20_000) + "]}"
-    text = sound.replace(marker, filler, 1)
-    (tmp_path / "sound.json").write_text(
-        '{"traceEvents": [' + ",\n".join([EVENT] * (len(text) // len(EVENT))) + "]}"
-    )
+    text = sound_text(20_000).replace(marker, filler, 1)
     (tmp_path / "hostile.json").write_text(text)
-    sound_s = loaded_s(tmp_path / "sound.json")
-    assert loaded_s(tmp_path / "hostile.json") < 3 * sound_s + 1
+    assert loaded_s(tmp_path / "hostile.json") < 3 * sound_s(len(text) // MEBIBYTE) + 1
 
 
 def test_space_of_any_size_changes_nothing(tmp_path: Path) -> None:

@@ -1,18 +1,15 @@
-"""The fixture `opscope` of the pytest plugin, in runs of pytest of their own."""
+"""The fixture `opscope` of the pytest plugin, in runs of pytest within this one."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-import opscope
-
-SRC = Path(opscope.__file__).parents[1]
 
 FAST = """
     import torch, time
@@ -31,25 +28,22 @@ FAST = """
 
 
 @pytest.fixture
-def pytest_run(tmp_path: Path):
-    """Runs pytest with the plugin on the text of a test module; its exit code and output."""
+def pytest_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Runs pytest with the plugin on the text of a test module, in this process; its exit code and output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # texts of one second and size are told apart
 
     def run(text: str, *options: str) -> tuple[int, str]:
-        import textwrap
-
-        (tmp_path / "test_it.py").write_text(textwrap.dedent(text), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        command += ["-p", "opscope.pytest_plugin", *options, "test_it.py"]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(SRC),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        }
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        return done.returncode, done.stdout + done.stderr
+        Path("test_it.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        sys.modules.pop("test_it", None)
+        # What looks for unraisable exceptions collects garbage of the whole process five times.
+        without = (f"no:{name}" for name in ("cacheprovider", "xdist", "unraisableexception"))
+        plugins = [f"-p{name}" for name in (*without, "opscope.pytest_plugin")]
+        code = pytest.main(["-q", "-Wdefault", "--import-mode=importlib", *plugins, *options, "test_it.py"])
+        return int(code), "".join(capsys.readouterr())
 
     return run
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from dataclasses import replace as _replace
+from functools import lru_cache
 from itertools import chain as chained
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -146,6 +147,7 @@ class _Side:
     changes: _Changes
     label: str = ""
     times_ns: dict[int, list[float]] = field(default_factory=dict)
+    medians_ns: dict[int, float] = field(default_factory=dict)
     warm_up_ns: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     facts: TrialRun | None = None
@@ -162,6 +164,9 @@ class _Side:
     def median_ns(self) -> float:
         return float(np.median(self.all_ns))
 
+
+# Asked again of the same runs at every decision.
+_interval = lru_cache(maxsize=256)(ratio_interval)
 
 # A ratio with its interval, the verdict, and what that rests on.
 _Judged = tuple[tuple[float, Interval], TrialVerdict, str]
@@ -384,6 +389,7 @@ class Trial:
             )
             return
         side.times_ns[number] = times_ns
+        side.medians_ns[number] = float(np.median(times_ns))
         side.warm_up_ns.append(warm_up_ns + facts.first_calls_ns)
         side.peak_bytes = max(side.peak_bytes or 0, facts.peak_bytes or 0) or None
 
@@ -408,7 +414,7 @@ class Trial:
         ours, theirs = zip(*pairs, strict=True)
         rounds = len(side.times_ns.keys() & reference.times_ns.keys())
         noise = self._noise(rounds)
-        within = ratio_interval(ours, theirs, seed=self.plan.request.seed)
+        within = _interval(ours, theirs, seed=self.plan.request.seed)
         has_rounds = rounds >= _SAME_ROUNDS
         same_within = min(max(_SAME_WITHIN, noise), _MOST_SAME_WITHIN) if has_rounds else _SAME_WITHIN
         verdict, reason = judge(within, same_within)
@@ -447,13 +453,10 @@ class Trial:
 
     def _logarithms(self, side: _Side) -> list[float]:
         """Of the ratios of its median step to the baseline's, by round."""
-        base = self._sides[BASELINE].times_ns
+        base = self._sides[BASELINE].medians_ns
         if side is self._sides[BASELINE]:
             return []
-        return [
-            math.log(np.median(side.times_ns[one]) / np.median(base[one]))
-            for one in base.keys() & side.times_ns.keys()
-        ]
+        return [math.log(side.medians_ns[one] / base[one]) for one in base.keys() & side.medians_ns.keys()]
 
     def _correctness(self, side: _Side) -> tuple[Correctness, str]:
         base, again = self._sides[BASELINE].facts, self._sides[_AGAIN].facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -255,8 +255,17 @@ class AskedChange:
         return self.model.step_ns * (1 - host.recorder / 10)
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, tuple[Any, ...]], ...]]:
+    """What is asked of the step for each gain, in order: methods of changes with their arguments."""
+    monkeypatch.setattr(AskedStep, "asked", [])
+    return AskedStep.asked
+
+
 class AskedStep:
     """A step of these two sides. Device time that goes is its gain, if the host is not the slower one."""
+
+    asked: ClassVar[list[tuple[tuple[str, tuple[Any, ...]], ...]]] = []
 
     loading: Mapping[int, Any] = {}
     unrecorded_ns = missing = None
@@ -292,6 +301,7 @@ class AskedStep:
 
     def gain(self, change: AskedChange, _: float) -> Gain:
         """What the device loses, if it decides or the change is about the host as well."""
+        self.asked.append(change.asked)
         device_only = all(name.startswith("scale") for name, _ in change.asked)
         ns = 0.0 if self.is_host_bound and device_only else change.device_saved_ns
         return Gain(ns, 0.0, 2 * ns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from opscope.testing import TraceBuilder
@@ -31,31 +33,41 @@ def optimizing(
 
 
 @pytest.mark.parametrize("category", ["user_annotation", "cpu_op"])
-def test_kernels_per_tensor_are_told(advise_on: Program, category: str) -> None:
+def test_kernels_per_tensor_are_told(advise_on: Program, asked: list[Any], category: str) -> None:
     content = optimizing("aten::addcdiv_", 100, category=category)
     found = advise_on(content, hosts=[host(2.5 * MS, 1 * MS, launches=101)])
     words = ("Adam launches 100 kernels per step", "torch.optim.Adam(model.parameters(), fused=True)")
-    # Two thirds of 0.5 ms, and the gaps of 92 launches.
     told(found, "per_tensor_optimizer", *words, has_gain=True)
+    # A third of the device time of 100 operators stays, and 8 of their launches.
+    assert fused(asked) == (100, pytest.approx(1 / 3, abs=1e-3), pytest.approx(92 / 100))
 
 
-def test_on_a_slow_host_its_launches_count(advise_on: Program) -> None:
-    content = optimizing("aten::addcdiv_", 100)
-    found = advise_on(content, hosts=[host(1 * MS, 4 * MS, launches=200)])
-    # 92 of 100 launches, and as much of the 1.01 ms in Optimizer.step.
-    told(found, "per_tensor_optimizer", has_gain=True)
+def fused(asked: list[Any]) -> tuple[int, float, float]:
+    """Of the one gain: the operators that become one, what stays of their time, what goes on the host."""
+    (((merge, (operators, stays)), (drop, (_, goes))),) = asked
+    assert (merge, drop) == ("merge_operators", "drop_host")
+    return len(operators), stays, goes
 
 
-def test_foreach_passes_are_told_with_what_fusing_leaves(advise_on: Program) -> None:
+def test_foreach_passes_are_told_with_what_fusing_leaves(advise_on: Program, asked: list[Any]) -> None:
     content = optimizing("aten::_foreach_lerp_", 12, device_us=50)
     found = advise_on(content, hosts=[host(2.6 * MS, 1 * MS, launches=13)])
-    told(found, "foreach_optimizer", "12 launches per step", has_gain=True)
+    told(found, "foreach_optimizer", "12 launches per step", "about 200 µs per step", has_gain=True)
+    assert fused(asked) == (12, pytest.approx(1 / 3, abs=1e-3), pytest.approx(4 / 12))
 
 
-def test_filling_gradients_is_told(advise_on: Program) -> None:
+def dropped(asked: list[Any]) -> int:
+    """Operators that go for the one gain."""
+    (((drop, (operators,)),),) = asked
+    assert drop == "drop_operators"
+    return len(operators)
+
+
+def test_filling_gradients_is_told(advise_on: Program, asked: list[Any]) -> None:
     content = optimizing("aten::zero_", 60, phase="Optimizer.zero_grad#SGD.zero_grad", device_us=2)
     found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
     told(found, "zero_grad_fill", "60 launches per step", "set_to_none", has_gain=True)
+    assert dropped(asked) == 60
 
 
 def accumulating(passes: int, *, fills: bool = True) -> TraceBuilder:
@@ -78,12 +90,14 @@ def accumulating(passes: int, *, fills: bool = True) -> TraceBuilder:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_adding_to_filled_gradients_goes_with_the_fills_once(advise_on: Program, passes: int) -> None:
+def test_adding_to_filled_gradients_goes_with_the_fills_once(
+    advise_on: Program, asked: list[Any], passes: int
+) -> None:
     content = accumulating(passes)
     found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
     words = ("fills gradients by 2 launches per step", "adds to them by 12 launches per step")
     finding = told(found, "zero_grad_fill", *words, has_gain=True)
-    assert finding.evidence["launches"] == 14
+    assert (finding.evidence["launches"], dropped(asked)) == (14, 14)
 
 
 def test_adding_to_gradients_that_nothing_filled_is_as_it_must_be(advise_on: Program) -> None:

@@ -31,22 +31,19 @@ def slow(**facts: Any) -> dict[str, Any]:
 
 
 def test_tf32_off_is_found_with_its_gain(advise_on: Program) -> None:
+    """48 products take 142 µs at TF32's rate, and 390 where their 48 tiles keep 48 of 132 SMs busy."""
     words = ("83.3 % of device time", "aten::mm", "set_float32_matmul_precision", "in TF32")
     found = told(advise_on(program(), **slow()), "tf32_off", *words, has_gain=True)
     assert found.severity is Severity.WARNING
     assert "cudnn" not in (found.change or "")
     assert (found.evidence["device_ns"], found.evidence["call_ids"]) == (5_000_000, [0])
-
-
-def test_the_gain_stops_at_the_host(advise_on: Program) -> None:
-    values = {**slow(), "hosts": [host(STEP_NS, 4_500_000)]}
-    told(advise_on(program(), **values), "tf32_off", has_gain=True)
+    assert 5_000_000 - 390_000 < (found.estimated_gain_ns_per_step or 0) < 5_000_000 - 142_000
 
 
 def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on: Program) -> None:
     values = {**slow(), "hosts": [host(STEP_NS, 9_000_000)]}
-    found = advise_on(program(), **values)
-    assert told(found, "tf32_off", "the host is the slower side", has_gain=True).severity is Severity.INFO
+    found = told(advise_on(program(), **values), "tf32_off", "the host is the slower side", has_gain=True)
+    assert (found.estimated_gain_ns_per_step, found.severity) == (0, Severity.INFO)
 
 
 def test_tf32_products_are_told_of_16_bits_only(advise_on: Program) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,10 +36,11 @@ from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
 from opscope.testing import TraceBuilder
 
+Rows = dict[str, list[Any]]
 ROWS = {table.name: f"SELECT * FROM {table.name} ORDER BY ALL" for table in TABLES}
 
 
-def rows(session: Session) -> dict[str, list[Any]]:
+def rows(session: Session) -> Rows:
     return {name: session.connection.execute(query).fetchall() for name, query in ROWS.items()}
 
 
@@ -57,13 +59,12 @@ class Here(Executor):
         return future
 
 
-@pytest.fixture
-def ranks(tmp_path: Path) -> Path:
-    """Twenty ranks with kernels of their own and of others."""
-    folder = tmp_path / "ranks"
-    folder.mkdir()
-    for rank in range(20):
-        trace = TraceBuilder(distributedInfo={"rank": rank, "world_size": 20}).step(1, 0, 1000)
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight ranks with kernels of their own and of others, in four groups of files read together."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for rank in range(8):
+        trace = TraceBuilder(distributedInfo={"rank": rank, "world_size": 8}).step(1, 0, 1000)
         trace.operator("aten::mm", 10, 100).operator("aten::mul", 20, 5)
         trace.launch(21).kernel(f"gemm_{rank % 3}", 50, 30 + rank)
         trace.launch(30).kernel(f"other_{rank}", 90, 7)
@@ -71,7 +72,11 @@ def ranks(tmp_path: Path) -> Path:
     return folder
 
 
-def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) -> dict[str, list[Any]]:
+def of_traces(found: Rows) -> Rows:
+    return {name: table for name, table in found.items() if name not in ("metadata", "findings")}
+
+
+def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) -> Rows:
     session, waiting = Session(), list(executors)
     read_parts(
         session,
@@ -80,20 +85,22 @@ def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) 
         ReadOptions(demangle),
         note=(lambda text: None) if said is None else said.append,
     )
-    return {name: found for name, found in rows(session).items() if name not in ("metadata", "findings")}
+    return of_traces(rows(session))
 
 
-def alone(folder: Path) -> dict[str, list[Any]]:
-    return {name: found for name, found in rows(load(folder)).items() if name not in ("metadata", "findings")}
+@pytest.fixture(scope="module")
+def alone(ranks: Path) -> Rows:
+    """All rows as one process reads them."""
+    return rows(load(ranks))
 
 
-def test_every_row_is_as_if_one_process_had_read_all(ranks: Path) -> None:
-    assert parts_of(ranks, Here()) == alone(ranks)
+def test_every_row_is_as_if_one_process_had_read_all(ranks: Path, alone: Rows) -> None:
+    assert parts_of(ranks, Here()) == of_traces(alone)
 
 
 def test_of_a_recorded_job_too(shared: Path) -> None:
     job = shared / "traces/h200/ddp_straggler_w4"
-    assert parts_of(job, Here()) == alone(job)
+    assert parts_of(job, Here()) == of_traces(rows(load(job)))
 
 
 @pytest.mark.parametrize(
@@ -124,17 +131,17 @@ def test_small_files_are_read_together(
     assert [len(group) for group in _together(remote, 1)] == [1] * 8
 
 
-def test_processes_of_this_machine(ranks: Path) -> None:
+def test_processes_of_this_machine(ranks: Path, alone: Rows) -> None:
     counts: list[int] = []
-    assert rows(load(ranks, workers=2, on_done=counts.append)) == rows(load(ranks))
-    assert counts == [*range(1, 21)]
+    assert rows(load(ranks, workers=2, on_done=counts.append)) == alone
+    assert counts == [*range(1, 9)]
 
 
-def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path) -> None:
+def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path, alone: Rows) -> None:
     def killed(*_: Any) -> Part:
         raise BrokenProcessPool("a process was killed")
 
-    assert parts_of(ranks, Here(read_part, read_part, killed), Here()) == alone(ranks)
+    assert parts_of(ranks, Here(read_part, read_part, killed), Here()) == of_traces(alone)
     with pytest.raises(InputError, match=r"rank0\.json: processes that read it were killed"):
         parts_of(ranks, Here(killed), Here(killed), Here(killed))
 
@@ -157,13 +164,13 @@ class Killing(ProcessPoolExecutor):
         return super().submit(kill_once, *args, self._mark)
 
 
-def test_a_process_killed_for_real(ranks: Path, tmp_path: Path) -> None:
+def test_a_process_killed_for_real(ranks: Path, alone: Rows, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    assert parts_of(ranks, Killing(mark), Killing(mark)) == alone(ranks)
+    assert parts_of(ranks, Killing(mark), Killing(mark)) == of_traces(alone)
     assert mark.exists()
 
 
-def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path) -> None:
+def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path, alone: Rows) -> None:
     def without_opscope(*_: Any) -> Part:
         raise ModuleNotFoundError("No module named 'opscope'")
 
@@ -173,7 +180,7 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path) -> None:
         return part
 
     said: list[str] = []
-    assert parts_of(ranks, Here(without_opscope, older), said=said) == alone(ranks)
+    assert parts_of(ranks, Here(without_opscope, older), said=said) == of_traces(alone)
     assert "a worker cannot read" in said[0]
     assert "it has opscope 0.0.1" in said[1]
 
@@ -193,9 +200,11 @@ def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
     assert "a worker cannot read memory://" in said[0]
 
 
-def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(shared: Path) -> None:
+def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
+    shared: Path, shared_session: Callable[[Path], Session]
+) -> None:
     job = shared / "traces/h200/ddp_straggler_w4"
-    here = analysis_document(summarize(load(job)))
+    here = analysis_document(summarize(shared_session(job)))
     session = load(job, workers=2)
     assert sorted(session.examined) == [0, 1, 2, 3]
     assert analysis_document(summarize(session)) == here
@@ -220,20 +229,21 @@ def test_workers_without_this_opscope_are_told_apart() -> None:
     assert unfit == {f"opscope 0.0.1 is there, {__version__} here": ["b"], "No module named 'opscope'": ["c"]}
 
 
-def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path) -> None:
-    (ranks / "rank7.json").write_text("[", "utf-8")
+def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path, tmp_path: Path) -> None:
+    shutil.copytree(ranks, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "rank1.json").write_text("[", "utf-8")
     with pytest.raises(InputError) as alone:
-        load(ranks)
+        load(tmp_path)
     with pytest.raises(InputError) as together:
-        load(ranks, workers=2)
+        load(tmp_path, workers=2)
     assert str(together.value) == str(alone.value)
 
 
 @pytest.mark.exhaustive(few=False)
-def test_a_dask_cluster(ranks: Path) -> None:
+def test_a_dask_cluster(ranks: Path, alone: Rows) -> None:
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        assert rows(load(ranks, dask=cluster.scheduler_address)) == rows(load(ranks))
+        assert rows(load(ranks, dask=cluster.scheduler_address)) == alone
 
 
 def test_no_scheduler_there(ranks: Path) -> None:
