@@ -441,7 +441,7 @@ class StepModel:
             either = (1 - _ONE_STEP_ERROR, 1.0, 1 + _ONE_STEP_ERROR)
             return self._taking([host_ns * one for one in either], self._host_ns)
         # It never ran ahead as far as one step, so that it is only known to be quick enough.
-        enough_ns = self._host_ns(HostSpeed(self._recorder_of(device_ns / _DEVICE_DECIDES, self._step_ns)))
+        enough_ns = self._host_ns(self._slowed(0.0, device_ns / _DEVICE_DECIDES, self._step_ns))
         quick_ns = host_ns or self.recorded_host_ns
         goals = (
             min(share * self.recorded_host_ns, (1 + error) * quick_ns, enough_ns)
@@ -460,14 +460,13 @@ class StepModel:
         whole = self._recorder_of(goal_ns, time_of)
         likely = min(1.0, whole)
         wanted = ((likely, goal_ns), (0.0, goal_ns), (whole, goal_ns), (likely, low_ns), (likely, high_ns))
+        return tuple(self._slowed(*one, time_of) for one in dict.fromkeys(wanted))
 
-        def taking(recorder: float, time_ns: float) -> HostSpeed:
-            def time_at(share: float) -> float:
-                return time_of(HostSpeed(recorder, share))
-
-            return HostSpeed(recorder, _bisect(time_ns, 0.0, _MOST_SHARE, time_at))
-
-        return tuple(taking(*one) for one in dict.fromkeys(wanted))
+    @staticmethod
+    def _slowed(recorder: float, time_ns: float, time_of: Callable[[HostSpeed], float]) -> HostSpeed:
+        """The host whose share of the rest makes a time of the step what it should be."""
+        share = _bisect(time_ns, 0.0, _MOST_SHARE, lambda one: time_of(HostSpeed(recorder, one)))
+        return HostSpeed(recorder, share)
 
     @staticmethod
     def _recorder_of(goal_ns: float, time_of: Callable[[HostSpeed], float]) -> float:

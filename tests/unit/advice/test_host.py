@@ -92,6 +92,17 @@ def test_a_wait_within_a_step_is_told_with_its_line(advise_on: Program) -> None:
     told(found, "host_sync", place, has_gain=True)
 
 
+@pytest.mark.parametrize(("recorder_ns", "is_told"), [(6 * MS, True), (0.0, False)])
+def test_a_wait_counts_of_the_step_without_the_recorder(
+    advise_on: Program, recorder_ns: float, is_told: bool
+) -> None:
+    """0.15 ms are 1.5 % of the 10 ms recorded, and 3.75 % of the 4 ms that are left without the recorder."""
+    asks = WaitingCall("cudaStreamSynchronize", "aten::item", None, 3, 150_000, 150_000)
+    hosts = [host(2 * MS, 10 * MS, recorder_ns=recorder_ns)]
+    found = advise_on(step_of(10), **waiting(hosts=hosts, waits=(asks,)))
+    assert ("host_sync" in codes(found)) is is_told
+
+
 @pytest.mark.parametrize(
     ("operator", "words"), [("aten::to", "results.copy_"), ("aten::item", "loss.detach()")]
 )

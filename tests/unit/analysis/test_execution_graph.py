@@ -265,6 +265,18 @@ def test_a_host_that_never_ran_ahead_is_as_others_are_without_their_recorder(loa
     assert timed.step_ns == model.step_ns
 
 
+def test_a_quickest_step_as_long_as_the_devices_says_little_of_the_host(load: Load) -> None:
+    """One step of a host is within 30 %, and the step as timed allows no host that much slower than it is."""
+    model = without_recorder(model_of(load, launch_bound()))
+    device_ns, quickest_ns = model.device_ns, 0.9 * model.device_ns
+    timed = refit(model, device_ns, host_ns=quickest_ns)
+    assert timed.host_ns == pytest.approx(min(quickest_ns, 0.53 * model.host_ns), rel=0.01)
+    least_ns, most_ns = timed.host_range_ns
+    assert least_ns == pytest.approx(min(0.7 * quickest_ns, 0.43 * model.host_ns), rel=0.01)
+    assert quickest_ns < most_ns <= min(1.3 * quickest_ns, 0.74 * model.host_ns)
+    assert max(timed.steps_ns) <= 1.05 * device_ns
+
+
 def refit(model: StepModel, *steps_ns: float, host_ns: float | None = None) -> StepModel:
     """The model as if these steps had been timed: least, median, most."""
     low_ns, median_ns, high_ns = steps_ns * (3 // len(steps_ns))
