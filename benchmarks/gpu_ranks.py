@@ -4,11 +4,10 @@
     python benchmarks/gpu_ranks.py --device cpu --output /tmp/ranks.json          # a rehearsal over gloo
 
 Each program runs as a user would start it: `torchrun --nproc-per-node N -m opscope run`, and its folder is
-analyzed. A plain NCCL loop of all-reduces, replayed as one CUDA graph and timed by CUDA events without a
-profiler, tells what the links carry: the bus bandwidth that opscope reads from a recording of the same loop,
-launched one by one, must be within 5 % of it from 16 MB on (below, gaps between kernels count). Of each
-recording is kept what collectives waited and moved, which process groups were recognized, and whether clocks
-agree.
+analyzed. A plain NCCL loop of all-reduces, timed by CUDA events without a profiler, tells what the links
+carry: the bus bandwidth that opscope reads from a recording of the same loop must be within 5 % of it from
+64 MB on (below, gaps between kernels count). Of each recording is kept what collectives waited and moved,
+which process groups were recognized, and whether clocks agree.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from gpu_setup import environment_facts
 MEGABYTES = (1, 16, 64, 256)
 STEPS = 8
 MOST_OFF = 0.05
-TELLING_BYTES = 16 << 20
+TELLING_BYTES = 64 << 20
 _MODULE = str(Path(__file__).resolve())
 
 
@@ -123,16 +122,14 @@ def in_group(name: str, device: str, times: Path | None) -> None:
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     try:
         place = torch.device(device, rank) if device == "cuda" else torch.device("cpu")
-        # Timed it is replayed as one graph: torch leaves some 10 µs between two of its collectives.
-        is_replayed = name == "plain" and times is not None and device == "cuda"
-        told = plain(place, in_graph=True) if is_replayed else PROGRAMS[name](place)
+        told = PROGRAMS[name](place)
         if times is not None and rank == 0:
             times.write_text(json.dumps(told), encoding="utf-8")
     finally:
         dist.destroy_process_group()
 
 
-def plain(device: Any, *, in_graph: bool = False) -> list[dict[str, Any]]:
+def plain(device: Any) -> list[dict[str, Any]]:
     """All-reduces of one size after the other; seconds of each, the median of many in a row."""
     import torch
     import torch.distributed as dist
@@ -143,36 +140,11 @@ def plain(device: Any, *, in_graph: bool = False) -> list[dict[str, Any]]:
         for _ in range(5):
             dist.all_reduce(tensor)
         call = partial(dist.all_reduce, tensor)
-        launched = [timed(call, device) for _ in range(20)]
-        samples = replayed(call) if in_graph else launched
+        samples = sorted(timed(call, device) for _ in range(20))
         count, size_bytes = dist.get_world_size(), megabytes << 20
-        median_s, launched_s = (sorted(one)[len(one) // 2] for one in (samples, launched))
+        median_s = samples[len(samples) // 2]
         bus = 2 * (count - 1) / count * size_bytes / median_s
-        found.append({
-            "bytes": size_bytes, "median_s": median_s, "bus_bytes_per_s": bus, "one_by_one_s": launched_s,
-        })  # fmt: skip
-    return found
-
-
-def replayed(call: Any, calls: int = 50, samples: int = 20) -> list[float]:
-    """Seconds of a call, captured many times into one CUDA graph: next to nothing lies between two."""
-    import torch
-    import torch.distributed as dist
-
-    graph = torch.cuda.CUDAGraph()
-    # NCCL's watchdog asks for events meanwhile, on a thread of its own.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        for _ in range(calls):
-            call()
-    found = []
-    for _ in range(samples):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        dist.barrier()
-        first.record()
-        graph.replay()
-        last.record()
-        torch.cuda.synchronize()
-        found.append(first.elapsed_time(last) / 1e3 / calls)
+        found.append({"bytes": size_bytes, "median_s": median_s, "bus_bytes_per_s": bus})
     return found
 
 
