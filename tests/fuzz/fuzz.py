@@ -498,7 +498,15 @@ def check(name: str, data: bytes, folder: Path) -> str | None:
 
 
 def _checked(name: str, data: bytes, folder: Path) -> tuple[str | None, bool, float]:
-    """The same, whether the input was refused, and the seconds it took."""
+    """The same, whether the input was refused, and the seconds it took.
+
+    What takes too long is read once more, for the machine may have been busy with something else.
+    """
+    found = _checked_once(name, data, folder)
+    return found if found[2] <= MOST_S else _checked_once(name, data, folder)
+
+
+def _checked_once(name: str, data: bytes, folder: Path) -> tuple[str | None, bool, float]:
     target = TARGETS[name]
     place, scratch = folder / "in", folder / "tmp"
     for one in (place, scratch):
