@@ -90,13 +90,19 @@ def load(
         **options: How many files are read at once, see `LoadOptions`.
 
     Raises:
-        InputError: The source cannot be read (the message names the file and byte offset), or several
-            traces are not of one job.
+        InputError: The source cannot be read (the message names the file and byte offset), several traces
+            are not of one job, or captures are given for a saved Session.
         CaptureError: nsys could not export a report.
         DependencyError: The address needs a package that is not installed; the message has the install line.
     """
     sources = [os.fspath(one) for one in several(source)]
     if len(sources) == 1 and is_session_file(sources[0]):
+        if captures:
+            raise InputError(
+                "a saved Session has matched its CUDA graphs already",
+                source=sources[0],
+                hint="Read the trace itself with its capture",
+            )
         return Session.open(sources[0])
     from opscope.analysis.rank_examination import examine_ranks  # noqa: PLC0415 - sessions open without numpy
     from opscope.ingest.reader import load as load_traces  # noqa: PLC0415

@@ -150,6 +150,7 @@ def test_ranges_by_an_expression(opscope, recording: Path, trace: Path) -> None:
     assert "is not a regular expression" in broken.err
     assert opscope("analyze", recording, "--by", "color").code == 1
     assert opscope("analyze", trace, "--capture", trace.parent / "absent.json").code == 1
+    assert "has matched its CUDA graphs already" in opscope("analyze", recording, "--capture", trace).err
 
 
 @pytest.mark.parametrize(
