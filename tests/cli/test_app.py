@@ -52,6 +52,11 @@ def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: tupl
     assert "Traceback" not in outcome.err
 
 
+def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
+    assert opscope("analyze", "x", "--nonsense").err.endswith("Try: opscope analyze --help\n")
+    assert opscope("nonsense").err.endswith("Try: opscope --help\n")
+
+
 def test_a_users_mistake_is_one_line(opscope, tmp_path: Path) -> None:
     outcome = opscope("analyze", tmp_path / "absent.json")
     assert outcome.code == 1

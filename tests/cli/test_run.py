@@ -94,6 +94,8 @@ def test_everything_after_the_script_is_its_own(run, script: str) -> None:
     outcome = run("--force", script, "--help")
     assert "--count" in outcome.out
     assert "--active" not in outcome.out
+    refused = run(script, "--force")
+    assert "Overwrite it with --force, before the program" in refused.err
 
 
 def test_steps_after_the_recording_are_timed_or_their_lack_is_told(run, script: str) -> None:

@@ -6,6 +6,7 @@ kernel: lateness shows in durations alone, and clocks of different ranks need no
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
@@ -74,6 +75,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     skews = _skews(run)
     skew = next(one for one in skews if one.trace_id == late.trace_id)
+    waiting = max((one for one in skews if one is not skew), key=lambda one: one.waiting_ns)
     differs = listed([_told(one) for one in late.differences[: int(rule.threshold("differences"))]])
     yield Advice(
         f"Rank {late.rank} comes last in {skew.last_count} of {skew.collectives} collectives: every other "
@@ -94,7 +96,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         },
         gain=_as_fast_as_others(run, late.trace_id),
         trace_id=late.trace_id,
-        change=(rule.change or "").replace("RANK_LATE", f"rank{late.rank}"),
+        change=(rule.change or "").replace("REFERENCE LATE", _files(run, waiting.trace_id, late.trace_id)),
     )
 
 
@@ -132,6 +134,12 @@ def _lag(run: ProfiledRun, late: Straggler) -> str:
 
 def _waiting(skews: Sequence[RankSkew]) -> list[str]:
     return [f"{skew.rank}: {skew.waiting_ns}" for skew in skews]
+
+
+def _files(run: ProfiledRun, *trace_ids: int) -> str:
+    """The files of traces, as a shell takes them."""
+    sources = dict(run.session.query("SELECT trace_id, source FROM traces"))
+    return shlex.join(sources[one] or f"rank{one}.json.gz" for one in trace_ids)
 
 
 def _told(one: RankDifference) -> str:

@@ -133,13 +133,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(tokens)
         return _interrupted_code() if code == EXIT_INTERRUPTED else code
     except CycloptsError as error:
-        return _fail(f"{error}\nTry: opscope --help", EXIT_USAGE)
+        return _fail(
+            f"{error}\nTry: {' '.join(('opscope', *(error.command_chain or ())))} --help", EXIT_USAGE
+        )
     except OpscopeError as error:
         if _wants_traceback(tokens):
             traceback.print_exc()
         from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
 
-        return _fail(error_text(error), EXIT_ERROR)
+        text = error_text(error)
+        has_program = own < len(tokens) and "--force" in text  # at the end it would be the program's
+        return _fail(f"{text}, before the program" if has_program else text, EXIT_ERROR)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:

@@ -223,7 +223,7 @@ def _samples_text(time: UnrecordedTime) -> str:
 def _stretch_text(step: MeasuredStep) -> str:
     """What the recorder did to a step."""
     if step.host_stretch is None or step.recorder_idle_ns is None:
-        return "the step time without the profiler is unknown"
+        return "not timed without the profiler"
     text = f"{format_ratio(step.host_stretch)} the step without the profiler"
     if step.recorder_idle_ns and step.busy_ns is not None:
         text += f", which leaves the device idle for {format_duration(step.recorder_idle_ns)} of each"

@@ -190,11 +190,11 @@ def _largest_operators(comparison: SessionComparison) -> Iterator[tuple[str, Tex
 
 def _overview(comparison: SessionComparison) -> FactList:
     per = " per step" if comparison.basis is Basis.STEP else ""
-    is_device = comparison.metric is Metric.DEVICE
+    is_device, wall = comparison.metric is Metric.DEVICE, comparison.wall
     return facts(
         (f"Kernel launches{per}", _all_launches(comparison) if is_device else None),
         ("Kernel set", _kernel_set(comparison) if is_device else None),
-        ("Recorded step", None if comparison.wall is None else _headline(comparison.wall)),
+        ("Recorded step", None if wall is None or comparison.unrecorded is None else _headline(wall)),
     )
 
 
@@ -280,7 +280,9 @@ def _verdict(comparison: SessionComparison) -> Text:
     missing = no_verdict(comparison)
     words = f"no verdict: {missing}" if missing else _judged(comparison.total)
     verdict, colon, reason = words.partition(":")
-    return (Strong(verdict), f"{colon}{reason}")
+    what = "device time" if comparison.metric is Metric.DEVICE else "CPU time in operators"
+    of = "" if verdict == "no verdict" else f" {what},"  # the recorded step may say the opposite
+    return (Strong(verdict), f"{colon}{of}{reason}")
 
 
 def _judged(time: TimeChange) -> str:

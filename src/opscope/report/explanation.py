@@ -95,7 +95,7 @@ def operator_functions(
     shown = table(
         rows,
         identifier("Operator", lambda row: row[1].name),
-        number("Overloads", lambda row: str(row[0])),
+        number("Overloads", lambda row: str(row[0]), spare=2),
         words("Function", lambda row: Code(row[1].cuda_function) if row[1].cuda_function else UNKNOWN),
         *_place_fields("Defined in", lambda row: row[1].location),
         caption=_FOLDER_CAPTION,
@@ -150,7 +150,7 @@ def _place_fields(title: str, place: Callable[[Any], SourceLocation | None]) -> 
     """Where something is defined, below the folder that the caption names, and how well that is known."""
     return (
         words(title, place, lambda found: _linked(below_folder(str(found)), found)),
-        words("Known from", place, lambda found: str(found.grade)),
+        words("Known from", place, lambda found: str(found.grade), spare=1),
     )
 
 

@@ -10,6 +10,7 @@ from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Finding, Severity
 from opscope.report.advice import change_title, gain_text, set_text
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
+from opscope.report.operators import merged_findings
 from opscope.units import counted, format_duration, format_fraction
 
 __all__ = ["headline"]
@@ -135,7 +136,7 @@ def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
     left_out = len(summary.steps) - len(summary.counted_steps) if summary.steps else 0
     if left_out:
         known.append(f"without {counted(left_out, 'start-up step')}")
-    warnings = sum(one.severity is not Severity.INFO for one in summary.findings)
+    warnings = sum(one.severity is not Severity.INFO for one in merged_findings(summary))
     if warnings:
         known.append(counted(warnings, "warning"))
     if known:

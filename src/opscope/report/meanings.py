@@ -56,13 +56,14 @@ def overview_meaning(summary: Summary) -> Meaning:
     if step is None:
         return Meaning(f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording.")
     device, host = format_duration(step.device_ns), format_duration(step.host_ns)
+    whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
     if step.host_ns > step.device_ns:
         return Meaning(
-            f"CPU-bound: a step needs {host} of the CPU and {device} of the GPU. Fewer or cheaper launches "
+            f"CPU-bound: {whole} needs {host} of the CPU and {device} of the GPU. Fewer or cheaper launches "
             "shorten it; faster kernels alone do not."
         )
     return Meaning(
-        f"GPU-bound: a step needs {device} of the GPU and {host} of the CPU. "
+        f"GPU-bound: {whole} needs {device} of the GPU and {host} of the CPU. "
         "Faster or fewer kernels shorten it."
     )
 
@@ -167,15 +168,16 @@ def waits_meaning(summary: Summary) -> Meaning | None:
     if not causes.total():
         return Meaning("The GPU never waits.")
     cause, ns = causes.most_common(1)[0]
+    remedy, step = _REMEDIES[cause], summary.typical_step
+    if cause is IdleCause.HOST_LAUNCH and step is not None and step.host_ns <= step.device_ns:
+        remedy = (
+            "that may be the profiler's doing, for without it the host alone needs less time than the GPU"
+        )
     idle = f"{format_duration(causes.total())} ({format_share(causes.total(), span_ns)})"
     return Meaning(
-        f"The GPU waits for {idle}, {format_share(ns, causes.total())} of it because {_because(cause)}: "
-        f"{_REMEDIES[cause]}."
+        f"The GPU waits for {idle}, {format_share(ns, causes.total())} of it because {cause.meaning}: "
+        f"{remedy}."
     )
-
-
-def _because(cause: IdleCause) -> str:
-    return cause.meaning.removeprefix("CPU-bound: ")
 
 
 def ranges_meaning(summary: Summary) -> Meaning | None:

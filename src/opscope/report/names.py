@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
+from opscope.analysis.kernel_titles import unwrapped
 from opscope.provenance.kernel_names.decoder import decode
 
 __all__ = [
@@ -27,7 +28,6 @@ _LONGEST_NAME = 4096  # a stranger's file may hold any
 _WIDEST = 36  # that a column keeps for the telling part
 _OPERATOR = re.compile(r"\w+(?:::\w+)+(?:\.\w+)?(?: \*)?")
 _BETWEEN = re.compile(r"[^A-Za-z0-9]")
-_WRAPPERS = frozenset(("Kernel", "Kernel2", "device_kernel", "kernel"))  # templates of CUTLASS
 _CUTLASS_TILE = re.compile(r"^cutlass_\w*?_(\d+x\d+(?:_\d+x\d+)?)_")
 _TITLE = re.compile(r"\w+<… (\w+) …>")
 
@@ -46,20 +46,11 @@ def _forms(name: str) -> tuple[str, ...]:
     decoded = decode(name) if len(name) <= _LONGEST_NAME else None
     if decoded is None or decoded.function is None:
         return (name,)
-    function = decoded.function.rpartition("::")[2]
-    wrapped = _wrapped(decoded.template_arguments)
-    if function in _WRAPPERS and wrapped:
-        function = wrapped
+    function = unwrapped(decoded.function, decoded.template_arguments)
     functor = (decoded.functor or "").rpartition("::")[2]
     if functor:
         return (name, f"{function}<… {functor} …>", functor)
     return tuple(dict.fromkeys((name, function, *_around_the_tile(function, decoded.tile))))
-
-
-def _wrapped(arguments: Sequence[str]) -> str:
-    """`cutlass_80_tensorop_bf16_…` of `cutlass::Kernel2<cutlass_80_tensorop_bf16_…>`."""
-    first = arguments[0].partition("<")[0] if arguments else ""
-    return first.rpartition("::")[2]
 
 
 def _around_the_tile(function: str, tile: str | None) -> tuple[str, ...]:

@@ -35,9 +35,9 @@ from opscope.units import (
     NS_PER_MS,
     UNKNOWN,
     counted,
-    format_count,
     format_duration,
     format_fraction,
+    format_mean_count,
     format_ratio,
     significant,
 )
@@ -51,6 +51,7 @@ __all__ = [
 
 
 SWEEP_SCHEMA_VERSION = 1
+_TENTH_TELLS = 10  # per second; of less, three digits
 
 _SUMMARY_KEYS = (
     "total_cuda_time_ms",
@@ -103,7 +104,18 @@ def sweep_report(entries: Sequence[SweepEntry]) -> Document:
         records,
         words("Config", lambda record: record["label"]),
         number("Step, median (95 %)", lambda record: record["step"], _unrecorded),
-        number("Busy", lambda record: (record["step"] or {}).get("busy_fraction"), format_fraction, spare=1),
+        *(
+            [
+                number(
+                    "Busy",
+                    lambda record: (record["step"] or {}).get("busy_fraction"),
+                    format_fraction,
+                    spare=1,
+                )
+            ]
+            if on_device
+            else []
+        ),
         number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
         number(
             "Profiler slowdown",
@@ -112,9 +124,9 @@ def sweep_report(entries: Sequence[SweepEntry]) -> Document:
             spare=6,
         ),
         number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3),
-        number("Kernel launches", of_summary("kernel_launches", format_count), spare=5),
+        *([number("Kernel launches per step", _launches, format_mean_count, spare=5)] if on_device else []),
         words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency, spare=2),
-        number("Seq. per s", lambda record: record["throughput_sequences_per_s"], "{:,.1f}".format),
+        number("Seq. per s", lambda record: record["throughput_sequences_per_s"], _rate),
         words("Top operator", _top_cell),
     )
     failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
@@ -139,7 +151,7 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> FactList:
     return facts(
         ("Shortest step", _step_text(best)),
         ("Longest step", None if slowest is best else _step_text(slowest)),
-        ("Highest throughput", None if most is None else f"{most[0]:,.1f} per s at {most[1]['label']}"),
+        ("Highest throughput", None if most is None else f"{_rate(most[0])} per s at {most[1]['label']}"),
         ("GPU least busy", None if least is None else f"{format_fraction(least[0])} at {least[1]['label']}"),
         *(
             ("Top operator", (Code(name), f" in {count} of {counted(len(done), 'configuration')}"))
@@ -237,6 +249,16 @@ def _unrecorded(step: Mapping[str, Any]) -> str:
 def _latency(latency_ms: Mapping[str, float]) -> str:
     median, low, high = (significant(latency_ms[key], below_one=3) for key in ("median", "p5", "p95"))
     return f"{median} ({low}–{high})"
+
+
+def _launches(record: Mapping[str, Any]) -> float | None:
+    """A step's kernels: the summary counts those of all recorded steps."""
+    count, steps = record["summary"]["kernel_launches"], (record["config"] or {}).get("steps")
+    return count / steps if count is not None and steps else None
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.1f}" if per_s >= _TENTH_TELLS else f"{per_s:.3g}"
 
 
 def _milliseconds(duration_ms: float | None) -> str:

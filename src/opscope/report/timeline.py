@@ -120,7 +120,7 @@ def _path_table(summary: Summary) -> Table | None:
         step.critical_path[:_PATH_ROWS],
         words("On the critical path", "kind"),
         words("Of", lambda one: Code(one.name) if one.name else "–"),
-        number("Per step", "ns", format_duration),
+        number("Per step" if summary.steps else "Time", "ns", format_duration),
         number("Share", "fraction"),
     )
 
@@ -247,11 +247,11 @@ def _facts(summary: Summary) -> list[tuple[str, Text]]:
         facts += [("Host", _host_text(one, has_steps=bool(timeline.steps))) for one in timeline.host]
     step = summary.typical_step
     if step is not None:
-        facts.append(("Simulated", _simulated_text(step)))
+        facts.append(("Simulated", _simulated_text(step, has_steps=bool(summary.steps))))
     return facts
 
 
-def _simulated_text(step: StepExecution) -> str:
+def _simulated_text(step: StepExecution, *, has_steps: bool) -> str:
     late = "1 event starts" if step.missing_edges == 1 else f"{step.missing_edges:,} events start"
     unexplained = f"; {late} later than known dependencies explain" if step.missing_edges else ""
     if step.missing is not None:
@@ -259,7 +259,7 @@ def _simulated_text(step: StepExecution) -> str:
     low, high = map(format_duration, step.step_interval_ns)
     between = low if low == high else f"{low} to {high}"
     return (
-        f"{between} a step without the profiler, "
+        f"{between}{' a step' if has_steps else ''} without the profiler, "
         f"{format_duration(step.recorded_ns)} with it; the device alone needs "
         f"{format_duration(step.device_ns)}, the host alone {format_duration(step.host_ns)}{unexplained}"
     )

@@ -66,6 +66,7 @@ _VERDICTS = {
 # little: 12 runs of a training step on an H200 scattered by 9 %, and the first two agreed within 0.5 %.
 _USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.08, 1
 _MOST_ROUNDS = 12  # however much time is left
+_MOST_WORTHWHILE = 100  # rounds that anybody would wait for
 _SAME_ROUNDS = 3  # in which equal programs have shown how far they are apart
 # Quantiles of Student's t, 97.5 %, by degrees of freedom; beyond, within 0.02.
 _STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
@@ -427,7 +428,10 @@ class Trial:
         if verdict is Verdict.AMBIGUOUS:
             more = samples_to_tell(_replace(within, low=low, high=high), _SAME_WITHIN)
             needed = rounds + math.ceil(more * rounds / within.rounds)
-            reason += f"; about {more:,} more steps would settle it (--rounds {needed})"
+            if needed <= _MOST_WORTHWHILE:
+                reason += f"; about {more:,} more steps would settle it (--rounds {needed})"
+            else:
+                reason += "; more rounds alone would hardly settle it"
         return (within.ratio, (low, high)), _VERDICTS[verdict], reason
 
     def _noise(self, rounds: int) -> float:

@@ -52,7 +52,7 @@ def test_the_late_rank_is_named(advise_on: Program) -> None:
     found = advise_on(*ranks(4), skews=tuple(late_one()), hosts=hosts(), partitions=exposed(range(4)))
     # 18 ms of its host against 17 − 5 ms of waiting on the others.
     alike = "No operator takes longer on it than on the others."
-    words = ("Rank 2 comes last in 9 of 10 collectives", "rank2", alike)
+    words = ("Rank 2 comes last in 9 of 10 collectives", "opscope compare", "_2.json", alike)
     finding = told(found, "straggler_rank", *words, has_gain=True)
     assert (finding.trace_id, finding.evidence["rank"]) == (2, 2)
 

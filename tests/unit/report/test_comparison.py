@@ -64,7 +64,7 @@ def sessions(load: Callable[..., Any]) -> SessionComparison:
 def test_the_terminal_report_says_what_got_slower_and_why(sessions: SessionComparison) -> None:
     text = rendered(session_comparison_document(sessions))
     assert "110 µs → 160 µs (+50.0 µs, 1.45× slower [" in text
-    assert "slower: 95 % CI" in text
+    assert "slower: device time, 95 % CI" in text
     assert f"→ {NEW}" in text
     assert "tile 64x8x64 → 128x128x64" in text
     assert "Without a difference in time: 1 operator." in text
@@ -93,7 +93,7 @@ def test_equal_recordings_make_a_short_report(load: Callable[..., Any]) -> None:
     session = load(gemm(OLD, 100))
     text = rendered(session_comparison_document(compare_sessions(session, session)))
     assert "Every operator takes the same time to the nanosecond on both sides." in text
-    assert "same: equal to the nanosecond" in text
+    assert "same: device time, equal to the nanosecond" in text
 
 
 def test_a_report_without_steps_says_what_it_lacks(load: Callable[..., Any]) -> None:

@@ -83,6 +83,15 @@ def test_a_title_is_the_function_with_its_functor() -> None:
     assert kernel_title(POW) == "vectorized_elementwise_kernel<… pow_impl …>"
     assert kernel_title(KernelFacts("k", "x", function="a::(anonymous namespace)::softmax")) == "softmax"
     assert kernel_title(KernelFacts("Memcpy DtoH", "x")) == "Memcpy DtoH"
+    plain = {"template_arguments": [(None, "int")]}
+    assert (
+        kernel_title(KernelFacts("k", "x", function="(anonymous namespace)::kernel", fields=plain))
+        == "kernel"
+    )
+    arguments = {"template_arguments": [(None, "cutlass_80_gemm")]}
+    assert (
+        kernel_title(KernelFacts("k", "x", function="cutlass::Kernel", fields=arguments)) == "cutlass_80_gemm"
+    )
 
 
 def test_where_titles_are_alike_the_names_stand() -> None:

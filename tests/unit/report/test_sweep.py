@@ -45,7 +45,7 @@ def test_the_report_shows_the_figures_and_the_failures(
     markdown = render_markdown(sweep_report(entries(stepping, config, latency)))
     assert "# Profiling summary: bert, float32, cuda" in markdown
     assert "| bs8\\_seq128" not in markdown
-    figures = "4.00 ms (3.90–4.20) | 90.0 % | 9.50 ms | 2.38× | 5.00 ms | 9 | 5.00 (4.10–5.90) | 1,600.0"
+    figures = "4.00 ms (3.90–4.20) | 90.0 % | 9.50 ms | 2.38× | 5.00 ms | 4.5 | 5.00 (4.10–5.90) | 1,600.0"
     assert f"| bs8_seq128 | {figures} |" in markdown
     assert "**failed**" in markdown
     assert "- `bs16_seq128`: out of memory" in markdown

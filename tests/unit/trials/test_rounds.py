@@ -267,16 +267,27 @@ def test_interrupted_it_keeps_what_is_measured() -> None:
     assert not trial._processes.scratch.exists()
 
 
-def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
-    class Noisy(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            noise = np.random.default_rng(self._runs).normal(1.03, 0.15 * len(changes), self.steps)
-            return slowed(super()._process(changes, limit_s), noise)
+class Noisy(GivenRuns):
+    """Steps of a change scatter."""
 
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
+        noise = np.random.default_rng(self._runs).normal(1.03, 0.15 * len(changes), self.steps)
+        return slowed(super()._process(changes, limit_s), noise)
+
+
+def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
     result = Noisy(plan(change("one"))).run()
     (variant,) = result.variants
     assert variant.verdict is TrialVerdict.INCONCLUSIVE
     assert re.search(r"about [\d,]+ more steps would settle it \(--rounds \d+\)", variant.reason)
+
+
+def test_more_rounds_than_anybody_would_wait_for_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opscope.trials.rounds._MOST_WORTHWHILE", 3)
+    (variant,) = Noisy(plan(change("one"))).run().variants
+    assert variant.reason.endswith(
+        "more rounds alone would hardly settle it; losses, gradients and outputs are the same"
+    )
 
 
 class Timed(GivenRuns):

@@ -38,7 +38,7 @@ class WindowKind(TextEnum):
 class IdleCause(MeaningEnum):
     """Why a device waited. A closed set."""
 
-    HOST_LAUNCH = "host_launch", "CPU-bound: the GPU ran out of queued kernels"
+    HOST_LAUNCH = "host_launch", "the GPU ran out of queued kernels"
     SYNCHRONIZATION = "synchronization", "the host waited for the device before it launched on"
     DATA_LOADING = "data_loading", "the host waited for the next batch"
     MEMORY_ALLOCATION = "memory_allocation", "the host was allocating or freeing device memory"
