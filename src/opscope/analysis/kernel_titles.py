@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from opscope.analysis.provenance import KernelFacts
 
-__all__ = ["kernel_title", "unwrapped"]
+__all__ = ["kernel_title", "title_of"]
 
 _WRAPPERS = frozenset(("Kernel", "Kernel2", "device_kernel", "kernel"))  # templates of CUTLASS
 
@@ -18,12 +18,17 @@ def kernel_title(facts: KernelFacts) -> str:
     """`vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>`; the name itself where it has no parts."""
     if facts.function is None:
         return facts.name
-    functor = _last(str(facts.fields.get("functor") or ""))
-    function = unwrapped(facts.function, [value for _, value in facts.template_arguments])
-    return f"{function}<… {functor} …>" if functor else function
+    arguments = [value for _, value in facts.template_arguments]
+    return title_of(facts.function, arguments, str(facts.fields.get("functor") or ""))
 
 
-def unwrapped(function: str, arguments: Sequence[str]) -> str:
+def title_of(function: str, arguments: Sequence[str], functor: str) -> str:
+    """The function without its namespaces and CUTLASS's wrapper, and the functor without its namespaces."""
+    title, applied = _unwrapped(function, arguments), _last(functor)
+    return f"{title}<… {applied} …>" if applied else title
+
+
+def _unwrapped(function: str, arguments: Sequence[str]) -> str:
     """`gelu` of `at::native::gelu`; `cutlass_80_gemm_…` of `cutlass::Kernel2<cutlass_80_gemm_…>`."""
     last, first = _last(function), arguments[0] if arguments else ""
     is_wrapper = last in _WRAPPERS and "cutlass" in f"{function}<{first}"

@@ -433,21 +433,21 @@ class StepModel:
         it ran ahead, before the launch queue was full.
         """
         device_ns, host_ns = self.device_ns, timed.least_host_ns
+        either = (1 - _ONE_STEP_ERROR, 1.0, 1 + _ONE_STEP_ERROR)
         if device_ns <= _DEVICE_DECIDES * timed.median:
             if self._step_ns(_AS_RECORDED) <= timed.median:
                 return self.hosts
             return self._taking((timed.low, timed.median, timed.high), self._step_ns)
         if host_ns is not None and host_ns < _RAN_AHEAD * device_ns:
-            either = (1 - _ONE_STEP_ERROR, 1.0, 1 + _ONE_STEP_ERROR)
             return self._taking([host_ns * one for one in either], self._host_ns)
         # It never ran ahead as far as one step, so that it is only known to be quick enough.
         enough_ns = self._host_ns(self._slowed(0.0, device_ns / _DEVICE_DECIDES, self._step_ns))
         quick_ns = host_ns or self.recorded_host_ns
-        goals = (
-            min(share * self.recorded_host_ns, (1 + error) * quick_ns, enough_ns)
-            for share, error in zip(_HOST_SHARES, (-_ONE_STEP_ERROR, 0.0, _ONE_STEP_ERROR), strict=True)
-        )
-        return self._taking(tuple(goals), self._host_ns)
+        goals = [
+            min(share * self.recorded_host_ns, one * quick_ns, enough_ns)
+            for share, one in zip(_HOST_SHARES, either, strict=True)
+        ]
+        return self._taking(goals, self._host_ns)
 
     def _taking(
         self, goals_ns: Sequence[float], time_of: Callable[[HostSpeed], float]

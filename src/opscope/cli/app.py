@@ -141,9 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
 
-        text = error_text(error)
-        has_program = own < len(tokens) and "--force" in text  # at the end it would be the program's
-        return _fail(f"{text}, before the program" if has_program else text, EXIT_ERROR)
+        return _fail(error_text(error, has_program=own < len(tokens)), EXIT_ERROR)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:

@@ -152,8 +152,12 @@ def in_language(text: str) -> str:
     return translated_words(text, _language)
 
 
-def error_text(error: OpscopeError) -> str:
-    """What an error says, in the language of reports."""
+def error_text(error: OpscopeError, *, has_program: bool = False) -> str:
+    """What an error says, in the language of reports; options behind a program are the program's own."""
+    if has_program and (error.hint or "").endswith("--force"):
+        error = InputError(
+            error.message, source=error.source, hint="Overwrite it with --force, before the program"
+        )
     told = [in_language(one) for one in (error.message, error.hint) if one]
     return str(error) if _language is Language.EN else f"{error.where}{'。'.join(told)}"
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
-from opscope.analysis.kernel_titles import unwrapped
+from opscope.analysis.kernel_titles import title_of
 from opscope.provenance.kernel_names.decoder import decode
 
 __all__ = [
@@ -46,11 +46,11 @@ def _forms(name: str) -> tuple[str, ...]:
     decoded = decode(name) if len(name) <= _LONGEST_NAME else None
     if decoded is None or decoded.function is None:
         return (name,)
-    function = unwrapped(decoded.function, decoded.template_arguments)
+    short = title_of(decoded.function, decoded.template_arguments, decoded.functor or "")
     functor = (decoded.functor or "").rpartition("::")[2]
     if functor:
-        return (name, f"{function}<… {functor} …>", functor)
-    return tuple(dict.fromkeys((name, function, *_around_the_tile(function, decoded.tile))))
+        return (name, short, functor)
+    return tuple(dict.fromkeys((name, short, *_around_the_tile(short, decoded.tile))))
 
 
 def _around_the_tile(function: str, tile: str | None) -> tuple[str, ...]:

@@ -104,18 +104,9 @@ def sweep_report(entries: Sequence[SweepEntry]) -> Document:
         records,
         words("Config", lambda record: record["label"]),
         number("Step, median (95 %)", lambda record: record["step"], _unrecorded),
-        *(
-            [
-                number(
-                    "Busy",
-                    lambda record: (record["step"] or {}).get("busy_fraction"),
-                    format_fraction,
-                    spare=1,
-                )
-            ]
-            if on_device
-            else []
-        ),
+        number("Busy", lambda record: (record["step"] or {}).get("busy_fraction"), format_fraction, spare=1)
+        if on_device
+        else None,
         number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
         number(
             "Profiler slowdown",
@@ -124,7 +115,7 @@ def sweep_report(entries: Sequence[SweepEntry]) -> Document:
             spare=6,
         ),
         number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3),
-        *([number("Kernel launches per step", _launches, format_mean_count, spare=5)] if on_device else []),
+        number("Kernel launches per step", _launches, format_mean_count, spare=5) if on_device else None,
         words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency, spare=2),
         number("Seq. per s", lambda record: record["throughput_sequences_per_s"], _rate),
         words("Top operator", _top_cell),

@@ -148,7 +148,6 @@ class _Side:
     changes: _Changes
     label: str = ""
     times_ns: dict[int, list[float]] = field(default_factory=dict)
-    medians_ns: dict[int, float] = field(default_factory=dict)
     warm_up_ns: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     facts: TrialRun | None = None
@@ -390,7 +389,6 @@ class Trial:
             )
             return
         side.times_ns[number] = times_ns
-        side.medians_ns[number] = float(np.median(times_ns))
         side.warm_up_ns.append(warm_up_ns + facts.first_calls_ns)
         side.peak_bytes = max(side.peak_bytes or 0, facts.peak_bytes or 0) or None
 
@@ -457,10 +455,13 @@ class Trial:
 
     def _logarithms(self, side: _Side) -> list[float]:
         """Of the ratios of its median step to the baseline's, by round."""
-        base = self._sides[BASELINE].medians_ns
+        base = self._sides[BASELINE].times_ns
         if side is self._sides[BASELINE]:
             return []
-        return [math.log(side.medians_ns[one] / base[one]) for one in base.keys() & side.medians_ns.keys()]
+        return [
+            math.log(np.median(side.times_ns[one]) / np.median(base[one]))
+            for one in base.keys() & side.times_ns.keys()
+        ]
 
     def _correctness(self, side: _Side) -> tuple[Correctness, str]:
         base, again = self._sides[BASELINE].facts, self._sides[_AGAIN].facts
