@@ -278,11 +278,16 @@ RANKS = TRAINING.replace("\nmodel = ", "\ntorch.distributed.init_process_group('
     "\noptimizer = ", "\nmodel = torch.nn.parallel.DistributedDataParallel(model)\noptimizer = ", 1
 )
 
-# As a rank that waits for the others on a GPU: no handler of a signal written in Python runs.
-STUCK = (
-    "\nimport hashlib; open('stuck.txt', 'w').close()"
-    "\nhashlib.pbkdf2_hmac('sha256', b'any', b'any', (1 << 31) - 1)\n"
-)
+# As a rank that waits for the others on a GPU: no handler of a signal written in Python runs. It writes files
+# meanwhile, so that their folder cannot be removed before it has ended.
+STUCK = """
+import hashlib, itertools, threading
+def write():
+    for number in itertools.count():
+        open(f'stuck{number % 1000}.txt', 'w').close()
+threading.Thread(target=write, daemon=True).start()
+hashlib.pbkdf2_hmac('sha256', b'any', b'any', (1 << 31) - 1)
+"""
 
 
 @pytest.mark.exhaustive(few=False)
@@ -347,7 +352,7 @@ def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
 @pytest.mark.parametrize(
     ("program", "written"),
-    [(RANKS, "notes.txt"), (RANKS.replace("range(10_000)", "range(3)") + STUCK, "stuck.txt")],
+    [(RANKS, "notes.txt"), (RANKS.replace("range(10_000)", "range(3)") + STUCK, "stuck0.txt")],
     ids=["at work", "inside of a library"],
 )
 def test_killed_it_leaves_no_rank_of_torchrun(

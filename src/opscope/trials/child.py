@@ -57,6 +57,7 @@ _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 # In the scratch folder, while steps are timed.
 QUIET_FILE = "quiet"
 _PAUSE_S = 0.005
+_REMOVE_S = 10.0
 _CUDA_ERROR_NOT_INITIALIZED = 3  # Source: cuda.h
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -354,10 +355,14 @@ def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
     """
 
     def ended(number: int, frame: FrameType | None) -> None:
+        leads = os.getsid(0) == os.getpid()
+        if leads:  # what the program started ends first: it may still write into the folder
+            signal.signal(number, signal.SIG_IGN)
+            os.killpg(0, number)
         if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
-        if os.getsid(0) == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # with what the program started
+            _remove_folder(scratch)
+        if leads:
+            os.killpg(0, signal.SIGKILL)
         os._exit(128 + number)
 
     if sys.platform == "linux":
@@ -371,6 +376,14 @@ def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
             parent = process_of(scratch)
         if os.getppid() == 1 if parent is None else os.getppid() != parent:
             os.kill(os.getpid(), number)  # it ended before it was asked for
+
+
+def _remove_folder(folder: str) -> None:
+    """Remove a folder that processes which are just ending may still write into."""
+    deadline = time.monotonic() + _REMOVE_S
+    while Path(folder).exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(_PAUSE_S)
 
 
 def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
@@ -496,7 +509,7 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
             # The parent ends this process, or has died and its end is not told yet.
             while os.getppid() == parent:
                 time.sleep(_PAUSE_S)
-            shutil.rmtree(scratch, ignore_errors=True)
+            _remove_folder(scratch)
             return 0
     return main([run.request], server)
 
