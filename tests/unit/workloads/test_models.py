@@ -147,8 +147,8 @@ class TestRealBert:
 
     def test_it_trains(self):
         workload = tiny(use_real_bert=True, train=True)
-        losses = [float(workload.step()) for _ in range(8)]
-        assert losses[-1] < losses[0]
+        losses = [float(workload.step()) for _ in range(40)]
+        assert sum(losses[-5:]) < sum(losses[:5])  # means: dropout scatters more than one step gains
 
     def test_a_local_checkpoint_is_loaded(self, tmp_path):
         import transformers
