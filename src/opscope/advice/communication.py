@@ -92,7 +92,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "matched_by": str(skew.evidence),
             "share_of_waiting_fraction": late.awaited_fraction,
             "takes_longer_for": [_told(one) for one in late.differences],
-            "waiting_ns_by_rank": _waiting(skews),
+            "waiting_by_rank": _waiting(skews),
         },
         gain=_as_fast_as_others(run, late.trace_id),
         trace_id=late.trace_id,
@@ -110,7 +110,7 @@ def wandering_straggler(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     yield Advice(
         f"Ranks take turns coming last: each waits for others, {_lag(run, late)}, and at most "
         f"{format_fraction(late.awaited_fraction)} of all waiting is for any one of them (rank {late.rank}).",
-        {"share_of_waiting_fraction": late.awaited_fraction, "waiting_ns_by_rank": _waiting(skews)},
+        {"share_of_waiting_fraction": late.awaited_fraction, "waiting_by_rank": _waiting(skews)},
     )
 
 
@@ -129,11 +129,11 @@ def _lag(run: ProfiledRun, late: Straggler) -> str:
     """How long others wait, and of what."""
     steps = run.summary.steps
     fraction = late.lag_ns_per_step * len(steps) / sum(step.duration_ns for step in steps)
-    return f"{format_duration(late.lag_ns_per_step)} per step or more ({format_fraction(fraction)} of a step)"
+    return f"{format_duration(late.lag_ns_per_step)} per recorded step or more ({format_fraction(fraction)} of it)"
 
 
 def _waiting(skews: Sequence[RankSkew]) -> list[str]:
-    return [f"{skew.rank}: {skew.waiting_ns}" for skew in skews]
+    return [f"rank {skew.rank} {format_duration(skew.waiting_ns)}" for skew in skews]
 
 
 def _files(run: ProfiledRun, *trace_ids: int) -> str:
