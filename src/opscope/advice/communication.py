@@ -129,7 +129,8 @@ def _lag(run: ProfiledRun, late: Straggler) -> str:
     """How long others wait, and of what."""
     steps = run.summary.steps
     fraction = late.lag_ns_per_step * len(steps) / sum(step.duration_ns for step in steps)
-    return f"{format_duration(late.lag_ns_per_step)} per recorded step or more ({format_fraction(fraction)} of it)"
+    lag = format_duration(late.lag_ns_per_step)
+    return f"{lag} per recorded step or more ({format_fraction(fraction)} of it)"
 
 
 def _waiting(skews: Sequence[RankSkew]) -> list[str]:

@@ -182,8 +182,21 @@ def _autocast(dtype: str, hooks: Hooks) -> None:
         return torch.autocast(device, dtype=getattr(torch, dtype))
 
     hooks.around.append(context)
+    hooks.outputs.append(partial(_whole_for_losses, torch))
     if dtype == "float16":
         _scale_losses(hooks)
+
+
+def _whole_for_losses(torch: Any, output: Any) -> Any:
+    """An output in float32, so that its loss is, as inside of autocast; one that holds its loss stays."""
+    if isinstance(output, torch.Tensor):
+        return output.float() if output.requires_grad and output.dtype.itemsize == 2 else output
+    if type(output) in {tuple, list}:
+        return type(output)(_whole_for_losses(torch, one) for one in output)
+    if isinstance(output, dict) and "loss" not in output:
+        for name, one in list(output.items()):
+            output[name] = _whole_for_losses(torch, one)
+    return output
 
 
 def _scale_losses(hooks: Hooks) -> None:
@@ -451,7 +464,8 @@ CATALOG = (
     TriedChange(
         "bf16_autocast", "bfloat16 autocast around the model", partial(_autocast, "bfloat16"),
         Needs(_IN_FLOAT32),
-        'with torch.autocast("cuda", dtype=torch.bfloat16):   # "cpu" on a CPU\n    output = model(batch)',
+        'with torch.autocast("cuda", dtype=torch.bfloat16):   # "cpu" on a CPU\n'
+        "    output = model(batch)   # and its loss: outside it would be computed in 16 bits",
         ("reduced_precision",), _BFLOAT16, "precision",
     ),
     TriedChange(
@@ -459,7 +473,8 @@ CATALOG = (
         partial(_autocast, "float16"),
         Needs(_ON_CUDA, _IN_FLOAT32),
         'scaler = torch.amp.GradScaler(init_scale=1024)\nwith torch.autocast("cuda", dtype=torch.float16):\n'
-        "    output = model(batch)\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
+        "    output = model(batch)   # and its loss\nscaler.scale(loss).backward()\n"
+        "scaler.step(optimizer)\nscaler.update()",
         ("reduced_precision",), _FLOAT16, "precision",
     ),
     TriedChange(

@@ -33,6 +33,7 @@ class Hooks:
             first call; what it returns is called in its place.
         inputs: Called with the arguments of each call of a model, returns them changed.
         around: Makes a context for each call of a model.
+        outputs: Called with the output of each call of a model, returns it changed.
         called: Called with a model and its first output.
         first_calls_ns: Time of the first call of each model, compilation included.
         applied: What a change took hold of; empty where it found nothing to change.
@@ -44,6 +45,7 @@ class Hooks:
         self.prepare_step: list[Callable[[Callable[[], Any]], Callable[[], Any]]] = []
         self.inputs: list[Callable[[Any], Any]] = []
         self.around: list[Callable[[], AbstractContextManager[Any]]] = []
+        self.outputs: list[Callable[[Any], Any]] = []
         self.called: list[Callable[[Any, Any], object]] = []
         self.applied: set[str] = set()
         self.first_calls_ns = 0
@@ -75,6 +77,8 @@ class Hooks:
                     for make in self.around:
                         stack.enter_context(make())
                     output = run(*args, **kwargs)
+                for change in self.outputs:
+                    output = change(output)
                 if is_first:
                     self.first_calls_ns += time.perf_counter_ns() - began_ns
                 for observe in self.called:

@@ -104,6 +104,36 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
         after[0](optimizer)
 
 
+@pytest.mark.parametrize("kind", ["tensor", "named", "holds its loss"])
+def test_autocast_leaves_losses_in_float32_as_around_them_it_would(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    hooks = Hooks(torch)
+    monkeypatch.setattr(torch.nn.Module, "__call__", torch.nn.Module.__call__)
+    hooks.install()
+    next(one for one in CATALOG if one.name == "bf16_autocast").install(hooks)
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x: object) -> object:
+            logits = self.layer(x)
+            return (
+                logits if kind == "tensor" else {"logits": logits} | ({} if kind == "named" else {"loss": 0})
+            )
+
+    model, x = Model(), torch.randn(4, 8)
+    output = model(x)
+    logits = output if kind == "tensor" else output["logits"]
+    assert logits.dtype == (torch.bfloat16 if kind == "holds its loss" else torch.float32)
+    with torch.no_grad():
+        output = model(x)
+    assert (output if kind == "tensor" else output["logits"]).dtype == torch.bfloat16
+
+
 class FakeCuda:
     """Streams that order nothing, and graphs that note their replays."""
 
