@@ -18,6 +18,8 @@ import tomli
 from babel.messages import pofile
 from babel.messages.catalog import Catalog, Message
 
+from opscope.units import plural_of
+
 SOURCE = Path(__file__).parent.parent / "src/opscope"
 # Who speaks in reports (`file:class` for a part); what other modules say are errors, and words of commands.
 SPEAKERS = (
@@ -146,10 +148,10 @@ def _worded(text: str) -> Iterator[str]:
         noun = match.group(1) or ""
         if noun.startswith("every "):
             noun = noun.removeprefix("every ")
-            yield f"All {{}} {noun}s"
+            yield f"All {{}} {plural_of(noun)}"
         if noun[:1].isalpha() and noun not in ("independent", "g"):
             yield f"{{}} {noun}"
-            yield f"{{}} {noun}s"
+            yield f"{{}} {plural_of(noun)}"
     text = _VALUE.sub(PLACE, text)
     for variant in (re.sub(r"\[[^\[\]]*\]", "", text), re.sub(r"[\[\]]", "", text)):
         yield from _spoken(variant) if " " in variant else re.findall(r"^[A-Z]\w+$", variant)
@@ -179,11 +181,11 @@ class _Reader:
 
     def _call(self, node: ast.Call, *, silent: bool) -> Iterator[str]:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if name in ("counted", "plural") and not silent:
+        if name in ("counted", "times") and not silent:
             words = [one.value for one in node.args[1:] if isinstance(one, ast.Constant)]
             if words:
                 yield f"{{}} {words[0]}"
-                yield f"{{}} {words[1] if len(words) > 1 else words[0] + 's'}"
+                yield f"{{}} {words[1] if len(words) > 1 else plural_of(words[0])}"
         first = node.args[0] if node.args else None
         title = getattr(first, "value", None) if name in _TITLES else None
         if (
@@ -278,9 +280,9 @@ def updated(path: Path, wanted: dict[str, str]) -> Catalog:
     new.mime_headers = old.mime_headers
     plurals: set[str] = set()
     for message in sorted(files, key=lambda one: (files[one], one)):
-        plural = next((one for one in (f"{message}s", f"{message}es") if texts.get(one)), None)
+        plural = plural_of(message)
         is_noun = message.startswith("{} ") and message.count(" ") == 1
-        if is_noun and plural is not None and texts[plural] == texts[message]:
+        if is_noun and texts.get(plural) and texts[plural] == texts[message]:
             new.add((message, plural), (texts[message],), auto_comments=[files[message]])
             plurals.add(plural)
     for message in sorted(files, key=lambda one: (files[one], one)):

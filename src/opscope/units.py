@@ -35,6 +35,7 @@ __all__ = [
     "format_share",
     "ns_to_ms",
     "parse_bytes",
+    "plural_of",
     "significant",
 ]
 
@@ -147,9 +148,17 @@ def format_quantity(name: str, value: float | None) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """`1 launch`, `1,200 launches`."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+def plural_of(noun: str) -> str:
+    """`launches`, `queries`, `rows`."""
+    if re.search("[^aeiou]y$", noun):
+        return f"{noun[:-1]}ies"
+    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def counted(count: float, noun: str, plural: str | None = None) -> str:
+    """`1 launch`, `1.5 launches`, `1,200 launches`."""
+    text = f"{count:,.0f}" if abs(count - round(count)) < 0.05 or count >= 10 else f"{count:.1f}"
+    return f"{text} {noun if text == '1' else plural or plural_of(noun)}"
 
 
 def significant(value: float, *, below_one: int = 2) -> str:

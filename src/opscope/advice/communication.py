@@ -9,13 +9,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
 from opscope.analysis.straggler import RankDifference, Straggler, StragglerKind, find_straggler
 from opscope.analysis.timeline.values import RankSkew
 from opscope.operators.collective_costs import collective_rates
-from opscope.units import format_byte_rate, format_bytes, format_duration, format_fraction
+from opscope.units import counted, format_byte_rate, format_bytes, format_duration, format_fraction
 
 _FAST = float("inf")
 

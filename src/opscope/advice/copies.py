@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
 from opscope.operators.arguments import parse_arguments
-from opscope.units import format_byte_rate, format_bytes, format_fraction
+from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
 
 # Operators that only pass a copy on; who asked for it stands above them.
 _PASSING = frozenset(("aten::clone", "aten::contiguous", "aten::_to_copy", "aten::to", "aten::copy_"))
@@ -41,7 +41,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
     calls = sum(kernel.calls for kernel in copies)
     yield Advice(
-        f"{counted(calls, 'copy', 'copies')} of {format_bytes(size_bytes)} in all to or from pageable host "
+        f"{counted(calls, 'copy')} of {format_bytes(size_bytes)} in all to or from pageable host "
         f"memory take {run.device_time(total_ns)}.",
         run.evidence(
             total_ns, calls=calls, copied_bytes=size_bytes, kernels=[kernel.name for kernel in copies]
@@ -81,7 +81,7 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if on_path < exposed:
             part = f"{format_fraction(exposed)} of the time exposed"
         yield Advice(
-            f"{run.times(calls, 'copy', 'copies')} {_DIRECTIONS[direction]} ({memory} memory) take "
+            f"{run.times(calls, 'copy')} {_DIRECTIONS[direction]} ({memory} memory) take "
             f"{run.device_time(total_ns)}, {part}{reached}.",
             run.evidence(
                 total_ns,
@@ -129,8 +129,7 @@ def _copies(
     host_ns = sum(row["host_ns"] for row in rows)
     askers = _askers(rows)
     yield Advice(
-        f"{run.times(calls, 'copy', 'copies')} {what}: {run.device_time(total_ns)}, asked for by "
-        f"{listed(askers, 3)}.",
+        f"{run.times(calls, 'copy')} {what}: {run.device_time(total_ns)}, asked for by {listed(askers, 3)}.",
         run.evidence(
             total_ns,
             calls=calls,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import methodcaller
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
 from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
-from opscope.units import format_duration, format_fraction
+from opscope.units import counted, format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
 # Source: measureDifference in torch/csrc/distributed/c10d/reducer_cuda.cpp, PyTorch 2.11.
@@ -38,7 +38,7 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     yield Advice(
         f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch {whole}"
         f"{_recorded(step)}, the device {format_duration(step.device_ns)} to run it: "
-        f"{counted(step.launches, 'launch', 'launches')} of {format_duration(step.busy_ns / step.launches)} "
+        f"{counted(step.launches, 'launch')} of {format_duration(step.busy_ns / step.launches)} "
         "of work each.",
         {
             "host_ns": step.host_ns,

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import Bound
 from opscope.analysis.launch_quality import LaunchQuality
@@ -20,7 +20,7 @@ from opscope.analysis.totals import KernelTotal
 from opscope.launches.facts import LaunchGeometry
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names import decode
-from opscope.units import format_fraction
+from opscope.units import counted, format_fraction
 
 
 class _Chain(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         run.evidence(total_ns, calls=count, chains=[" → ".join(chain.names) for chain in chains[:5]]),
         lambda change: _fused(change, chains, run.book.number("kernel_floor_ns")),
         f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to "
-        f"the tensors read and written; {run.times(launches, 'launch', 'launches')} and "
+        f"the tensors read and written; {run.times(launches, 'launch')} and "
         f"{run.time(host_ns * run.unrecorded_share)} of host time go away",
     )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, counted, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange, as_extents
+from opscope.units import counted
 
 _FUSED = ("aten::_fused_",)
 _FOREACH = ("aten::_foreach_",)
@@ -28,7 +29,7 @@ def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{run.device_time(device_ns)}.",
         _evidence(run, rows),
         _effect(run, rows, fused, rule),
-        f"a fused optimizer needs about {counted(rule.threshold('fused_launches'), 'launch', 'launches')} "
+        f"a fused optimizer needs about {counted(rule.threshold('fused_launches'), 'launch')} "
         "and passes over its state once: a third of the device time, as measured for Adam",
         change=_change(rows, rule),
     )
@@ -45,7 +46,7 @@ def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     fused_ns = device_ns * rule.threshold("fused_share")
     yield Advice(
         f"{_optimizer(rows)} passes over parameters and states in {len(rows)} foreach operators, "
-        f"{run.times(_sum(rows, 'launches'), 'launch', 'launches')}: {run.device_time(device_ns)}.",
+        f"{run.times(_sum(rows, 'launches'), 'launch')}: {run.device_time(device_ns)}.",
         _evidence(run, rows),
         _effect(run, rows, rule.threshold("fused_share"), rule),
         f"fused, each state is read and written once: about {run.time(fused_ns)}",
@@ -62,11 +63,11 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     added = ""
     if additions:
-        launches = run.times(_sum(additions, "launches"), "launch", "launches")
+        launches = run.times(_sum(additions, "launches"), "launch")
         time = run.device_time(_sum(additions, "device_ns"))
         added = f"; the backward pass adds to them by {launches}: {time}"
     yield Advice(
-        f"zero_grad fills gradients by {run.times(_sum(fills, 'launches'), 'launch', 'launches')}: "
+        f"zero_grad fills gradients by {run.times(_sum(fills, 'launches'), 'launch')}: "
         f"{run.device_time(_sum(fills, 'device_ns'))}{added}.",
         _evidence(run, rows),
         lambda change: change.drop_operators(_ids(rows)),

@@ -28,7 +28,7 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct, matrix_product
-from opscope.units import format_duration, format_fraction
+from opscope.units import counted, format_duration, format_fraction
 
 __all__ = [
     "FINDERS",
@@ -263,9 +263,9 @@ class ProfiledRun:
         """A time of the whole recording as `1.20 ms per step`, or in all where no steps were recorded."""
         return f"{format_duration(self.per_step(total_ns))} {self.period}"
 
-    def times(self, total: float, singular: str, plural: str | None = None) -> str:
+    def times(self, total: float, noun: str) -> str:
         """A count of the whole recording as `4 copies per step`."""
-        return f"{counted(self.per_step(total), singular, plural)} {self.period}"
+        return f"{counted(self.per_step(total), noun)} {self.period}"
 
     def device_share(self, total_ns: float) -> str:
         """`12.0 % of device time`."""
@@ -301,12 +301,6 @@ def finds(function: Finder) -> Finder:
     """Registers the function that looks for a rule's evidence: `tf32_off` for `advice.tf32_off`."""
     FINDERS[f"advice.{function.__name__}"] = function
     return function
-
-
-def counted(count: float, singular: str, plural: str | None = None) -> str:
-    """`1 launch`, `2 launches`, `1.5 launches`."""
-    text = f"{count:,.0f}" if abs(count - round(count)) < 0.05 or count >= 10 else f"{count:.1f}"
-    return f"{text} {singular if text == '1' else plural or singular + 's'}"
 
 
 def listed(items: Sequence[str], shown: int = _SHOWN) -> str:

@@ -321,7 +321,7 @@ def differences(comparison: SessionComparison) -> tuple[str, ...]:
         for presence in (Presence.ADDED, Presence.REMOVED, Presence.REPLACED):
             count = sum(row.presence is presence for row in rows)
             if count:
-                found.append(f"{count} {what}{'s' if count > 1 else ''} {presence}")
+                found.append(f"{counted(count, what)} {presence}")
     return tuple(found)
 
 

@@ -28,7 +28,7 @@ from opscope.capture.program import Program, ProgramEnd, after_import, run_progr
 from opscope.capture.size_watch import SizeWatch
 from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import UnrecordedStep
-from opscope.units import format_bytes
+from opscope.units import counted, format_bytes
 from opscope.workloads.runtime import require_torch
 
 __all__ = [
@@ -404,10 +404,10 @@ class ProgramRecorder:
         assert self._source is not None
         schedule = self._profiler.schedule
         before = 1 + schedule.wait + schedule.warmup
-        made = "no step was" if not self.step_count else f"{_steps(self.step_count)} only"
+        made = "no step was" if not self.step_count else f"{counted(self.step_count, 'step')} only"
         raise CaptureError(
             f"nothing was recorded: {made} recognized ({self._source.what}), and recording starts after "
-            f"{_steps(before)}",
+            f"{counted(before, 'step')}",
             hint=self._source.hint if not self.step_count else "Use fewer --wait and --warmup steps",
         )
 
@@ -529,7 +529,3 @@ class ProgramRecorder:
                 self._finish(error)
         finally:
             self._is_own = before
-
-
-def _steps(count: int) -> str:
-    return f"{count} step{'' if count == 1 else 's'}"

@@ -241,7 +241,7 @@ def _plan(runner: _Runner, session: Session | None, collecting: Collecting) -> C
     else:
         plan = _quick_plan(runner, collecting)
     share = f"{plan.covered_fraction:.0%} of the kernel time"
-    launches = counted(plan.launch_count, "launch", "launches")
+    launches = counted(plan.launch_count, "launch")
     note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
     return plan
 

@@ -161,7 +161,7 @@ def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None)
     yield Finding(
         "graphs.capture_refused" if is_refused else "graphs.closed",
         Severity.WARNING,
-        f"{counted(unopened, 'replay', 'replays')} of {counted(graphs, 'CUDA graph', 'CUDA graphs')} "
+        f"{counted(unopened, 'replay')} of {counted(graphs, 'CUDA graph')} "
         f"({100 * unopened_ns / max(1, device_ns):.1f} % of device time) could not be opened: {reason}.",
         "Give the trace of the same engine's capture" if is_refused else _REMEDY,
         trace_id,
@@ -186,8 +186,7 @@ def _unreadable(trace_id: int, reasons: list[str]) -> Finding:
     return Finding(
         "graphs.note_unreadable",
         Severity.WARNING,
-        f"{counted(len(reasons), 'noted capture', 'noted captures')} of CUDA graphs cannot be read: "
-        f"{reasons[0]}.",
+        f"{counted(len(reasons), 'noted capture')} of CUDA graphs cannot be read: {reasons[0]}.",
         None,
         trace_id,
     )

@@ -430,7 +430,7 @@ def _unattributed(session: Session, trace_id: int) -> Iterator[Finding]:
                 f"attribution.{name}",
                 Severity.WARNING if fraction >= 0.01 else Severity.INFO,
                 f"{100 * fraction:.1f} % of device time "
-                f"({counted(count, 'activity', 'activities')}) is unattributed: "
+                f"({counted(count, 'activity')}) is unattributed: "
                 f"{attribution.meaning}.",
                 suggestions[attribution],
                 trace_id,

@@ -18,10 +18,10 @@ from opscope.launches.prediction import (
     ceil_div,
     ceiling,
     extents,
-    plural,
 )
 from opscope.operators.attention import AttentionSizes, attention_sizes
 from opscope.provenance.kernel_names import template_arguments
+from opscope.units import counted
 
 __all__ = [
     "cudnn_attention",
@@ -58,7 +58,7 @@ def flash_forward(launch: LaunchFacts) -> Prediction:
     expected = [Expected(formula, (tiles, sizes.batch, sizes.heads), (threads, 1, 1))]
     if is_split and launch.grid is not None:
         splits = launch.grid[1]
-        formula = f"{plural(tiles, 'query tile')} × {splits} parts of the keys (read from the grid) × "
+        formula = f"{counted(tiles, 'query tile')} × {splits} parts of the keys (read from the grid) × "
         formula += f"{heads} heads of the batch"
         expected.append(Expected(formula, (tiles, splits, heads), (threads, 1, 1)))
     return Prediction(values, expected)

@@ -20,12 +20,12 @@ from opscope.launches.prediction import (
     Prediction,
     ceil_div,
     ceiling,
-    plural,
     shape_text,
 )
 from opscope.operators.arguments import TensorArgument, broadcast
 from opscope.operators.element_types import item_size_bytes
 from opscope.provenance.categories import category_of
+from opscope.units import counted
 
 if TYPE_CHECKING:
     from opscope.operators.arguments import CallArguments
@@ -178,7 +178,7 @@ def _values(
         "applied": f"applies {functor}" if functor else "applies one function to each element",
     }
     if inputs is not None:
-        values["loads"] = f"loads its elements of {plural(inputs, 'input')}" if inputs else "loads nothing"
+        values["loads"] = f"loads its elements of {counted(inputs, 'input')}" if inputs else "loads nothing"
     if elements is None:
         return values
     values.update(count=elements.count, shape=shape_text(elements.shape))

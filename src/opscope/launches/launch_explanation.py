@@ -33,11 +33,10 @@ from opscope.launches.prediction import (
     Prediction,
     Rule,
     extent_text,
-    plural,
 )
 from opscope.model.evidence import Grade
 from opscope.text_enum import TextEnum
-from opscope.units import format_bytes, format_fraction
+from opscope.units import counted, format_bytes, format_fraction
 
 __all__ = [
     "Heading",
@@ -260,9 +259,9 @@ class _Wording(string.Formatter):
         if format_spec == "independent":
             return "is the only one" if value == 1 else "are independent"
         if format_spec.startswith("every "):
-            counted = plural(value, format_spec.removeprefix("every "))
-            return counted if value == 1 else f"All {counted}"
-        return plural(value, format_spec)
+            found = counted(value, format_spec.removeprefix("every "))
+            return found if value == 1 else f"All {found}"
+        return counted(value, format_spec)
 
 
 _WORDING = _Wording()
@@ -322,13 +321,13 @@ def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
     if not sm_count or not blocks:
         return
     if blocks < sm_count:
-        text = f"{plural(blocks, 'block')} for {plural(sm_count, 'multiprocessor')}: "
+        text = f"{counted(blocks, 'block')} for {counted(sm_count, 'multiprocessor')}: "
         yield Statement(Heading.WAVES, f"{text}{sm_count - blocks} of them get no work.", Grade.EXACT)
     if filled is None:
         return
     held = filled.active
     limit = " and ".join(_limit(limiter) for limiter in held.limiters)
-    slots = f"{sm_count} multiprocessors × {plural(held.blocks_per_sm, 'resident block')} (limit: {limit})"
+    slots = f"{sm_count} multiprocessors × {counted(held.blocks_per_sm, 'resident block')} (limit: {limit})"
     if filled.count <= 1:
         taken = format_fraction(filled.count)
         text = f"One wave: {blocks:,} of {filled.slots:,} slots, {slots}, are taken ({taken})."

@@ -21,14 +21,13 @@ from opscope.launches.prediction import (
     ceiling,
     extent_text,
     last_power_of_two,
-    plural,
     shape_text,
 )
 from opscope.operators.effects import ContradictionError
 from opscope.operators.element_types import item_size_bytes
 from opscope.operators.normalization import normalized_rows
 from opscope.operators.reductions import Rows, rows_along
-from opscope.units import format_fraction
+from opscope.units import counted, format_fraction
 
 __all__ = [
     "block_softmax",
@@ -153,7 +152,7 @@ def block_softmax(launch: LaunchFacts) -> Prediction:
     if rows is None or rows.inner != 1:
         return Prediction(values)
     values["each"] = ceil_div(rows.length, threads) if threads else None
-    grid, formula = (rows.outer, 1, 1), f"one block for each of {plural(rows.outer, 'row')}"
+    grid, formula = (rows.outer, 1, 1), f"one block for each of {counted(rows.outer, 'row')}"
     if is_backward:
         block = (_backward_threads(rows.length, launch.template_integer(0) or 1), 1, 1)
         return Prediction(values, [Expected(formula, grid, block), Expected(formula, grid)])
@@ -202,11 +201,11 @@ def layer_norm_rows(launch: LaunchFacts) -> Prediction:
         count=count * length,
         shape=shape_text(rows.shape),
         threads=threads,
-        each=plural(ceil_div(vectors, threads), unit) + (f" of {vector} elements" if vector > 1 else ""),
-        units=plural(vectors, unit) if vectors < threads else None,
+        each=counted(ceil_div(vectors, threads), unit) + (f" of {vector} elements" if vector > 1 else ""),
+        units=counted(vectors, unit) if vectors < threads else None,
         without=threads - vectors,
     )
-    formula = f"one block for each of {plural(count, 'row')}"
+    formula = f"one block for each of {counted(count, 'row')}"
     return Prediction(values, [Expected(formula, (count, 1, 1), block)])
 
 
@@ -269,7 +268,7 @@ def transform(launch: LaunchFacts) -> Prediction:
     width = max(_threads_for(image.rest // 4), min(_threads_for(image.rest), 64))
     height = max(64 // width, 1)
     down = min(max(1, min(_TRANSFORM_BLOCKS // image.channels, ceil_div(image.batch, height))), _MAX_GRID)
-    formula = f"{image.channels:,} channels × {down:,} blocks over {plural(image.batch, 'image')}"
+    formula = f"{image.channels:,} channels × {down:,} blocks over {counted(image.batch, 'image')}"
     expected = Expected(formula, (image.channels, down, 1), (width, height, 1))
     return Prediction({**image.values, "width": width, "height": height}, [expected])
 

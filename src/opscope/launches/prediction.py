@@ -22,7 +22,6 @@ __all__ = [
     "extent_text",
     "extents",
     "last_power_of_two",
-    "plural",
     "shape_text",
 ]
 
@@ -94,10 +93,3 @@ def extents(text: str | None) -> tuple[int, ...]:
     """`128x64x8`, as names have it, as numbers; empty if it is something else."""
     parts = (text or "").split("x")
     return tuple(map(int, parts)) if all(part.isdecimal() and int(part) > 0 for part in parts) else ()
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 row`, `1,024 rows`."""
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun.removesuffix('y')}ies" if noun == "query" else f"{count:,} {noun}s"

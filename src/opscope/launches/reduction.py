@@ -20,7 +20,6 @@ from opscope.launches.prediction import (
     ceil_div,
     extent_text,
     last_power_of_two,
-    plural,
     shape_text,
 )
 from opscope.operators.arguments import TensorArgument
@@ -29,6 +28,7 @@ from opscope.operators.element_types import item_size_bytes
 from opscope.operators.reductions import OPERATORS
 from opscope.operators.reductions import reduced_dimensions as dimensions_of_reduction
 from opscope.provenance.kernel_names import template_arguments
+from opscope.units import counted
 
 if TYPE_CHECKING:
     from opscope.operators.arguments import CallArguments
@@ -310,8 +310,8 @@ def _config(
 
 
 def _formula(config: ReduceConfig) -> str:
-    outputs = f"ceil({plural(config.output_count, 'output')} / {config.outputs_per_block:,} per block)"
-    inputs = plural(config.input_count, "input")
+    outputs = f"ceil({counted(config.output_count, 'output')} / {config.outputs_per_block:,} per block)"
+    inputs = counted(config.input_count, "input")
     if config.blocks_per_output == 1:
         return f"{outputs} blocks, one pass over {inputs} each"
     return f"{outputs} × {config.blocks_per_output} blocks that share {inputs} each"

@@ -10,8 +10,9 @@ from math import prod
 from typing import Any
 
 from opscope.launches.facts import LaunchFacts
-from opscope.launches.prediction import Expected, Prediction, ceil_div, ceiling, plural
+from opscope.launches.prediction import Expected, Prediction, ceil_div, ceiling
 from opscope.operators.arguments import ScalarArgument
+from opscope.units import counted
 
 __all__ = ["program"]
 
@@ -81,7 +82,7 @@ def _program_values(
     """What one program computes."""
     tile = prod(blocks)
     shape = "×".join(f"{axis}BLOCK={size}" for axis, size in zip(_AXES, blocks, strict=False))
-    values: dict[str, Any] = {"program": plural(threads, "thread"), "blocks_text": shape}
+    values: dict[str, Any] = {"program": counted(threads, "thread"), "blocks_text": shape}
     if kind not in ("red", "per"):
         return {**values, "elements": tile, "elements_each": tile / threads}
     values["tile_rows"] = tile

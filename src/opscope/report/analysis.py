@@ -178,8 +178,7 @@ def _overview_facts(
         device = [
             (
                 "Device time",
-                f"{format_duration(summary.device_time_ns)} in "
-                f"{counted(summary.activity_count, 'activity', 'activities')}",
+                f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}",
             ),
             ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
             ("Device busy", _busy_text(summary)),

@@ -228,7 +228,7 @@ def _cost(explanation: Explanation) -> str:
     if not operators:
         totals = [use.total for use in explanation.kernels if use.total is not None]
         ns, calls = sum(one.total_ns for one in totals), sum(one.calls for one in totals)
-        return f"{format_duration(ns)} of device time in {counted(calls, 'launch', 'launches')}"
+        return f"{format_duration(ns)} of device time in {counted(calls, 'launch')}"
     called = counted(sum(one.calls for one in operators), "call")
     device_ns = sum(one.self_device_ns for one in operators)
     if explanation.summary is None or not explanation.summary.has_device:
@@ -430,7 +430,7 @@ def _use_facts(use: ExplainedKernel) -> list[tuple[str, Text]]:
     if total is None:
         return []
     share = format_fraction(total.fraction)
-    launches = counted(total.calls, "launch", "launches")
+    launches = counted(total.calls, "launch")
     text = f"{format_duration(total.total_ns)} in {launches} ({share} of all device time)"
     by: list[Inline] = []
     for operator, part in use.operators:

@@ -105,7 +105,7 @@ def _opening(analysis: CounterAnalysis) -> FactList:
     longest = max(times, key=lambda pair: pair[0], default=None)
     told = ", ".join(f"{name} {format_share(ns, whole_ns)}" for name, ns in limits.most_common() if whole_ns)
     return facts(
-        ("Kernels", f"{counted(len(times), 'launch', 'launches')}, {format_duration(whole_ns)} in all"),
+        ("Kernels", f"{counted(len(times), 'launch')}, {format_duration(whole_ns)} in all"),
         ("Time limited by", told or None),
         (
             "Longest",

@@ -48,7 +48,7 @@ from opscope.trials.observation import compare
 from opscope.trials.patches import edited, unified_diff
 from opscope.trials.predictions import SaidGain
 from opscope.trials.processes import ProgramRuns
-from opscope.units import format_duration
+from opscope.units import counted, format_duration
 from opscope.visible_text import without_secrets
 
 __all__ = ["BASELINE", "Trial", "TrialPlan"]
@@ -421,13 +421,12 @@ class Trial:
         low = within.ratio * math.exp(-math.hypot(down, noise))
         high = within.ratio * math.exp(math.hypot(up, noise))
         if verdict in {Verdict.FASTER, Verdict.SLOWER} and low <= 1 <= high:
-            verdict = Verdict.AMBIGUOUS
-            reason = f"{within.ratio:.4f}, and runs of the program as it is differ by {100 * noise:.2g} %"
+            verdict, reason = Verdict.AMBIGUOUS, _lost_in_noise(within.ratio, noise)
         if verdict is Verdict.AMBIGUOUS:
             more = samples_to_tell(_replace(within, low=low, high=high), _SAME_WITHIN)
             needed = rounds + math.ceil(more * rounds / within.rounds)
             if needed <= _MOST_WORTHWHILE:
-                reason += f"; about {more:,} more steps would settle it (--rounds {needed})"
+                reason += f"; about {counted(more, 'more step')} would settle it (--rounds {needed})"
             else:
                 reason += "; more rounds alone would hardly settle it"
         return (within.ratio, (low, high)), _VERDICTS[verdict], reason
@@ -497,6 +496,9 @@ class Trial:
         if side.error is not None:
             return known
         (ratio, bounds), verdict, reason = self._against(side, self._sides[BASELINE])
+        noise = self._noise(len(side.times_ns))
+        if verdict is TrialVerdict.SAME and noise > _MOST_SAME_WITHIN:
+            verdict, reason = TrialVerdict.INCONCLUSIVE, _lost_in_noise(ratio, noise)
         correctness, numbers = self._correctness(side)
         interval, gain_ns = median_interval(side.all_ns), self._sides[BASELINE].median_ns - side.median_ns
         warm_up_ns = max(side.warm_up_ns)
@@ -707,3 +709,7 @@ def _shown(target: str) -> str:
     """A file of this folder by its name from here, as a user would write it."""
     here = Path.cwd()
     return str(Path(target).relative_to(here)) if Path(target).is_relative_to(here) else target
+
+
+def _lost_in_noise(ratio: float, noise: float) -> str:
+    return f"{ratio:.4f}×, but runs of the unchanged program differ by {100 * noise:.2g} %"

@@ -418,7 +418,7 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
         return ()
     note = "Share of its peak that each unit reaches while a kernel runs; resident warps of the maximum."
     if len(ranked) < len(analysis.kernels):
-        note += f" The longest {len(ranked)} of {counted(len(analysis.kernels), 'launch', 'launches')}."
+        note += f" The longest {len(ranked)} of {counted(len(analysis.kernels), 'launch')}."
     colors = {"compute": BLUE, "memory": ORANGE, "occupancy": GRAY}
     drawing = bars(rows, axis="Share of the limit (%)", colors=colors, mark=100.0)
     return (Chart("limits", "Kernels", "Counters relative to their limits", note, *drawing),)

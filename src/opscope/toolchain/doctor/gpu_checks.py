@@ -34,6 +34,7 @@ from opscope.toolchain.doctor.outcome import (
     visible_devices,
     warning,
 )
+from opscope.units import counted
 
 __all__ = ["GPU_CHECKS"]
 
@@ -256,7 +257,7 @@ def _torch_gpu(facts: Facts) -> DoctorOutcome:
         return _not_started(facts, torch)
     count = len(torch.devices)
     kind = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}"
-    return ok(f"torch built for {kind} sees {count} GPU{'' if count == 1 else 's'}")
+    return ok(f"torch built for {kind} sees {counted(count, 'GPU')}")
 
 
 def _not_started(facts: Facts, torch: TorchFacts) -> DoctorOutcome:
