@@ -37,6 +37,7 @@ SPEAKERS = (
     "operators/generated_kernels.py", "operators/known_costs.py", "operators/operator_table.py",
     "operators/recorded_stack.py", "operators/traffic.py", "provenance/releases/recognition.py",
     "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/observation.py",
+    "trials/processes.py",
 )  # fmt: skip
 _NO_REPORTS = re.compile(r"report/(?:html/languages|summary_json|languages|messages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".

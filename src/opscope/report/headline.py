@@ -16,6 +16,7 @@ from opscope.units import counted, format_duration, format_fraction
 __all__ = ["headline"]
 
 _CHANGES = 3
+_KINDS = 3
 _LONGEST_CODE = 60
 
 
@@ -34,7 +35,9 @@ _CAUSES = {
 
 def headline(summary: Summary) -> FactList:
     """At most a dozen lines; what is unknown is left to the sections."""
-    return facts(*_step(summary), *_bound(summary), *_changes(summary), *_basis(summary))
+    return facts(
+        *_step(summary), *_bound(summary), *_ranges(summary), *_changes(summary), *_basis(summary)
+    )
 
 
 def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
@@ -92,6 +95,17 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
     if causes:
         cause, ns = causes.most_common(1)[0]
         yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES[cause]}"
+
+
+def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """That no annotation has a name that was asked for."""
+    if summary.ranges_by is None or summary.ranges:
+        return
+    kinds = summary.annotation_kinds
+    names = [word for kind in kinds[:_KINDS] for word in (", ", Code(kind))][1:]
+    others = [f" and {counted(len(kinds) - _KINDS, 'other')}"] if len(kinds) > _KINDS else []
+    there = ("; there are ", *names, *others) if kinds else "; the recording has none"
+    yield "By range", ("no annotation fits ", Code(summary.ranges_by, is_whole=True), *there)
 
 
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
