@@ -259,8 +259,15 @@ class Summary:
         return serving_engine(self.session)
 
     @cached_property
+    def engine_steps(self) -> tuple[RangeTotal, ...]:
+        """Steps of a serving engine by phase; empty without any."""
+        return range_totals(self.session, None, self.device_time_ns)
+
+    @cached_property
     def ranges(self) -> tuple[RangeTotal, ...]:
-        """Steps of a serving engine by phase, or what was asked for by an expression; empty without any."""
+        """The same, or what was asked for by an expression; empty without any."""
+        if self.ranges_by is None:
+            return self.engine_steps
         return range_totals(self.session, self.ranges_by, self.device_time_ns)
 
     @cached_property

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.measure import count_host_events
 from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with_nodes
 from opscope.ingest.replays import Replay, match
 from opscope.model.environment import Environment
@@ -82,6 +84,17 @@ def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(lo
     spans = session.query("SELECT start_ns, start_ns + duration_ns, self_cpu_ns FROM operators")
     assert all(call[0] < start <= end < call[1] for start, end, _ in spans)
     assert all(cpu_ns <= 2 for *_, cpu_ns in spans)
+
+
+def test_what_is_repeated_cost_the_recorder_nothing(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    trace = replayed(TraceBuilder()).operator("aten::mm", 106, 2)
+    for captures in ([capture], []):
+        records = read_session(load(trace, captures=captures))
+        counted = count_host_events(records.hosts[0], records.windows[0].host)
+        assert {what: count for what, count in counted.items() if count} == {
+            "operators": 1, "runtime calls": 1
+        }  # fmt: skip
 
 
 def test_every_replay_is_opened_and_counts_its_own_calls(load, make_trace) -> None:
