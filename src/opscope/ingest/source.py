@@ -399,7 +399,10 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     if text[257:262] == b"ustar" or text[:4] == b"PK\3\4":
         return "an archive, not a trace", "Unpack it first, and give the traces or their folder"
     if text[8:12] == b"DUCK":
-        return "a saved session, not a trace", "Give it alone and not packed; opscope compare puts two side by side"
+        return (
+            "a saved session, not a trace",
+            "Give it alone and not packed; opscope compare puts two side by side",
+        )
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
 
 

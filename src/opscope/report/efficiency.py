@@ -130,7 +130,10 @@ def _limits_text(summary: Summary) -> Text:
     shown: list[tuple[str, Limit, Callable[[float], str]]] = []
     if limits.memory is not None:
         shown.append(("memory", limits.memory, format_byte_rate))
-    shown += [(str(data_type), limit, format_flop_rate) for data_type, limit in _main_peaks(summary.efficiency, limits)]
+    shown += [
+        (str(data_type), limit, format_flop_rate)
+        for data_type, limit in _main_peaks(summary.efficiency, limits)
+    ]
     kinds = {limit.evidence for _, limit, _ in shown}
     if len(kinds) == 1:
         whose = f"the {kinds.pop()} peaks of {limits.name}"

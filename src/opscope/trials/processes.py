@@ -271,7 +271,8 @@ class _Imported:
         if not isinstance(pid, int):
             self._is_ready = False
             return _run_anew(task, limit_s)
-        code = told = None
+        code: int | None = None
+        told = None
         try:
             code = told = self._answer(limit_s)
         finally:

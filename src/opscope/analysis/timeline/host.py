@@ -318,7 +318,8 @@ _NONE: Columns = {
 def _calls_of(calls: RuntimeCalls, thread: int) -> Columns:
     own = np.flatnonzero(calls.thread_id == thread)
     return {
-        "id": own, "start_ns": calls.start_ns[own], "end_ns": calls.end_ns[own], "is_replay": calls.is_graph[own]
+        "id": own, "start_ns": calls.start_ns[own], "end_ns": calls.end_ns[own],
+        "is_replay": calls.is_graph[own],
     }  # fmt: skip
 
 
