@@ -135,6 +135,13 @@ def test_a_capture_of_another_model_is_refused_and_said(load, make_trace) -> Non
     assert "could not be opened" in finding.message
 
 
+def test_a_file_without_a_capture_is_named(load, make_trace) -> None:
+    other = make_trace(TraceBuilder().launch(0).kernel("k", 5, 2), "other.json")
+    session = load(replayed(TraceBuilder()), captures=[other])
+    (finding,) = [one for one in session.findings() if one.code == "graphs.capture_refused"]
+    assert f"{other} holds no capture of a CUDA graph" in finding.message
+
+
 def test_a_capture_of_another_length_is_refused(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     session = load(replayed(TraceBuilder(), names=("gemm", "add", "add")), captures=[capture])
