@@ -12,7 +12,7 @@ from opscope.model.finding import Finding, Severity
 from opscope.report.advice import change_numbers, change_title, gain_text, set_text
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.report.operators import merged_findings
-from opscope.units import counted, format_duration, format_fraction
+from opscope.units import counted, format_duration, format_fraction, format_share
 
 __all__ = ["headline"]
 
@@ -147,6 +147,10 @@ def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
         known.append(f"PyTorch {summary.torch_release}")
     if summary.attributed_fraction is not None:
         known.append(f"{format_fraction(summary.attributed_fraction)} attributed")
+    closed_ns = sum(one.device_ns for one in summary.graphs if one.source is None)
+    if closed_ns:
+        share = format_share(closed_ns, summary.device_time_ns)
+        known.append(f"{share} in CUDA graphs whose operators are unknown")
     left_out = len(summary.steps) - len(summary.counted_steps) if summary.steps else 0
     if left_out:
         known.append(f"without {counted(left_out, 'start-up step')}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from opscope.analysis.summary import summarize
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import count_host_events
 from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with_nodes
@@ -23,6 +24,7 @@ from opscope.model.sidecar import (
     sidecar_path,
     write_sidecar,
 )
+from opscope.report.headline import headline
 from opscope.testing import TraceBuilder
 
 ROWS = """SELECT n.name, o.name, a.attribution FROM device_activities a JOIN kernel_names n USING (name_id)
@@ -159,6 +161,15 @@ def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(lo
     messages = " ".join(f"{one.message} {one.suggestion}" for one in session.findings())
     assert "custom_op" not in messages
     assert "--capture CAPTURE" in messages
+
+
+def test_what_replays_hide_is_told_on_the_first_screen(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    closed, opened = (
+        str(headline(summarize(load(replayed(TraceBuilder()), captures=one)))) for one in ([], [capture])
+    )
+    assert "100.0 % in CUDA graphs whose operators are unknown" in closed
+    assert "CUDA graphs" not in opened
 
 
 def test_a_closed_replay_inside_an_operator_stays_with_it(load) -> None:
