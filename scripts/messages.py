@@ -29,7 +29,7 @@ SPEAKERS = (
     "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/rounds.py",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/graph_sources.py", "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
-    "ingest/replays.py", "ingest/trace_rows.py",
+    "ingest/replays.py", "ingest/source.py:_other_kind", "ingest/trace_rows.py",
     "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
     "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
@@ -37,6 +37,7 @@ SPEAKERS = (
     "operators/generated_kernels.py", "operators/known_costs.py", "operators/operator_table.py",
     "operators/recorded_stack.py", "operators/traffic.py", "provenance/releases/recognition.py",
     "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/observation.py",
+    "trials/processes.py",
 )  # fmt: skip
 _NO_REPORTS = re.compile(r"report/(?:html/languages|summary_json|languages|messages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".

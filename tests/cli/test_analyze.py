@@ -144,7 +144,10 @@ def test_a_page_with_pictures(opscope, recording: Path, tmp_path: Path) -> None:
 
 
 def test_ranges_by_an_expression(opscope, recording: Path, trace: Path) -> None:
-    assert opscope("analyze", recording, "--by", "range:nothing").code == 0
+    missed = opscope("analyze", recording, "--by", "range:nothing", "--brief")
+    assert missed.code == 0
+    assert "no annotation fits range:nothing; there are ProfilerStep#…" in missed.out
+    assert "By range" not in opscope("analyze", recording, "--by", "range:Step", "--brief").out
     broken = opscope("analyze", recording, "--by", "range:(")
     assert broken.code == 1
     assert "is not a regular expression" in broken.err

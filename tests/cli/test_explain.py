@@ -27,6 +27,21 @@ def explain(opscope: Callable[..., object]) -> Callable[..., object]:
     return lambda *arguments: opscope("explain", *arguments, "--torch-version", "2.6.0")
 
 
+def test_of_a_release_without_tables_the_nearest_answers_and_is_said(opscope) -> None:
+    near = opscope("explain", "aten::gelu", "--torch-version", "2.5.1", "--brief")
+    assert "2.6.0 (neighbor_version: labeled 2.5.1" in " ".join(near.out.split())
+    for label in ("9.9", "newest"):
+        far = opscope("explain", "aten::gelu", "--torch-version", label)
+        assert (far.code, far.out) == (1, "")
+        assert f"nothing is known of PyTorch {label}. Name one of 2.6.0, 2.11.0" in far.err
+
+
+def test_a_recording_tells_its_release_itself(opscope, trace: Path) -> None:
+    outcome = opscope("explain", "aten::gelu", "--trace", trace, "--torch-version", "2.6.0")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "Leave the release out" in outcome.err
+
+
 def test_an_operator_down_to_its_device_code(explain) -> None:
     outcome = explain("aten::gelu")
     assert outcome.code == 0

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+
+import pytest
 
 
 def test_collapsed_stacks_on_stdout(opscope, trace: Path) -> None:
@@ -26,6 +29,13 @@ def test_a_file_is_written(opscope, trace: Path, tmp_path: Path) -> None:
     first = opscope("flamegraph", trace, "-o", target, "--weight", "launches")
     assert (first.code, first.out) == (0, f"Wrote {target}\n")
     assert json.loads(target.read_text())["profiles"][0]["endValue"] == 3
+
+
+def test_nothing_is_printed_on_a_terminal(opscope, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    outcome = opscope("flamegraph", trace)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "--output stacks.json" in outcome.err
 
 
 def test_a_step(opscope, trace: Path) -> None:

@@ -173,15 +173,15 @@ def test_a_trace_chooses_too(ncu_run: Run, trace: Path, tmp_path: Path) -> None:
 def test_what_is_asked_for_comes_on_top(ncu_run: Run, tmp_path: Path) -> None:
     launches = ("--kernel", "x", "--launch-skip", 3, "--launch-count", 2)
     counters = ("--set", "full", "--ncu-section", "PmSampling", "--metrics", "a.sum")
-    ncu_run(*launches, *counters, "--replay-mode", "application", "-o", "mine", "--", *SAYS)
+    ncu_run(*launches, *counters, "--replay-mode", "application", "-o", "deep/mine", "--", *SAYS)
     (call,) = calls(tmp_path)
     found = call["options"]
     assert (found["--launch-skip"], found["--launch-count"]) == (["3"], ["2"])
     assert (found["--set"], found["--replay-mode"]) == (["full"], ["application"])
     assert found["--section"][-1] == "PmSampling"
     assert found["--metrics"][0].endswith(",a.sum")
-    assert found["--export"] == ["mine.ncu-rep"]
-    assert (tmp_path / "mine.ncu-rep").exists()
+    assert found["--export"] == ["deep/mine.ncu-rep"]
+    assert (tmp_path / "deep/mine.ncu-rep").exists()
 
 
 def test_an_existing_report_is_not_overwritten_unasked(ncu_run: Run, tmp_path: Path) -> None:

@@ -153,8 +153,8 @@ class TestReports:
             assert done.code == 0
             assert "add(int, float *, float *)" in done.out
         assert len(calls()) == 1
-        assert nsys_run("r.nsys-rep", "-o", "elsewhere.sqlite").code == 0
-        assert Path("elsewhere.sqlite").exists()
+        assert nsys_run("r.nsys-rep", "-o", "deep/elsewhere.sqlite").code == 0
+        assert Path("deep/elsewhere.sqlite").exists()
 
     def test_an_export_needs_no_nsys(self, bare: Run) -> None:
         ExportBuilder().launch(1).kernel("k", 2, 3).write("x.sqlite")

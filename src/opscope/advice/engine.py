@@ -138,7 +138,7 @@ def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
     engine = run.summary.engine
     if engine is None:
         return EngineWords(advice.suggestion or rule.suggestion, advice.change or rule.change)
-    phase = next((one.phase for one in run.summary.ranges if one.phase is not None), None)
+    phase = next((one.phase for one in run.summary.engine_steps), None)
     of_phase = f"{engine}_prefill" if phase is ServingPhase.PREFILL else engine
     own = rule.engines.get(of_phase) or rule.engines.get(engine) or rule.engines.get("any")
     if own is not None:

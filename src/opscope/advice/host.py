@@ -167,8 +167,9 @@ def _place(wait: WaitingCall) -> str:
 def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Long gaps in which the host ran something of its own."""
     least_ns = rule.threshold("least_gap_fraction") * run.window_ns / run.step_count
-    # Operators that launch are slow to launch, which is another matter.
+    # Operators that launch are slow to launch, which is another matter; so are calls of the driver.
     launching = {one.name for one in run.summary.operators if one.total_device_ns}
+    launching.update(name for (name,) in run.session.query("SELECT DISTINCT name FROM runtime_calls"))
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
     for partition in run.summary.timeline.in_use:
         for gap in partition.longest_gaps:

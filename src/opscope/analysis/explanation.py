@@ -31,6 +31,7 @@ from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names.families import FAMILIES
 from opscope.provenance.operators import OperatorTable, installed_table, packaged_versions, table_for
+from opscope.provenance.releases import recognize, release_versions
 from opscope.provenance.resolution import session_of_names
 from opscope.provenance.sources import nearest_index
 from opscope.text_enum import TextEnum
@@ -136,8 +137,10 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         torch_version: Release to answer for without a recording; the installed one, else the newest packaged.
 
     Raises:
-        InputError: Nothing is known by that name; the message names similar ones.
+        InputError: Nothing is known by that name (the message names similar ones), or of that release.
     """
+    if torch_version is not None:
+        _check_release(torch_version, session)
     wanted = name.strip()
     summary = None if session is None else Summary(session)
     asked = _Asked(session, summary, torch_version or (_default_version() if session is None else None))
@@ -204,6 +207,16 @@ class _Asked(msgspec.Struct, frozen=True):
             source.torch_version_grade,
             source.torch_version_reason,
             summary=self.summary,
+        )
+
+
+def _check_release(asked: str, session: Session | None) -> None:
+    if session is not None:
+        raise InputError("a recording tells itself which PyTorch it is of", hint="Leave the release out")
+    if recognize((), torch_version=asked).version is None:
+        raise InputError(
+            f"nothing is known of PyTorch {asked}",
+            hint=f"Name one of {', '.join(release_versions())}, or one near to these",
         )
 
 

@@ -20,9 +20,10 @@ from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 from opscope.provenance.serving import ServingPhase, ServingStep, engine_of, serving_step
 
-__all__ = ["GraphTotal", "RangeTotal", "graph_totals", "range_totals", "serving_engine"]
+__all__ = ["GraphTotal", "RangeTotal", "annotation_kinds", "graph_totals", "range_totals", "serving_engine"]
 
 _BY_RANGE = "range:"
+_COUNTED = "[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+"
 # One launch of these for each layer; others prepare or finish what they do.
 _ATTENTION = frozenset(
     (
@@ -122,6 +123,15 @@ def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple
         for name, number in groups.items()
     ]
     return tuple(sorted(totals, key=lambda one: (-one.device_ns, one.name)))
+
+
+def annotation_kinds(session: Session) -> tuple[str, ...]:
+    """Names of annotations with … for numbers and hashes, the most frequent first."""
+    rows = session.query(
+        f"SELECT regexp_replace(name, '{_COUNTED}', '…', 'g') AS kind FROM annotations "
+        "WHERE side = 'host' AND name IS NOT NULL GROUP BY kind ORDER BY count(*) DESC, kind"
+    )
+    return tuple(row[0] for row in rows)
 
 
 def _phase_of(name: str) -> str | None:

@@ -28,7 +28,14 @@ from opscope.analysis.launch_quality import (
     launch_quality,
 )
 from opscope.analysis.provenance import Provenance, read_provenance
-from opscope.analysis.ranges import GraphTotal, RangeTotal, graph_totals, range_totals, serving_engine
+from opscope.analysis.ranges import (
+    GraphTotal,
+    RangeTotal,
+    annotation_kinds,
+    graph_totals,
+    range_totals,
+    serving_engine,
+)
 from opscope.analysis.roofline.measure import measure_efficiency
 from opscope.analysis.session_limits import limits_of_session
 from opscope.analysis.totals import (
@@ -150,7 +157,7 @@ class Summary:
         """
         self._session: Session | None = session
         self._measured = (measured_dir, ceilings_file)
-        self._ranges_by = by
+        self.ranges_by = by
         traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
         self.traces = tuple(source for source, _ in traces)
         self.ranks = tuple(rank for _, rank in traces)
@@ -252,9 +259,21 @@ class Summary:
         return serving_engine(self.session)
 
     @cached_property
+    def engine_steps(self) -> tuple[RangeTotal, ...]:
+        """Steps of a serving engine by phase; empty without any."""
+        return range_totals(self.session, None, self.device_time_ns)
+
+    @cached_property
     def ranges(self) -> tuple[RangeTotal, ...]:
-        """Steps of a serving engine by phase, or what was asked for by an expression; empty without any."""
-        return range_totals(self.session, self._ranges_by, self.device_time_ns)
+        """The same, or what was asked for by an expression; empty without any."""
+        if self.ranges_by is None:
+            return self.engine_steps
+        return range_totals(self.session, self.ranges_by, self.device_time_ns)
+
+    @cached_property
+    def annotation_kinds(self) -> tuple[str, ...]:
+        """Names of annotations with … for numbers and hashes, the most frequent first."""
+        return annotation_kinds(self.session)
 
     @cached_property
     def graphs(self) -> tuple[GraphTotal, ...]:

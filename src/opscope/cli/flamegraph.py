@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from opscope import api
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight
 from opscope.cli.console import Merge, Output, check_outputs, open_source, say_wrote, status
+from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.flamegraph import StackFormat
 
@@ -46,9 +47,14 @@ def flamegraph(
         format: speedscope's JSON, or collapsed stacks (outer;…;inner WEIGHT).
         step: Only what was launched in this profiler step (of host time: what was spent in it).
         merge: Read traces together that are not of one job too.
-        output: Write to this file instead of printing.
+        output: The file; without it, stacks are printed for another program to read (|), not on a terminal.
         force: Overwrite an existing file.
     """
+    if output is None and sys.stdout.isatty():
+        raise InputError(
+            "stacks are for other programs, not for a terminal",
+            hint="Name a file (--output stacks.json), or send them into a pipe",
+        )
     check_outputs([output], force=force, inputs=source)
     with open_source(source, merge=merge) as session, status("Collecting stacks"):
         text = api.flamegraph(

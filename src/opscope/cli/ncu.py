@@ -194,6 +194,7 @@ def _profile(
         else:
             with open_source([str(trace)]) as session:
                 plan = _plan(runner, session, collecting)
+        report.parent.mkdir(parents=True, exist_ok=True)
         run = runner.run(_collection(plan, collecting), report, stdout=STDERR if shown.json else None)
     if run.was_interrupted and not report.exists():
         raise KeyboardInterrupt

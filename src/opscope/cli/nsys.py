@@ -128,6 +128,7 @@ def _exported(file: Path, recording: NsysRecording, *, json: bool) -> Path:
         return target
     executable = find_nsys(os.environ.get("PATH"))
     check_outputs([target], force=recording.force, inputs=[file])
+    target.parent.mkdir(parents=True, exist_ok=True)
     with status(f"Exporting {file}"):
         export_report(file, target, executable=executable)
     say_wrote([target], on_stderr=json)

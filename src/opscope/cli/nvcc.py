@@ -249,8 +249,6 @@ def _kept_output(
     if output is None and run:
         return None
     chosen = Path(default_name(source, product)) if output is None else output
-    if not chosen.parent.is_dir():
-        raise InputError("the folder of the output does not exist", source=chosen.parent)
     check_outputs([chosen], force=force, inputs=[source])
     return chosen
 

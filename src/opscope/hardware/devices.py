@@ -9,6 +9,7 @@ answers a person: everything the words may mean.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -207,7 +208,8 @@ _PARTITION = re.compile(r"\s+MIG\s+(\S+)$", re.IGNORECASE)
 # AMD reports gfx90a as 9.0, which is no compute capability of CUDA.
 _OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
 # Words that drivers add or leave out over the years.
-_BRANDS = frozenset(("nvidia", "tesla", "geforce", "amd", "radeon", "instinct", "oam", "vf"))
+_BRANDS = frozenset(("nvidia", "tesla", "geforce", "amd", "radeon", "instinct", "oam", "vf", "graphics"))
+_SAME_WITHIN = 0.01
 _SIMILAR = 5
 _ALIKE = 0.5  # share of characters in common, of names called similar
 
@@ -273,14 +275,35 @@ def match_device(
 
 
 def _by_facts(reported: _Reported) -> DeviceMatch:
-    """The one device of that capability, size and memory, where a driver reports no name (ROCm does so)."""
+    """The device of that capability, size and memory, where a driver reports no name, or "Radeon Graphics".
+
+    Several are as good as one where their limits are the same.
+    """
     facts = (reported.compute_capability, reported.sm_count, reported.memory_bytes)
     agreeing = [one for one in devices() if None not in facts and one.sm_count and _agrees(one, reported)]
     if len(agreeing) == 1:
         return DeviceMatch(
             agreeing[0], "the driver reported no name: its size and memory are this GPU's alone"
         )
+    if agreeing and all(_has_limits_of(agreeing[0], one) for one in agreeing):
+        meant = " or ".join(one.name for one in agreeing)
+        return DeviceMatch(
+            replace(agreeing[0], name=meant),
+            "its size and memory are those of several GPUs of the same limits",
+        )
     return _as_reported(reported, ())
+
+
+def _has_limits_of(one: DeviceSpec, other: DeviceSpec) -> bool:
+    """Whether bandwidth and peaks of two devices are the same, but for rounding."""
+    rates, others = (
+        {peak.data_type: peak.flop_per_s for peak in spec.peaks}
+        | {None: spec.memory_bandwidth_bytes_per_s or 0.0}
+        for spec in (one, other)
+    )
+    return rates.keys() == others.keys() and all(
+        math.isclose(rate, others[key], rel_tol=_SAME_WITHIN) for key, rate in rates.items()
+    )
 
 
 def is_partition(name: str) -> bool:

@@ -157,6 +157,9 @@ def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None)
         )
     if not replays or not unopened:
         return
+    if given is not None:
+        empty = [one.name for one, (found, _) in zip(given.files, given.read(), strict=True) if not found]
+        reason = "; ".join([reason, *(f"{name} holds no capture of a CUDA graph" for name in empty)])
     is_refused = bool(files) and ReplaySource.CAPTURE_TRACE.value not in sources
     yield Finding(
         "graphs.capture_refused" if is_refused else "graphs.closed",

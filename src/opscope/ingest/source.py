@@ -376,9 +376,8 @@ def locate_events(text: mmap.mmap, source: str) -> EventArray:
     elif text[first : first + 1] == b"{":
         start, header = _find_array_start(text, first, source)
     else:
-        raise InputError(
-            "not JSON", source=source, byte_offset=first, hint="opscope reads Kineto (Chrome) traces in JSON"
-        )
+        what, hint = _other_kind(text, source)
+        raise InputError(what, source=source, byte_offset=first, hint=hint)
     if text[(after := _skip_whitespace(text, start)) : after + 1] == b"]":
         raise InputError(
             "the traceEvents array is empty",
@@ -391,6 +390,20 @@ def locate_events(text: mmap.mmap, source: str) -> EventArray:
         return _salvage(text, start, header, source)
     end, trailer = found
     return EventArray(start, end, {**header, **trailer})
+
+
+def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
+    """What a file is that is not JSON, and what to do with it."""
+    if text[:4] == b"NVR\0":
+        return "a report of Nsight Compute, not a trace", f"Read it with opscope ncu {source}"
+    if text[257:262] == b"ustar" or text[:4] == b"PK\3\4":
+        return "an archive, not a trace", "Unpack it first, and give the traces or their folder"
+    if text[8:12] == b"DUCK":
+        return (
+            "a saved session, not a trace",
+            "Give it alone and not packed; opscope compare puts two side by side",
+        )
+    return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:

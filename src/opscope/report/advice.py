@@ -27,7 +27,15 @@ from opscope.report.document import (
 from opscope.report.meanings import advice_meaning
 from opscope.units import format_duration, format_quantity
 
-__all__ = ["advice_blocks", "advice_notes", "advice_sections", "change_title", "gain_text", "set_text"]
+__all__ = [
+    "advice_blocks",
+    "advice_notes",
+    "advice_sections",
+    "change_numbers",
+    "change_title",
+    "gain_text",
+    "set_text",
+]
 
 
 _SHOWN = 6
@@ -72,11 +80,8 @@ def advice_notes(summary: Summary) -> tuple[Block, ...]:
 
 def change_numbers(summary: Summary) -> dict[str, int]:
     """The number of each change with a gain, by code, the largest gain first."""
-    numbers: dict[str, int] = {}
-    gaining = (one for one in summary.advice or () if one.estimated_gain_ns_per_step)
-    for number, finding in enumerate(gaining, 1):
-        numbers.setdefault(finding.code, number)
-    return numbers
+    gaining = [one.code for one in summary.advice or () if one.estimated_gain_ns_per_step]
+    return {code: number for number, code in enumerate(dict.fromkeys(gaining), 1)}
 
 
 def set_text(summary: Summary, codes: Sequence[str]) -> str:

@@ -130,7 +130,10 @@ def _limits_text(summary: Summary) -> Text:
     shown: list[tuple[str, Limit, Callable[[float], str]]] = []
     if limits.memory is not None:
         shown.append(("memory", limits.memory, format_byte_rate))
-    shown += [(str(data_type), limit, format_flop_rate) for data_type, limit in _main_peaks(limits)]
+    shown += [
+        (str(data_type), limit, format_flop_rate)
+        for data_type, limit in _main_peaks(summary.efficiency, limits)
+    ]
     kinds = {limit.evidence for _, limit, _ in shown}
     if len(kinds) == 1:
         whose = f"the {kinds.pop()} peaks of {limits.name}"
@@ -144,8 +147,10 @@ def _limits_text(summary: Summary) -> Text:
 _SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
 
 
-def _main_peaks(limits: DeviceLimits) -> Iterator[tuple[DataType, Limit]]:
-    for data_type in _SHOWN_PEAKS:
+def _main_peaks(efficiency: Efficiency, limits: DeviceLimits) -> Iterator[tuple[DataType, Limit]]:
+    """Of common types, and of those that calls are held against."""
+    held = {call.roofline.data_type for call in efficiency.calls}
+    for data_type in dict.fromkeys((*_SHOWN_PEAKS, *(one for one in DataType if one in held))):
         limit = limits.peaks.get(data_type)
         if limit is not None:
             yield data_type, limit

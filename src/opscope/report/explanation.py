@@ -10,6 +10,7 @@ from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject, 
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.launches.facts import LaunchGeometry
+from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
 from opscope.report.document import (
@@ -206,7 +207,7 @@ def _opening(explanation: Explanation) -> FactList:
     """What it is, what it costs in the trace, where it is written; then what that rests on."""
     version, summary = explanation.torch_version, explanation.summary
     release = release_text(version, explanation.torch_version_grade, explanation.torch_version_reason)
-    if summary is None:
+    if summary is None and explanation.torch_version_grade is not Grade.NEIGHBOR_VERSION:
         release = version or "not recognized"
     return facts(
         ("What", _what(explanation)),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Finding, Severity
-from opscope.report.advice import change_title, gain_text, set_text
+from opscope.report.advice import change_numbers, change_title, gain_text, set_text
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.report.operators import merged_findings
-from opscope.units import counted, format_duration, format_fraction
+from opscope.units import counted, format_duration, format_fraction, format_share
 
 __all__ = ["headline"]
 
 _CHANGES = 3
+_KINDS = 3
 _LONGEST_CODE = 60
 
 
@@ -34,7 +36,7 @@ _CAUSES = {
 
 def headline(summary: Summary) -> FactList:
     """At most a dozen lines; what is unknown is left to the sections."""
-    return facts(*_step(summary), *_bound(summary), *_changes(summary), *_basis(summary))
+    return facts(*_step(summary), *_bound(summary), *_ranges(summary), *_changes(summary), *_basis(summary))
 
 
 def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
@@ -94,19 +96,31 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES[cause]}"
 
 
+def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """That no annotation has a name that was asked for."""
+    if summary.ranges_by is None or summary.ranges:
+        return
+    kinds = summary.annotation_kinds
+    names = [word for kind in kinds[:_KINDS] for word in (", ", Code(kind))][1:]
+    others = [f" and {counted(len(kinds) - _KINDS, 'other')}"] if len(kinds) > _KINDS else []
+    there = ("; there are ", *names, *others) if kinds else ("; the recording has none",)
+    yield "By range", ("no annotation fits ", Code(summary.ranges_by, is_whole=True), *there)
+
+
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """What gains most, each with the first line of its code."""
-    advice = [one for one in summary.advice or () if one.estimated_gain_ns_per_step]
+    """What gains most, each with the first line of its code; of several places of one, the first."""
+    numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
-    for number, finding in enumerate(advice[:_CHANGES], 1):
+    for chosen, number in islice(numbers.items(), _CHANGES):
+        finding = next(one for one in summary.advice or () if one.code == chosen)
         gain, code = f"−{gain_text(finding, period)}", _first_line(finding)
         written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
         yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *written)
     best = summary.best_set
-    if best is not None and len(advice) > 1:
+    if best is not None and len(numbers) > 1:
         gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"
         yield "Best set", (Strong(gain), f" {period}: {set_text(summary, best.codes)}")
-    if not advice and summary.advice is not None and summary.has_device:
+    if not numbers and summary.advice is not None and summary.has_device:
         others = len(summary.advice)
         yield (
             "Changes",
@@ -133,6 +147,10 @@ def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
         known.append(f"PyTorch {summary.torch_release}")
     if summary.attributed_fraction is not None:
         known.append(f"{format_fraction(summary.attributed_fraction)} attributed")
+    closed_ns = sum(one.device_ns for one in summary.graphs if one.source is None)
+    if closed_ns:
+        share = format_share(closed_ns, summary.device_time_ns)
+        known.append(f"{share} in CUDA graphs whose operators are unknown")
     left_out = len(summary.steps) - len(summary.counted_steps) if summary.steps else 0
     if left_out:
         known.append(f"without {counted(left_out, 'start-up step')}")

@@ -359,7 +359,8 @@ def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
         if leads:  # what the program started ends first: it may still write into the folder
             signal.signal(number, signal.SIG_IGN)
             os.killpg(0, number)
-        if scratch is not None:
+        # The parent of a fork is another one than made the folder, and may have been killed alone.
+        if scratch is not None and _has_ended(process_of(scratch)):
             _remove_folder(scratch)
         if leads:
             os.killpg(0, signal.SIGKILL)
@@ -376,6 +377,14 @@ def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
             parent = process_of(scratch)
         if os.getppid() == 1 if parent is None else os.getppid() != parent:
             os.kill(os.getpid(), number)  # it ended before it was asked for
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process has ended, asked for by its parent or not yet (on Linux)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "XZ"
+    except OSError:
+        return True
 
 
 def _remove_folder(folder: str) -> None:
@@ -470,8 +479,8 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
     """Import modules, then become a run, or fork for each; told over a socket, a line of JSON each.
 
     The first line holds the modules and is answered with whether it can run. Each further line is a
-    `ForkedRun`. Where it is forked, it is answered with the number of the process, and once more when that
-    has ended; else this process becomes that run.
+    `ForkedRun`. Where it is forked, it is answered with the number of the process, and with its exit code
+    when that has ended; else this process becomes that run.
     """
     end_with_parent(scratch)
     server, parent = os.getpid() if forks else None, os.getppid()
@@ -503,8 +512,7 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
                 _become(run)
                 break
             tell(pid)
-            os.waitpid(pid, 0)
-            tell("ended")
+            tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         else:
             # The parent ends this process, or has died and its end is not told yet.
             while os.getppid() == parent:

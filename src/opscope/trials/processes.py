@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 
 from opscope.model.files import scratch_prefix
+from opscope.toolchain.programs import signal_name
 from opscope.trials.child import QUIET_FILE, ForkedRun, TrialRequest, TrialRun
 
 __all__ = ["ProgramRuns"]
@@ -128,12 +129,11 @@ class ProgramRuns:
             Path(task.request).write_bytes(msgspec.json.encode(asked))
             (self.scratch / QUIET_FILE).unlink(missing_ok=True)
             imported = None if environment else self._imported or self._next_ahead()
-            is_over = _run_anew(task, limit_s) if imported is None else imported.run(task, limit_s)
-            if not is_over:
-                return None, f"no end after {limit_s:.0f} s"
-            lines = _lines_of(task)
-            found = msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
-            return found, "\n".join(lines[-_SAID_LINES:])
+            end = _run_anew(task, limit_s) if imported is None else imported.run(task, limit_s)
+            lines = _lines_of(task)[-_SAID_LINES:]
+            if output.exists() and end is not None:
+                return msgspec.msgpack.decode(output.read_bytes(), type=TrialRun), "\n".join(lines)
+            return None, _told(end, limit_s, lines)
         finally:
             (self.scratch / QUIET_FILE).unlink(missing_ok=True)
             shutil.rmtree(folder, ignore_errors=True)
@@ -144,9 +144,8 @@ class ProgramRuns:
         paths = [request.origin, *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
             task = self._task(folder, request.seed, {"PYTHONPATH": os.pathsep.join(paths)})
-            is_over = _run_anew(task, limit_s, ["--record", str(self.scratch), *arguments])
-            lines = _lines_of(task)
-            return (lines[-1] if lines else "nothing said") if is_over else f"no end after {limit_s:.0f} s"
+            code = _run_anew(task, limit_s, ["--record", str(self.scratch), *arguments])
+            return _told(code, limit_s, _lines_of(task)[-1:])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -172,8 +171,16 @@ def _lines_of(task: ForkedRun) -> list[str]:
     return Path(task.said).read_text(encoding="utf-8", errors="replace").strip().splitlines()
 
 
-def _run_anew(task: ForkedRun, limit_s: float, arguments: Sequence[str] | None = None) -> bool:
-    """Run it in a new process; whether it ended in time."""
+def _told(code: int | None, limit_s: float, said: Sequence[str]) -> str:
+    """How a run that left nothing ended, and the last lines it said."""
+    if code is None:
+        return f"no end after {limit_s:.0f} s"
+    end = f"exit code {code}" if code >= 0 else f"ended by {signal_name(-code)} (signal {-code})"
+    return ": ".join([end, *filter(None, ["\n".join(said)])])
+
+
+def _run_anew(task: ForkedRun, limit_s: float, arguments: Sequence[str] | None = None) -> int | None:
+    """Run it in a new process; its exit code (less than 0: a signal), None if it did not end in time."""
     with Path(task.said).open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "opscope.trials.child", *(arguments or [task.request])],
@@ -185,12 +192,11 @@ def _run_anew(task: ForkedRun, limit_s: float, arguments: Sequence[str] | None =
             start_new_session=True,
         )
     try:
-        process.wait(limit_s)
+        return process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        return False
+        return None
     finally:
         _end_group(process)
-    return True
 
 
 def _count_ahead() -> int:
@@ -244,37 +250,40 @@ class _Imported:
             self._is_ready = self._answer(self._until - time.monotonic()) is True
         return self._is_ready
 
-    def run(self, task: ForkedRun, limit_s: float) -> bool:
-        """Run it; whether that ended in time."""
+    def run(self, task: ForkedRun, limit_s: float) -> int | None:
+        """Run it; as `_run_anew`."""
         if not self.is_ready:
             return _run_anew(task, limit_s)
         return self._fork(task, limit_s) if self._forks else self._become(task, limit_s)
 
-    def _become(self, task: ForkedRun, limit_s: float) -> bool:
+    def _become(self, task: ForkedRun, limit_s: float) -> int | None:
         self._tell(msgspec.to_builtins(task))
         try:
-            self._process.wait(limit_s)
+            return self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            return False
+            return None
         finally:
             self.end()
-        return True
 
-    def _fork(self, task: ForkedRun, limit_s: float) -> bool:
+    def _fork(self, task: ForkedRun, limit_s: float) -> int | None:
         self._tell(msgspec.to_builtins(task))
         pid = self._answer(_END_S)
         if not isinstance(pid, int):
             self._is_ready = False
             return _run_anew(task, limit_s)
-        has_ended = has_told = False
+        code: int | None = None
+        told = None
         try:
-            has_ended = has_told = self._answer(limit_s) is not None
+            code = told = self._answer(limit_s)
         finally:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 _signal_group(pid, number)
-                has_told = has_told or self._answer(_END_S) is not None
-        self._is_ready = has_told
-        return has_ended
+                told = self._answer(_END_S) if told is None else told
+        self._is_ready = told is not None
+        if not self._is_ready:  # it was ended itself, and the run with it
+            with suppress(subprocess.TimeoutExpired):
+                return self._process.wait(_END_S)
+        return code
 
     def end(self) -> None:
         """End the process."""

@@ -366,7 +366,7 @@ class Trial:
         if facts is None and left_s < limit_s and self._is_over():
             raise _OutOfTimeError
         if facts is None:
-            side.error = said or "it ended without any output"
+            side.error = said
             return
         if facts.not_applied and len(side.changes) > 1:
             side.error = f"{', '.join(facts.not_applied)}: nothing is left to change"

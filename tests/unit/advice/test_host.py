@@ -135,6 +135,17 @@ def test_waiting_for_data_is_told_with_where(advise_on: Program) -> None:
     assert finding.evidence["waits_in"] == ["enumerate(DataLoader)"]
 
 
+@pytest.mark.parametrize(("place", "is_told"), [("aten::empty", True), ("cudaLaunchKernel", False)])
+def test_a_gap_in_which_the_host_runs_something_of_its_own_is_told(
+    advise_on: Program, place: str, is_told: bool
+) -> None:
+    """A call of the driver is none: a DataLoader does not load a kernel ahead of its first launch."""
+    gap = IdleGap(0, 3 * MS, IdleCause.HOST_LAUNCH, host=place)
+    slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 3 * MS}, longest_gaps=(gap,))
+    found = advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow])
+    assert ("host_work" in codes(found)) is is_told
+
+
 def allocating(steps: int, calls: int = 2, name: str = "cudaMalloc") -> TraceBuilder:
     builder = trace()
     for number in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opscope.analysis.ranges import range_totals, serving_engine
+from opscope.analysis.summary import Summary
 from opscope.errors import InputError
 from opscope.testing import TraceBuilder
 
@@ -44,6 +45,12 @@ def test_an_expression_groups_by_what_it_finds(load) -> None:
     assert {name: one.calls for name, one in totals(session, "range:layer").items()} == {"layer": 2}
     assert set(totals(session, r"range:(layer \d)")) == {"layer 1", "layer 2"}
     assert totals(session, "range:nothing") == {}
+
+
+def test_steps_of_an_engine_are_known_whatever_is_asked_for(load) -> None:
+    session = load(annotated(("step[DECODE bs=2]", 0, 50)).launch(10).kernel("k", 20, 4))
+    asked = Summary(session, by="range:nothing")
+    assert (asked.ranges, asked.engine_steps) == ((), Summary(session).ranges)
 
 
 def test_what_lies_in_several_ranges_counts_to_the_innermost(load) -> None:

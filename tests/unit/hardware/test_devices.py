@@ -262,6 +262,20 @@ def test_a_gpu_without_a_name_is_known_by_its_size() -> None:
     assert found.peak("fp8").flop_per_s == pytest.approx(2614.9e12, rel=0.001)
 
 
+def test_of_gpus_of_one_size_the_limits_are_known_where_they_are_the_same() -> None:
+    """ROCm calls a GPU so that its table of names lacks."""
+    name, memory_bytes = "AMD Radeon Graphics", 68_702_699_520
+    found = find_device(name, compute_capability="9.0", memory_bytes=memory_bytes, sm_count=104)
+    assert found.name == "MI210 or MI250 die"
+    assert found.peak("fp16").flop_per_s == pytest.approx(181e12, rel=0.001)
+    assert (
+        find_device(name, compute_capability="9.0", memory_bytes=memory_bytes, sm_count=110).name
+        == "MI250X die"
+    )
+    other = match_device(name, compute_capability="11.0", memory_bytes=memory_bytes, sm_count=104)
+    assert other.spec is None or not other.spec.peaks
+
+
 def test_devices_that_share_a_driver_name_differ_in_memory_or_multiprocessors() -> None:
     drivers = [name for one in ALL for name in one.names if name.startswith(("NVIDIA", "Tesla"))]
     for name in {name for name, count in Counter(drivers).items() if count > 1}:

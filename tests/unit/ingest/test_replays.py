@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from opscope.analysis.summary import summarize
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.measure import count_host_events
 from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with_nodes
 from opscope.ingest.replays import Replay, match
 from opscope.model.environment import Environment
@@ -21,6 +24,7 @@ from opscope.model.sidecar import (
     sidecar_path,
     write_sidecar,
 )
+from opscope.report.headline import headline
 from opscope.testing import TraceBuilder
 
 ROWS = """SELECT n.name, o.name, a.attribution FROM device_activities a JOIN kernel_names n USING (name_id)
@@ -84,6 +88,17 @@ def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(lo
     assert all(cpu_ns <= 2 for *_, cpu_ns in spans)
 
 
+def test_what_is_repeated_cost_the_recorder_nothing(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    trace = replayed(TraceBuilder()).operator("aten::mm", 106, 2)
+    for captures in ([capture], []):
+        records = read_session(load(trace, captures=captures))
+        counted = count_host_events(records.hosts[0], records.windows[0].host)
+        assert {what: count for what, count in counted.items() if count} == {
+            "operators": 1, "runtime calls": 1
+        }  # fmt: skip
+
+
 def test_every_replay_is_opened_and_counts_its_own_calls(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     trace = replayed(replayed(TraceBuilder()), 200)
@@ -122,6 +137,13 @@ def test_a_capture_of_another_model_is_refused_and_said(load, make_trace) -> Non
     assert "could not be opened" in finding.message
 
 
+def test_a_file_without_a_capture_is_named(load, make_trace) -> None:
+    other = make_trace(TraceBuilder().launch(0).kernel("k", 5, 2), "other.json")
+    session = load(replayed(TraceBuilder()), captures=[other])
+    (finding,) = [one for one in session.findings() if one.code == "graphs.capture_refused"]
+    assert f"{other} holds no capture of a CUDA graph" in finding.message
+
+
 def test_a_capture_of_another_length_is_refused(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     session = load(replayed(TraceBuilder(), names=("gemm", "add", "add")), captures=[capture])
@@ -139,6 +161,15 @@ def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(lo
     messages = " ".join(f"{one.message} {one.suggestion}" for one in session.findings())
     assert "custom_op" not in messages
     assert "--capture CAPTURE" in messages
+
+
+def test_what_replays_hide_is_told_on_the_first_screen(load, make_trace) -> None:
+    capture = make_trace(captured(TraceBuilder()), "capture.json")
+    closed, opened = (
+        str(headline(summarize(load(replayed(TraceBuilder()), captures=one)))) for one in ([], [capture])
+    )
+    assert "100.0 % in CUDA graphs whose operators are unknown" in closed
+    assert "CUDA graphs" not in opened
 
 
 def test_a_closed_replay_inside_an_operator_stays_with_it(load) -> None:

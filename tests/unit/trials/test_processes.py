@@ -93,6 +93,49 @@ def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(
     assert found(runs.run(request_of_program, {}, 60)).is_enough
 
 
+@pytest.mark.parametrize("how", ["anew", "forked", "made ahead", "forked from one that is killed"])
+def test_a_run_that_is_killed_says_so_at_once(
+    runs: ProgramRuns, request_of_program: TrialRequest, how: str
+) -> None:
+    if how != "anew":
+        (runs.make_ahead if how == "made ahead" else runs.fork_from)(["torch"], seed=0, limit_s=60)
+    process = "getppid" if how == "forked from one that is killed" else "getpid"
+    Path(request_of_program.target).write_text(
+        f"import os, time\nprint('begun', flush=True)\nos.kill(os.{process}(), 9)\ntime.sleep(60)\n"
+    )
+    began = time.monotonic()
+    assert runs.run(request_of_program, {}, 60) == (None, "ended by SIGKILL (signal 9): begun")
+    assert time.monotonic() - began < 30
+    Path(request_of_program.target).write_text(PROGRAM)
+    assert found(runs.run(request_of_program, {}, 60)).is_enough
+    assert runs.are_forked is (how == "forked")
+
+
+FORK = """
+import os, signal, sys, time
+from opscope.trials.child import end_with_parent
+parent = os.getpid()
+if os.fork():
+    sys.stdin.readline()
+    os.kill(parent, 9)
+os.setsid()
+end_with_parent(sys.argv[1], parent)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
+def test_a_fork_whose_parent_alone_is_killed_leaves_the_files_of_other_runs(runs: ProgramRuns) -> None:
+    command = [sys.executable, "-c", FORK, str(runs.scratch)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.communicate(b"\n", timeout=30)  # until the fork has ended too
+    assert process.returncode == -9
+    assert runs.scratch.exists()
+
+
 WAITS = """
 import sys, time
 from pathlib import Path

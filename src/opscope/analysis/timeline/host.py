@@ -25,7 +25,7 @@ from opscope.analysis.timeline.records import (
     columns,
     read_records,
 )
-from opscope.analysis.timeline.spans import Spans, merge
+from opscope.analysis.timeline.spans import Spans, covering, merge
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
@@ -131,10 +131,17 @@ class ThreadEvents:
 
     @property
     def recorded_ns(self) -> dict[str, Int64]:
-        """When events that cost the recorder time began, by kind of `RECORDED_EVENT_NS`."""
+        """When events that cost the recorder time began, by kind of `RECORDED_EVENT_NS`.
+
+        Not those inside of the launch of a CUDA graph, which are repeated from its capture.
+        """
+        replays = merge(_extents(self.calls, self.calls["is_replay"]))
         shaped, start_ns = self.operators["has_shapes"], self.operators["start_ns"]
-        begun = (start_ns[shaped], start_ns[~shaped], self.calls["start_ns"], self.frames["start_ns"])
-        return dict(zip(RECORDED_EVENT_NS, begun, strict=True))
+        shapes, plain, frames = (
+            times[covering(replays, times) < 0]
+            for times in (start_ns[shaped], start_ns[~shaped], self.frames["start_ns"])
+        )
+        return dict(zip(RECORDED_EVENT_NS, (shapes, plain, self.calls["start_ns"], frames), strict=True))
 
     @cached_property
     def ran(self) -> Spans:
@@ -310,7 +317,10 @@ _NONE: Columns = {
 
 def _calls_of(calls: RuntimeCalls, thread: int) -> Columns:
     own = np.flatnonzero(calls.thread_id == thread)
-    return {"id": own, "start_ns": calls.start_ns[own], "end_ns": calls.end_ns[own]}
+    return {
+        "id": own, "start_ns": calls.start_ns[own], "end_ns": calls.end_ns[own],
+        "is_replay": calls.is_graph[own],
+    }  # fmt: skip
 
 
 def _extents(events: Columns, chosen: Flags | None = None) -> tuple[Int64, Int64]:
