@@ -54,6 +54,9 @@ def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
         if simulated is None:
             yield "Step", (Strong(recorded), told.removeprefix(recorded))
         else:
+            # Marks of steps are the host's.
+            if measured.recorded_ns is not None and measured.recorded_ns < simulated.step_interval_ns[0]:
+                told += "; the host ran ahead of the GPU"
             yield (
                 "Step",
                 (Strong(_between(simulated.step_interval_ns)), f" without profiler (simulated), {told}"),
