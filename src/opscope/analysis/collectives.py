@@ -21,8 +21,9 @@ from opscope.analysis.clocks import RankClock, align
 from opscope.analysis.links import RankLink, common_spec, link_of
 from opscope.analysis.pipeline import POINT_TO_POINT, PipelineStage, find_bubbles
 from opscope.analysis.straggler import RankStep
-from opscope.analysis.timeline.device_windows import TraceWindow
-from opscope.analysis.timeline.spans import Spans, merge, overlap, total
+from opscope.analysis.timeline.host import SessionRecords
+from opscope.analysis.timeline.records import TraceRecords, WorkKind
+from opscope.analysis.timeline.spans import NOTHING, Spans, merge, overlap, total
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
 from opscope.model.finding import Finding, Severity
@@ -336,18 +337,16 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         )
 
 
-def read_collectives(
-    session: Session, ranks: Mapping[int, int | None], windows: Mapping[int, TraceWindow]
-) -> JobCollectives:
+def read_collectives(session: Session, records: SessionRecords) -> JobCollectives:
     """The collectives that several ranks of a Session share.
 
     None unless the traces are of different, known ranks.
 
     Args:
         session: The Session.
-        ranks: Rank of each trace, by trace id.
-        windows: Their windows: of traces with steps, collectives of these count.
+        records: Of it: of traces with steps, collectives of these count.
     """
+    ranks, windows = {trace.trace_id: trace.rank for trace in records.traces}, records.windows
     if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
         return JobCollectives(ranks)
     numbers = {trace_id: window.numbers for trace_id, window in windows.items() if window.steps}
@@ -368,8 +367,7 @@ def read_collectives(
     else:
         runs, differing = _in_order(kernels)
         evidence, findings = SkewEvidence.ORDER, _differences_by_order(differing, ranks)
-    taking_part = {one.trace_id for run in (*runs, pairwise) for one in run}
-    computing = {one: _computing(session, one, communication) for one in sorted(taking_part)}
+    computing = _computing(records.traces)
     exposed = _exposed(runs, computing)
     matched = tuple(
         MatchedCollective(
@@ -384,7 +382,6 @@ def read_collectives(
         trace_id: [step.end_ns - step.start_ns for step in window.steps]
         for trace_id, window in windows.items()
     }
-    by_device = {(one, device): spans for one, mine in computing.items() for device, spans in mine.items()}
     return JobCollectives(
         ranks,
         matched,
@@ -392,7 +389,7 @@ def read_collectives(
         tuple(findings),
         done,
         common_spec(session),
-        find_bubbles(pairwise, ranks, by_device, step_times),
+        find_bubbles(pairwise, ranks, computing, step_times),
         session.scalar(sql(__package__, "collectives:purpose")),
     )
 
@@ -438,20 +435,17 @@ def _matched(keyed: Iterable[tuple[CollectiveKernel, Hashable]]) -> list[list[Co
     return [run for run in found.values() if len({one.trace_id for one in run}) == len(run) > 1]
 
 
-def _computing(session: Session, trace_id: int, communication: Sequence[int]) -> dict[int, Spans]:
-    """When kernels that do not communicate ran, by device."""
-    found = session.connection.execute(
-        sql(__package__, "collectives:computing"), [trace_id, list(communication)]
-    ).fetchnumpy()
-    devices = found["device"]
-    return {
-        int(device): merge((found["start_ns"][devices == device], found["end_ns"][devices == device]))
-        for device in np.unique(devices)
-    }
+def _computing(traces: Iterable[TraceRecords]) -> dict[tuple[int, int], Spans]:
+    """When kernels that do not communicate ran, by trace and device."""
+    found = {}
+    for device in (device for trace in traces for device in trace.devices):
+        mine = device.is_kernel & (device.work == WorkKind.COMPUTE)
+        found[device.trace_id, device.device] = merge((device.start_ns[mine], device.end_ns[mine]))
+    return found
 
 
 def _exposed(
-    runs: Sequence[Sequence[CollectiveKernel]], computing: Mapping[int, Mapping[int, Spans]]
+    runs: Sequence[Sequence[CollectiveKernel]], computing: Mapping[tuple[int, int], Spans]
 ) -> dict[int, int]:
     """How long no other kernel ran beside each of these, by activity."""
     by_device: dict[tuple[int, int], list[CollectiveKernel]] = defaultdict(list)
@@ -459,12 +453,10 @@ def _exposed(
         for one in run:
             by_device[one.trace_id, one.device].append(one)
     found: dict[int, int] = {}
-    for (trace_id, device), mine in by_device.items():
+    for device, mine in by_device.items():
         start_ns = np.array([one.start_ns for one in mine], dtype=np.int64)
         duration_ns = np.array([one.duration_ns for one in mine], dtype=np.int64)
-        exposed_ns = duration_ns
-        if device in computing[trace_id]:
-            exposed_ns = duration_ns - overlap(computing[trace_id][device], start_ns, start_ns + duration_ns)
+        exposed_ns = duration_ns - overlap(computing.get(device, NOTHING), start_ns, start_ns + duration_ns)
         found |= dict(zip((one.activity_id for one in mine), exposed_ns.tolist(), strict=True))
     return found
 

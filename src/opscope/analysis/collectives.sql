@@ -23,13 +23,6 @@ LEFT JOIN host h ON h.operator_id = a.operator_id
 WHERE list_contains(?::INTEGER[], a.name_id)
 ORDER BY a.trace_id, r.start_ns, a.start_ns, a.activity_id
 
--- :name computing
--- Start and end of every activity that does not communicate, of a trace, by device. Parameters: trace, name ids of
--- communication kernels. Reads device_activities.
-SELECT device, start_ns, start_ns + duration_ns AS end_ns FROM device_activities
-WHERE trace_id = ? AND kind = 'kernel' AND NOT list_contains(?::INTEGER[], name_id)
-ORDER BY device, start_ns
-
 -- :name meanwhile
 -- What a device did in intervals of its trace's time, cut to them: by operator, else by kernel. Parameters: lists of the
 -- intervals' place, trace, device, start and end, and name ids of communication kernels.

@@ -260,7 +260,7 @@ def simulate(
             times[given] = times[ends]
             began_ns = reached_ns
         for level, runs, own_before, own_lags in parts:
-            came_ns = (times[own_before] + own_lags).max(axis=0)
+            came_ns = np.maximum.reduce(times.take(own_before) + own_lags)
             for low, high in runs:
                 np.maximum.accumulate(came_ns[low:high], out=came_ns[low:high])
             times[level] = came_ns + total[level]

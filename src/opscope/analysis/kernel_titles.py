@@ -6,8 +6,10 @@ A title stands for a name and is not one: the full name is always kept beside it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from opscope.analysis.provenance import KernelFacts
+if TYPE_CHECKING:
+    from opscope.analysis.provenance import KernelFacts
 
 __all__ = ["kernel_title", "title_of"]
 

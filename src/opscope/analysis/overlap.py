@@ -14,11 +14,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.records import Flags, distinct, read_records
+from opscope.analysis.timeline.records import Flags, distinct
 from opscope.analysis.timeline.spans import merge, overlap, total
 from opscope.ingest.device_spans import DeviceSpans, read_device_spans
 from opscope.ingest.nesting import Int64
-from opscope.ingest.reader import load
 from opscope.ingest.source import TraceFile, find_traces
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
@@ -84,6 +83,9 @@ def _read(trace: TraceFile, folder: Path) -> list[DeviceSpans]:
 
 def _loaded(trace: TraceFile) -> Iterator[DeviceSpans]:
     """The same of a trace that is loaded for it; one for each that the file holds."""
+    from opscope.analysis.timeline.records import read_records  # noqa: PLC0415 - few traces need it
+    from opscope.ingest.reader import load  # noqa: PLC0415
+
     with load([trace.name], merge=True) as session:
         stepped = {trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM steps")}
         names = dict(session.query("SELECT name_id, coalesce(name, '') FROM kernel_names"))

@@ -389,6 +389,10 @@ class GraphChange:
         return lag_ns, duration_ns
 
 
+# What whoever read a rank has worked out of it already.
+_EXAMINED = ("host_ns", "device_ns", "recorded_ns", "recorded_error", "missing")
+
+
 class StepModel:
     """The mean step of one trace.
 
@@ -413,7 +417,11 @@ class StepModel:
         self.session, self.trace, self.graph = session, trace, graph
         self.origin_ns, self.loading, self.timed = origin_ns, loading, timed
         self.hosts: tuple[HostSpeed, ...] = (_AS_RECORDED,) if trace.is_nsys else _UNTIMED
-        if timed is not None:
+        examined = session.examined.get(trace.trace_id)
+        if examined is not None:
+            self.hosts = examined.hosts
+            vars(self).update({name: getattr(examined.execution, name) for name in _EXAMINED})
+        elif timed is not None:
             self.hosts = self._fitted(timed)
 
     @property
@@ -854,7 +862,8 @@ def step_models(
         records: Of it.
         only: Trace ids; all if None.
     """
-    windows, hosts = records.windows, dict(records.hosts)
+    windows, examined = records.windows, session.examined
+    hosts = {} if examined else dict(records.hosts)
     traces = [one for one in records.traces if only is None or one.trace_id in only]
     threads = dict(session.query("SELECT trace_id, min(thread_id) FROM steps GROUP BY trace_id"))
     syncs = _syncs(session, traces)
@@ -877,10 +886,13 @@ def step_models(
         gap = window.start_gap
         held_ns = gap.end_ns if gap is not None and gap.end_ns > gap.host_end_ns else NEVER_NS
         place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns, held_ns)
-        threads_of_host = hosts[trace.trace_id].threads
-        loading = {thread: events.loading for thread, events in threads_of_host.items()}
-        del threads_of_host
-        graph = build_graph(trace, hosts.pop(trace.trace_id), place, syncs[trace.trace_id])
+        if examined:
+            graph, loading = examined[trace.trace_id].unpacked()
+        else:
+            threads_of_host = hosts[trace.trace_id].threads
+            loading = {thread: events.loading for thread, events in threads_of_host.items()}
+            del threads_of_host
+            graph = build_graph(trace, hosts.pop(trace.trace_id), place, syncs[trace.trace_id])
         if graph is not None:
             found.append(
                 StepModel(

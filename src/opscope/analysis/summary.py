@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from opscope.analysis.rank_examination import RankExamination
     from opscope.analysis.step_model import StepExecution, StepModel
     from opscope.analysis.straggler import Straggler
-    from opscope.analysis.timeline.device_windows import TraceWindow
     from opscope.analysis.timeline.host import SessionRecords
     from opscope.analysis.timeline.values import Timeline, TimePartition
     from opscope.hardware.limits import DeviceLimits
@@ -353,9 +352,12 @@ class Summary:
     @cached_property
     def timeline(self) -> Timeline:
         """What devices did at every nanosecond, and why they waited."""
-        from opscope.analysis.timeline.measure import measure_timeline  # noqa: PLC0415 - not every report has it
+        from opscope.analysis.timeline import measure  # noqa: PLC0415 - not every report has it
 
-        return measure_timeline(self.session, self._records, self.collectives.skews)
+        if self.session.examined:
+            known = [one.timeline for one in self.session.examined.values()]
+            return measure.join_timelines(known, self.collectives.skews)
+        return measure.measure_timeline(self.session, self._records, self.collectives.skews)
 
     @property
     def counted_steps(self) -> tuple[StepTotal, ...]:
@@ -371,8 +373,8 @@ class Summary:
         if not self.timeline.left_out:
             return self.timeline
         windows = {trace_id: window.counted for trace_id, window in self._records.windows.items()}
-        skews = self._collectives(windows).skews
-        timeline = measure_timeline(self.session, self._records.within(windows), skews)
+        records = self._records.within(windows)
+        timeline = measure_timeline(self.session, records, self._collectives(records).skews)
         return replace(timeline, start_ups=self.timeline.start_ups)
 
     @cached_property
@@ -415,7 +417,7 @@ class Summary:
     @cached_property
     def collectives(self) -> JobCollectives:
         """The collectives that ranks share: waits, transfers, who came last, what differs."""
-        return self._collectives(None)
+        return self._collectives(self._records)
 
     @cached_property
     def straggler(self) -> Straggler | None:
@@ -496,16 +498,14 @@ class Summary:
 
         if self.session.examined:
             return self.session.examined
-        return {one.trace.trace_id: examination_of(one, ()) for one in self.step_models}
+        return {one.trace.trace_id: examination_of(one) for one in self.step_models}
 
-    def _collectives(self, windows: Mapping[int, TraceWindow] | None) -> JobCollectives:
-        """Those in the windows; in all of every trace's if None."""
+    def _collectives(self, records: SessionRecords) -> JobCollectives:
         from opscope.analysis.collectives import JobCollectives, read_collectives  # noqa: PLC0415 - not every report
 
         if len(self.ranks) < 2:
             return JobCollectives({})
-        ranks = {trace.trace_id: trace.rank for trace in self._records.traces}
-        return read_collectives(self.session, ranks, self._records.windows if windows is None else windows)
+        return read_collectives(self.session, records)
 
     @cached_property
     def _records(self) -> SessionRecords:

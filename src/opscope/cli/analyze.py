@@ -24,11 +24,8 @@ from opscope.cli.console import (
 )
 from opscope.errors import InputError
 from opscope.model.files import write_text
-from opscope.report.analysis import analysis_report, full_document, overview_document
 from opscope.report.document import Document
 from opscope.report.json_encoding import write_json
-from opscope.report.summary_json import analysis_document
-from opscope.results import summarize
 
 __all__ = ["analyze"]
 
@@ -91,6 +88,10 @@ def analyze(
     """
     if overlap:
         return _overlap(**locals())
+    from opscope.report import analysis as report  # noqa: PLC0415 - takes longer than the overlap of eight ranks
+    from opscope.report.summary_json import analysis_document  # noqa: PLC0415
+    from opscope.results import summarize  # noqa: PLC0415
+
     outputs = [] if output_dir is None else [output_dir / _JSON_NAME, output_dir / _REPORT_NAME]
     check_outputs([*outputs, save, export_trace, html], force=force, inputs=(*traces, ceilings))
 
@@ -108,15 +109,17 @@ def analyze(
         shown = None if all else top
 
         def document() -> Document:
-            return full_document(summary) if reading.full else overview_document(summary, top=shown)
+            if reading.full:
+                return report.full_document(summary)
+            return report.overview_document(summary, top=shown)
 
         show(lambda: analysis_document(summary, top=shown), document, json=json, reading=reading)
         written = []
         if output_dir is not None:
-            report = markdown(analysis_report(summary, top=shown))
+            text = markdown(report.analysis_report(summary, top=shown))
             written = [
                 write_json(output_dir / _JSON_NAME, analysis_document(summary, top=shown)),
-                write_text(output_dir / _REPORT_NAME, report),
+                write_text(output_dir / _REPORT_NAME, text),
             ]
         if save is not None:
             written.append(session.save(save, overwrite=force))

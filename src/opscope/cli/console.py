@@ -18,17 +18,16 @@ from rich.console import Console
 
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
-from opscope.model.session import Session
 from opscope.report.document import Document, first_screen, only_sections
 from opscope.report.json_encoding import to_json
 from opscope.report.languages import Language, language_of, translated, translated_words
 from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
-from opscope.results import load
 from opscope.units import format_fraction
 
 if TYPE_CHECKING:
     from opscope.analysis.summary import Summary
+    from opscope.model.session import Session
     from opscope.report.html.figures import Chart
 from opscope.visible_text import visible, without_secrets
 
@@ -356,6 +355,8 @@ def status(message: str) -> Iterator[Callable[[str], object]]:
 
 def open_source(sources: Sequence[str], **options: Any) -> Session:
     """The saved Session, or the traces as a new one; options as of `load`."""
+    from opscope.results import load  # noqa: PLC0415 - imports DuckDB
+
     message = f"Reading {sources[0]}" + (f" and {len(sources) - 1} more" if len(sources) > 1 else "")
     with status(message) as say:
         return load(

@@ -19,8 +19,15 @@ import numpy.typing as npt
 from opscope.ingest.linking import earliest_of_each, look_up
 from opscope.ingest.nesting import Int64, RecordedSteps
 from opscope.ingest.recorded import read_beside
-from opscope.ingest.source import EventArray, TraceFile, is_export, local_text, locate_events
-from opscope.ingest.staging import LARGEST_EXACT_DOUBLE_US, split_windows
+from opscope.ingest.source import (
+    LARGEST_EXACT_DOUBLE_US,
+    EventArray,
+    TraceFile,
+    is_export,
+    local_text,
+    locate_events,
+    split_windows,
+)
 from opscope.ingest.trace_rows import integer
 
 __all__ = ["DeviceSpans", "read_device_spans"]

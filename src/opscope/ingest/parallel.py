@@ -58,8 +58,8 @@ Noted = Callable[[str], object]
 class Examined(Protocol):
     """What is worked out of one trace where it is read."""
 
-    def of_trace(self, trace_id: int) -> Any:
-        """The same by the trace's id in the Session of all."""
+    def moved(self, ids: Mapping[str, int]) -> Any:
+        """The same in the Session of all, where ids are larger by this, by table."""
 
 
 # By trace id of a Session.
@@ -454,7 +454,7 @@ class _Merger:
             first = self._next["traces"]
             sidecars |= {first + one: sidecar for one, sidecar in part.sidecars.items()}
             self._session.examined |= {
-                first + one: found.of_trace(first + one) for one, found in part.examined.items()
+                first + one: found.moved(self._next) for one, found in part.examined.items()
             }
             for own_id, key in enumerate(part.names):
                 if key not in self._names:

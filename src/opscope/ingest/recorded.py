@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,9 +16,11 @@ from opscope.errors import InputError
 from opscope.ingest.source import TraceFile
 from opscope.model.finding import Finding, Severity
 from opscope.model.origin import RecordedKernel, RecordedSource
-from opscope.model.session import Session
 from opscope.model.sidecar import SIZE_LIMIT, RecordedRegion, Sidecar, read_sidecar, sidecar_path
 from opscope.units import format_duration
+
+if TYPE_CHECKING:
+    from opscope.model.session import Session
 
 __all__ = ["keep_sidecars", "read_beside"]
 

@@ -27,6 +27,7 @@ from opscope.model.files import check_ratio
 
 __all__ = [
     "EXPORT_COMMAND",
+    "LARGEST_EXACT_DOUBLE_US",
     "EventArray",
     "LocalText",
     "TraceFile",
@@ -35,6 +36,7 @@ __all__ = [
     "is_export",
     "local_text",
     "locate_events",
+    "split_windows",
 ]
 
 
@@ -404,6 +406,32 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
             "Give it alone and not packed; opscope compare puts two side by side",
         )
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
+
+
+# Up to here a double of microseconds has room for three decimals (decision 0002).
+LARGEST_EXACT_DOUBLE_US = 1 << 43
+_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
+_SEARCH_BYTES = 1 << 20
+
+
+def split_windows(text: mmap.mmap, start: int, end: int, count: int) -> list[tuple[int, int]]:
+    """At most `count` windows `[start, end)` of about equal size that hold whole events.
+
+    Returns:
+        Byte ranges in file order; the commas between them belong to none.
+    """
+    windows, left = [], start
+    for index in range(1, count):
+        guess = start + (end - start) * index // count
+        if guess <= left:
+            continue
+        match = _BOUNDARY.search(text, guess, min(end, guess + _SEARCH_BYTES))
+        if match is None:
+            continue
+        windows.append((left, match.start() + 1))
+        left = match.end()
+    windows.append((left, end))
+    return windows
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:

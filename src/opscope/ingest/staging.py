@@ -19,7 +19,7 @@ from typing import NamedTuple
 import duckdb
 
 from opscope.ingest import quality
-from opscope.ingest.source import EventArray
+from opscope.ingest.source import LARGEST_EXACT_DOUBLE_US, EventArray, split_windows
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.signals import raise_if_interrupted
@@ -29,7 +29,6 @@ __all__ = [
     "CATEGORIES",
     "CATEGORY",
     "DETAILS",
-    "LARGEST_EXACT_DOUBLE_US",
     "LEGACY_CATEGORY",
     "NeedsRewritingError",
     "Reading",
@@ -37,7 +36,6 @@ __all__ = [
     "create_tables",
     "lenient_events",
     "no_events",
-    "split_windows",
     "staged_events",
     "staging_area",
     "strict_events",
@@ -134,35 +132,9 @@ def no_events(keys: dict[str, str]) -> str:
     )
 
 
-_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
-_SEARCH_BYTES = 1 << 20
-
-
-def split_windows(text: mmap.mmap, start: int, end: int, count: int) -> list[tuple[int, int]]:
-    """At most `count` windows `[start, end)` of about equal size that hold whole events.
-
-    Returns:
-        Byte ranges in file order; the commas between them belong to none.
-    """
-    windows, left = [], start
-    for index in range(1, count):
-        guess = start + (end - start) * index // count
-        if guess <= left:
-            continue
-        match = _BOUNDARY.search(text, guess, min(end, guess + _SEARCH_BYTES))
-        if match is None:
-            continue
-        windows.append((left, match.start() + 1))
-        left = match.end()
-    windows.append((left, end))
-    return windows
-
-
 _SMALLEST_WINDOW_BYTES = 4 << 20
 _LARGEST_EVENT_BYTES = 16 << 20
 _LARGEST_COPY_BYTES = 32 << 20
-# Up to here a double of microseconds has room for three decimals (decision 0002).
-LARGEST_EXACT_DOUBLE_US = 1 << 43
 # A time with a fraction that is not zero, or beyond 2**53 = 9007199254740992.
 _WIDE_TIME = re.compile(rb'"ts"\s*:\s*"?-?(?:\d+\.0*[1-9]|9[1-9]\d{14}|90[1-9]\d{13}|900[7-9]\d{12}|\d{17})')
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opscope.hardware.architectures import SpecEvidence
 from opscope.hardware.devices import match_device
 from opscope.ingest.nesting import union_length
 from opscope.model import schema
 from opscope.model.finding import Finding, Severity
-from opscope.model.session import Session
+
+if TYPE_CHECKING:
+    from opscope.model.session import Session
 
 __all__ = ["integer", "recorded_release", "valid_text", "write_devices", "write_trace"]
 

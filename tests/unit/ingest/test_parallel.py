@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 
 from opscope._version import __version__
+from opscope.analysis.rank_examination import examine_ranks
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.measure import join_timelines
 from opscope.errors import DependencyError, InputError
 from opscope.ingest.parallel import (
     Part,
@@ -204,10 +207,35 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
     shared: Path, shared_session: Callable[[Path], Session]
 ) -> None:
     job = shared / "traces/h200/ddp_straggler_w4"
-    here = analysis_document(summarize(shared_session(job)))
+    here = summarize(shared_session(job))
     session = load(job, workers=2)
     assert sorted(session.examined) == [0, 1, 2, 3]
-    assert analysis_document(summarize(session)) == here
+    there = summarize(session)
+    assert analysis_document(there) == analysis_document(here)
+    assert there.timeline == here.timeline
+    together = read_part(find_traces(str(job)), ReadOptions(examine=examine_ranks)).examined
+    timeline = Summary(shared_session(job)).timeline
+    assert join_timelines([one.timeline for one in together.values()], timeline.skews) == timeline
+
+
+def test_what_is_worked_out_of_a_rank_moves_with_its_ids(
+    shared: Path, shared_session: Callable[[Path], Session]
+) -> None:
+    session = shared_session(shared / "traces/h200/ddp_w4")
+    found = examine_ranks(session)
+    ids = {"traces": 8, "threads": 100, "runtime_calls": 1000}
+    moved = found[2].moved(ids).moved(ids)
+    (before, loading), (after, moved_loading) = found[2].unpacked(), moved.unpacked()
+    assert before is not None and after is not None and moved.execution is not None
+    assert (after.trace_id, moved.execution.trace_id) == (18, 18)
+    on_host = before.thread_id >= 0
+    assert (after.thread_id[on_host] == before.thread_id[on_host] + 200).all()
+    assert (after.thread_id[~on_host] == -1).all()
+    assert (after.lag_ns == before.lag_ns).all()
+    assert list(moved_loading) == [thread + 200 for thread in loading]
+    assert [one.trace_id for one in moved.timeline.partitions] == [18]
+    waits = zip(found[2].timeline.waits, moved.timeline.waits, strict=True)
+    assert all([one + 2000 for one in old.call_ids] == list(new.call_ids) for old, new in waits)
 
 
 class FakeClient:

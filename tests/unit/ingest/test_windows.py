@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.ingest import staging
-from opscope.ingest.staging import split_windows
+from opscope.ingest.source import split_windows
 from opscope.ingest.windows import WindowFileSystem
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder

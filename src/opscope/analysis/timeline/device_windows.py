@@ -112,7 +112,7 @@ def read_windows(session: Session) -> dict[int, TraceWindow]:
         start_ups = (
             find_start_ups(session, trace_id, mine, (start_ns, end_ns))
             if examined is None
-            else examined.start_ups
+            else examined.timeline.start_ups
         )
         gap = None if mine else _start_gap(session, trace_id, start_ns, end_ns)
         found[trace_id] = TraceWindow(start_ns, end_ns, mine, start_ups, gap, host_end_ns)

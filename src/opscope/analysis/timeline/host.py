@@ -7,7 +7,7 @@ only those count in which no launching thread got anywhere; a flush on a thread 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -262,6 +262,15 @@ class SessionRecords:
         found = SessionRecords(self._session, self.traces, windows, self.frame_names)
         found._hosts = self._hosts
         return found
+
+    def of_each(self) -> Iterator[SessionRecords]:
+        """Those of each trace."""
+        hosts = None if self.is_large else self.hosts
+        for trace in self.traces:
+            window = {one: self.windows[one] for one in (trace.trace_id,) if one in self.windows}
+            found = SessionRecords(self._session, (trace,), window, self.frame_names)
+            found._hosts = None if hosts is None else {trace.trace_id: hosts[trace.trace_id]}
+            yield found
 
 
 def read_session(session: Session) -> SessionRecords:

@@ -7,7 +7,7 @@ from the tables; the Session is not changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeVar
 
 import msgspec
@@ -48,7 +48,7 @@ from opscope.analysis.timeline.values import (
     Timeline,
     TimePartition,
 )
-from opscope.analysis.timeline.waits import Places, waiting_calls
+from opscope.analysis.timeline.waits import Places, by_place, waiting_calls
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
@@ -57,6 +57,7 @@ __all__ = [
     "count_host_events",
     "estimate_recorder",
     "host_time",
+    "join_timelines",
     "launch_latency",
     "measure_timeline",
     "queue_depth",
@@ -375,6 +376,15 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
         start_ups=tuple(one for window in windows.values() for one in window.start_ups),
         start_gaps=_known(window.start_gap for window in windows.values()),
     )
+
+
+def join_timelines(timelines: Sequence[Timeline], skews: tuple[RankSkew, ...]) -> Timeline:
+    """The timeline of a Session, of those of its traces: what `measure_timeline` would find."""
+    parts = {
+        name: tuple(chain.from_iterable(getattr(one, name) for one in timelines))
+        for name in Timeline.__struct_fields__
+    }
+    return Timeline(**{**parts, "waits": by_place(parts["waits"]), "skews": skews})
 
 
 def _known(found: Iterable[T | None]) -> tuple[T, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -19,9 +19,11 @@ import numpy.typing as npt
 
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
-from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
+
+if TYPE_CHECKING:
+    from opscope.model.session import Session
 
 __all__ = [
     "CallRole",

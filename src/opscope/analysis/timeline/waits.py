@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,7 +17,7 @@ from opscope.analysis.timeline.values import WaitingCall
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
-__all__ = ["Places", "waiting_calls"]
+__all__ = ["Places", "by_place", "waiting_calls"]
 
 _Place = tuple[str, str | None, str | None, str | None]  # call, operator, line, copy
 
@@ -64,26 +64,49 @@ def waiting_calls(
     )
     copies = dict(session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'memcpy'"))
     sizes = _copy_sizes(session, chosen)
+
+    def each() -> Iterator[WaitingCall]:
+        for trace, found in chosen:
+            calls = trace.calls
+            where = (calls.thread_id[found].tolist(), calls.start_ns[found].tolist())
+            rows = zip(
+                found.tolist(),
+                calls.call_id[found].tolist(),
+                calls.operator_id[found].tolist(),
+                places.functions.at(*where),
+                places.annotations.at(*where),
+                (calls.end_ns - calls.start_ns)[found].tolist(),
+                blamed_ns[trace.trace_id][found].tolist(),
+                calls.copy_name[found].tolist(),
+                strict=True,
+            )
+            for index, call_id, operator_id, line, annotation, host_ns, idle_ns, copy in rows:
+                yield WaitingCall(
+                    trace.call_name(index),
+                    operators.get(operator_id, annotation),
+                    line,
+                    1,
+                    host_ns,
+                    idle_ns,
+                    copies.get(copy),
+                    sizes.get(call_id),
+                    (call_id,),
+                )
+
+    return by_place(each())
+
+
+def by_place(waits: Iterable[WaitingCall]) -> tuple[WaitingCall, ...]:
+    """Those of one name and place together, what costs most idle time first."""
     totals: dict[_Place, _Total] = defaultdict(_Total)
-    for trace, found in chosen:
-        calls = trace.calls
-        where = (calls.thread_id[found].tolist(), calls.start_ns[found].tolist())
-        lines, annotations = places.functions.at(*where), places.annotations.at(*where)
-        host_ns = (calls.end_ns - calls.start_ns)[found].tolist()
-        idle_ns = blamed_ns[trace.trace_id][found].tolist()
-        rows = zip(found.tolist(), lines, annotations, host_ns, idle_ns, strict=True)
-        for index, line, annotation, host, idle in rows:
-            name = trace.call_name(index)
-            copy = copies.get(int(calls.copy_name[index]))
-            operator = operators.get(int(calls.operator_id[index]), annotation)
-            total = totals[name, operator, line, copy]
-            total.calls += 1
-            total.call_ids.append(int(calls.call_id[index]))
-            total.host_ns += host
-            total.idle_ns += idle
-            size = sizes.get(int(calls.call_id[index]))
-            if size is not None:
-                total.size_bytes = (total.size_bytes or 0) + size
+    for one in waits:
+        total = totals[one.name, one.operator, one.line, one.copy]
+        total.calls += one.calls
+        total.host_ns += one.host_ns
+        total.idle_ns += one.idle_ns
+        total.call_ids += one.call_ids
+        if one.size_bytes is not None:
+            total.size_bytes = (total.size_bytes or 0) + one.size_bytes
     merged = [
         WaitingCall(
             name,
