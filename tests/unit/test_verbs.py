@@ -61,13 +61,15 @@ def test_nothing_to_try_is_one_clear_error(target: str) -> None:
 
 
 SCRIPT = """
-import sys, torch
+import sys
+if sys.argv[1] != "0":
+    sys.exit(int(sys.argv[1]))
+import torch
 weight = torch.ones(8, 8, requires_grad=True)
 optimizer = torch.optim.SGD([weight])
 for step in range(4):
     (weight @ weight).sum().backward()
     optimizer.step()
-sys.exit(int(sys.argv[1]))
 """
 
 

@@ -103,15 +103,15 @@ def find_straggler(
         durations: Trace and duration in ns of each step.
         left_out: Trace and number of the steps that count for none.
     """
-    world = session.scalar("SELECT max(world_size) FROM traces")
-    if not durations or (world is not None and world > len(skews)):
+    if not durations or len(skews) <= 1:
         return None
+    world = session.scalar("SELECT max(world_size) FROM traces") or 0
     steps = Counter(trace_id for trace_id, _ in durations)
     step_ns = sum(duration_ns for _, duration_ns in durations) / len(durations)
     caused_ns = sum(skew.awaited_ns for skew in skews)
-    late = max(skews, key=lambda skew: skew.awaited_ns, default=None)
+    late = max(skews, key=lambda skew: skew.awaited_ns)
     others = [skew for skew in skews if skew is not late]
-    if late is None or not others or not caused_ns:
+    if not caused_ns or world > len(skews):
         return None
     awaited = late.awaited_ns / caused_ns
     counted = [one for one in rank_steps if (one.trace_id, one.step) not in left_out]

@@ -61,6 +61,9 @@ class GraphSources:
         sidecar: Its sidecar, if it has one.
         given: Traces of captures that the user gives.
         demangle: Makes Kineto's text of a mangled name.
+
+    Attributes:
+        are_asked_for: Whether the trace replays graphs, or the user gave captures.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class GraphSources:
         self._given = given
         self._demangle = demangle
         self._unread: list[str] = []
+        self.are_asked_for = bool(given.files)
 
     def open_in(self, session: Session, trace_id: int, census: quality.Census) -> quality.Census:
         """Open the replays of the staged trace; the census, with what that added.
@@ -78,8 +82,10 @@ class GraphSources:
         Raises:
             InputError: A trace that the user gave cannot be read.
         """
-        if not session.scalar(_HAS_REPLAYS):
+        calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
+        if not calls or not session.scalar(_HAS_REPLAYS):
             return census
+        self.are_asked_for = True
         name = self._trace.name
         phases = captured_phases(session, ReplaySource.CAPTURE_PHASE, name)
         captures = [*self._noted(), *self._noted_in_trace(phases)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -53,7 +53,6 @@ class Statements:
         self._trace_id = trace_id
         order = np.argsort(thread_keys)
         self._thread_keys, self._thread_ids = thread_keys[order], thread_ids[order]
-        self._threads = {"thread_key": thread_keys, "thread_id": thread_ids}
 
     def run(self, statement: str, **values: Any) -> duckdb.DuckDBPyConnection:
         """Run a statement with its placeholders filled in."""
@@ -87,18 +86,16 @@ class Statements:
             columns["thread"] = np.empty(0, dtype=np.int64)
         return columns
 
-    @contextmanager
-    def relations(self, **relations: Columns) -> Iterator[None]:
-        """Arrays as tables of these names, and the threads as `thread_links`, for the block."""
-        relations["thread_links"] = self._threads
-        for name, columns in relations.items():
-            self._connection.register(name, columns)
+    def insert_linked(self, table: str, links: Columns, **values: Any) -> None:
+        """Run the statement that fills a table from staged rows and their `links`, where there are any."""
+        if not len(links["row_id"]):
+            return
+        self._connection.register("links", links)
         try:
-            yield
+            self.run(table, **values)
         finally:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
-                for name in relations:
-                    self._connection.unregister(name)
+                self._connection.unregister("links")
 
 
 P = ParamSpec("P")
@@ -205,11 +202,10 @@ class _Filler:
             parts.append(self._kept(operators, linked.steps, beside))
         assert linked is not None
         links = self._write(linked, parts)
-        with self.main.relations():
-            if self.census.detailed_count:
-                self.main.insert("syncs", "sync_id")
-                self.main.insert("collectives", "collective_id")
-                self.main.run("triton_launches")
+        if self.census.detailed_count:
+            self.main.insert("syncs", "sync_id")
+            self.main.insert("collectives", "collective_id")
+            self.main.run("triton_launches")
         return replace(
             self.census,
             irregular_count=self.irregular_count,
@@ -222,27 +218,30 @@ class _Filler:
 
     def _prepare(self) -> None:
         """Tables that others refer to (on the side connection)."""
-        with self.side.relations():
-            self.side.insert("annotations", "annotation_id")
-            if "python_function" in self.census.categories:
-                self.side.insert("modules", "module_id")
-            self.side.insert("kernel_names", "name_id")
-            if "overhead" in self.census.categories:
-                self.side.insert("overheads", "overhead_id")
+        for table, id_column, categories in (
+            ("annotations", "annotation_id", ("user_annotation", "gpu_user_annotation")),
+            ("modules", "module_id", ("python_function",)),
+            ("kernel_names", "name_id", ("kernel", "gpu_memcpy", "gpu_memset")),
+            ("overheads", "overhead_id", ("overhead",)),
+        ):
+            if self._has(*categories):
+                self.side.insert(table, id_column)
+
+    def _has(self, *categories: str) -> bool:
+        return not self.census.categories.keys().isdisjoint(categories)
 
     def _write_frames(self) -> None:
         """What nothing waits for, and so comes last (on the side connection)."""
-        if "python_function" in self.census.categories:
-            with self.side.relations():
-                self.side.insert("frames", "frame_id")
+        if self._has("python_function"):
+            self.side.insert("frames", "frame_id")
 
     def _steps(self) -> RecordedSteps:
+        if not self._has("user_annotation"):
+            return RecordedSteps(*[np.empty(0, dtype=np.int64)] * 3)
         return RecordedSteps(**self.main.arrays("step_rows"))
 
     def _memory_rows(self) -> Columns:
-        if "memory" not in self.census.categories:
-            return {}
-        return self.main.arrays("memory_rows")
+        return self.main.arrays("memory_rows") if self._has("memory") else {}
 
     def _operators(self) -> Iterator[_Operators]:
         """The operators, extent by extent."""
@@ -316,22 +315,20 @@ class _Filler:
         stacks = _WITH_STACKS if self.census.detailed_count else _WITHOUT_STACKS
         for extent, columns in parts:
             rows = _in_row_order(_operator_links(columns(), links, activities["duration_ns"]))
-            with self.main.relations(operator_links=rows):
-                self.main.run(
-                    "operators", base_name=_BASE_NAME.format("s.name"), extent=_condition(extent), **stacks
-                )
-        if self.census.categories.get("cpu_op"):
-            with self.main.relations():
-                self.main.insert("autograd_links", "link_id")
+            self.main.insert_linked(
+                "operators", rows, base_name=_BASE_NAME.format("s.name"), extent=_condition(extent), **stacks
+            )
+        if self._has("cpu_op"):
+            self.main.insert("autograd_links", "link_id")
         launches.result()
         frames.result()
         self._write_memory_events(linked)
         return links
 
     def _write_launches(self, call_links: Columns, activity_links: Columns) -> None:
-        with self.side.relations(call_links=call_links, activity_links=activity_links):
-            self.side.run("runtime_calls")
-            self.side.run("device_activities")
+        self.side.insert_linked("runtime_calls", call_links)
+        self.side.insert_linked("device_activities", activity_links)
+        if self._has("user_annotation"):
             self.side.run("steps")
 
     def _activity_links(
@@ -359,6 +356,8 @@ class _Filler:
 
     def _outermost(self, operators: _Operators) -> npt.NDArray[np.bool_]:
         """Whether no ancestor of an operator has its name (on the side connection)."""
+        if not len(operators.forest):
+            return np.empty(0, dtype=np.bool_)
         names = self.side.arrays(
             "operator_names", base_name=_BASE_NAME.format("name"), extent=_condition(operators.extent)
         )
@@ -366,7 +365,7 @@ class _Filler:
 
     def _module_calls(self) -> tuple[Forest, Int64] | None:
         """Calls of nn.Modules, and the module of each; None if there are none (on the side connection)."""
-        if "python_function" not in self.census.categories:
+        if not self._has("python_function"):
             return None
         rows = self.side.arrays("module_rows")
         forest = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], rows["row_id"])
@@ -381,9 +380,9 @@ class _Filler:
         return gather(module_id, nesting.enclosing(calls, forest.thread, forest.start_ns))
 
     def _write_memory_events(self, linked: _Linked) -> None:
-        if "memory" not in self.census.categories:
-            return
         rows = linked.memory
+        if not rows:
+            return
         links = {
             "row_id": rows["row_id"],
             "memory_event_id": np.arange(len(rows["row_id"]))
@@ -391,8 +390,7 @@ class _Filler:
             "thread_id": rows["thread"],
             "operator_id": linked.memory_operator,
         }
-        with self.main.relations(memory_links=links):
-            self.main.run("memory_events")
+        self.main.insert_linked("memory_events", links)
 
 
 class _Linked:
@@ -467,8 +465,9 @@ def _write_threads(session: Session, trace_id: int, census: quality.Census) -> t
     ]
     if rows:
         session.connection.executemany("INSERT INTO threads VALUES (?, ?, ?, ?, ?, ?)", rows)
-    keys = np.array([key for key, _, _ in census.threads], dtype=np.uint64)
-    return keys, np.arange(len(keys), dtype=np.int64) + first
+    keys = [key for key, _, _ in census.threads]
+    session.connection.execute(sql(__package__, "kineto:thread_links").format(first_id=first), [keys])
+    return np.array(keys, dtype=np.uint64), np.arange(len(keys), dtype=np.int64) + first
 
 
 def _operator_columns(operators: _Operators, steps: RecordedSteps) -> Columns:

@@ -80,6 +80,11 @@ FROM staging.staged s JOIN groups g ON s.rowid = g.first_row ORDER BY first_row
 SELECT thread_key, pid, name, label FROM staging.staged
 WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND label IS NOT NULL
 
+-- :name thread_links
+-- The host threads by the keys of their events; ids ascend from the first one.
+CREATE OR REPLACE TABLE staging.thread_links AS
+SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
+
 -- :name events
 -- The events that are nested and linked. What is found out about them stands in their order (by `row_id`), so a
 -- POSITIONAL JOIN puts it beside them; it costs half of a hash join, and every row is checked.
@@ -208,7 +213,7 @@ SELECT CASE WHEN s.row_id = l.row_id THEN l.operator_id ELSE error('staged rows 
     s.input_shapes, s.input_types, s.input_strides, s.concrete_inputs,
     {call_stack}, {module_hierarchy},
     nullif(l.module_id, -1), nullif(l.step, -1), l.self_cpu_ns, l.self_device_ns, l.total_device_ns
-FROM (FROM staging.operator_events WHERE {extent}) s POSITIONAL JOIN operator_links l {details}
+FROM (FROM staging.operator_events WHERE {extent}) s POSITIONAL JOIN links l {details}
 
 -- :name runtime_calls
 INSERT INTO runtime_calls
@@ -216,7 +221,7 @@ SELECT CASE WHEN s.row_id = l.row_id THEN l.runtime_call_id ELSE error('staged r
     {trace_id}, l.thread_id, s.name,
     CASE s.category WHEN 'cuda_driver' THEN 'driver' ELSE 'runtime' END,
     s.correlation_id, s.external_id, s.start_ns, s.duration_ns, nullif(l.operator_id, -1), nullif(l.step, -1)
-FROM staging.call_events s POSITIONAL JOIN call_links l
+FROM staging.call_events s POSITIONAL JOIN links l
 
 -- :name kernel_names
 INSERT INTO kernel_names
@@ -234,7 +239,7 @@ WITH parsed AS (
     SELECT * EXCLUDE (s.row_id, l.row_id), s.row_id = l.row_id AS fits,
         replace(category::VARCHAR, 'gpu_', '') AS kind, coalesce(s.name, '') AS kernel_name,
         TRY_CAST(grid AS BIGINT[]) AS g, TRY_CAST(block AS INTEGER[]) AS b
-    FROM staging.activity_events s POSITIONAL JOIN activity_links l
+    FROM staging.activity_events s POSITIONAL JOIN links l
 )
 SELECT CASE WHEN fits THEN activity_id ELSE error('staged rows out of order') END,
     {trace_id}, p.kind, n.name_id, correlation_id, external_id,
@@ -252,7 +257,7 @@ SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id},
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(pid AS INTEGER) END,
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(tid AS BIGINT) END,
     external_id, start_ns, duration_ns
-FROM staging.staged s LEFT JOIN thread_links USING (thread_key)
+FROM staging.staged s LEFT JOIN staging.thread_links USING (thread_key)
 WHERE category BETWEEN 'user_annotation'::staging.kineto_category AND 'gpu_user_annotation'::staging.kineto_category
     AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
@@ -292,7 +297,7 @@ WHERE category = 'python_function' AND s.name LIKE 'nn.Module: %' AND ph = 'X' A
 INSERT INTO frames
 SELECT {first_id} + s.rowid, {trace_id}, thread_id, s.name, python_id, parent_python_id, module_id, start_ns, duration_ns
 FROM staging.staged s
-JOIN thread_links USING (thread_key)
+JOIN staging.thread_links USING (thread_key)
 LEFT JOIN modules m ON m.trace_id = {trace_id} AND m.python_module_id = s.python_module_id
     AND s.name = 'nn.Module: ' || m.name
 WHERE category = 'python_function' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
@@ -300,7 +305,7 @@ WHERE category = 'python_function' AND ph = 'X' AND start_ns IS NOT NULL AND dur
 -- :name overheads
 INSERT INTO overheads
 SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
-FROM staging.staged s LEFT JOIN thread_links USING (thread_key)
+FROM staging.staged s LEFT JOIN staging.thread_links USING (thread_key)
 WHERE category = 'overhead' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name memory_rows
@@ -311,7 +316,7 @@ INSERT INTO memory_events
 SELECT memory_event_id, {trace_id}, thread_id, start_ns, args."Addr", args."Bytes", args."Device Type",
     CASE WHEN args."Device Id" >= 0 AND args."Device Type" <> 0 THEN args."Device Id" END,
     args."Total Allocated", args."Total Reserved", nullif(operator_id, -1)
-FROM staging.details d JOIN memory_links l ON d.rowid = l.row_id
+FROM staging.details d JOIN links l ON d.rowid = l.row_id
 
 -- :name syncs
 INSERT INTO syncs
@@ -354,7 +359,7 @@ WHERE args."kernel_backend" IS NOT NULL
 INSERT INTO autograd_links
 WITH ends AS (
     SELECT s.id, s.ph, min(o.operator_id) AS operator_id
-    FROM staging.staged s JOIN thread_links t USING (thread_key)
+    FROM staging.staged s JOIN staging.thread_links t USING (thread_key)
     JOIN operators o ON o.trace_id = {trace_id} AND o.thread_id = t.thread_id AND o.start_ns = s.start_ns
         AND o.sequence_number IS NOT NULL
     WHERE category = 'fwdbwd' AND ph IN ('s', 'f') GROUP BY ALL

@@ -170,20 +170,23 @@ def read_kineto(
         _write_trace(session, trace_id, text, census, sidecar)
         described = (events.properties.get(key) for key in ("deviceProperties", "agents"))
         write_devices(session, trace_id, *described)
-        session.add_findings(
-            quality.read_findings(
+        size_bytes = len(mapped)
+    session.add_findings(
+        (
+            *quality.read_findings(
                 trace_id,
                 census,
-                size_bytes=len(mapped),
+                size_bytes=size_bytes,
                 lost_bytes=events.lost_bytes,
                 damage=local.damage,
                 repairs=repairs,
-            )
+            ),
+            *quality.trace_findings(session, trace_id, is_truncated=events.lost_bytes > 0),
+            *recorded_findings(events.properties, trace_id),
+            *sidecar_findings,
+            *(graph_findings(session, trace_id, captures) if graphs.are_asked_for else ()),
         )
-    session.add_findings(quality.trace_findings(session, trace_id))
-    session.add_findings(recorded_findings(events.properties, trace_id))
-    session.add_findings(sidecar_findings)
-    session.add_findings(graph_findings(session, trace_id, captures))
+    )
     return sidecar
 
 

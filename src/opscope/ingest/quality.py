@@ -202,10 +202,22 @@ _REPAIRS = {
 }
 
 
-def trace_findings(session: Session, trace_id: int) -> Iterator[Finding]:
+def trace_findings(session: Session, trace_id: int, *, is_truncated: bool = False) -> Iterator[Finding]:
     """What the filled tables of one trace say about its completeness."""
-    yield from _absences(session, trace_id)
-    yield from _unattributed(session, trace_id)
+    recorder = session.scalar("SELECT format FROM traces WHERE trace_id = ?", [trace_id])
+    activities = session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id])
+    if not activities:
+        yield Finding(
+            "trace.no_device_activity",
+            Severity.WARNING,
+            "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
+            None if is_truncated else _RECORD_DEVICE[recorder == "nsys"],
+            trace_id,
+        )
+    yield from _absences(session, trace_id, has_activities=activities > 0)
+    if not activities:
+        return
+    yield from _unattributed(session, trace_id, _NSYS_SUGGESTIONS if recorder == "nsys" else _SUGGESTIONS)
     overlaps = session.scalar(
         """SELECT count(*) FROM (
             SELECT start_ns < max(start_ns + duration_ns) OVER (
@@ -233,37 +245,21 @@ _RECORD_DEVICE = {
 }
 
 
-def _is_nsys(session: Session, trace_id: int) -> bool:
-    return bool(session.scalar("SELECT format = 'nsys' FROM traces WHERE trace_id = ?", [trace_id]))
+def _absences(session: Session, trace_id: int, *, has_activities: bool) -> Iterator[Finding]:
+    def has(table: str, column: str = "trace_id") -> bool:
+        query = f"SELECT count({column}) FROM {table} WHERE trace_id = ?"
+        return bool(session.scalar(query, [trace_id]))
 
-
-def _absences(session: Session, trace_id: int) -> Iterator[Finding]:
-    counts = session.records(
-        """SELECT (SELECT count(*) FROM device_activities WHERE trace_id = $1) AS activities,
-            (SELECT count(*) FROM runtime_calls WHERE trace_id = $1) AS calls,
-            (SELECT count(*) FROM operators WHERE trace_id = $1) AS operators,
-            (SELECT count(*) FROM operators WHERE trace_id = $1 AND input_shapes IS NOT NULL) AS shapes,
-            (SELECT count(*) FROM steps WHERE trace_id = $1) AS steps,
-            (SELECT count(*) FROM devices WHERE trace_id = $1 AND name IS NOT NULL) AS described,
-            (SELECT count(*) FROM findings WHERE trace_id = $1 AND code = 'trace.truncated') AS cut_off""",
-        [trace_id],
-    )[0]
-    if not counts["activities"]:
-        yield Finding(
-            "trace.no_device_activity",
-            Severity.WARNING,
-            "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
-            None if counts["cut_off"] else _RECORD_DEVICE[_is_nsys(session, trace_id)],
-            trace_id,
-        )
+    # One after the other: the engine takes longer to plan them as parts of one query.
+    has_operators = has("operators")
     absent = [
         text
         for text, is_absent in (
-            ("operators", not counts["operators"]),
-            ("runtime calls", bool(counts["activities"]) and not counts["calls"]),
-            ("input shapes (record_shapes)", bool(counts["operators"]) and not counts["shapes"]),
-            ("profiler steps", not counts["steps"]),
-            ("device properties", bool(counts["activities"]) and not counts["described"]),
+            ("operators", not has_operators),
+            ("runtime calls", has_activities and not has("runtime_calls")),
+            ("input shapes (record_shapes)", has_operators and not has("operators", "input_shapes")),
+            ("profiler steps", not has("steps")),
+            ("device properties", has_activities and not has("devices", "name")),
         )
         if is_absent
     ]
@@ -343,7 +339,9 @@ def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool
 
 def rank_findings(session: Session) -> Iterator[Finding]:
     """What the ranks of several traces leave unclear; one trace needs no rank."""
-    traces, ranked, ranks = session.query("SELECT count(*), count(rank), count(DISTINCT rank) FROM traces")[0]
+    named = [rank for (rank,) in session.query("SELECT rank FROM traces")]
+    present = {rank for rank in named if rank is not None}
+    traces, ranked, ranks = len(named), len(named) - named.count(None), len(present)
     if traces > 1 and ranked < traces:
         yield Finding(
             "traces.without_rank",
@@ -360,14 +358,13 @@ def rank_findings(session: Session) -> Iterator[Finding]:
             evidence={"trace_count": ranked, "rank_count": ranks},
         )
     if traces > 1 and ranks == ranked == traces:
-        yield from _missing_ranks(session)
+        yield from _missing_ranks(session, present)
         yield from _step_counts(session)
 
 
-def _missing_ranks(session: Session) -> Iterator[Finding]:
+def _missing_ranks(session: Session, present: set[int]) -> Iterator[Finding]:
     """Ranks of the job of which there is no trace."""
     world = session.scalar("SELECT max(world_size) FROM traces")
-    present = {rank for (rank,) in session.query("SELECT rank FROM traces")}
     missing = [rank for rank in range(world or 0) if rank not in present]
     if missing:
         named = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
@@ -414,18 +411,19 @@ _NSYS_SUGGESTIONS = {
 }
 
 
-def _unattributed(session: Session, trace_id: int) -> Iterator[Finding]:
+def _unattributed(
+    session: Session, trace_id: int, suggestions: Mapping[Attribution, str | None]
+) -> Iterator[Finding]:
     rows = session.query(
-        """SELECT attribution, count(*), sum(duration_ns)::BIGINT, sum(sum(duration_ns)) OVER ()
-        FROM device_activities WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL
-        ORDER BY attribution""",
+        """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
+        WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
         [trace_id],
     )
-    suggestions = _NSYS_SUGGESTIONS if _is_nsys(session, trace_id) else _SUGGESTIONS
-    for name, count, duration_ns, total_ns in rows:
+    total_ns = sum(duration_ns for *_, duration_ns in rows)
+    for name, count, duration_ns in rows:
         attribution = Attribution(name)
         if attribution in suggestions and total_ns:
-            fraction = duration_ns / int(total_ns)
+            fraction = duration_ns / total_ns
             yield Finding(
                 f"attribution.{name}",
                 Severity.WARNING if fraction >= 0.01 else Severity.INFO,

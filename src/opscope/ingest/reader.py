@@ -105,9 +105,11 @@ def load(
                     with engine_errors(trace.name, memory_limit):
                         sidecars |= read_file(session, trace, demangle, known)
                     on_done(count)
-        _require_one_job(session, sidecars, merge=merge)
+        if not merge and len({trace.name for trace in traces}) > 1:
+            _require_one_job(session, sidecars)
         keep_sidecars(session, sidecars)
         session.add_findings(quality.rank_findings(session))
+        session.plan_for(session.scalar("SELECT sum(size_bytes) FROM traces"))
         session.make_room()
     except BaseException:
         session.close()
@@ -136,10 +138,9 @@ def _worker_count(files: int, workers: int | None) -> int:
     return len(os.sched_getaffinity(0)) if files > _FEW_FILES else 1
 
 
-def _require_one_job(session: Session, sidecars: dict[int, Sidecar], *, merge: bool) -> None:
-    is_one = merge or session.scalar("SELECT count(DISTINCT source) FROM traces") == 1
+def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
     workloads = {trace_id: sidecar.workload for trace_id, sidecar in sidecars.items()}
-    reason = None if is_one else quality.unrelated(session, workloads)
+    reason = quality.unrelated(session, workloads)
     if reason is not None:
         raise InputError(
             f"these are not recordings of one job: {reason}",

@@ -42,6 +42,8 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
 
     Facts are about kernel names, which several ranks share: what they agree on is kept once.
     """
+    if not sidecars:
+        return
     for trace_id, sidecar in sidecars.items():
         session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))

@@ -172,6 +172,7 @@ def staged_events(
         duckdb.Error: The text is not valid JSON.
     """
     with staging_area(session):
+        session.plan_for(events.end - events.start)
         yield _stage(session, path, text, events, is_rewritten)
 
 
@@ -211,8 +212,9 @@ def create_details(session: Session) -> None:
 def _stage(
     session: Session, path: Path, text: mmap.mmap, events: EventArray, is_rewritten: bool
 ) -> quality.Census:
-    threads = int(session.scalar("SELECT current_setting('threads')"))
-    count = max(1, min(threads, (events.end - events.start) // _SMALLEST_WINDOW_BYTES))
+    count = max(1, (events.end - events.start) // _SMALLEST_WINDOW_BYTES)
+    if count > 1:
+        count = min(count, int(session.scalar("SELECT current_setting('threads')")))
     windows = Windows(path, split_windows(text, events.start, events.end, count))
     whole = Windows(path, [(events.start, events.end)])
     # A cut may have hit text that only looks like an event boundary, or a time be none (NaN): then in one

@@ -39,6 +39,8 @@ _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
 # Of a DuckDB file of today's defaults: three headers of 4 KiB, then blocks.
 _HEADERS_BYTES, _BLOCK_BYTES = 3 << 12, 1 << 18
+# Of so little text (some hundred events), queries take longer to optimize than to run.
+_FEW_BYTES = 64 << 10
 # DuckDB's limit counts neither the interpreter nor arrays, file windows and results. On a trace of 1 GB: with
 # this share the whole process stays under two thirds of the user's limit.
 _ENGINE_SHARE = 0.3
@@ -89,18 +91,17 @@ class Session:
         self.connection = self._connect(memory_limit, threads, is_temporary_file)
         interrupts.add(self)
         tables = "; ".join(declared.create_statement() for declared in schema.TABLES)
-        self.connection.execute(f"BEGIN; {tables}; COMMIT")
-        self.connection.execute(
-            "INSERT INTO metadata VALUES ('schema_version', ?), ('opscope_version', ?)",
-            [str(schema.SCHEMA_VERSION), __version__],
-        )
+        versions = f"('schema_version', '{schema.SCHEMA_VERSION}'), ('opscope_version', '{__version__}')"
+        self.connection.execute(f"BEGIN; {tables}; INSERT INTO metadata VALUES {versions}; COMMIT")
 
     def _connect(
         self, memory_limit: str | None, threads: int | None, is_temporary_file: bool
     ) -> duckdb.DuckDBPyConnection:
         self.is_file_backed = is_temporary_file or self.path is not None
-        config: dict[str, Any] = {}
-        config["allocator_flush_threshold"] = _NEVER_FLUSH
+        # Row order is carried by ids, so both cores may write at once.
+        config: dict[str, Any] = {
+            "allocator_flush_threshold": _NEVER_FLUSH, "preserve_insertion_order": False,
+        }  # fmt: skip
         if memory_limit is not None:
             config["memory_limit"] = f"{int(_ENGINE_SHARE * parse_bytes(memory_limit))}B"
         if threads is not None:
@@ -110,16 +111,18 @@ class Session:
         if is_temporary_file and self.path is None:
             database = str(self.temporary_directory / "session.duckdb")
         try:
-            connection = duckdb.connect(database, config=config)
+            return duckdb.connect(database, config=config)
         except duckdb.Error as error:
             raise InputError(
                 f"the session cannot be created ({_first_line(error)})",
                 source=self.path,
                 hint="Check the path, the memory limit and the number of threads",
             ) from error
-        # Row order is carried by ids, so both cores may write at once.
-        connection.execute("SET preserve_insertion_order = false")
-        return connection
+
+    def plan_for(self, size_bytes: int) -> None:
+        """From now on, run queries as they are written if the text of all traces is this small."""
+        kind = "disable" if size_bytes < _FEW_BYTES else "enable"
+        self.connection.execute(f"PRAGMA {kind}_optimizer")
 
     def make_room(self) -> None:
         """Let the engine keep less memory from now on, where it was limited: all has been written."""

@@ -24,6 +24,7 @@ from functools import lru_cache
 from itertools import chain as chained
 from itertools import pairwise, takewhile
 from pathlib import Path
+from statistics import fmean, median
 
 import numpy as np
 from msgspec.structs import replace
@@ -445,7 +446,7 @@ class Trial:
         by_round = {name: self._logarithms(side) for name, side in self._sides.items() if side.times_ns}
         by_round |= {side.label: self._logarithms(side) for side in self._sets.values() if side.times_ns}
         pairs = by_round.pop(_AGAIN, [])
-        others = [[one - float(np.mean(ratios)) for one in ratios] for ratios in by_round.values() if ratios]
+        others = [[one - fmean(ratios) for one in ratios] for ratios in by_round.values() if ratios]
         usual = _USUAL_SCATTER if len(pairs) > 1 else _SCATTER_OF_ONE_PAIR
         freedom = _USUAL_ROUNDS + len(pairs) + sum(len(ratios) - 1 for ratios in others)
         squares = _USUAL_ROUNDS * usual**2 + sum(one**2 for one in chained(pairs, *others)) / 2
@@ -458,7 +459,7 @@ class Trial:
         if side is self._sides[BASELINE]:
             return []
         return [
-            math.log(np.median(side.times_ns[one]) / np.median(base[one]))
+            math.log(median(side.times_ns[one]) / median(base[one]))
             for one in base.keys() & side.times_ns.keys()
         ]
 

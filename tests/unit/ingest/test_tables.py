@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+import opscope
+from opscope.model import schema
 from opscope.model.session import Session
+from opscope.report.summary_json import analysis_document
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
@@ -426,12 +429,11 @@ def test_device_properties_that_describe_no_device_are_passed_over(load: Load, p
     assert session.query("SELECT device, name, activity_count FROM devices") == [(0, None, 1)]
 
 
-@pytest.mark.parametrize("value", ["abc", [1], {"a": 1}, True, 2**40, 2**70, 1e300])
-def test_device_facts_of_another_type_are_unknown(load: Load, value: Any) -> None:
-    session = load(
-        TraceBuilder(deviceProperties=[{"id": 0, "name": "X", "numSms": value}]).operator("a", 1, 2)
-    )
-    assert session.query("SELECT name, sm_count FROM devices") == [("X", None)]
+def test_device_facts_of_another_type_are_unknown(load: Load) -> None:
+    values = ["abc", [1], {"a": 1}, True, 2**40, 2**70, 1e300]
+    described = [{"id": number, "name": "X", "numSms": value} for number, value in enumerate(values)]
+    session = load(TraceBuilder(deviceProperties=described).operator("a", 1, 2))
+    assert session.query("SELECT name, sm_count FROM devices") == [("X", None)] * len(values)
 
 
 MI300X = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4, "numSms": 304,
@@ -576,3 +578,21 @@ def test_several_ranks_share_a_session(load: Load, make_trace: Callable[..., Any
         (2, 8_000),
     ]
     assert all(check.holds for check in session.check())
+
+
+def test_a_small_trace_is_the_same_optimized_or_not(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = TraceBuilder(deviceProperties=[PROPERTIES])
+    for step, start in enumerate((0, 1_000, 2_000)):
+        trace.step(step, start, 900).operator("aten::mm", start + 5, 50).launch(start + 9)
+        trace.kernel("gemm", start + 100, 200 + step).frame("train.py(3): step", start + 1, 800)
+        trace.operator("aten::add", start + 400, 50).launch(start + 410).kernel("add", start + 450, 30)
+
+    def everything() -> tuple[dict[str, Any], dict[str, list[Any]]]:
+        session = load(trace)
+        said = analysis_document(opscope.summarize(session))
+        tables = {one.name: session.query(f'SELECT * FROM "{one.name}"') for one in schema.TABLES}
+        return said, {name: sorted(rows, key=repr) for name, rows in tables.items()}
+
+    as_written = everything()
+    monkeypatch.setattr("opscope.model.session._FEW_BYTES", 0)
+    assert everything() == as_written

@@ -308,13 +308,13 @@ class TestReplacingRows:
             session.replace_rows("kernel_provenance", [])
             assert session.query(self.QUERY) == []
 
-    @pytest.mark.parametrize("table", schema.TABLES, ids=lambda table: table.name)
-    def test_every_type_of_column_is_written(self, table: schema.Table) -> None:
-        row = {column.name: SAMPLES.get(column.type, 1) for column in table.columns}
+    def test_every_type_of_column_is_written(self) -> None:
         with Session() as session:
-            session.replace_rows(table.name, [row])
-            (stored,) = session.query(f'SELECT * FROM "{table.name}"')
-        assert None not in stored
+            for table in schema.TABLES:
+                row = {column.name: SAMPLES.get(column.type, 1) for column in table.columns}
+                session.replace_rows(table.name, [row])
+                (stored,) = session.query(f'SELECT * FROM "{table.name}"')
+                assert None not in stored, table.name
 
     def test_an_undeclared_table_is_refused(self) -> None:
         with Session() as session, pytest.raises(KeyError):
