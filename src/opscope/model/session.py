@@ -39,8 +39,8 @@ _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
 # Of a DuckDB file of today's defaults: three headers of 4 KiB, then blocks.
 _HEADERS_BYTES, _BLOCK_BYTES = 3 << 12, 1 << 18
-# Of so little text (some hundred events), queries take longer to optimize than to run.
-_FEW_BYTES = 64 << 10
+# Of so little text (a hundred events), queries take longer to optimize than to run.
+_FEW_BYTES = 16 << 10
 # DuckDB's limit counts neither the interpreter nor arrays, file windows and results. On a trace of 1 GB: with
 # this share the whole process stays under two thirds of the user's limit.
 _ENGINE_SHARE = 0.3
