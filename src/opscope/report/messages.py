@@ -24,6 +24,8 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z']*")
 _WHOLE_WORD = re.compile(r"(?<![\w'\0])[A-Za-z][A-Za-z']*(?![\w'\0])")
 _LEAST_WEIGHT = 6  # letters of `{} of {}`, which is in many sentences, and more
 # Words of prose, as against names.
+# `Tesla V100-SXM2-16GB`, `AMD Instinct MI300X`
+_MODEL = re.compile(r"(?:[A-Z]\w* )+[A-Z]+\d[\w-]*")
 _PROSE = re.compile(r"(?:[A-Z]?[a-z]+(?:['’-][a-z]+)*|[a-z]+(?:-[A-Z]?[a-z]+)*)")
 _UNITS = frozenset(("ns", "µs", "us", "ms", "s", "min", "h", "kB", "kFLOP", "cycle"))
 _FUNCTION_WORDS = frozenset((
@@ -256,7 +258,7 @@ def is_neutral(text: str) -> bool:
         if len(text) == 1 and text.isupper():
             return True  # an argument: `A` is no article alone
         return tokens[0].lower() not in _FUNCTION_WORDS and not tokens[0].endswith("'s")
-    if text.count(", ") > _MOST_CLAUSES and _is_list(text):
+    if _MODEL.fullmatch(text) or (text.count(", ") > _MOST_CLAUSES and _is_list(text)):
         return True
     return not any(_PROSE.fullmatch(token) and token not in _UNITS for token in tokens)
 
