@@ -19,14 +19,16 @@ from gpu_programs import (
     Program,
     Remedy,
     Size,
+    changed_program,
     fed_from_host,
+    graphed_program,
     inference,
     next_token_of,
     of_language,
     of_vision,
     training,
 )
-from gpu_setup import Step, captured
+from gpu_setup import Step
 
 __all__ = ["held_out_programs"]
 
@@ -35,15 +37,7 @@ def held_out_programs(size: Size) -> dict[str, Program]:
     """Every program by name."""
     import torch
 
-    def changed(code: str, build: Any, before: dict[str, Any], after: dict[str, Any]) -> Program:
-        """A program of `build` as it is and as advice has it."""
-        remedy = Remedy(f"advice.{code}", lambda: build(size, **after))
-        return Program(lambda: build(size, **before), (remedy,))
-
-    def graph(build: Any, **capturable: Any) -> Program:
-        remedies = (Remedy("advice.launch_bound", lambda: captured(build(size, **capturable))),)
-        return Program(lambda: build(size), remedies if size.is_cuda else ())
-
+    changed, graph = partial(changed_program, size), partial(graphed_program, size)
     fused, one_by_one = {"fused": size.is_cuda}, {"foreach": False}
     return {
         "seresnet train": of_vision("seresnet50", size, batch=64, train=True),

@@ -53,6 +53,20 @@ class Size:
         return large if self.is_cuda else small
 
 
+def changed_program(
+    size: Size, code: str, build: Callable[..., Step], before: dict[str, Any], after: dict[str, Any]
+) -> Program:
+    """A program of `build` as it is and as advice has it."""
+    remedy = Remedy(f"advice.{code}", lambda: build(size, **after))
+    return Program(lambda: build(size, **before), (remedy,))
+
+
+def graphed_program(size: Size, build: Callable[..., Step], **capturable: Any) -> Program:
+    """A program of `build` as it is, and captured in a CUDA graph where there is a GPU."""
+    remedies = (Remedy("advice.launch_bound", lambda: captured(build(size, **capturable))),)
+    return Program(lambda: build(size), remedies if size.is_cuda else ())
+
+
 def training(
     model: Any, batch: Any, target: Any, size: Size, *, optimizer: dict[str, Any] | None = None,
     autocast: bool = False, sgd: bool = False, item: bool = False, zeros: bool = False,

@@ -48,7 +48,7 @@ from opscope.trials.observation import Observation, Observer
 from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
 from opscope.workloads.spec import WorkloadOptions, resolve
 
-__all__ = ["LEAST_STEPS", "QUIET_FILE", "ForkedRun", "TrialRequest", "TrialRun"]
+__all__ = ["LEAST_STEPS", "QUIET_FILE", "ForkedRun", "TrialRequest", "TrialRun", "remove_folder"]
 
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
@@ -361,7 +361,7 @@ def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
             os.killpg(0, number)
         # The parent of a fork is another one than made the folder, and may have been killed alone.
         if scratch is not None and _has_ended(process_of(scratch)):
-            _remove_folder(scratch)
+            remove_folder(scratch)
         if leads:
             os.killpg(0, signal.SIGKILL)
         os._exit(128 + number)
@@ -387,7 +387,7 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def _remove_folder(folder: str) -> None:
+def remove_folder(folder: str | Path) -> None:
     """Remove a folder that processes which are just ending may still write into."""
     deadline = time.monotonic() + _REMOVE_S
     while Path(folder).exists() and time.monotonic() < deadline:
@@ -517,7 +517,7 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
             # The parent ends this process, or has died and its end is not told yet.
             while os.getppid() == parent:
                 time.sleep(_PAUSE_S)
-            _remove_folder(scratch)
+            remove_folder(scratch)
             return 0
     return main([run.request], server)
 

@@ -30,7 +30,7 @@ import msgspec
 
 from opscope.model.files import scratch_prefix
 from opscope.toolchain.programs import signal_name
-from opscope.trials.child import QUIET_FILE, ForkedRun, TrialRequest, TrialRun
+from opscope.trials.child import QUIET_FILE, ForkedRun, TrialRequest, TrialRun, remove_folder
 
 __all__ = ["ProgramRuns"]
 
@@ -65,7 +65,7 @@ class ProgramRuns:
             yield
         finally:
             self.start_anew()
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            remove_folder(self.scratch)
 
     def fork_from(self, modules: Sequence[str], seed: int, limit_s: float) -> None:
         """From now on, fork runs from a process that imports these modules, if it does so in time."""
