@@ -29,6 +29,7 @@ class ImageKind(Enum):
     """Layers that gain differently from another order or type."""
 
     DENSE = "dense"
+    POINTWISE = "pointwise"
     STEM = "stem"
     GROUPED = "grouped"
     DEPTHWISE = "depthwise"
@@ -45,7 +46,8 @@ class ImageKind(Enum):
 
 
 _CONVOLUTIONS = (
-    ImageKind.DENSE, ImageKind.STEM, ImageKind.GROUPED, ImageKind.DEPTHWISE, ImageKind.WIDE_DEPTHWISE,
+    ImageKind.DENSE, ImageKind.POINTWISE, ImageKind.STEM, ImageKind.GROUPED, ImageKind.DEPTHWISE,
+    ImageKind.WIDE_DEPTHWISE,
 )  # fmt: skip
 _OTHERS = {
     "group_norm": ImageKind.GROUP_NORM,
@@ -61,7 +63,10 @@ class ImageCall(msgspec.Struct, frozen=True):
     Attributes:
         is_backward: Whether it is the gradient.
         is_training: A norm that takes its statistics from the batch; None if that is unknown.
+        is_padded: A convolution whose groups cuDNN fills up, which turns its tensors in either order.
         turning_ns: Of its device time, what kernels take that only turn tensors between channel orders.
+        direct_ns: Of its device time, what kernels for groups take that use no tensor cores; none are made
+            for channels last.
         image: What it works on: of gradients, the image or the image's gradient.
     """
 
@@ -69,7 +74,9 @@ class ImageCall(msgspec.Struct, frozen=True):
     call: CallEfficiency
     is_backward: bool
     is_training: bool | None
+    is_padded: bool
     turning_ns: int
+    direct_ns: int
     image: TensorArgument
 
     @property
@@ -81,6 +88,11 @@ class ImageCall(msgspec.Struct, frozen=True):
     def computing_ns(self) -> int:
         """The same without what only turns tensors."""
         return self.device_ns - self.turning_ns
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return 2 if self.image.type_name in ("c10::Half", "c10::BFloat16") else 4
 
     @property
     def is_channels_first(self) -> bool:
@@ -105,10 +117,12 @@ def image_calls(run: ProfiledRun) -> Iterator[ImageCall]:
 # Of the shared numbers, by layer, what it takes in 16 bits of its time in TF32, and in TF32 of that without.
 _HALF_SHARES = {
     ImageKind.DENSE: ("half_convolution_forward", "half_convolution_backward"),
+    ImageKind.POINTWISE: ("half_convolution_forward", "half_convolution_backward"),
     ImageKind.GROUPED: ("half_grouped_forward", "half_grouped_backward"),
 }
 _TF32_SHARES = {
     ImageKind.DENSE: "tf32_convolution",
+    ImageKind.POINTWISE: "tf32_convolution",
     ImageKind.STEM: "tf32_stem",
     ImageKind.GROUPED: "tf32_grouped",
 }
@@ -134,14 +148,20 @@ def _described(row: Mapping[str, Any], call: CallEfficiency) -> ImageCall | None
         concrete=row["concrete"],
     )
     image = arguments.tensor("input", "self", "grad_output", "grad_out")
-    kind = next((kind for name, kind in _OTHERS.items() if name in row["name"]), None)
-    if kind is None:
-        shapes = convolution_shapes(arguments)
-        kind = None if shapes is None else _convolution(shapes)
+    kind, is_padded = next((kind for name, kind in _OTHERS.items() if name in row["name"]), None), False
+    shapes = convolution_shapes(arguments) if kind is None else None
+    if shapes is not None:
+        kind = _convolution(shapes)
+        is_padded = kind is ImageKind.GROUPED and not _is_power_of_two(shapes.data[1] // shapes.groups)
     if image is None or len(image.shape) != 4 or kind is None:
         return None
     is_training = _is_training(arguments) if kind is ImageKind.BATCH_NORM else None
-    return ImageCall(kind, call, "backward" in row["name"], is_training, row["turning_ns"], image)
+    is_backward, times_ns = "backward" in row["name"], (row["turning_ns"], row["direct_ns"])
+    return ImageCall(kind, call, is_backward, is_training, is_padded, *times_ns, image)
+
+
+def _is_power_of_two(count: int) -> bool:
+    return count & (count - 1) == 0
 
 
 def _is_training(arguments: CallArguments) -> bool | None:
@@ -151,7 +171,9 @@ def _is_training(arguments: CallArguments) -> bool | None:
 
 def _convolution(shapes: ConvolutionShapes) -> ImageKind:
     if shapes.groups == 1:
-        return ImageKind.STEM if shapes.data[1] <= _FEW_CHANNELS else ImageKind.DENSE
+        if shapes.data[1] <= _FEW_CHANNELS:
+            return ImageKind.STEM
+        return ImageKind.POINTWISE if max(shapes.weight[2:]) == 1 else ImageKind.DENSE
     if shapes.groups < shapes.data[1]:
         return ImageKind.GROUPED
     is_wide = max(shapes.weight[2:]) > _WIDE_WINDOW

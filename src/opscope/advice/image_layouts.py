@@ -1,17 +1,17 @@
 """Advice on the order of channels: tensors turned between orders, and kernels that another order has better.
 
 Convolutions on tensor cores work in channels-last order. On images with channels first they are turned before
-and after, or run in kernels without tensor cores; grouped and depthwise convolutions and the statistics of
-batch norms have other kernels in either order. Group norms have none for channels last: they make their input
-contiguous, so that it is turned twice more.
+and after, or run in kernels without tensor cores; 1×1 and depthwise convolutions and batch norms have other
+kernels in either order. Group norms have none for channels last: they make their input contiguous, so that it
+is turned twice more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from opscope.advice.image_calls import ImageCall, ImageKind, image_calls
-from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, calls_taking, finds, listed
+from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.step_model import GraphChange
@@ -19,10 +19,11 @@ from opscope.analysis.step_model import GraphChange
 # Of the rule's numbers, by layer: forward and backward.
 _SHARES = {
     ImageKind.DENSE: ("dense_forward", "dense_backward"),
+    ImageKind.POINTWISE: ("pointwise_forward", "pointwise_backward"),
     ImageKind.STEM: ("dense_forward", "dense_backward"),
     ImageKind.GROUPED: ("grouped_forward", "grouped_backward"),
     ImageKind.DEPTHWISE: ("depthwise_forward", "depthwise_backward"),
-    ImageKind.WIDE_DEPTHWISE: ("depthwise_forward", "wide_depthwise_backward"),
+    ImageKind.WIDE_DEPTHWISE: ("wide_depthwise_forward", "wide_depthwise_backward"),
     ImageKind.UPSAMPLE: ("upsample_forward", "upsample_backward"),
     ImageKind.POOL: ("pool_forward", "pool_backward"),
 }
@@ -32,17 +33,20 @@ _HALF_SHARES = {
 }
 # Passes over an image: statistics read it once, the result reads and writes it; gradients read two, twice.
 _BATCH_NORM_PASSES = {False: 3, True: 5}
-_EVALUATION_PASSES = 2
-# Kernels of batch norms take as long for elements of 16 bits as for those of 32.
-_BATCH_NORM_BYTES = 4
+_BATCH_NORM_SHARES = {False: "batch_norm_forward", True: "batch_norm_backward"}
+_EVALUATION_PASSES, _EVALUATION_SHARE = 2, "batch_norm_evaluation"
 
 
 @finds
 def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Kernels that only turn channel orders, and those that are better in the other order."""
     kernels = [k for k in run.summary.kernels if k.facts is not None and k.facts.family == "layout_transform"]
-    turning_ns = sum(kernel.total_ns for kernel in kernels)
     calls = [one for one in image_calls(run) if one.is_channels_first]
+    # Kernels turn the images of other layouts, dimensions or paddings all the same.
+    ends = {one.call.call_id for one in calls if not one.is_padded}
+    stay = [row for row in run.records("image_calls") if row["strides"] and row["call_id"] not in ends]
+    turning_ns = sum(kernel.total_ns for kernel in kernels) - sum(row["turning_ns"] for row in stay)
+    count = sum(kernel.calls for kernel in kernels) - sum(row["turning_count"] for row in stay)
     after_ns = {one.call.call_id: _channels_last_ns(run, rule, one) for one in calls}
     computing_ns, then_ns = sum(one.computing_ns for one in calls), sum(after_ns.values())
     if run.is_minor(max(turning_ns, turning_ns + computing_ns - then_ns), rule):
@@ -50,8 +54,8 @@ def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     names = [kernel.name for kernel in kernels]
     turning = [one.name for one in run.summary.operators if any(k.name in names for k in one.kernels)]
     nothing_slower_ns = {one.call.call_id: min(after_ns[one.call.call_id], one.computing_ns) for one in calls}
-    count = sum(kernel.calls for kernel in kernels)
     layers = [one for one in calls if one.kind.is_convolution or one.kind is ImageKind.BATCH_NORM]
+    turned = [row["call_id"] for row in stay]
     yield Advice(
         _message(run, turning_ns, count, turning, layers),
         run.evidence(
@@ -60,30 +64,29 @@ def layout_conversion(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             operators=list(dict.fromkeys([*turning, *(one.call.operator for one in layers)])),
             kernels=names[:5],
         ),
-        _effect(calls, after_ns, names),
+        _effect(calls, after_ns, names, turned),
         "kernels that only convert layouts go away; the rest of these layers "
         f"takes {run.time(computing_ns)} and would take {run.time(then_ns)}, as measured for such layers "
         "in both layouts",
-        best=_effect(calls, nothing_slower_ns, names),
+        best=_effect(calls, nothing_slower_ns, names, turned),
     )
 
 
-def _effect(calls: Sequence[ImageCall], after_ns: Mapping[int, float], turning: Sequence[str]) -> Effect:
-    """Kernels that turn tensors go, and what else calls do takes other times, by call id."""
-    # A call's factor is that of its kernels that do more than turn.
-    scale = calls_taking(
-        [one.call for one in calls],
-        {
-            one.call.call_id: after_ns[one.call.call_id] * one.device_ns / one.computing_ns
-            for one in calls
-            if one.computing_ns
-        },
-    )
+def _effect(
+    calls: Sequence[ImageCall], after_ns: Mapping[int, float], turning: Sequence[str], turned: Collection[int]
+) -> Effect:
+    """Kernels that turn tensors go, but for those of some calls; what else calls do takes other times."""
+    factors = {}
+    for one in calls:
+        stays_ns = one.turning_ns if one.is_padded else 0
+        if one.computing_ns:
+            before_ns = one.computing_ns + stays_ns
+            factors[one.call.call_id] = (after_ns[one.call.call_id] + stays_ns) / before_ns
 
     def effect(change: GraphChange) -> object:
-        if calls:
-            scale(change)
-        return change.drop_kernels(turning)
+        if factors:
+            change.scale_calls(factors)
+        return change.drop_launches(turning, but_of=turned)
 
     return effect
 
@@ -105,38 +108,26 @@ def _message(
 def _channels_last_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:
     """Device time in channels-last order, without what turns tensors today."""
     if one.kind is ImageKind.GROUP_NORM:
-        turned_bytes = 2 * one.image.element_count * _item_bytes(one)
+        turned_bytes = 2 * one.image.element_count * one.item_bytes
         turned_ns = (run.rates.memory_ns(turned_bytes) or 0.0) / rule.threshold("turning_rate")
         return one.computing_ns + rule.threshold("group_norm_turns") * one.call.calls * turned_ns
     if one.kind is ImageKind.BATCH_NORM:
         return _batch_norm_ns(run, rule, one)
     if one.kind.is_convolution and one.call.roofline.tensor_cores is TensorCoreUse.ELIGIBLE:
         return one.computing_ns * rule.threshold("without_tensor_cores")
-    if one.kind in (ImageKind.DENSE, ImageKind.STEM) and not one.turning_ns and not one.is_backward:
-        return float(one.computing_ns)
-    is_half = _item_bytes(one) == 2
-    shares = (_HALF_SHARES.get(one.kind) if is_half else None) or _SHARES[one.kind]
-    return one.computing_ns * rule.threshold(shares[one.is_backward])
+    shares = (_HALF_SHARES.get(one.kind) if one.item_bytes == 2 else None) or _SHARES[one.kind]
+    share = rule.threshold(shares[one.is_backward])
+    return (one.computing_ns - one.direct_ns) * share + one.direct_ns * rule.threshold("direct")
 
 
 def _batch_norm_ns(run: ProfiledRun, rule: Rule, one: ImageCall) -> float:
-    """The time of its bytes, where kernels for channels first, which give each channel a block, need more.
-
-    Without statistics of the batch that is small images; with them, few channels, which leave multiprocessors
-    idle.
-    """
+    """The time of its bytes: kernels for channels first, which give each channel a block, may need more."""
     is_evaluation = one.is_training is False and not one.is_backward
     passes = _EVALUATION_PASSES if is_evaluation else _BATCH_NORM_PASSES[one.is_backward]
-    moved_ns = run.rates.memory_ns(passes * one.image.element_count * _BATCH_NORM_BYTES)
-    if moved_ns is None or run.sm_count is None:
+    # With statistics, elements of 16 bits take nearly as long as those of 32.
+    item_bytes = one.item_bytes if is_evaluation else (4 + one.item_bytes) / 2
+    moved_ns = run.rates.memory_ns(passes * one.image.element_count * item_bytes)
+    if moved_ns is None:
         return one.computing_ns
-    if is_evaluation:
-        return one.call.calls * moved_ns * rule.threshold("batch_norm_evaluation")
-    has_few_channels = one.image.shape[1] < run.sm_count
-    if not has_few_channels:
-        return one.computing_ns
-    return min(one.computing_ns, one.call.calls * moved_ns * rule.threshold("batch_norm_training"))
-
-
-def _item_bytes(one: ImageCall) -> int:
-    return 2 if one.image.type_name in ("c10::Half", "c10::BFloat16") else 4
+    share = _EVALUATION_SHARE if is_evaluation else _BATCH_NORM_SHARES[one.is_backward]
+    return one.call.calls * moved_ns * rule.threshold(share)

@@ -282,6 +282,14 @@ class GraphChange:
         self.duration_scale[self.model.is_named(names)] = 0.0
         return self
 
+    def drop_launches(self, names: Iterable[str], *, but_of: Collection[int] = ()) -> GraphChange:
+        """Activities by name that are no longer launched, but for those of some distinct calls, by id."""
+        mine = self.model.is_named(names) & ~np.isin(self.model.call_of_node, list(but_of))
+        self.duration_scale[mine] = 0.0
+        launches = self.model.call_id_of_activity
+        # Replays of a graph launch others too.
+        return self.drop_calls(np.setdiff1d(launches[mine], launches[~mine]).tolist())
+
     def drop_host_of(self, operator_ids: Sequence[int]) -> GraphChange:
         """The host's time in operators."""
         return self.drop_host(self.model.extents(operator_ids))

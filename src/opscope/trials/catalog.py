@@ -264,12 +264,18 @@ def _backend(name: str, hooks: Hooks) -> None:
     hooks.around.append(context)
 
 
+_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+_OWN_GRADIENTS = "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers"
+
+
 def _compiled(hooks: Hooks, **options: Any) -> None:
     def prepare(model: Any) -> Any:
         hooks.applied.add("model")
         return hooks.torch.compile(model, **options)
 
     hooks.prepare.append(prepare)
+    if options.get("mode") in _WITH_GRAPHS:
+        _take_over_gradients(hooks)
 
 
 def _graphed(hooks: Hooks) -> None:
@@ -296,8 +302,7 @@ def _graphed(hooks: Hooks) -> None:
         return call
 
     hooks.prepare.append(prepare)
-    # A graph returns its own gradient buffers: where they stay, the next replay is added to itself.
-    hooks.wrap_arguments(torch.optim.Optimizer, "zero_grad", _to_none)
+    _take_over_gradients(hooks)
 
 
 def _are_plain(values: tuple[Any, ...], torch: Any) -> bool:
@@ -375,6 +380,11 @@ def _optimizer(option: str, hooks: Hooks) -> None:
 
     for name in _FUSED:
         hooks.on_making(f"torch.optim:{name}", change)
+
+
+def _take_over_gradients(hooks: Hooks) -> None:
+    """A graph's gradients are its own buffers: kept, they are overwritten by the next replay, or added to."""
+    hooks.wrap_arguments(hooks.torch.optim.Optimizer, "zero_grad", _to_none)
 
 
 def _drop_gradients(hooks: Hooks) -> None:
@@ -522,13 +532,13 @@ CATALOG = (
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
-        Needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
+        Needs(_ON_CUDA, _EAGER), f'model = torch.compile(model, mode="reduce-overhead")\n{_OWN_GRADIENTS}',
         ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
-        Needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
+        Needs(_EAGER), f'model = torch.compile(model, mode="max-autotune")\n{_OWN_GRADIENTS}',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
         on_request=True,
     ),
@@ -536,7 +546,7 @@ CATALOG = (
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         Needs(_ON_CUDA, _EAGER),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
-        "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers",
+        f"{_OWN_GRADIENTS}",
         ("launch_bound",), _REORDERED, "capture", redraws=True,
     ),
     TriedChange(

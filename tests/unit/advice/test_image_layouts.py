@@ -135,7 +135,7 @@ def test_statistics_of_few_channels_leave_the_device_idle(load: Load) -> None:
 
 QUIET = {
     "channels last": layers(("aten::_conv_depthwise2d", depthwise(last=True), 2000)),
-    "many channels": layers(("aten::cudnn_batch_norm", batch_norm(256, is_training=True), 1800)),
+    "batch norm of many channels": layers(("aten::cudnn_batch_norm", batch_norm(256, is_training=True), 740)),
     "evaluation": layers(("aten::cudnn_batch_norm", batch_norm(64, is_training=False), 100)),
     "group norms turn": layers(
         ("aten::cudnn_convolution", convolution(64, 1), 300),
