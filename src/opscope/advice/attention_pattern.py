@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
-from opscope.advice.kernel_times import AttentionWork
+from opscope.advice.kernel_times import AttentionMask, AttentionWork
 from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.attention import AttentionSizes
 from opscope.operators.products import MatrixProduct, matrix_product
@@ -26,6 +27,7 @@ _MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where", "aten::_ma
 _ADDING = ("aten::add", "aten::add_")
 _OPERAND_COPIES = 3  # of query, key and value
 _RESULT_COPIES = 1
+_MASK_DIMENSIONS = 3  # heads, queries, keys; batches before them
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Leaf:
     def elements(self) -> tuple[int, ...]:
         """Elements of each of its tensors."""
         return tuple(tensor.element_count for tensor in self._call.tensors)
+
+    @property
+    def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each of its tensors."""
+        return tuple(tensor.shape for tensor in self._call.tensors)
 
     @property
     def type_name(self) -> str | None:
@@ -102,9 +109,17 @@ def composed_attention(rows: Iterable[Mapping[str, Any]]) -> tuple[ComposedAtten
     for row in rows:
         contexts[row["context"]].append(row)
     found = [one for context in contexts.values() if (one := _composed(context)) is not None]
+    # A mask shows in the scores alone; their gradient is of the same sizes.
+    masks = {_scores_of(one): one.work.mask for one in found if not one.work.is_backward}
+    found = [replace(one, work=replace(one.work, mask=masks.get(_scores_of(one)))) for one in found]
     return tuple(
         sorted(found, key=lambda one: (-one.device_ns, one.work.sizes.all_heads, one.work.sizes.queries))
     )
+
+
+def _scores_of(one: ComposedAttention) -> tuple[int, ...]:
+    sizes = one.work.sizes
+    return sizes.batch, *sorted((sizes.queries, sizes.keys))
 
 
 def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
@@ -124,10 +139,12 @@ def _composed(rows: Sequence[Mapping[str, Any]]) -> ComposedAttention | None:
     operands = {count for product in outermost if product is not None for count in product.elements}
     start = before - _copies(leaves, before, -1, operands, _OPERAND_COPIES)
     end = after + _copies(leaves, after, 1, operands, _RESULT_COPIES)
-    has_mask = any(_is_mask(leaf, scores) for leaf in _between(leaves, before, 0))
+    masks = (_mask(leaf, scores) for leaf in _between(leaves, before, 0))
     return ComposedAttention(
         AttentionWork(
-            AttentionSizes(first.batch, 1, first.m, first.n, first.k, first.k), is_backward, has_mask
+            AttentionSizes(first.batch, 1, first.m, first.n, first.k, first.k),
+            is_backward,
+            next((one for one in masks if one is not None), None),
         ),
         type_name=leaves[before].type_name,
         calls=anchor.calls,
@@ -191,7 +208,13 @@ def _is_copy(leaf: Leaf) -> bool:
     return leaf.name in _COPIES or (leaf.name.startswith("triton_") and "_clone" in leaf.name)
 
 
-def _is_mask(leaf: Leaf, scores: int) -> bool:
-    if leaf.name in _MASKING:
-        return True
-    return leaf.name in _ADDING and len(leaf.elements) > 1 and scores in leaf.elements
+def _mask(leaf: Leaf, scores: int) -> AttentionMask | None:
+    """What a leaf masks scores with; None if it does not."""
+    is_adding = leaf.name in _ADDING and len(leaf.elements) > 1 and scores in leaf.elements
+    if leaf.name not in _MASKING and not is_adding:
+        return None
+    shape = min(leaf.tensor_shapes, key=prod, default=())
+    heads, queries, _ = (1, 1, 1, *shape)[-_MASK_DIMENSIONS:]
+    if heads > 1:
+        return AttentionMask.BIAS
+    return AttentionMask.SQUARE if queries > 1 or not shape else AttentionMask.KEYS

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from opscope.advice.attention_pattern import ComposedAttention
-from opscope.advice.kernel_times import AttentionWork, attention_ns, attention_type
-from opscope.advice.profiled_run import Advice, ProfiledRun, calls_taking, finds, listed, time_of
+from opscope.advice.kernel_times import AttentionMask, AttentionWork, attention_ns, attention_type
+from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, calls_taking, finds, listed, time_of
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.step_model import GraphChange
@@ -55,22 +56,20 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
         return
     host_ns = sum(one.host_ns - one.calls * run.book.number("attention_host_ns") for one in found)
     is_grouped = any(_has_no_kernel(one) for one in found)
-    effect, best, basis = (
-        None,
-        None,
-        f"not estimated: {_FOR_GROUPS if is_grouped else 'the rate for these types is unknown'}",
-    )
+    effect, worst = None, None
+    basis = f"not estimated: {_FOR_GROUPS if is_grouped else 'the rate for these types is unknown'}"
     times_ns = [_fused_ns(run, one) for one in found]
     known_ns = [one_ns for one_ns in times_ns if one_ns is not None]
     if len(known_ns) == len(times_ns):
         after_ns = sum(known_ns)
         call_host_ns = run.book.number("attention_host_ns")
-        effect = _one_kernel(list(zip(found, known_ns, strict=True)), call_host_ns)
-        if any(map(_may_be_causal, found)):
-            least_ns = [
-                ns / 2 if _may_be_causal(one) else ns for one, ns in zip(found, known_ns, strict=True)
-            ]
-            best = _one_kernel(list(zip(found, least_ns, strict=True)), call_host_ns)
+
+        def taking(each_ns: Sequence[float]) -> Effect:
+            return _one_kernel(list(zip(found, each_ns, strict=True)), call_host_ns)
+
+        effect = taking(known_ns)
+        worst_ns = [_worst_ns(run, *each) for each in zip(found, known_ns, strict=True)]
+        worst = taking(worst_ns) if worst_ns != known_ns else None
         basis = (
             f"these operators take {run.time(total_ns)} on the device, one attention kernel in their place "
             f"would take {run.time(after_ns)}; the host needs {run.time(host_ns * run.unrecorded_share)} less"
@@ -84,17 +83,12 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
             operators=names,
             sizes=list(dict.fromkeys(str(one.work) for one in found)),
             directions=sorted({"backward" if one.work.is_backward else "forward" for one in found}),
-            has_mask=any(one.work.has_mask for one in found),
+            has_mask=any(one.work.mask is not None for one in found),
         ),
         effect,
         basis,
-        best=best,
+        worst=worst,
     )
-
-
-def _may_be_causal(one: ComposedAttention) -> bool:
-    """Whether its mask may leave out what comes later, which one kernel then need not compute: half of it."""
-    return one.work.has_mask and one.work.sizes.queries == one.work.sizes.keys
 
 
 def _one_kernel(
@@ -115,11 +109,23 @@ def _one_kernel(
 
 
 def _fused_ns(run: ProfiledRun, one: ComposedAttention) -> float | None:
+    """Its time in one kernel; where its mask may stand for `is_causal`, with that: half of the scores."""
     data_type = attention_type(one.type_name)
     if data_type is None or _has_no_kernel(one):
         return None
-    each_ns = attention_ns(one.work, data_type, run.rates)
-    return None if each_ns is None else one.calls * each_ns
+    is_causal = one.work.mask is AttentionMask.SQUARE and one.work.sizes.queries == one.work.sizes.keys
+    work = replace(one.work, mask=None) if is_causal else one.work
+    each_ns = attention_ns(work, data_type, run.rates)
+    return None if each_ns is None else one.calls * each_ns / (2 if is_causal else 1)
+
+
+def _worst_ns(run: ProfiledRun, one: ComposedAttention, fused_ns: float) -> float:
+    """Its time if a mask is given after all, or needs a gradient, which in 16 bits has a slower kernel."""
+    data_type = attention_type(one.type_name)
+    if one.work.mask is AttentionMask.BIAS and data_type in _HALF:
+        return fused_ns / run.book.number("learned_mask_share")
+    each_ns = None if data_type is None else attention_ns(one.work, data_type, run.rates)
+    return fused_ns if each_ns is None else one.calls * each_ns
 
 
 def _has_no_kernel(one: ComposedAttention) -> bool:

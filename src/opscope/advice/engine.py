@@ -178,6 +178,9 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
         if advice.best is not None:
             high_ns = job.gain(job.changed(advice.best), error).high_ns
             gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
+        if advice.worst is not None:
+            low_ns = job.gain(job.changed(advice.worst), error).low_ns
+            gain = msgspec.structs.replace(gain, low_ns=min(gain.low_ns, low_ns))
     if gain is not None and gain.ns >= least_ns:
         return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(job), change=change)
     deferred_ns = run.book.number("deferred_fraction") * job.device_ns

@@ -9,6 +9,7 @@ length of its sequences.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from math import ceil
 
 from opscope.advice.rules import RuleBook, rule_book
@@ -19,6 +20,7 @@ from opscope.operators.products import MatrixProduct
 
 __all__ = [
     "ITEM_BYTES",
+    "AttentionMask",
     "AttentionWork",
     "Rates",
     "attention_ns",
@@ -38,8 +40,11 @@ _TILES = (
 _SPLITS = (1, 2, 4, 8, 16, 32)
 _SUM_BYTES = 4  # of a partial sum
 _ATTENTION_TYPES = {"float": DataType.FP32, "c10::Half": DataType.FP16, "c10::BFloat16": DataType.BF16}
-# Tensors of the operands' sizes, read or written: query, key, value and out; backward also their gradients.
-_ATTENTION_TENSORS = {False: 4, True: 8}
+# Tensors of the operands' sizes, read or written: query, key, value and out; backward also their gradients,
+# sums of them in float32 and what helpers read again.
+_ATTENTION_TENSORS = {False: 4, True: 14}
+_ATTENTION_PRODUCTS = {False: 2, True: 5}
+_ATTENTION_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,14 @@ def _adding_ns(product: MatrixProduct, splits: int, rates: Rates) -> float:
     return 0.0 if splits == 1 else rates.memory_ns(size_bytes) or 0.0
 
 
+class AttentionMask(Enum):
+    """What is added to scores, or filled into them, before the softmax, by its shape."""
+
+    SQUARE = "square"  # one for all heads: what comes later is left out, most often
+    KEYS = "keys"  # the same for all queries: padding
+    BIAS = "bias"  # of each head its own: positions, often learned
+
+
 @dataclass(frozen=True)
 class AttentionWork:
     """One attention call.
@@ -139,21 +152,16 @@ class AttentionWork:
     Attributes:
         sizes: Of its products.
         is_backward: Whether it is the gradient.
-        has_mask: Whether something was added to the scores, or filled into them, before the softmax.
+        mask: None for none.
     """
 
     sizes: AttentionSizes
     is_backward: bool = False
-    has_mask: bool = False
+    mask: AttentionMask | None = None
 
     def __str__(self) -> str:
         """`96 heads of 128×128 scores and 64 elements`."""
         return str(self.sizes)
-
-    @property
-    def flop_count(self) -> int:
-        """A multiplication and an addition are 2; softmax is left out."""
-        return self.sizes.backward_flops if self.is_backward else self.sizes.forward_flops
 
 
 def attention_type(type_name: str | None) -> DataType | None:
@@ -162,22 +170,29 @@ def attention_type(type_name: str | None) -> DataType | None:
 
 
 def attention_ns(work: AttentionWork, data_type: DataType, rates: Rates) -> float | None:
-    """Time of one fused kernel; None where the device's rates are unknown.
+    """Time of the one kernel that scaled_dot_product_attention chooses; None where the rates are unknown.
 
-    16-bit types without a mask run as flash attention, else in the memory-efficient kernel.
+    Kernels work on blocks of 64 queries, keys and elements. A score costs as much as some more elements.
     """
     peak = rates.flop_per_s(data_type)
     if peak is None:
         return None
-    sizes = work.sizes
-    mean_length = (sizes.queries + sizes.keys) / 2
-    kind = "float32_attention" if data_type is DataType.FP32 else "flash"
+    sizes, is_float32 = work.sizes, data_type is DataType.FP32
+    kind = "float32_attention" if is_float32 else "flash"
     kind += "_backward" if work.is_backward else "_forward"
     share = rates.number(f"{kind}_share")
-    share *= mean_length / (mean_length + rates.number(f"{kind}_half_length"))
-    if work.has_mask and data_type is not DataType.FP32:
-        share *= rates.number("masked_attention_share")
-    compute_ns = work.flop_count / (peak * share) * 1e9
-    elements = _ATTENTION_TENSORS[work.is_backward] * sizes.all_heads * mean_length * sizes.head_size
-    memory_ns = rates.memory_ns(elements * ITEM_BYTES[data_type])
-    return rates.number("product_fill_ns") + max(compute_ns, memory_ns or 0.0)
+    if work.mask is not None:
+        share *= rates.number("masked_float32_attention_share" if is_float32 else "masked_attention_share")
+    scores = sizes.all_heads * _in_blocks(sizes.queries) * _in_blocks(sizes.keys)
+    elements = max(_ATTENTION_BLOCK, sizes.head_size) + rates.number(f"{kind}_score")
+    flop_count = 2 * _ATTENTION_PRODUCTS[work.is_backward] * scores * elements
+    compute_ns = flop_count / (peak * share) * 1e9
+    size_bytes = sizes.all_heads * (sizes.queries + sizes.keys) / 2 * sizes.head_size * ITEM_BYTES[data_type]
+    memory_ns = rates.memory_ns(_ATTENTION_TENSORS[work.is_backward] * size_bytes) or 0.0
+    # The helpers of gradients, which memory bounds, run after one another.
+    shared_ns = min(compute_ns, memory_ns) / (1 if work.is_backward else 2)
+    return rates.number("product_fill_ns") + max(compute_ns, memory_ns) + shared_ns
+
+
+def _in_blocks(length: int) -> int:
+    return ceil(length / _ATTENTION_BLOCK) * _ATTENTION_BLOCK

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from opscope.advice.image_calls import image_calls, type_share
+from opscope.advice.image_calls import ImageKind, image_calls, type_share
 from opscope.advice.kernel_times import ITEM_BYTES, padded, product_ns
 from opscope.advice.profiled_run import (
     Advice,
@@ -22,6 +23,7 @@ from opscope.analysis.efficiency import Bound, CallEfficiency, TensorCoreUse
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import has_tensor_cores_for
 from opscope.hardware.devices import DataType
+from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct
 from opscope.provenance.categories import category_of
 from opscope.units import format_fraction
@@ -248,17 +250,23 @@ def _with_casts(
     run: ProfiledRun, calls: Sequence[CallEfficiency], after_ns: Mapping[int, float]
 ) -> tuple[Effect, Effect | None, str]:
     """Autocast casts the operands of each product; what works on the results alone has half the bytes."""
-    launches = sum(2 * _cast_share(call) * call.calls for call in calls)
+    keeps_half = _keeps_half(run)
+    casts = {call.call_id: _cast_operands(call, keeps_half=keeps_half) for call in calls}
+    launches = sum(casts[call.call_id].count * call.calls for call in calls)
     cast_ns = {
-        call.call_id: call.calls
-        * _cast_share(call)
-        * (run.rates.memory_ns((call.cost.read_bytes or 0) * 1.5) or 0.0)
+        call.call_id: call.calls * (run.rates.memory_ns(1.5 * casts[call.call_id].size_bytes) or 0.0)
         for call in calls
     }
     host_ns = launches * run.launch_host_ns
-    followers = [call for call in run.calls if _follows_operands(call.operator) and _is_halved(call)]
+    followers = [
+        call
+        for call in run.calls
+        if _is_halved(call) and _follows_operands(call.operator, keeps_half=keeps_half)
+    ]
     others_ns = {call.call_id: _halved_ns(run, call) for call in followers}
     saved_ns = time_of(followers) - sum(others_ns.values())
+    if keeps_half:
+        others_ns |= _batch_norms_ns(run)
 
     def effect_of(products_ns: Mapping[int, float]) -> Effect:
         then_ns = {
@@ -284,9 +292,49 @@ def _with_casts(
     )
 
 
-def _cast_share(call: CallEfficiency) -> float:
-    """Of a call's operands, those that autocast has to cast: batched products take what products made."""
-    return _BATCHED_CAST_SHARE if call.operator in _BATCHED else 1.0
+class _Operands(NamedTuple):
+    """Of one call, those that autocast has to cast.
+
+    Attributes:
+        size_bytes: In float32.
+    """
+
+    count: float
+    size_bytes: float
+
+
+def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> _Operands:
+    """Batched products take what products made; where all results stay in 16 bits, only weights are cast."""
+    share = _BATCHED_CAST_SHARE if call.operator in _BATCHED else 1.0
+    if keeps_half:
+        recorded = parse_arguments(
+            call.operator, overload=call.overload, shapes=call.shapes, types=call.types
+        )
+        weight = recorded.tensor("weight")
+        if weight is not None:
+            return _Operands(1.0, 4.0 * weight.element_count)
+    return _Operands(2 * share, share * (call.cost.read_bytes or 0))
+
+
+def _keeps_half(run: ProfiledRun) -> bool:
+    """Whether all norms are batch norms, which autocast leaves in the type of their operands.
+
+    Layer and group norms compute in float32, whatever they are given, and so does what meets their results.
+    """
+    norms = {call.operator for call in run.calls if category_of(call.operator) == "normalization"}
+    return bool(norms) and all("batch_norm" in operator for operator in norms)
+
+
+def _batch_norms_ns(run: ProfiledRun) -> dict[int, float]:
+    """What batch norms take of operands of 16 bits, by call id."""
+    found = {}
+    for one in image_calls(run):
+        if one.kind is ImageKind.BATCH_NORM:
+            has_few = run.sm_count is not None and one.image.shape[1] < run.sm_count
+            number = "half_batch_norm_of_few" if has_few else "half_batch_norm"
+            share = run.book.number(number if one.is_channels_first else "half_batch_norm_last")
+            found[one.call.call_id] = one.device_ns * share
+    return found
 
 
 def _best_ns(calls: Sequence[CallEfficiency]) -> dict[int, float]:
@@ -298,16 +346,17 @@ def _best_ns(calls: Sequence[CallEfficiency]) -> dict[int, float]:
     }
 
 
-def _follows_operands(operator: str) -> bool:
-    """Whether autocast leaves an operator in the type of its operands.
+def _follows_operands(operator: str, *, keeps_half: bool) -> bool:
+    """Whether autocast leaves an operator in the type of its operands, and those are in 16 bits.
 
     Source: aten/src/ATen/autocast_mode.h, PyTorch 2.11, AT_FORALL_FP32 and the lists beside it.
     """
     category = category_of(operator)
     if category == "activation":
         return "softmax" not in operator
-    # Sums, products and copies often meet a float32 operand (a residual after a layer norm), which decides.
-    return category == "random"
+    # Elsewhere sums and products often meet a float32 operand (a residual after a layer norm), which decides.
+    in_half = keeps_half and (category in ("elementwise", "reduction") or operator == "aten::cat")
+    return category == "random" or in_half
 
 
 def _is_halved(call: CallEfficiency) -> bool:

@@ -61,6 +61,7 @@ class Advice(msgspec.Struct, frozen=True):
         evidence: What it rests on; keys carry their unit.
         effect: What the change does to the recorded steps; None where that cannot be told.
         best: The same at best, where kernels may be chosen that nothing is known of.
+        worst: The same at worst.
         basis: How its effect, or the gain, was estimated.
         gain: What a step gets shorter, where that does not follow from an effect.
         error: As the rule's `gain_error`.
@@ -71,6 +72,7 @@ class Advice(msgspec.Struct, frozen=True):
     effect: Effect | None = None
     basis: str | None = None
     best: Effect | None = None
+    worst: Effect | None = None
     suggestion: str | None = None
     change: str | None = None
     trace_id: int | None = None
