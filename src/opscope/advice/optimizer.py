@@ -59,7 +59,8 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Gradients that are filled instead of dropped."""
     fills, additions = (_phase(run, one) for one in ("zero_grad", "accumulation"))
     rows = [*fills, *additions]
-    if not fills or run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches"):
+    is_few = run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches")
+    if not fills or (is_few and run.is_minor(_sum(rows, "device_ns"), rule)):
         return
     added = ""
     if additions:

@@ -66,10 +66,12 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """float32 products where 16 bits would serve; without a backward pass also what memory bounds."""
+    """float32 products where 16 bits would serve, and what memory bounds where that would be in 16 bits too."""
     calls = _products(run, _FULL)
     half = next((one for one in _HALF if _takes(run, one)), None)
-    halved = [] if run.has_backward else [call for call in run.calls if _is_halved(call)]
+    halved = [call for call in run.calls if _is_halved(call)]
+    if run.has_backward:
+        halved = _followers(run, keeps_half=True) if _keeps_half(run) else []
     total_ns = time_of(calls)
     if half is None or run.is_minor(total_ns + time_of(halved), rule):
         return
@@ -89,6 +91,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         saved = f"memory-bound kernels move half the bytes, which saves {run.time(saved_ns)}"
         basis = f"{basis}; {saved}" if calls else saved
     subject, reason = _subject(calls), "tensor cores are several times as fast"
+    error = _ERROR_OF_CONVOLUTIONS if _are_images(run, calls) else None
     if run.is_minor(total_ns, rule):
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
@@ -99,7 +102,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         basis,
         best=best,
         change=(rule.change or "").replace("bfloat16", _NAMES[half]),
-        error=_ERROR_OF_CONVOLUTIONS if _are_images(run, calls) else None,
+        error=error,
     )
 
 
@@ -258,11 +261,7 @@ def _with_casts(
         for call in calls
     }
     host_ns = launches * run.launch_host_ns
-    followers = [
-        call
-        for call in run.calls
-        if _is_halved(call) and _follows_operands(call.operator, keeps_half=keeps_half)
-    ]
+    followers = _followers(run, keeps_half=keeps_half)
     others_ns = {call.call_id: _halved_ns(run, call) for call in followers}
     saved_ns = time_of(followers) - sum(others_ns.values())
     if keeps_half:
@@ -344,6 +343,15 @@ def _best_ns(calls: Sequence[CallEfficiency]) -> dict[int, float]:
         for call in calls
         if call.roofline.attainable_ns and (call.roofline.fraction or 1.0) < _FAR_FROM_LIMIT
     }
+
+
+def _followers(run: ProfiledRun, *, keeps_half: bool) -> list[CallEfficiency]:
+    """What works on the results of products alone."""
+    return [
+        call
+        for call in run.calls
+        if _is_halved(call) and _follows_operands(call.operator, keeps_half=keeps_half)
+    ]
 
 
 def _follows_operands(operator: str, *, keeps_half: bool) -> bool:

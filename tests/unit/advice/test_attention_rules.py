@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from opscope.advice.attention_pattern import composed_attention
-from opscope.advice.kernel_times import AttentionWork, Rates, attention_ns, attention_type
+from opscope.advice.kernel_times import AttentionMask, AttentionWork, Rates, attention_ns, attention_type
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.queries import sql
@@ -56,12 +56,12 @@ def found_in(session: Session) -> list[tuple[Any, ...]]:
 
 def _numbers(work: AttentionWork) -> tuple[Any, ...]:
     sizes = work.sizes
-    return sizes.all_heads, sizes.queries, sizes.keys, sizes.head_size, work.is_backward, work.has_mask
+    return sizes.all_heads, sizes.queries, sizes.keys, sizes.head_size, work.is_backward, work.mask
 
 
 def test_forward_is_found_with_its_copies(load: Callable[..., Session]) -> None:
     session = load(run([LINEAR, *FORWARD, LINEAR], times=1))
-    assert found_in(session) == [(96, 128, 128, 64, False, False, 8)]
+    assert found_in(session) == [(96, 128, 128, 64, False, None, 8)]
 
 
 @pytest.mark.parametrize(("type_name", "is_estimated"), [("float", False), (HALF, True)])
@@ -75,16 +75,33 @@ def test_heads_that_share_keys_have_no_kernel_in_float32(
     assert ("heads share keys and values" in (finding.gain_basis or "")) is not is_estimated
 
 
-def test_masks_and_dropout_belong_to_it(load: Callable[..., Session]) -> None:
-    operators = [LINEAR, SCORES, SCALE, MASK, SOFTMAX, DROPOUT, VALUES, LINEAR]
-    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, True, 6)]
+@pytest.mark.parametrize(
+    ("mask", "kind"),
+    [
+        ([8, 1, 1, 128], AttentionMask.KEYS),
+        ([8, 1, 128, 128], AttentionMask.SQUARE),
+        ([128, 128], AttentionMask.SQUARE),
+        ([1, 12, 128, 128], AttentionMask.BIAS),
+    ],
+    ids=str,
+)
+def test_masks_and_dropout_belong_to_it(
+    load: Callable[..., Session], mask: list[int], kind: AttentionMask
+) -> None:
+    adding: Operator = ("aten::add", [[8, 12, 128, 128], mask, []], 3)
+    operators = [LINEAR, SCORES, SCALE, adding, SOFTMAX, DROPOUT, VALUES, LINEAR]
+    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, kind, 6)]
 
 
 def test_backward_is_found_by_two_products_on_each_side(load: Callable[..., Session]) -> None:
     grad: Operator = ("aten::_softmax_backward_data", [[8, 12, 128, 128], [8, 12, 128, 128], [], []], 5)
     to_keys: Operator = ("aten::bmm", [[96, 64, 128], [96, 128, 128]], 9)
     operators = [LINEAR, COPY_OUT, VALUES, SCORES, DROPOUT, grad, SCALE, to_keys, VALUES, COPY_OUT, LINEAR]
-    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, True, False, 9)]
+    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, True, None, 9)]
+    # The mask is seen forward alone, and holds for the gradient.
+    forward = [LINEAR, SCORES, SCALE, MASK, SOFTMAX, VALUES, LINEAR]
+    kinds = [one[5] for one in found_in(load(run([*forward, *operators], times=1)))]
+    assert kinds == [AttentionMask.KEYS] * 2
 
 
 @pytest.mark.parametrize(
@@ -193,7 +210,7 @@ def test_a_mask_makes_attention_slower() -> None:
     rates = Rates(limits(), 132)
     plain = attention_ns(AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64)), DataType.BF16, rates)
     masked = attention_ns(
-        AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64), has_mask=True), DataType.BF16, rates
+        AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64), mask=AttentionMask.BIAS), DataType.BF16, rates
     )
     assert plain is not None
     assert masked is not None
