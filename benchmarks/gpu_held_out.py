@@ -270,7 +270,7 @@ def pooled(size: Size, *, fused: bool) -> Step:
 
 
 def filters(size: Size, **options: Any) -> Step:
-    """A bank of small filters, each of its own layers, over one signal; trained one tensor at a time, or not."""
+    """A bank of small filters, each of its own layers, over one signal; trained tensor by tensor, or not."""
     import torch
     from torch import nn
 
@@ -345,7 +345,7 @@ def classes(size: Size, *, count: int) -> Step:
     from torch import nn
 
     width = size.of(1536, 16)
-    model = nn.Sequential(
-        nn.Linear(width, width), nn.GELU(), nn.Linear(width, count), nn.Softmax(-1)
-    ).to(size.device)
+    model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, count), nn.Softmax(-1)).to(
+        size.device
+    )
     return inference(model.half(), torch.randn(size.of(8192, 4), width, device=size.device).half())

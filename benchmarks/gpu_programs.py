@@ -12,7 +12,17 @@ from gpu_setup import Step, as_it_is, captured, tf32
 
 # timm models of products, of a fixed size
 _OF_PATCHES = ("vit", "deit", "swin", "mixer_s", "beit", "resmlp", "xcit", "pit_", "cait")
-_MASKED = ("bert", "roberta", "electra", "distilbert", "albert", "data2vec-text", "modernbert", "xlm-roberta", "esm")
+_MASKED = (
+    "bert",
+    "roberta",
+    "electra",
+    "distilbert",
+    "albert",
+    "data2vec-text",
+    "modernbert",
+    "xlm-roberta",
+    "esm",
+)
 Settings = Callable[[], contextlib.AbstractContextManager[None]]
 
 

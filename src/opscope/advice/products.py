@@ -66,12 +66,14 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 @finds
 def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
-    """float32 products where 16 bits would serve, and what memory bounds where that would be in 16 bits too."""
+    """float32 products where 16 bits would serve, and what memory bounds that would be in 16 bits too."""
     calls = _products(run, _FULL)
     half = next((one for one in _HALF if _takes(run, one)), None)
-    halved = [call for call in run.calls if _is_halved(call)]
-    if run.has_backward:
-        halved = _followers(run, keeps_half=True) if _keeps_half(run) else []
+    halved: list[CallEfficiency] = []
+    if not run.has_backward:
+        halved = [call for call in run.calls if _is_halved(call)]
+    elif _keeps_half(run):
+        halved = _followers(run, keeps_half=True)
     total_ns = time_of(calls)
     if half is None or run.is_minor(total_ns + time_of(halved), rule):
         return
@@ -255,7 +257,7 @@ def _with_casts(
     """Autocast casts the operands of each product; what works on the results alone has half the bytes."""
     keeps_half = _keeps_half(run)
     casts = {call.call_id: _cast_operands(call, keeps_half=keeps_half) for call in calls}
-    launches = sum(casts[call.call_id].count * call.calls for call in calls)
+    launches = sum(casts[call.call_id].operands * call.calls for call in calls)
     cast_ns = {
         call.call_id: call.calls * (run.rates.memory_ns(1.5 * casts[call.call_id].size_bytes) or 0.0)
         for call in calls
@@ -291,18 +293,18 @@ def _with_casts(
     )
 
 
-class _Operands(NamedTuple):
-    """Of one call, those that autocast has to cast.
+class _Casts(NamedTuple):
+    """What autocast has to cast for one call.
 
     Attributes:
         size_bytes: In float32.
     """
 
-    count: float
+    operands: float
     size_bytes: float
 
 
-def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> _Operands:
+def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> _Casts:
     """Batched products take what products made; where all results stay in 16 bits, only weights are cast."""
     share = _BATCHED_CAST_SHARE if call.operator in _BATCHED else 1.0
     if keeps_half:
@@ -311,8 +313,8 @@ def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> _Operands:
         )
         weight = recorded.tensor("weight")
         if weight is not None:
-            return _Operands(1.0, 4.0 * weight.element_count)
-    return _Operands(2 * share, share * (call.cost.read_bytes or 0))
+            return _Casts(1.0, 4.0 * weight.element_count)
+    return _Casts(2 * share, share * (call.cost.read_bytes or 0))
 
 
 def _keeps_half(run: ProfiledRun) -> bool:

@@ -265,7 +265,9 @@ def _backend(name: str, hooks: Hooks) -> None:
 
 
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
-_OWN_GRADIENTS = "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers"
+_OWN_GRADIENTS = (
+    "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers"
+)
 
 
 def _compiled(hooks: Hooks, **options: Any) -> None:

@@ -210,7 +210,9 @@ def test_a_mask_makes_attention_slower() -> None:
     rates = Rates(limits(), 132)
     plain = attention_ns(AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64)), DataType.BF16, rates)
     masked = attention_ns(
-        AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64), mask=AttentionMask.BIAS), DataType.BF16, rates
+        AttentionWork(AttentionSizes(128, 1, 2048, 2048, 64, 64), mask=AttentionMask.BIAS),
+        DataType.BF16,
+        rates,
     )
     assert plain is not None
     assert masked is not None
