@@ -42,8 +42,9 @@ _SUM_BYTES = 4  # of a partial sum
 _ATTENTION_TYPES = {"float": DataType.FP32, "c10::Half": DataType.FP16, "c10::BFloat16": DataType.BF16}
 # Tensors of the operands' sizes, read or written: query, key, value and out; backward also their gradients,
 # sums of them in float32 and what helpers read again.
-_ATTENTION_TENSORS = {False: 4, True: 14}
+_ATTENTION_TENSORS = {False: 4, True: 16}
 _ATTENTION_PRODUCTS = {False: 2, True: 5}
+_ATTENTION_KERNELS = {False: 1, True: 3}
 _ATTENTION_BLOCK = 64
 
 
@@ -191,7 +192,8 @@ def attention_ns(work: AttentionWork, data_type: DataType, rates: Rates) -> floa
     memory_ns = rates.memory_ns(_ATTENTION_TENSORS[work.is_backward] * size_bytes) or 0.0
     # The helpers of gradients, which memory bounds, run after one another.
     shared_ns = min(compute_ns, memory_ns) / (1 if work.is_backward else 2)
-    return rates.number("product_fill_ns") + max(compute_ns, memory_ns) + shared_ns
+    fill_ns = rates.number("product_fill_ns") * _ATTENTION_KERNELS[work.is_backward]
+    return fill_ns + max(compute_ns, memory_ns) + shared_ns
 
 
 def _in_blocks(length: int) -> int:

@@ -197,6 +197,8 @@ def test_heads_beyond_flash_are_left_alone(advise_on: Program) -> None:
         (AttentionWork(AttentionSizes(128, 1, 512, 512, 64, 64)), DataType.BF16, 25_376),
         (AttentionWork(AttentionSizes(128, 1, 512, 512, 64, 64), is_backward=True), DataType.BF16, 94_400),
         (AttentionWork(AttentionSizes(12, 1, 16, 16, 64, 64)), DataType.FP16, 4_512),
+        (AttentionWork(AttentionSizes(96, 1, 128, 128, 64, 64), is_backward=True), DataType.BF16, 18_106),
+        (AttentionWork(AttentionSizes(64, 1, 2048, 2048, 128, 128)), DataType.FP32, 3_035_250),
     ],
     ids=str,
 )
