@@ -719,10 +719,11 @@ class StepModel:
     @cached_property
     def call_of_node(self) -> Int64:
         """Distinct call (`call_costs.call_id`) of each activity; -1 of others."""
-        found = columns(self.session, "activity_costs")
-        distinct = np.full(int(found["activity_id"].max(initial=-1)) + 2, -1, dtype=np.int64)
+        found, activities = columns(self.session, "activity_costs"), self._ids["activity"]
+        last = max(int(found["activity_id"].max(initial=-1)), int(activities.max(initial=-1)))
+        distinct = np.full(last + 2, -1, dtype=np.int64)
         distinct[found["activity_id"]] = found["call_id"]
-        return distinct[self._ids["activity"]]
+        return distinct[activities]
 
     @cached_property
     def is_last_wait(self) -> Flags:

@@ -26,6 +26,8 @@ CONVOLVING = (
     "warpsize2x2x1_g1_tensor16x8x8_execute_kernel__5x_cudnn"
 )
 
+POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, 3>"
+
 
 def strides_of(shape: Sequence[int], *, last: bool) -> list[int]:
     _, channels, height, width = shape
@@ -34,18 +36,20 @@ def strides_of(shape: Sequence[int], *, last: bool) -> list[int]:
 
 
 def layers(
-    *calls: tuple[str, dict[str, Any], float], other_us: float = 1000, turning_us: float = 0
-) -> TraceBuilder:
-    """A step of layers one after the other, the first with a kernel that turns, and of other work."""
+    *calls: tuple[str, dict[str, Any], float], other_us: float = 1000, turning_us: float = 0,
+    turning: str = TURNING,
+) -> TraceBuilder:  # fmt: skip
+    """A step of layers one after the other, the first with another kernel before its own, and other work."""
     at_us = 25.0
     whole_us = at_us + turning_us + sum(device_us for *_, device_us in calls) + other_us
     builder = trace().step(1, 0, whole_us + 20)
     for number, (name, arguments, device_us) in enumerate(calls):
         builder.operator(name, 10 + 40 * number, 30, **arguments)
         if turning_us and not number:
-            builder.launch(12).kernel(TURNING, at_us, turning_us)
+            builder.launch(12).kernel(turning, at_us, turning_us)
             at_us += turning_us
-        builder.launch(15 + 40 * number).kernel(CONVOLVING, at_us, device_us)
+        kernel = CONVOLVING if "conv" in name else POINTWISE
+        builder.launch(15 + 40 * number).kernel(kernel, at_us, device_us)
         at_us += device_us
     builder.operator("aten::mm", 400, 20).launch(410).kernel("gemm", at_us, other_us)
     return builder.launch(430, whole_us - 420, name="cudaDeviceSynchronize")
@@ -111,6 +115,15 @@ def test_turning_goes_and_dense_convolutions_stay_about_as_long(load: Load) -> N
     assert "aten::cudnn_convolution" in found.message
 
 
+def test_narrow_groups_run_without_tensor_cores_in_channels_first_order_alone(load: Load) -> None:
+    direct = "void cudnn::cnn::dgrad2d_grouped_direct_kernel<float, int, float, float, false, true, 4, 3>(x)"
+    call = ("aten::cudnn_convolution", convolution(64, 16), 500)
+    found = gain_of(load, layers(call, other_us=100, turning_us=3000, turning=direct))
+    assert found is not None
+    saved_us = 3000 * (1 - RULE.threshold("direct")) + 500 * (1 - RULE.threshold("grouped_forward"))
+    assert found.estimated_gain_ns_per_step == pytest.approx(1000 * saved_us, rel=0.02)
+
+
 def test_depthwise_convolutions_have_better_kernels_without_any_turning(load: Load) -> None:
     found = gain_of(load, layers(("aten::_conv_depthwise2d", depthwise(), 2000)))
     assert found is not None
@@ -137,6 +150,12 @@ QUIET = {
     "channels last": layers(("aten::_conv_depthwise2d", depthwise(last=True), 2000)),
     "batch norm of many channels": layers(("aten::cudnn_batch_norm", batch_norm(256, is_training=True), 740)),
     "evaluation": layers(("aten::cudnn_batch_norm", batch_norm(64, is_training=False), 100)),
+    "images that lie channels last are turned for another reason": layers(
+        ("aten::cudnn_convolution", convolution(64, 1, last=True), 2000), other_us=100, turning_us=800
+    ),
+    "groups that are padded are turned in either order": layers(
+        ("aten::cudnn_convolution", convolution(96, 4), 2000), other_us=100, turning_us=800
+    ),
     "group norms turn": layers(
         ("aten::cudnn_convolution", convolution(64, 1), 300),
         *[("aten::native_group_norm", group_norm(), 200)] * 3,
@@ -165,3 +184,31 @@ def test_in_16_bits_convolutions_gain_what_such_layers_gained(load: Load) -> Non
     assert found.estimated_gain_ns_per_step == pytest.approx(2_000_000 * (1 - share), rel=0.05)
     assert found.gain_interval_ns_per_step is not None
     assert found.gain_interval_ns_per_step[0] == pytest.approx(0, abs=1000)
+
+
+def trained(norm: str, arguments: dict[str, Any]) -> TraceBuilder:
+    """A convolution, a norm and a sum, forward; and the gradient of a threshold."""
+    same = image([64, 64, 112, 112], [64, 64, 112, 112], concrete=("1",))
+    return layers(
+        ("aten::cudnn_convolution", convolution(64, 1), 1200),
+        (norm, arguments, 100),
+        ("aten::add", same, 160),
+        ("aten::threshold_backward", same, 160),
+        other_us=50,
+    )
+
+
+def test_where_all_norms_are_batch_norms_autocast_keeps_16_bits(load: Load) -> None:
+    """The sum has half the bytes too, and of the operands of the convolution its weight alone is cast."""
+    layer_norm = image([64, 64, 112, 112], [112], [112], concrete=("[112]", "1e-05"))
+    gains = [
+        only(assess(load(trained(*norm))).advice or (), "reduced_precision").estimated_gain_ns_per_step or 0
+        for norm in (
+            ("aten::cudnn_batch_norm", batch_norm(64, is_training=True)),
+            ("aten::native_layer_norm", layer_norm),
+        )
+    ]
+    slower_norm_us = 100 * (rule_book().number("half_batch_norm_of_few") - 1)
+    # Casting the input reads 4 and writes 2 bytes of each of its elements.
+    cast_us = 64 * 64 * 56 * 56 * 6 / 4.28e6
+    assert gains[0] - gains[1] == pytest.approx(1000 * (80 - slower_norm_us + cast_us), rel=0.1)

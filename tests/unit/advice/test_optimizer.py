@@ -105,6 +105,12 @@ def test_adding_to_gradients_that_nothing_filled_is_as_it_must_be(advise_on: Pro
     assert "advice.zero_grad_fill" not in {one.code for one in found}
 
 
+def test_few_fills_of_large_tables_count(advise_on: Program) -> None:
+    content = optimizing("aten::zero_", 3, phase="Optimizer.zero_grad#SGD.zero_grad", device_us=90)
+    found = advise_on(content, hosts=[host(2.12 * MS, 1 * MS, launches=61)])
+    told(found, "zero_grad_fill", "3 launches per step", has_gain=True)
+
+
 LEFT_ALONE = {
     "few launches": optimizing("aten::addcdiv_", 20),
     "a fused optimizer": optimizing("aten::_fused_adamw_", 8, device_us=50),

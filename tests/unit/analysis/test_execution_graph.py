@@ -370,6 +370,9 @@ CHANGES: dict[str, tuple[Callable[[], TraceBuilder], Callable[[StepModel], Graph
     "half the time of operators": (
         device_bound, lambda m: m.change().scale_operators(ids_of(m, "aten::mm"), 0.5), 500),
     "kernels gone": (device_bound, lambda m: m.change().drop_kernels(["gemm"]), 810),
+    "kernels gone, and their launches": (launch_bound, lambda m: m.change().drop_launches(["add"]), 50),
+    "kernels gone, but for those of some calls": (
+        launch_bound, lambda m: m.change().drop_launches(["add"], but_of=[-1]), 0),
     "communication without its transfer": (
         communicating, lambda m: m.change().scale_communication({0: 120 * US}), 180),
     "communication without waiting": (
