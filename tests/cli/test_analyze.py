@@ -143,6 +143,20 @@ def test_a_page_with_pictures(opscope, recording: Path, tmp_path: Path) -> None:
     assert "To repeat" in page.read_text("utf-8")
 
 
+def test_as_many_ranges_are_shown_as_operators(opscope, tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number in range(12):
+        at = 100 * number
+        builder.event("user_annotation", f"layer {number:02}", at, 90, 1, {})
+        builder.operator("aten::mm", at + 5, 20).launch(at + 10).kernel("gemm", at + 20, 40 - number)
+    outcome = opscope(
+        "analyze", builder.write(tmp_path / "trace.json"), "--by", "range:layer \\d+", "--top", "10"
+    )
+    assert "layer 09" in outcome.out
+    assert "layer 10" not in outcome.out.partition("By range")[2].partition("more ranges")[0]
+    assert "2 more ranges take 59.0 µs" in outcome.out
+
+
 def test_ranges_by_an_expression(opscope, recording: Path, trace: Path) -> None:
     missed = opscope("analyze", recording, "--by", "range:nothing", "--brief")
     assert missed.code == 0

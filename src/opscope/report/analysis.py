@@ -340,7 +340,7 @@ def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
         sections(
             Section("What to change", advice),
             Section("Overview", (_overview_facts(summary), overview_meaning(summary))),
-            _range_section(summary),
+            _range_section(summary, top),
             Section("Devices", (_device_table(summary), devices_meaning(summary)))
             if len(summary.devices) > 1
             else None,
@@ -378,7 +378,7 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
         sections(
             _advice_section(summary),
             Section("Overview", _overview_blocks(summary, None, None)),
-            _range_section(summary),
+            _range_section(summary, rows),
             Section(
                 "Operators",
                 (ranking_paragraph(summary), operator_table(summary, operators), operators_meaning(summary)),
@@ -417,7 +417,7 @@ def _body(
         ),
         Section("How far from the limit", efficiency_blocks(summary, top)),
         Section("Where the GPU waits", _waiting_blocks(summary)),
-        _range_section(summary),
+        _range_section(summary, top),
         _graph_section(summary),
         Section("Collectives", collective_blocks(summary)),
         *program_sections(summary, top),
@@ -472,11 +472,13 @@ def _category_bars(summary: Summary) -> BarList:
     return BarList(rows, tuple(category.fraction for category in summary.categories))
 
 
-def _range_section(summary: Summary) -> Section | None:
+def _range_section(summary: Summary, top: int | None) -> Section | None:
     """Ranges by annotation: the steps of a serving engine, or what was asked for."""
-    rows = summary.ranges
+    rows = summary.ranges[:top]
+    rest = summary.ranges[len(rows) :]
     if not rows:
         return None
+    total = format_duration(sum(one.device_ns for one in rest))
     is_engine = rows[0].phase is not None
     has_tokens = any(one.tokens for one in rows)
     has_layers = any(one.layers for one in rows)
@@ -498,6 +500,7 @@ def _range_section(summary: Summary) -> Section | None:
                 number("Host time", "host_ns", spare=5),
                 number("Kernels", "kernels", spare=3),
             ),
+            Paragraph(f"{len(rest):,} more ranges take {total}.") if rest else None,
             ranges_meaning(summary),
         ),
     )
