@@ -182,8 +182,9 @@ def test_in_16_bits_convolutions_gain_what_such_layers_gained(load: Load) -> Non
     found = only(advice or (), "reduced_precision")
     share = rule_book().number("half_convolution_forward")
     assert found.estimated_gain_ns_per_step == pytest.approx(2_000_000 * (1 - share), rel=0.05)
-    assert found.gain_interval_ns_per_step is not None
-    assert found.gain_interval_ns_per_step[0] == pytest.approx(0, abs=1000)
+    low, high = found.gain_interval_ns_per_step or (0, 0)
+    assert low == pytest.approx(800_000 * (1 - share), rel=0.05)
+    assert high > 3_200_000 * (1 - share)  # so far from its limit, it may get a better kernel
 
 
 def trained(norm: str, arguments: dict[str, Any]) -> TraceBuilder:
