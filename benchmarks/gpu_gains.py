@@ -86,7 +86,7 @@ def rounds_of(step: Step) -> int:
 def promised(program: Program, result: dict[str, Any], folder: Path) -> None:
     """What advice on a recording says of the step and of its changes, beside what was timed."""
     step = program.build()
-    summary, result["trace"] = advised(step, folder)
+    summary = advised(step, folder)
     result["after_recording_ns"] = steady_ns(step)
     described(result, summary)
     for entry in result["changes"]:
@@ -175,12 +175,12 @@ def again(folder: Path) -> list[dict[str, Any]]:
         for entry in result["changes"]:
             if "gain_ns" in entry:
                 compared(entry, summary)
-        results.append({key: value for key, value in result.items() if key != "trace"})
+        results.append(result)
     return results
 
 
-def advised(step: Step, folder: Path) -> tuple[Any, str]:
-    """The Summary of a recording of some steps with its advice, and the trace's file."""
+def advised(step: Step, folder: Path) -> Any:
+    """The Summary of a recording of some steps with its advice."""
     import opscope
     from opscope.advice import assess
 
@@ -190,8 +190,7 @@ def advised(step: Step, folder: Path) -> tuple[Any, str]:
             step()
             profiler.step()
     with profiler.session as session:
-        summary = assess(session)
-    return summary, summary.traces[0]
+        return assess(session)
 
 
 def steady_ns(step: Step) -> float:

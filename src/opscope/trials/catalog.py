@@ -548,7 +548,7 @@ CATALOG = (
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         Needs(_ON_CUDA, _EAGER),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
-        f"{_OWN_GRADIENTS}",
+        + _OWN_GRADIENTS,
         ("launch_bound",), _REORDERED, "capture", redraws=True,
     ),
     TriedChange(
