@@ -64,15 +64,23 @@ def test_a_signal_to_this_process_reaches_the_program(
 
 def test_the_terminals_interrupt_is_not_sent_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_is_of_terminal", lambda: True)
-    ready = tmp_path / "ready"
+    ready, sent = tmp_path / "ready", tmp_path / "sent"
 
     def send() -> None:
-        wait_for(ready)
-        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            wait_for(ready)
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            sent.touch()
 
     thread = threading.Thread(target=send)
     thread.start()
-    run = python(WAITS.format(str(ready)).replace("20", "0.5"))
+    # The program outlasts the signal however late that is sent: sent after it, it would end pytest instead.
+    run = python(
+        f"import pathlib, time; pathlib.Path({str(ready)!r}).touch()\n"
+        f"while not pathlib.Path({str(sent)!r}).exists(): time.sleep(0.01)\n"
+        "time.sleep(0.2)"
+    )
     thread.join()
     assert run.exit_code == 0
 
@@ -86,9 +94,10 @@ def test_from_another_thread_too() -> None:
 
 
 def wait_for(path: Path) -> None:
-    """Not for ever: a program that ended before has left none."""
+    """Not for ever: a program that ended before has left none, and no signal is sent then."""
     deadline = time.monotonic() + 60
-    while not path.exists() and time.monotonic() < deadline:
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} did not come"
         time.sleep(0.01)
 
 
