@@ -65,8 +65,9 @@ class Examined(Protocol):
 # By trace id of a Session.
 Examine = Callable[[Session], Mapping[int, Examined]]
 
-# Files that are put together by one statement for each table.
-_BATCH = 16
+# Parquet that is put together by one statement for each table: many small rows at a time, for a statement that
+# adds a few thousand takes as long as one that adds ten times as many.
+_BATCH_BYTES = 32 << 20
 # Parts that are read ahead of the one that is next, beside two for each worker.
 _AHEAD = 16
 # Small files are read together, as long as each worker has several turns.
@@ -99,6 +100,7 @@ class Part(msgspec.Struct):
     Attributes:
         files: How many.
         tables: Parquet of each table that has rows, or the file that it is in.
+        size_bytes: Of all that Parquet.
         next_ids: The first id that is free, by table.
         names: Kernel names by id, with the kind of activity.
         sidecars: By trace id in this part.
@@ -108,6 +110,7 @@ class Part(msgspec.Struct):
 
     files: int
     tables: dict[str, bytes | Path]
+    size_bytes: int
     next_ids: dict[str, int]
     names: list[tuple[str, str]]
     sidecars: dict[int, Sidecar]
@@ -159,12 +162,14 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
                 sidecars |= read_file(session, trace, how.demangle, how.captures)
         folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
         tables: dict[str, bytes | Path] = {}
+        size_bytes = 0
         for table in TABLES:
             if table.name in _LEFT_OUT or not session.scalar(f"SELECT count(*) FROM {table.name}"):
                 continue
             path = Path(folder) / f"{table.name}.parquet"
             session.connection.execute(f"COPY {table.name} TO '{path}' (FORMAT parquet, COMPRESSION lz4)")
             tables[table.name] = path.read_bytes() if how.folder is None else path
+            size_bytes += path.stat().st_size
         next_ids = {
             name: int(session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"))
             for name, (table, column) in _IDENTITIES.items()
@@ -172,7 +177,7 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
         names = session.query(f"SELECT kind, name FROM {_NAMES} ORDER BY name_id")
         keep_sidecars(session, sidecars)
         examined = {} if how.examine is None else how.examine(session)
-        return Part(len(traces), tables, next_ids, list(names), sidecars, examined)
+        return Part(len(traces), tables, size_bytes, next_ids, list(names), sidecars, examined)
 
 
 @contextmanager
@@ -352,7 +357,7 @@ def read_parts(
         for _ in range(part.files):
             done += 1
             on_done(done)
-        if sum(one.files for one in batch) >= _BATCH or done == len(traces):
+        if sum(one.size_bytes for one in batch) >= _BATCH_BYTES or done == len(traces):
             sidecars |= merger.add(batch)
             batch = []
     return sidecars
