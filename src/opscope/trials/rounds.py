@@ -229,12 +229,16 @@ class Trial:
 
         Programs that use a GPU are not forked: on an H100, a fork that was to initialize CUDA never ended.
         """
-        facts, limit_s = self._sides[BASELINE].facts, self._import_limit_s
+        is_forked = self._base_facts.facts.device != "cuda"
+        import_first = self._processes.fork_from if is_forked else self._processes.make_ahead
+        import_first(self._base_facts.modules, self.plan.request.seed, self._import_limit_s)
+
+    @property
+    def _base_facts(self) -> TrialRun:
+        """What the first run of the program as it is found."""
+        facts = self._sides[BASELINE].facts
         assert facts is not None
-        import_first = (
-            self._processes.make_ahead if facts.facts.device == "cuda" else self._processes.fork_from
-        )
-        import_first(facts.modules, self.plan.request.seed, limit_s)
+        return facts
 
     @property
     def _import_limit_s(self) -> float:
@@ -280,10 +284,8 @@ class Trial:
 
     def _waiting(self) -> list[_Side]:
         """The changes that apply; those that compile come last, those of which advice says most first."""
-        facts = self._sides[BASELINE].facts
-        assert facts is not None
         for change in self.plan.changes:
-            reason = change.applies(facts.facts)
+            reason = change.applies(self._base_facts.facts)
             if reason is None:
                 self._sides[change.name] = _Side((change,))
             else:
@@ -483,8 +485,9 @@ class Trial:
         return found, reason
 
     def _variant(self, change: TriedChange, side: _Side) -> Variant:
-        code, said = self._predicted(change)
-        said = said and said.of(self._sides[BASELINE].median_ns)
+        code, said = self._suggested(change)
+        is_priced = code is not None and change.is_priced_by(code, self._base_facts.facts)
+        said = said.of(self._sides[BASELINE].median_ns) if said is not None and is_priced else None
         known = Variant(
             name=change.name,
             finding=None if code is None else f"advice.{code}",
@@ -519,13 +522,13 @@ class Trial:
             pays_off_after_steps=round(extra_ns / gain_ns) if gain_ns > 0 else None,
         )
 
-    def _predicted(self, change: TriedChange) -> tuple[str | None, SaidGain | None]:
+    def _suggested(self, change: TriedChange) -> tuple[str | None, SaidGain | None]:
         """The finding that suggests a change, and what it says that is gained."""
         code = next((code for code in change.findings if code in self._said), None)
         return code, None if code is None else self._said[code]
 
     def _gain_said_ns(self, change: TriedChange) -> float:
-        said = self._predicted(change)[1]
+        said = self._suggested(change)[1]
         return 0.0 if said is None else said.gain_ns
 
     def _is_right(self, side: _Side, correctness: Correctness) -> bool:

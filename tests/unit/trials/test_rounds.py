@@ -15,7 +15,7 @@ import pytest
 from opscope.errors import CaptureError
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 from opscope.model.trial import Correctness, TrialVerdict
-from opscope.trials.catalog import ProgramTraits, TriedChange
+from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
 from opscope.trials.child import TrialRequest, TrialRun
 from opscope.trials.observation import Observation
 from opscope.trials.predictions import SaidGain, gains_said
@@ -52,6 +52,7 @@ class GivenRuns(Trial):
     outputs: Mapping[str, float] = MappingProxyType({})
     failing: Set[str] = frozenset()
     idle: Set[str] = frozenset()
+    is_training = False
     steps = 30
 
     def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
@@ -72,7 +73,7 @@ class GivenRuns(Trial):
             steps=self.steps,
             is_enough=True,
             observation=observation,
-            facts=ProgramTraits(dtypes=["float32"]),
+            facts=ProgramTraits(dtypes=["float32"], is_training=self.is_training),
             peak_bytes=1000,
             not_applied=tuple(self.idle & set(names)),
         ), ""
@@ -238,6 +239,29 @@ def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
     assert set(reasons) == {"nothing_there", "elsewhere", "advice.host_sync"}
     assert reasons["advice.host_sync"].endswith("advice predicts −1.00 ms: It waits.")
     assert result.best.names == ("good",)
+
+
+@pytest.mark.parametrize(
+    ("is_training", "name", "gain_ns"),
+    [
+        (False, "step_graph", 6.0 * MS),
+        (False, "cuda_graph", 6.0 * MS),
+        (False, "compile_reduce_overhead", 6.0 * MS),
+        (False, "compile", None),  # its kernels are launched one by one
+        (True, "cuda_graph", None),  # of the model: the optimizer is launched as before
+    ],
+)
+def test_a_gain_of_one_graph_for_the_step_is_said_of_changes_that_make_it(
+    is_training: bool, name: str, gain_ns: float | None
+) -> None:
+    (known,) = changes_named([name])
+    result = tried(
+        change(name, findings=known.findings, replays=known.replays),
+        is_training=is_training,
+        predict=lambda *_: {"launch_bound": SaidGain(6.0 * MS)},
+    )
+    (found,) = result.variants
+    assert (found.finding, found.predicted_gain_ns) == ("advice.launch_bound", gain_ns)
 
 
 def test_what_is_much_slower_runs_once() -> None:
