@@ -65,8 +65,8 @@ class Examined(Protocol):
 # By trace id of a Session.
 Examine = Callable[[Session], Mapping[int, Examined]]
 
-# Parquet that is put together by one statement for each table: one that adds few rows takes as long as one that
-# adds ten times as many.
+# Parquet that is put together by one statement for each table: one that adds few rows takes as long as one
+# that adds ten times as many.
 _BATCH_BYTES = 32 << 20
 # Parts that are read ahead of the one that is next, beside two for each worker.
 _AHEAD = 16
