@@ -125,9 +125,12 @@ class TriedChange:
         """Whether what a finding says is gained is what this change gains.
 
         Of launches it says what one graph of the whole step gains: in training, a graph of the model leaves
-        the optimizer out, and compiled code without a graph is launched as before.
+        the optimizer out, and compiled code without a graph is launched as before. Of an optimizer that works
+        tensor by tensor, what the fused form gains.
         """
-        return code != "launch_bound" or (self.replays and not traits.is_training)
+        if code == "launch_bound":
+            return self.replays and not traits.is_training
+        return code != "per_tensor_optimizer" or self.name == "fused_optimizer"
 
     @property
     def effect(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any
@@ -242,26 +243,25 @@ def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_training", "name", "gain_ns"),
+    ("is_training", "name", "code", "is_priced"),
     [
-        (False, "step_graph", 6.0 * MS),
-        (False, "cuda_graph", 6.0 * MS),
-        (False, "compile_reduce_overhead", 6.0 * MS),
-        (False, "compile", None),  # its kernels are launched one by one
-        (True, "cuda_graph", None),  # of the model: the optimizer is launched as before
+        (False, "step_graph", "launch_bound", True),
+        (False, "cuda_graph", "launch_bound", True),
+        (False, "compile_reduce_overhead", "launch_bound", True),
+        (False, "compile", "launch_bound", False),  # its kernels are launched one by one
+        (True, "cuda_graph", "launch_bound", False),  # of the model: the optimizer is launched as before
+        (True, "fused_optimizer", "per_tensor_optimizer", True),
+        (True, "foreach_optimizer", "per_tensor_optimizer", False),  # passes over its state several times
     ],
 )
-def test_a_gain_of_one_graph_for_the_step_is_said_of_changes_that_make_it(
-    is_training: bool, name: str, gain_ns: float | None
+def test_what_a_finding_gains_is_said_of_the_change_that_it_is_of(
+    is_training: bool, name: str, code: str, is_priced: bool
 ) -> None:
     (known,) = changes_named([name])
-    result = tried(
-        change(name, findings=known.findings, replays=known.replays),
-        is_training=is_training,
-        predict=lambda *_: {"launch_bound": SaidGain(6.0 * MS)},
-    )
+    applied = replace(known, applies=lambda _: None)
+    result = tried(applied, is_training=is_training, predict=lambda *_: {code: SaidGain(6.0 * MS)})
     (found,) = result.variants
-    assert (found.finding, found.predicted_gain_ns) == ("advice.launch_bound", gain_ns)
+    assert (found.finding, found.predicted_gain_ns) == (f"advice.{code}", 6.0 * MS if is_priced else None)
 
 
 def test_what_is_much_slower_runs_once() -> None:
