@@ -213,7 +213,8 @@ def _mask(leaf: Leaf, scores: int) -> AttentionMask | None:
     is_adding = leaf.name in _ADDING and len(leaf.elements) > 1 and scores in leaf.elements
     if leaf.name not in _MASKING and not is_adding:
         return None
-    shape = min(leaf.tensor_shapes, key=prod, default=())
+    # A tensor of one element is what is filled in.
+    shape = min((one for one in leaf.tensor_shapes if prod(one) > 1), key=prod, default=())
     heads, queries, _ = (1, 1, 1, *shape)[-_MASK_DIMENSIONS:]
     if heads > 1:
         return AttentionMask.BIAS

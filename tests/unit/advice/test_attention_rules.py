@@ -93,6 +93,17 @@ def test_masks_and_dropout_belong_to_it(
     assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, kind, 6)]
 
 
+@pytest.mark.parametrize(
+    ("mask", "kind"), [([8, 1, 1, 128], AttentionMask.KEYS), ([8, 1, 128, 128], AttentionMask.SQUARE)]
+)
+def test_what_a_mask_fills_in_is_no_mask(
+    load: Callable[..., Session], mask: list[int], kind: AttentionMask
+) -> None:
+    filling: Operator = ("aten::masked_fill", [[8, 12, 128, 128], mask, [1]], 3)
+    operators = [LINEAR, SCORES, SCALE, filling, SOFTMAX, VALUES, LINEAR]
+    assert found_in(load(run(operators, times=1))) == [(96, 128, 128, 64, False, kind, 5)]
+
+
 def test_backward_is_found_by_two_products_on_each_side(load: Callable[..., Session]) -> None:
     grad: Operator = ("aten::_softmax_backward_data", [[8, 12, 128, 128], [8, 12, 128, 128], [], []], 5)
     to_keys: Operator = ("aten::bmm", [[96, 64, 128], [96, 128, 128]], 9)
