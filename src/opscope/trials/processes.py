@@ -109,6 +109,11 @@ class ProgramRuns:
             self.start_anew()
         return self._imported is not None
 
+    @property
+    def have_imported(self) -> bool:
+        """Whether runs begin where imports have been made: forked, or in a process made ahead."""
+        return self.are_forked or self._make is not None
+
     def run(
         self, request: TrialRequest, environment: Mapping[str, str], limit_s: float
     ) -> tuple[TrialRun | None, str]:

@@ -20,6 +20,7 @@ from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
 from opscope.trials.child import TrialRequest, TrialRun
 from opscope.trials.observation import Observation
 from opscope.trials.predictions import SaidGain, gains_said
+from opscope.trials.processes import ProgramRuns
 from opscope.trials.rounds import Trial, TrialPlan
 
 MS = 1_000_000
@@ -99,6 +100,31 @@ def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
     assert result.noise.ratio == pytest.approx(1, abs=0.02)
     screened, combined, confirmed, rest = 5, 2, 2 * 4, 2 * 2  # what is the same alone has no more rounds
     assert result.runs == screened + combined + confirmed + rest
+
+
+class Imported(ProgramRuns):
+    """Runs begin where imports have been made."""
+
+    have_imported = True
+
+
+class ColdFirst(GivenRuns):
+    """The first process takes twice as long for each step."""
+
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
+        found = super()._process(changes, limit_s)
+        return slowed(found, repeat(2.0)) if self._runs == 1 else found
+
+
+def test_a_first_process_that_made_its_own_imports_does_not_count() -> None:
+    trial = ColdFirst(plan(change("none"), rounds=1))
+    trial._processes = Imported(in_place=False)
+    result = trial.run()
+    assert result.baseline.step_ns == pytest.approx(10 * MS, rel=0.02)
+    assert result.variants[0].ratio == pytest.approx(1, abs=0.02)
+    assert result.noise is not None
+    assert result.noise.ratio == pytest.approx(1, abs=0.02)
+    assert result.runs == 4
 
 
 class HostBound(GivenRuns):
