@@ -80,6 +80,8 @@ def tried(name: str, given: Any, budget_s: float) -> dict[str, Any]:
         append_history(given.output.with_suffix(".jsonl"), result, {"name": name, "device": result.device})
     print("  " + " · ".join(f"{at_s:.1f} {what}" for at_s, what in timeline))
     seconds, document = time.perf_counter() - began, trial_json(result)
+    for one in document["variants"]:  # the lines before name folders of this machine
+        one["error"] = one["error"] and one["error"].rpartition("\n")[2]
     tell(name, document, seconds)
     return {**document, "program": name, "seconds": seconds, "timeline": timeline}
 
@@ -99,7 +101,7 @@ def tell(name: str, result: dict[str, Any], seconds: float) -> None:
             f"  {one['name']:24} {one['verdict']:12} {one['correctness']:15} "
             f"measured {(1 - ratio) * base_ns / 1e6 if ratio else 0.0:8.3f} ms, "
             f"said {'–' if gain_said is None else format(gain_said / 1e6, '.3f')} "
-            f"{(one['error'] or '').rpartition(chr(10))[2][:100]}",
+            f"{(one['error'] or '')[:100]}",
             flush=True,
         )
 

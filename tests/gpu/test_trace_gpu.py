@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -265,7 +266,7 @@ def test_its_trace_names_device_and_source_file(added: Traced) -> None:
         assert launch < kernel < window
 
 
-def test_of_a_hundred_thousand_launches_none_is_lost(
+def test_a_hundred_thousand_launches_cost_little_and_none_is_lost(
     build: Callable[[str, str], Path], trace: Trace, record_property: Any
 ) -> None:
     program, count = build("launches", LAUNCHES), 100_000
@@ -281,11 +282,12 @@ def test_of_a_hundred_thousand_launches_none_is_lost(
         assert outcome.document["traces"][0]["dropped_records"] == 0
         assert not outcome.codes & {"recorder.dropped", "recorder.lost", "recorder.unfinished"}
     ratios = [round(one / other, 3) for one, other in zip(recorded, bare, strict=True)]
-    record_property(
-        "terminal_report",
+    told = (
         f"{count} launches: bare {[round(one / 1e6) for one in bare]} ms, "
-        f"recorded {[round(one / 1e6) for one in recorded]} ms, ratios {ratios}",
+        f"recorded {[round(one / 1e6) for one in recorded]} ms, ratios {ratios}"
     )
+    record_property("terminal_report", told)
+    assert statistics.median(recorded) / statistics.median(bare) <= 1.35, told
 
 
 def test_a_pytorch_process(trace: Trace, record_property: Any) -> None:

@@ -100,7 +100,7 @@ class TriedChange:
         redraws: Random numbers come in another order, so that dropout drops other elements.
         on_request: Tried only when named: it takes minutes.
         is_costly: It takes much longer than others, because it compiles.
-        replays: The model, or the step, becomes one CUDA graph.
+        unpriced: Those of `findings` whose gain is of another change.
         environment: Variables of the process.
         snippet: What to write.
         edits: Where that is in a source; None if no line stands for it.
@@ -117,20 +117,17 @@ class TriedChange:
     redraws: bool = False
     on_request: bool = False
     is_costly: bool = False
-    replays: bool = False
+    unpriced: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     edits: EditsOf | None = None
 
     def is_priced_by(self, code: str, traits: ProgramTraits) -> bool:
         """Whether what a finding says is gained is what this change gains.
 
-        Of launches it says what one graph of the whole step gains: in training, a graph of the model leaves
-        the optimizer out, and compiled code without a graph is launched as before. Of an optimizer that works
-        tensor by tensor, what the fused form gains.
+        Of launches it is the gain of one graph of the whole step: in training, a graph of the model leaves
+        the optimizer out.
         """
-        if code == "launch_bound":
-            return self.replays and not traits.is_training
-        return code != "per_tensor_optimizer" or self.name == "fused_optimizer"
+        return code not in self.unpriced and not (code == "launch_bound" and traits.is_training)
 
     @property
     def effect(self) -> str:
@@ -538,6 +535,7 @@ CATALOG = (
         "compile", "torch.compile of the model", _compiled,
         Needs(_EAGER), "model = torch.compile(model)",
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
+        unpriced=("launch_bound",),  # its kernels are launched one by one
     ),
     TriedChange(
         "compile_dynamic", "torch.compile of the model for changing shapes", partial(_compiled, dynamic=True),
@@ -548,21 +546,21 @@ CATALOG = (
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
         Needs(_ON_CUDA, _EAGER), f'model = torch.compile(model, mode="reduce-overhead")\n{_OWN_GRADIENTS}',
-        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, replays=True,
+        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
         Needs(_EAGER), f'model = torch.compile(model, mode="max-autotune")\n{_OWN_GRADIENTS}',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
-        on_request=True, replays=True,
+        on_request=True,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         Needs(_ON_CUDA, _EAGER),
         "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
         + _OWN_GRADIENTS,
-        ("launch_bound",), _REORDERED, "capture", redraws=True, replays=True,
+        ("launch_bound",), _REORDERED, "capture", redraws=True,
     ),
     TriedChange(
         "step_graph", "a CUDA graph of the whole step", _graphed_step,
@@ -570,7 +568,7 @@ CATALOG = (
         "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
         "with torch.cuda.graph(graph):\n    output = step()\n"
         "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
-        ("launch_bound",), 0.0, "capture", replays=True,
+        ("launch_bound",), 0.0, "capture",
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
@@ -582,6 +580,7 @@ CATALOG = (
         "foreach_optimizer", "the optimizer's foreach implementation", partial(_optimizer, "foreach"),
         Needs(_TRAINING, _OPTIMIZES), "torch.optim.AdamW(model.parameters(), …, foreach=True)",
         ("per_tensor_optimizer",), _REORDERED, "optimizer",
+        unpriced=("per_tensor_optimizer",),  # of the fused form
         edits=with_keywords(_FUSED, "fused", foreach="True"),
     ),
     TriedChange(

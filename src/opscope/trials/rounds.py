@@ -235,7 +235,7 @@ class Trial:
 
     @property
     def _base_facts(self) -> TrialRun:
-        """What the first run of the program as it is found."""
+        """What a run of the program as it is found."""
         facts = self._sides[BASELINE].facts
         assert facts is not None
         return facts
