@@ -29,7 +29,7 @@ SPEAKERS = (
     "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/rounds.py",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/graph_sources.py", "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
-    "ingest/replays.py", "ingest/source.py:_other_kind", "ingest/trace_rows.py",
+    "ingest/replays.py", "ingest/source.py:_other_kind", "ingest/trace_rows.py", "ingest/trust.py",
     "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
     "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",

@@ -62,7 +62,7 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
         summary: Its Summary, with efficiency, timeline and program filled.
         job: The steps of its traces; made if not given.
     """
-    if not summary.has_device:
+    if not summary.has_device or not summary.is_usable:
         return summary.having(advice=())
     if job is None:
         job = job_of(step_models(session, read_session(session)), summary.collectives.activities)

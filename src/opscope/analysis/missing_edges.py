@@ -4,8 +4,7 @@ A recording may lack what ties its events: correlation ids, the host's side, eve
 that agree. The graph bears it, each activity coming when it was recorded, and still simulates as itself; but
 what a change would bring rests on edges that are not there. A gain is withheld where
 
-- `MOST_UNTIED` or more of the activities have no edge that explains when they began, or of the launches no
-  activity;
+- `MOST_UNTIED` or more of the activities have no edge that explains when they began;
 - of the step, as recorded or with the change, `MOST_UNEXPLAINED` or more is time that no known edge explains;
 - the recording says itself that events are lost, or its steps overlap.
 
@@ -14,12 +13,10 @@ A launch explains an activity that begins until its call returns: the first call
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
-from opscope.analysis.execution_graph import TOLERANCE_NS, ExecutionGraph, NodeKind
-from opscope.analysis.timeline.records import Flags, RuntimeCalls, TraceRecords
+from opscope.analysis.execution_graph import TOLERANCE_NS, ExecutionGraph
+from opscope.analysis.timeline.records import RuntimeCalls, TraceRecords
 from opscope.model.session import Session
 from opscope.units import format_fraction
 
@@ -31,7 +28,6 @@ MOST_UNTIED = 0.1
 # The same recordings are short of 4.4 % at most; gains below 2 % of a step are not told.
 MOST_UNEXPLAINED = 0.05
 
-_LAUNCH = r"^(?:cuda|hip|cu)\w*(?:LaunchKernel|LaunchCooperativeKernel|GraphLaunch)"
 _LOST = """
 SELECT code FROM findings
 WHERE trace_id = ? AND code IN ('trace.truncated', 'trace.compression_damaged') ORDER BY code"""
@@ -67,10 +63,6 @@ def missing_edges(session: Session, trace: TraceRecords, graph: ExecutionGraph, 
         reasons.append(
             f"{contradicted:,} of {waits:,} waits of streams for each other contradict the times recorded"
         )
-    launches = _launches(trace, graph, origin_ns)
-    lost = int((~trace.calls.is_launch[launches]).sum())
-    if lost and lost >= MOST_UNTIED * launches.sum():
-        reasons.append(f"{lost:,} of {launches.sum():,} launches have no recorded activity")
     return "; ".join(reasons) or None
 
 
@@ -96,19 +88,3 @@ def _untied(calls: RuntimeCalls, graph: ExecutionGraph, origin_ns: int) -> dict[
         "start before their launch, so that clocks disagree": int(is_early.sum()),
         "start later than their known dependencies allow": int(is_late.sum()),
     }
-
-
-def _launches(trace: TraceRecords, graph: ExecutionGraph, origin_ns: int) -> Flags:
-    """Calls within the steps that launch something by their name; while a graph is captured they do not."""
-    calls = trace.calls
-
-    def called(pattern: str) -> Flags:
-        return np.array([re.search(pattern, name) is not None for name in trace.call_names])[calls.name_index]
-
-    end_ns = origin_ns + int(graph.time_ns[graph.kind == NodeKind.MARK].max())
-    begun, ended = (
-        np.searchsorted(np.sort(calls.start_ns[called(name)]), calls.start_ns)
-        for name in ("StreamBeginCapture", "StreamEndCapture")
-    )
-    is_within = (calls.start_ns >= origin_ns) & (calls.start_ns < end_ns)
-    return called(_LAUNCH) & is_within & (begun <= ended)

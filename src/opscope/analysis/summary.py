@@ -121,6 +121,7 @@ class Summary:
         ranks: Of each trace; None if unknown.
         device_time_ns: Time of all device activities.
         attributed_ns: The part of it that belongs to an operator.
+        set_aside_ns: Time of device records that cannot be right, in no other figure.
         window_ns: The longest recording window.
     """
 
@@ -128,6 +129,7 @@ class Summary:
     ranks: tuple[int | None, ...]
     device_time_ns: int
     attributed_ns: int
+    set_aside_ns: int
     cpu_time_ns: int
     kernel_launches: int
     activity_count: int
@@ -283,6 +285,16 @@ class Summary:
     def findings(self) -> tuple[Finding, ...]:
         """What qualifies the data, and what ranks disagree about."""
         return (*self.collectives.findings, *self.session.findings())
+
+    @property
+    def defects(self) -> tuple[Finding, ...]:
+        """What of the recording cannot be trusted; see `ingest.trust`."""
+        return tuple(one for one in self.findings if one.code.startswith("recording."))
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether conclusions about the device (bound, idle time, gains) can be drawn from the recording."""
+        return not any(one.evidence["withholds"] for one in self.defects)
 
     @cached_property
     def accuracy(self) -> Accuracy | None:
@@ -461,6 +473,8 @@ class Summary:
         """The step of each trace that launched something, to be simulated; until the Summary is complete."""
         from opscope.analysis.step_model import step_models  # noqa: PLC0415 - not every report has it
 
+        if not self.is_usable:
+            return ()
         if self._records.is_large:
             _ = self.timeline  # first: what it takes beside the graphs of a long trace is too much
         return step_models(self.session, self._records)
@@ -476,7 +490,7 @@ class Summary:
         nodes = {trace_id: one.node_count for trace_id, one in examined}
         awaited_ns = {skew.trace_id: skew.awaited_ns for skew in self.collectives.skews}
         chosen = choose_ranks(steps_ns, nodes, awaited_ns)
-        if self.session.examined:
+        if self.session.examined and self.is_usable:
             models = step_models(self.session, self._records, chosen.trace_ids)
         else:
             models = tuple(one for one in self.step_models if one.trace.trace_id in chosen.trace_ids)
@@ -496,7 +510,7 @@ class Summary:
         """What is known of each trace alone: of the processes that read them, else worked out here."""
         from opscope.analysis.rank_examination import examination_of  # noqa: PLC0415 - not every report has it
 
-        if self.session.examined:
+        if self.session.examined and self.is_usable:
             return self.session.examined
         return {one.trace.trace_id: examination_of(one) for one in self.step_models}
 
@@ -542,6 +556,7 @@ _SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not 
 _TOTALS_SQL = """
 SELECT (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities) AS device_time_ns,
     (SELECT coalesce(sum(self_device_ns), 0)::BIGINT FROM operators) AS attributed_ns,
+    (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM set_aside) AS set_aside_ns,
     (SELECT coalesce(sum(self_cpu_ns), 0)::BIGINT FROM operators) AS cpu_time_ns,
     (SELECT count(*) FROM device_activities WHERE kind = 'kernel') AS kernel_launches,
     (SELECT count(*) FROM device_activities) AS activity_count,

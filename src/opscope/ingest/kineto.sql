@@ -375,3 +375,52 @@ WITH ends AS (
 )
 SELECT {first_id} + row_number() OVER (ORDER BY backward, forward) - 1, {trace_id}, forward, backward, evidence
 FROM (FROM arrows UNION ALL FROM numbered)
+
+-- :name set_aside
+-- Device records that cannot be right, with the reason; how many, how long. Of one stream, 16 records never lie inside
+-- of another one (programmatic dependent launch overlaps neighbors), but for replays of a graph with branches.
+INSERT INTO set_aside
+WITH host AS (
+    SELECT min(start_ns) AS first_ns, max(start_ns + duration_ns) AS last_ns,
+        greatest({distance}, last_ns - first_ns) AS room_ns
+    FROM staging.staged WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver') AND ph = 'X' AND duration_ns >= 0
+), judged AS (
+    SELECT *, CASE
+        WHEN start_ns + duration_ns < first_ns - room_ns OR start_ns + duration_ns > last_ns + room_ns
+            THEN 'outside_recording'
+        WHEN graph_id IS NULL AND count(*) OVER (PARTITION BY correlation_id) = 1
+            AND lead(start_ns + duration_ns, 16) OVER (PARTITION BY device, stream ORDER BY start_ns, row_id)
+                <= start_ns + duration_ns THEN 'overruns_stream' END AS reason
+    FROM staging.activity_events, host
+)
+SELECT {trace_id}, replace(category::VARCHAR, 'gpu_', ''), name, correlation_id, device, stream, start_ns, duration_ns, reason
+FROM judged WHERE reason IS NOT NULL;
+SELECT count(*), coalesce(sum(duration_ns), 0)::BIGINT FROM set_aside WHERE trace_id = {trace_id}
+
+-- :name drop_set_aside
+DELETE FROM staging.staged WHERE rowid IN (
+    SELECT a.row_id FROM staging.activity_events a JOIN set_aside s
+    ON s.trace_id = {trace_id} AND s.start_ns = a.start_ns AND s.duration_ns = a.duration_ns
+        AND s.name IS NOT DISTINCT FROM a.name AND s.correlation_id IS NOT DISTINCT FROM a.correlation_id)
+
+-- :name launches_without_records
+-- Launches that no device record names, but for those into a graph while it is captured; all launches; device records.
+SELECT count(*) FILTER (WHERE a.correlation_id IS NULL), count(*), (SELECT count(*) FROM staging.activity_events)
+FROM (
+    SELECT name, correlation_id, sum(contains(name, 'BeginCapture')::INT - contains(name, 'EndCapture')::INT)
+        OVER (ORDER BY start_ns, row_id) > 0 AS is_capturing FROM staging.call_events
+) LEFT JOIN (SELECT DISTINCT correlation_id FROM staging.activity_events) a USING (correlation_id)
+WHERE NOT is_capturing AND regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Graph)?(Launch|Memcpy|Memset)')
+    AND NOT contains(name, 'HostFunc')
+
+-- :name launch_lags
+-- Of each activity with a launch call of its own: from the begin of the call to its begin.
+SELECT coalesce(a.device, -1) AS device, c.start_ns, a.duration_ns, a.start_ns - c.start_ns AS lag_ns
+FROM staging.activity_events a JOIN staging.call_events c USING (correlation_id)
+WHERE regexp_matches(c.name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)')
+
+-- :name shift_device
+UPDATE staging.staged SET start_ns = start_ns + {offset}
+WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category
+    AND coalesce(device, -1) = {device} AND start_ns IS NOT NULL
+    OR category = 'gpu_user_annotation' AND TRY_CAST(pid AS INTEGER) = {device}

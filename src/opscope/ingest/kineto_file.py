@@ -28,8 +28,9 @@ from opscope.ingest.recorded import read_beside
 from opscope.ingest.source import EventArray, LocalText, TraceFile, error_offset, locate_events
 from opscope.ingest.staging import NeedsRewritingError, staged_events
 from opscope.ingest.trace_rows import integer, recorded_release, valid_text, write_devices, write_trace
+from opscope.ingest.trust import distrust
 from opscope.model.environment import Environment
-from opscope.model.finding import recorded_findings
+from opscope.model.finding import Finding, recorded_findings
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
 from opscope.signals import raise_if_interrupted
@@ -160,7 +161,10 @@ def read_kineto(
     sidecar, sidecar_findings = read_beside(trace_id, trace)
     graphs = GraphSources(trace, sidecar, captures or CaptureTraces(()), demangle)
 
+    defects: list[Finding] = []
+
     def fill(census: quality.Census) -> quality.Census:
+        defects.extend(distrust(session, trace_id, census))
         return fill_tables(session, trace_id, graphs.open_in(session, trace_id, census))
 
     with mapped_text(local.path, trace.name) as mapped:
@@ -173,6 +177,7 @@ def read_kineto(
         size_bytes = len(mapped)
     session.add_findings(
         (
+            *defects,
             *quality.read_findings(
                 trace_id,
                 census,
@@ -181,7 +186,7 @@ def read_kineto(
                 damage=local.damage,
                 repairs=repairs,
             ),
-            *quality.trace_findings(session, trace_id, is_truncated=events.lost_bytes > 0),
+            *quality.trace_findings(session, trace_id, is_explained=bool(defects) or events.lost_bytes > 0),
             *recorded_findings(events.properties, trace_id),
             *sidecar_findings,
             *(graph_findings(session, trace_id, captures) if graphs.are_asked_for else ()),

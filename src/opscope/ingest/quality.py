@@ -202,7 +202,7 @@ _REPAIRS = {
 }
 
 
-def trace_findings(session: Session, trace_id: int, *, is_truncated: bool = False) -> Iterator[Finding]:
+def trace_findings(session: Session, trace_id: int, *, is_explained: bool = False) -> Iterator[Finding]:
     """What the filled tables of one trace say about its completeness."""
     recorder = session.scalar("SELECT format FROM traces WHERE trace_id = ?", [trace_id])
     activities = session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id])
@@ -211,7 +211,7 @@ def trace_findings(session: Session, trace_id: int, *, is_truncated: bool = Fals
             "trace.no_device_activity",
             Severity.WARNING,
             "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
-            None if is_truncated else _RECORD_DEVICE[recorder == "nsys"],
+            None if is_explained else _RECORD_DEVICE[recorder == "nsys"],
             trace_id,
         )
     yield from _absences(session, trace_id, has_activities=activities > 0)

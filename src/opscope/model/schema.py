@@ -577,6 +577,26 @@ TABLES: tuple[Table, ...] = (
         ),
     ),
     Table(
+        "set_aside",
+        "One device record that cannot be right: in no other table, and in no figure but "
+        "`summary.set_aside_ns`.",
+        (
+            _TRACE_ID,
+            Column("kind", "VARCHAR", "`kernel`, `memcpy` or `memset`"),
+            Column("name", "VARCHAR", "As recorded"),
+            Column("correlation_id", "BIGINT", "As recorded"),
+            Column("device", "INTEGER", "Device ordinal"),
+            Column("stream", "BIGINT", "CUDA stream"),
+            _START,
+            _DURATION,
+            Column(
+                "reason",
+                "VARCHAR",
+                "`outside_recording` (far from all host events), `overruns_stream` (over its successors)",
+            ),
+        ),
+    ),
+    Table(
         "collectives",
         "One record of a collective or point-to-point operation, as the host call or the kernel carries it.",
         (

@@ -436,7 +436,7 @@ def _numbered(section: Section, rank: int) -> Section:
 
 
 def _is_advised(summary: Summary) -> bool:
-    return summary.advice is not None and summary.has_device
+    return summary.advice is not None and summary.has_device and summary.is_usable
 
 
 def _advice_section(summary: Summary) -> Section | None:

@@ -8,7 +8,7 @@ from itertools import islice
 
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.report.advice import change_numbers, change_title, gain_text, set_text
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.report.operators import merged_findings
@@ -35,8 +35,11 @@ _CAUSES = {
 
 
 def headline(summary: Summary) -> FactList:
-    """At most a dozen lines; what is unknown is left to the sections."""
-    return facts(*_step(summary), *_bound(summary), *_ranges(summary), *_changes(summary), *_basis(summary))
+    """At most a dozen lines, what cannot be trusted first; what is unknown is left to the sections."""
+    defects = (("Defect", one.message) for one in most_severe_first(summary.defects))
+    parts = (_bound, _ranges, _changes) if summary.is_usable else (_ranges,)
+    shown = (line for part in (_step, *parts, _basis) for line in part(summary))
+    return facts(*defects, *shown)
 
 
 def _step(summary: Summary) -> Iterator[tuple[str, Text]]:

@@ -51,6 +51,8 @@ _REMEDIES = {
 def overview_meaning(summary: Summary) -> Meaning:
     """Which side decides how long a step takes."""
     step = summary.typical_step
+    if not summary.is_usable:
+        return Meaning("The recording is not sound: nothing is concluded about the GPU.")
     if not summary.has_device:
         return Meaning("No device was used: every time here is CPU time.")
     if step is None:

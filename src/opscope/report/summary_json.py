@@ -126,7 +126,7 @@ SUMMARY_KEYS: dict[type, Keys] = {
     StepStatistics: Keys("... -left_out"),
     Straggler: Keys("rank kind lag_ns_per_step late_steps steps operators=differences"),
     Summary: Keys(
-        "device_time_ns attributed_ns attributed_fraction busy_fraction cpu_time_ns window_ns "
+        "device_time_ns attributed_ns set_aside_ns attributed_fraction busy_fraction cpu_time_ns window_ns "
         "kernel_launches activities=activity_count operators=operator_calls operator_names steps devices",
         steps=lambda summary: len(summary.steps),
     ),
@@ -170,6 +170,12 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         "torch_version_grade": summary.torch_version_grade,
         "torch_version_reason": summary.torch_version_reason,
         "step": summary.measured_step,
+        "recording": {
+            "usable": summary.is_usable,
+            "defects": [
+                {"code": one.code.removeprefix("recording."), **one.evidence} for one in summary.defects
+            ],
+        },
         "summary": summary,
         "unattributed": summary.unattributed_ns,
         "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
@@ -185,8 +191,8 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
         "limits": efficiency.limits,
         "cost_coverage": efficiency.coverage,
         "calls": efficiency.calls[:top],
-        "time_partition": summary.timeline.partitions,
-        "timeline": summary.timeline,
+        "time_partition": summary.timeline.partitions if summary.is_usable else (),
+        "timeline": summary.timeline if summary.is_usable else None,
         "critical_path": [] if step is None else step.critical_path[:top],
         "simulation": step,
         "best_set": summary.best_set,

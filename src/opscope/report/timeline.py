@@ -55,9 +55,9 @@ _WAIT_ROWS = 5
 
 
 def time_blocks(summary: Summary) -> tuple[Block, ...]:
-    """Partitions, causes, waits, gaps, queue and steps; nothing where no device was recorded."""
+    """Partitions, causes, waits, gaps, queue and steps; nothing without trustworthy device times."""
     timeline = summary.timeline
-    if not timeline.partitions:
+    if not timeline.partitions or not summary.is_usable:
         return ()
     start_gaps = (
         Paragraph(

@@ -1,0 +1,124 @@
+"""What cannot be trusted is said first, kept out of figures, and takes conclusions with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from opscope.advice import assess
+from opscope.analysis.summary import Summary
+from opscope.model.session import Session
+from opscope.report.headline import headline
+from opscope.testing import TraceBuilder
+
+Load = Callable[..., Session]
+
+
+def program(device_us: Callable[[int], float] = lambda _: 0, kernels: Callable[[int], bool] = lambda _: True):
+    """40 launches, 100 µs apart; their kernels begin 5 µs later, and later by the clocks' difference."""
+    builder = TraceBuilder().step(1, 0, 4000)
+    for number in range(40):
+        at = 10 + 100 * number
+        builder.operator("aten::add", at, 20).launch(at + 2, 4)
+        if kernels(number):
+            builder.kernel("add", at + 7 + device_us(number), 60)
+    return builder
+
+
+def defects(summary: Summary) -> dict[str, tuple[int, bool]]:
+    return {one.code: (one.evidence["count"], one.evidence["withholds"]) for one in summary.defects}
+
+
+def silent(summary: Summary) -> bool:
+    """No bound, no idle cause and no change on the first screen, and the defect on its first line."""
+    lines = [name for name, _ in headline(summary).facts]
+    return lines[0] == "Defect" and not {"GPU busy", "GPU waits", "Change 1", "Changes"} & set(lines)
+
+
+def test_a_sound_recording_has_no_defect(load: Load) -> None:
+    summary = assess(load(program()))
+    assert (summary.defects, summary.is_usable, summary.set_aside_ns) == ((), True, 0)
+
+
+def test_one_offset_of_the_clocks_is_taken_out(load: Load) -> None:
+    session = load(program(lambda _: -300))
+    summary = assess(session)
+    assert defects(summary) == {"recording.device_clock_offset": (40, False)}
+    assert summary.is_usable
+    # As late as the first of them can have begun: with its launch.
+    assert session.scalar("SELECT min(start_ns) FROM device_activities") == 12_000
+    assert [one.missing for one in summary.execution] == [None]
+
+
+def test_clocks_that_drift_withhold(load: Load) -> None:
+    summary = assess(load(program(lambda number: -10.0 * number)))
+    assert defects(summary) == {"recording.device_clock_drift": (39, True)}
+    assert (summary.advice, summary.best_set, summary.typical_step) == ((), None, None)
+    assert silent(summary)
+
+
+def test_one_early_record_is_no_clock(load: Load) -> None:
+    assert assess(load(program(lambda number: -20 * (number == 7)))).defects == ()
+
+
+@pytest.mark.parametrize(
+    ("kernels", "code", "count"),
+    [
+        (lambda _: False, "recording.no_device_records", 40),
+        (lambda number: number % 2 == 0, "recording.device_records_missing", 20),
+    ],
+    ids=["none", "half"],
+)
+def test_launches_without_device_records(
+    load: Load, kernels: Callable[[int], bool], code: str, count: int
+) -> None:
+    summary = assess(load(program(kernels=kernels)))
+    assert defects(summary) == {code: (count, True)}
+    assert summary.advice == ()
+
+
+def test_launches_into_a_captured_graph_are_no_losses(load: Load) -> None:
+    builder = program().launch(4100, 2, name="cudaStreamBeginCapture")
+    for place in range(100):
+        builder.launch(4110 + 2 * place, 1)
+    builder.launch(4400, 2, name="cudaStreamEndCapture")
+    assert assess(load(builder)).defects == ()
+
+
+@pytest.mark.parametrize(
+    ("start_us", "duration_us", "reason"),
+    [(-1e9, 0, "outside_recording"), (1e9, 5, "outside_recording"), (20, 3000, "overruns_stream")],
+)
+def test_a_time_that_cannot_be_is_set_aside(
+    load: Load, start_us: float, duration_us: float, reason: str
+) -> None:
+    builder = program()
+    builder.operator("aten::mul", 12, 4).launch(13, 1).kernel("mul", start_us, duration_us)
+    session = load(builder)
+    summary = assess(session)
+    assert defects(summary) == {"recording.impossible_times": (1, True)}
+    assert session.query("SELECT name, duration_ns, reason FROM set_aside") == [
+        ("mul", duration_us * 1000, reason)
+    ]
+    assert (summary.device_time_ns, summary.set_aside_ns) == (40 * 60_000, duration_us * 1000)
+    assert all(check.holds for check in session.check())
+    assert silent(summary)
+
+
+def test_overlap_of_neighbors_is_sound(load: Load) -> None:
+    """Programmatic dependent launch: a kernel begins before the one in front of it ends."""
+    builder = TraceBuilder()
+    for number in range(40):
+        builder.operator("aten::add", 10 * number, 5).launch(10 * number + 1, 1)
+        builder.kernel("add", 10 * number + 5, 25)
+    assert assess(load(builder)).defects == ()
+
+
+def test_events_of_an_unknown_device_withhold(load: Load) -> None:
+    builder = program(kernels=lambda _: False)
+    builder.events = [one for one in builder.events if one.get("cat") != "cuda_runtime"]
+    builder.event("hpu_op", "gemm", 20, 30, 7, {})
+    summary = assess(load(builder))
+    assert defects(summary) == {"recording.unknown_device": (1, True)}
+    assert dict(headline(summary).facts)["Defect"].startswith("Events of a device that opscope does not know")
