@@ -424,3 +424,17 @@ UPDATE staging.staged SET start_ns = start_ns + {offset}
 WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category
     AND coalesce(device, -1) = {device} AND start_ns IS NOT NULL
     OR category = 'gpu_user_annotation' AND TRY_CAST(pid AS INTEGER) = {device}
+
+-- :name end_steps
+-- Steps without an end get one: where the next begins, or the last host event ends. How many, of which without a time.
+CREATE OR REPLACE TEMP TABLE endless_steps AS
+SELECT rowid AS step_row, duration_ns, coalesce(
+    (SELECT min(start_ns) FROM staging.staged n
+        WHERE n.category = 'user_annotation' AND n.name LIKE 'ProfilerStep#%' AND n.start_ns > s.start_ns),
+    (SELECT max(start_ns + coalesce(duration_ns, 0)) FROM staging.staged
+        WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver'))) - start_ns AS length_ns
+FROM staging.staged s
+WHERE category = 'user_annotation' AND name LIKE 'ProfilerStep#%' AND ph = 'X' AND start_ns IS NOT NULL
+    AND coalesce(duration_ns, 0) <= 0;
+UPDATE staging.staged SET duration_ns = greatest(length_ns, 0) FROM endless_steps WHERE staged.rowid = step_row;
+SELECT count(*), count(*) FILTER (WHERE duration_ns IS NULL OR duration_ns < 0) FROM endless_steps

@@ -28,7 +28,7 @@ from opscope.ingest.recorded import read_beside
 from opscope.ingest.source import EventArray, LocalText, TraceFile, error_offset, locate_events
 from opscope.ingest.staging import NeedsRewritingError, staged_events
 from opscope.ingest.trace_rows import integer, recorded_release, valid_text, write_devices, write_trace
-from opscope.ingest.trust import distrust
+from opscope.ingest.trust import distrust, end_steps
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, recorded_findings
 from opscope.model.session import Session
@@ -164,7 +164,8 @@ def read_kineto(
     defects: list[Finding] = []
 
     def fill(census: quality.Census) -> quality.Census:
-        defects.extend(distrust(session, trace_id, census))
+        census, ended = end_steps(session, trace_id, census)
+        defects.extend((*ended, *distrust(session, trace_id, census)))
         return fill_tables(session, trace_id, graphs.open_in(session, trace_id, census))
 
     with mapped_text(local.path, trace.name) as mapped:

@@ -82,7 +82,8 @@ _READ = """read_json({urls}, format = 'array', records = true, maximum_object_si
     pid: 'VARCHAR', tid: 'VARCHAR', id: 'VARCHAR', args: '{args_type}'}})"""
 
 
-CATEGORY = "TRY_CAST(cat AS staging.kineto_category)"
+CATEGORY = """TRY_CAST(CASE WHEN cat = 'cpu_op' AND starts_with(name, 'ProfilerStep#') THEN 'user_annotation'
+    ELSE cat END AS staging.kineto_category)"""
 LEGACY_CATEGORY = """CASE cat
     WHEN 'Operator' THEN CASE WHEN name LIKE 'ProfilerStep#%' THEN 'user_annotation' ELSE 'cpu_op' END
     WHEN 'Kernel' THEN 'kernel' WHEN 'Memcpy' THEN 'gpu_memcpy' WHEN 'Memset' THEN 'gpu_memset'

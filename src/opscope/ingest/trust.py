@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.ingest.quality import Census
 from opscope.model.finding import Finding, Severity
@@ -39,6 +40,26 @@ def distrust(session: Session, trace_id: int, census: Census) -> Iterator[Findin
     yield from _missing_records(session, trace_id)
     yield from _impossible_times(session, trace_id)
     yield from _skew(session, trace_id)
+
+
+def end_steps(session: Session, trace_id: int, census: Census) -> tuple[Census, list[Finding]]:
+    """The census with steps that were never closed ended, and that this was done."""
+    if "user_annotation" not in census.categories:
+        return census, []
+    ended, timeless = session.query(sql(__package__, "kineto:end_steps"))[0]
+    if not ended:
+        return census, []
+    finding = _defect(
+        trace_id,
+        "steps_without_end",
+        f"{counted(ended, 'step')} without an end: taken to last to the next one, or to the end of the "
+        "recording.",
+        "Close the profiler before the program ends; kernels of the last step may be missing.",
+        count=ended,
+        device_ns=None,
+        effect="their lengths are upper bounds",
+    )
+    return replace(census, without_time=census.without_time - timeless), [finding]
 
 
 def _defect(

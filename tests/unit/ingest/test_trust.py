@@ -122,3 +122,29 @@ def test_events_of_an_unknown_device_withhold(load: Load) -> None:
     summary = assess(load(builder))
     assert defects(summary) == {"recording.unknown_device": (1, True)}
     assert dict(headline(summary).facts)["Defect"].startswith("Events of a device that opscope does not know")
+
+
+@pytest.mark.parametrize("end", [{}, {"dur": 0}, {"dur": -1}], ids=["none", "zero", "negative"])
+def test_a_step_without_an_end_lasts_to_the_next(load: Load, end: dict[str, int]) -> None:
+    builder = program().step(2, 2000, 2000)
+    for event in builder.events:
+        if event["name"] == "ProfilerStep#1":
+            del event["dur"]
+            event.update(end)
+    session = load(builder)
+    assert defects(Summary(session)) == {"recording.steps_without_end": (1, False)}
+    assert session.query("SELECT step, duration_ns FROM steps ORDER BY step") == [
+        (1, 2_000_000),
+        (2, 2_000_000),
+    ]
+    assert not [one for one in session.findings() if one.code == "trace.events_without_time"]
+
+
+def test_a_step_that_was_written_as_an_operator_is_none(load: Load) -> None:
+    builder = program()
+    for event in builder.events:
+        if event["name"] == "ProfilerStep#1":
+            event["cat"] = "cpu_op"
+    session = load(builder)
+    assert session.query("SELECT count(*) FROM steps") == [(1,)]
+    assert session.query("SELECT count(*) FROM operators WHERE name LIKE 'ProfilerStep%'") == [(0,)]
