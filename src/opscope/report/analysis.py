@@ -181,6 +181,7 @@ def _overview_facts(
                 f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}",
             ),
             ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
+            ("Set aside", format_duration(summary.set_aside_ns) if summary.set_aside_ns else ""),
             ("Device busy", _busy_text(summary)),
             ("Kernel launches", format_count(summary.kernel_launches)),
         ]
