@@ -61,7 +61,8 @@ class ExportFacts(msgspec.Struct, frozen=True):
 
 def read_facts(export: Export) -> ExportFacts:
     """The facts of an export."""
-    exported, captured = _pairs(export, "META_DATA_EXPORT"), _pairs(export, "META_DATA_CAPTURE")
+    exported = _pairs(export, "META_DATA_EXPORT") or _pairs(export, "EXPORT_META_DATA")  # until nsys 2023
+    captured = _pairs(export, "META_DATA_CAPTURE")
     rank, world_size = _rank(export)
     return ExportFacts(
         product_version=exported.get("EXPORT_PRODUCT_VERSION"),
