@@ -139,12 +139,12 @@ def read_findings(
             trace_id,
             {"lost_bytes": lost_bytes, "size_bytes": size_bytes},
         )
-    left_out = counted(census.broken_count, "event")
+    left_out = f"{counted(census.broken_count, 'event')} left out for not being JSON"
     for kind, first_byte in repairs.items():
         yield Finding(
             f"trace.{kind}",
             Severity.WARNING,
-            f"{_REPAIRS[kind].format(events=left_out)}; first at byte {first_byte}.",
+            f"{_REPAIRS.get(kind, left_out)}; first at byte {first_byte}.",
             None,
             trace_id,
             {"first_byte": first_byte},
@@ -200,7 +200,6 @@ def read_findings(
 
 
 _REPAIRS = {
-    "broken_events": "What is not JSON was left out: {events}",
     "control_characters": "Unescaped control characters in strings were replaced by spaces",
     "invalid_utf8": "Bytes that are not UTF-8 were replaced",
 }
