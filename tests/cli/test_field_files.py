@@ -73,7 +73,7 @@ def test_flawed_facts_end_nothing(opscope, tmp_path: Path, name: str) -> None:
             ("no CUDA was traced", "6.95 s in NVTX ranges", "3D_backbone"),
             NO_DEVICE,
         ),
-        ("nsys_healthy_1pct.sqlite.xz", ("balanced", "none found"), ("CPU-bound",)),
+        ("nsys_healthy_1pct.sqlite.xz", ("in balance", "none found"), ("CPU-bound",)),
         ("nsys_saxpy_mpi_schema29.sqlite.xz", ("A100-SXM4-40GB",), ("schema unknown",)),
     ],
 )

@@ -183,7 +183,7 @@ class StepExecution(msgspec.Struct, frozen=True):
     def bound(self) -> str:
         """Which side decides how long the step takes: neither, where both need about as long."""
         if abs(self.host_ns - self.device_ns) <= _BALANCED * max(self.host_ns, self.device_ns):
-            return "balanced"
+            return "in balance"
         return "CPU-bound" if self.host_ns > self.device_ns else "GPU-bound"
 
 

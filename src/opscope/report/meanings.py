@@ -59,7 +59,7 @@ def overview_meaning(summary: Summary) -> Meaning:
         return Meaning(f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording.")
     device, host = format_duration(step.device_ns), format_duration(step.host_ns)
     whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
-    if step.bound == "balanced":
+    if step.bound == "in balance":
         return Meaning(
             f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
             "Only what saves both shortens it much."
