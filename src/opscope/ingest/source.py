@@ -661,14 +661,13 @@ def broken_events(text: mmap.mmap, start: int, end: int) -> list[tuple[int, int]
                 at = len(piece) if begin is None else begin.start()
             value, behind = _decoded(decoder, piece, at, allowance)
             after = _BEHIND.match(piece, behind)
+            goes_on = not is_last and after is not None and after.end() == len(piece)
             is_sound = after is not None and isinstance(value, dict) and (broken is None or "ph" in value)
-            if after is not None and is_sound and (is_last or after.end() < len(piece)):
+            if after is not None and is_sound and not goes_on:
                 found += [] if broken is None else [(broken, position + at)]
                 broken, at, sound_end = None, after.end(), position + behind
-            elif not is_last and (at > len(piece) - _TAIL_BYTES if broken is not None else at):
-                break  # it may go on behind the piece
-            elif not is_last and broken is None and len(piece) < _LARGEST_EVENT_BYTES:
-                size = len(piece) * 4
+            elif goes_on and (at or (broken is None and len(piece) < _LARGEST_EVENT_BYTES)):
+                size = _AT_ONCE if at else len(piece) * 4
                 break
             else:
                 broken, at = position + at if broken is None else broken, at + 1
@@ -680,20 +679,25 @@ def broken_events(text: mmap.mmap, start: int, end: int) -> list[tuple[int, int]
     return found if sound_end > start else []
 
 
+_LONGEST_WORD = len("-Infinity")
+
+
 def _decoded(decoder: json.JSONDecoder, piece: str, at: int, allowance: _Allowance) -> tuple[Any, int]:
-    """The value at a place and where it ends; None where none does, which takes off what that cost."""
+    """The value at a place and its end; None where there is none, and the end of the piece if that cut it."""
+    behind = at
     try:
         value, behind = decoder.raw_decode(piece, at)
         if piece.find("\\u", at, behind) >= 0:  # half a character, perhaps, which no UTF-8 holds
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        is_open = error.msg.startswith("Unterminated")
-        allowance.allows((len(piece) if is_open else max(at, error.pos)) - at + 1)
+        is_cut = error.msg.startswith("Unterminated") or error.pos > len(piece) - _LONGEST_WORD
+        allowance.allows((len(piece) if is_cut else max(at, error.pos)) - at + 1)
+        return None, len(piece) if is_cut else at
     except (ValueError, RecursionError):  # such a half, a number of thousands of digits, too deep a nest
         allowance.allows(_DEEPEST)
+        return None, behind
     else:
         return value, behind
-    return None, at
 
 
 def _parse_object(text: bytes) -> dict[str, Any] | None:
