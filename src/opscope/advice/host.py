@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import methodcaller
 
+import numpy as np
+
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
+from opscope.analysis.timeline.start_up import first_calls
 from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
 from opscope.units import counted, format_duration, format_fraction
 
@@ -176,6 +179,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             is_own = gap.cause in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED)
             is_recorder = gap.host is not None and "torch/profiler/" in gap.host
             if is_own and gap.duration_ns >= least_ns and not is_recorder and gap.host not in launching:
+                if gap.host is None and _is_compiling(run, partition.trace_id, gap):
+                    continue
                 places.setdefault((gap.host, gap.line), []).append((partition.trace_id, gap))
     for (host, line), found in sorted(
         places.items(), key=lambda item: -sum(gap.duration_ns for _, gap in item[1])
@@ -194,6 +199,14 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found},
             ),
         )
+
+
+def _is_compiling(run: ProfiledRun, trace_id: int, gap: IdleGap) -> bool:
+    """Whether most of a gap lies before the first call of something that was compiled then."""
+    silences = first_calls(run.session, trace_id)
+    end_ns = gap.start_ns + gap.duration_ns
+    shared = np.minimum(silences["end_ns"], end_ns) - np.maximum(silences["start_ns"], gap.start_ns)
+    return bool((2 * shared > gap.duration_ns).any())
 
 
 @finds

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host, ThreadEvents
-from opscope.analysis.timeline.records import CallRole, Flags, RuntimeCalls, TraceRecords, blocked_launches
+from opscope.analysis.timeline.records import CallRole, Flags, TraceRecords, blocked_launches
 from opscope.analysis.timeline.spans import covering
 from opscope.ingest.nesting import Int64
 
@@ -481,7 +481,7 @@ class _Builder:
         within &= (calls.start_ns >= self.origin_ns) & (calls.start_ns < window.end_ns)
         launches = np.flatnonzero(within & calls.is_launch)
         self.main = (
-            window.thread_id if window.thread_id in trace.launch_threads else _busiest(calls, launches)
+            window.thread_id if window.thread_id in trace.launch_threads else _busiest(trace, launches)
         )
         holds = np.isin(calls.role, _HOLDING)
         holds[blocked_launches(trace)[0]] = True
@@ -879,9 +879,10 @@ def _positions(keys: Int64, chosen: Flags, count: int) -> Int64:
     return found
 
 
-def _busiest(calls: RuntimeCalls, launches: Int64) -> int:
-    threads, counts = np.unique(calls.thread_id[launches], return_counts=True)
-    return int(threads[counts.argmax()])
+def _busiest(trace: TraceRecords, launches: Int64) -> int:
+    """The thread that launches most; any that launches, where no launch began within the steps."""
+    threads, counts = np.unique(trace.calls.thread_id[launches], return_counts=True)
+    return int(threads[counts.argmax()]) if len(threads) else trace.launch_threads[0]
 
 
 def _last_lane(builder: _Builder, thread: int) -> Callable[[int], int | None]:

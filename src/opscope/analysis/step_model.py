@@ -145,6 +145,9 @@ class _Stretches(NamedTuple):
     ns: Int64
 
 
+_BALANCED = 0.02  # of the longer side: no nearer is what simulations of the two are worth
+
+
 class StepExecution(msgspec.Struct, frozen=True):
     """The simulated step of one trace; times are of a mean step, in nanoseconds.
 
@@ -175,6 +178,13 @@ class StepExecution(msgspec.Struct, frozen=True):
     missing_edges: int
     critical_path: tuple[PathTotal, ...]
     missing: str | None = None
+
+    @property
+    def bound(self) -> str:
+        """Which side decides how long the step takes: neither, where both need about as long."""
+        if abs(self.host_ns - self.device_ns) <= _BALANCED * max(self.host_ns, self.device_ns):
+            return "in balance"
+        return "CPU-bound" if self.host_ns > self.device_ns else "GPU-bound"
 
 
 class GraphChange:

@@ -297,6 +297,11 @@ class Summary:
         return not any(one.evidence["withholds"] for one in self.defects)
 
     @cached_property
+    def is_cuda_traced(self) -> bool:
+        """Whether CUDA was looked at, used or not: nsys may record ranges alone."""
+        return not any(one.code == "nsys.no_cuda" for one in self.findings)
+
+    @cached_property
     def accuracy(self) -> Accuracy | None:
         """How much of the device time each statement about it covers."""
         _ = self._provenance  # annotates the Session

@@ -25,7 +25,7 @@ from opscope.ingest import quality
 from opscope.ingest.graph_sources import CaptureTraces, GraphSources, graph_findings
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.recorded import read_beside
-from opscope.ingest.source import EventArray, LocalText, TraceFile, error_offset, locate_events
+from opscope.ingest.source import EventArray, LocalText, TraceFile, broken_events, error_offset, locate_events
 from opscope.ingest.staging import NeedsRewritingError, staged_events
 from opscope.ingest.trace_rows import integer, recorded_release, valid_text, write_devices, write_trace
 from opscope.ingest.trust import distrust, end_steps
@@ -72,23 +72,29 @@ def normalize(text: mmap.mmap, events: EventArray, target: Path) -> EventArray:
     return EventArray(0, size, events.properties, events.lost_bytes)
 
 
-def mend(text: mmap.mmap, events: EventArray, target: Path) -> tuple[EventArray, dict[str, int]]:
-    """Write the array with control characters and invalid UTF-8 replaced, byte for byte.
+def mend(text: mmap.mmap, events: EventArray, target: Path) -> tuple[EventArray, dict[str, int], int]:
+    """Write the array: spaces for what is no JSON, control characters and invalid UTF-8 replaced.
+
+    Every byte keeps its place.
 
     Returns:
-        Where the array lies in the copy, and for each kind of flaw its first byte in the original. Empty if
-        there was nothing to mend.
+        Where the array lies in the copy, for each kind of flaw its first byte in the original, and how many
+        events were left out. No flaws if there was nothing to mend.
     """
-    flaws: dict[str, int] = {}
+    broken = broken_events(text, events.start, events.end)
+    flaws: dict[str, int] = {"broken_events": broken[0][0]} if broken else {}
     position = events.start
     with target.open("wb") as out:
-        for chunk in _chunks(text, events.start, events.end):
-            mended = _mend_utf8(chunk, position, flaws)
-            out.write(_STRING.sub(lambda match: _CONTROL.sub(b" ", match.group()), mended))
-            _note_control_characters(chunk, position, flaws)
-            position += len(chunk)
+        for gap_start, gap_end in (*broken, (events.end, events.end)):
+            for chunk in _chunks(text, position, gap_start):
+                mended = _mend_utf8(chunk, position, flaws)
+                out.write(_STRING.sub(lambda match: _CONTROL.sub(b" ", match.group()), mended))
+                _note_control_characters(chunk, position, flaws)
+                position += len(chunk)
+            out.write(b" " * (gap_end - gap_start))
+            position = gap_end
         size = out.tell()
-    return EventArray(0, size, events.properties, events.lost_bytes), flaws
+    return EventArray(0, size, events.properties, events.lost_bytes), flaws, len(broken)
 
 
 def _mend_utf8(chunk: bytes, position: int, flaws: dict[str, int]) -> bytes:
@@ -226,12 +232,12 @@ def ingest_text(session: Session, text: Text, fill: Fill) -> tuple[quality.Censu
     except duckdb.InvalidInputException as error:
         raise_if_interrupted(error)
         with _scratch(session) as copy:
-            mended, flaws = mend(text.mapped, text.events, copy)
+            mended, flaws, left_out = mend(text.mapped, text.events, copy)
             if not flaws:
                 raise _malformed(text, error) from error
             with mapped_text(copy, text.name) as mapped:
                 whole = Text(text.name, copy, mapped, mended, text.damage, shift=text.events.start)
-                return ingest_text(session, whole, fill)[0], flaws
+                return replace(ingest_text(session, whole, fill)[0], broken_count=left_out), flaws
 
 
 def _ingest_sound(session: Session, text: Text, fill: Fill) -> quality.Census:

@@ -64,6 +64,11 @@ SELECT range_id, hash(process::VARCHAR, thread::VARCHAR) AS thread_key, start_ns
 FROM staging.ranges
 WHERE process = {process} AND kind = 'nested' AND NOT is_operator AND duration_ns >= 0 AND name NOT LIKE 'ProfilerStep#%'
 
+-- :name timed_ranges
+SELECT range_id FROM staging.ranges
+WHERE process = {process} AND kind <> 'mark' AND NOT is_operator AND duration_ns >= 0 AND name NOT LIKE 'ProfilerStep#%'
+ORDER BY range_id
+
 -- :name launches
 -- One row per CUDA call that some work of a device belongs to.
 SELECT hash(c.process::VARCHAR, c.thread::VARCHAR) AS thread_key, c."start" AS start_ns

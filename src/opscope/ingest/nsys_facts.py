@@ -61,7 +61,8 @@ class ExportFacts(msgspec.Struct, frozen=True):
 
 def read_facts(export: Export) -> ExportFacts:
     """The facts of an export."""
-    exported, captured = _pairs(export, "META_DATA_EXPORT"), _pairs(export, "META_DATA_CAPTURE")
+    exported = _pairs(export, "META_DATA_EXPORT") or _pairs(export, "EXPORT_META_DATA")  # until nsys 2023
+    captured = _pairs(export, "META_DATA_CAPTURE")
     rank, world_size = _rank(export)
     return ExportFacts(
         product_version=exported.get("EXPORT_PRODUCT_VERSION"),
@@ -278,7 +279,7 @@ def export_findings(
 
 
 def process_findings(
-    session: Session, trace_id: int, owner_count: int, operator_count: int
+    session: Session, trace_id: int, owner_count: int, operator_count: int, *, has_cuda: bool = True
 ) -> Iterator[Finding]:
     """What concerns the trace of one process.
 
@@ -287,8 +288,18 @@ def process_findings(
         trace_id: The trace.
         owner_count: NVTX ranges that stand among the operators.
         operator_count: Operators that PyTorch itself named.
+        has_cuda: Whether any process of the export called CUDA.
     """
-    if owner_count:
+    if not has_cuda:
+        yield Finding(
+            "nsys.no_cuda",
+            Severity.WARNING,
+            "No CUDA was traced: every time here is the host's, of NVTX ranges.",
+            "Record with `nsys profile --trace=cuda,nvtx`.",
+            trace_id,
+            {"range_count": owner_count},
+        )
+    elif owner_count:
         yield Finding(
             "nsys.ranges_own",
             Severity.INFO,

@@ -138,6 +138,7 @@ class _Reader:
         self.facts: ExportFacts = read_facts(export)
         self.damage = local.damage
         self.size_bytes = local.path.stat().st_size
+        self.has_cuda = False  # calls or work of a device, in any process
 
     def stage(self, demangle: Demangle | None) -> Missing:
         """Copy every table, with texts and words for its numbers."""
@@ -157,6 +158,7 @@ class _Reader:
         rows = self.session.query(sql(__package__, "nsys:processes"))
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]
+        self.has_cuda = bool(cuda)
         if not chosen:
             raise InputError(
                 "the export holds no CUDA calls, no device work and no NVTX ranges",
@@ -188,7 +190,9 @@ class _Reader:
         )
         self.session.add_findings(quality.trace_findings(self.session, one.trace_id))
         operators = census.categories.get("cpu_op", 0) - owners
-        self.session.add_findings(process_findings(self.session, one.trace_id, owners, operators))
+        self.session.add_findings(
+            process_findings(self.session, one.trace_id, owners, operators, has_cuda=self.has_cuda)
+        )
 
     def _stage_process(self, process: int) -> int:
         """Stage the events of one process; how many ranges stand among its operators."""
@@ -207,9 +211,12 @@ class _Reader:
         return len(owners)
 
     def _owners(self, process: int) -> Any:
+        """Ids of the ranges that stand among the operators: all where there is nothing else to tell."""
         operators, ranges, launches = (
             self._arrays(statement, process) for statement in ("operator_ranges", "user_ranges", "launches")
         )
+        if not self.has_cuda and not len(operators["thread_key"]):
+            return self._arrays("timed_ranges", process)["range_id"]
         keys = np.concatenate([rows["thread_key"] for rows in (operators, ranges, launches)])
         ranks = np.unique(keys, return_inverse=True)[1].astype(np.int64)
         counts = np.cumsum([len(operators["thread_key"]), len(ranges["thread_key"])])

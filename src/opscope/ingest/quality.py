@@ -53,6 +53,7 @@ class Census(msgspec.Struct, frozen=True):
         window_end_ns: Its end.
         is_legacy: Categories are those of 2021 (`Operator`, `Kernel`).
         is_lenient: Some value was of another type than its column; such values are NULL.
+        broken_count: Events that are no JSON, and so are not read.
         irregular_count: Operators that overlap another without nesting in it.
         impossible_id_count: External ids that name an operator that was not open.
         are_ids_used: Whether external ids were used for attribution.
@@ -69,6 +70,7 @@ class Census(msgspec.Struct, frozen=True):
     is_lenient: bool = False
     window_start_ns: int | None = None
     window_end_ns: int | None = None
+    broken_count: int = 0
     irregular_count: int = 0
     impossible_id_count: int = 0
     are_ids_used: bool = True
@@ -137,11 +139,12 @@ def read_findings(
             trace_id,
             {"lost_bytes": lost_bytes, "size_bytes": size_bytes},
         )
+    left_out = f"{counted(census.broken_count, 'event')} left out for not being JSON"
     for kind, first_byte in repairs.items():
         yield Finding(
             f"trace.{kind}",
             Severity.WARNING,
-            f"{_REPAIRS[kind]}; first at byte {first_byte}.",
+            f"{_REPAIRS.get(kind, left_out)}; first at byte {first_byte}.",
             None,
             trace_id,
             {"first_byte": first_byte},

@@ -31,6 +31,7 @@ __all__ = [
     "EventArray",
     "LocalText",
     "TraceFile",
+    "broken_events",
     "error_offset",
     "find_traces",
     "is_export",
@@ -346,6 +347,11 @@ class _Allowance:
         self._left -= size_bytes
         return self._left + size_bytes > 0
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is nothing left."""
+        return self._left <= 0
+
 
 class EventArray(msgspec.Struct, frozen=True):
     """Bytes `[start, end)` between the brackets of the array, and the object's other keys.
@@ -375,6 +381,8 @@ def locate_events(text: mmap.mmap, source: str) -> EventArray:
     header: dict[str, Any] = {}
     if text[first : first + 1] == b"[":
         start = first + 1
+        if (other := _other_array(text, first)) is not None:
+            raise InputError(other[0], source=source, hint=other[1])
     elif text[first : first + 1] == b"{":
         start, header = _find_array_start(text, first, source)
     else:
@@ -405,7 +413,47 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
             "a saved session, not a trace",
             "Give it alone and not packed; opscope compare puts two side by side",
         )
+    if text[:1] == b"\x80" and text[1:2] in _PICKLE_PROTOCOLS:
+        if text.find(b"device_traces") >= 0 or text.find(b"segments") >= 0:
+            return (
+                "a memory snapshot of PyTorch, which is a pickle, and tells nothing of time",
+                "Look at it with https://pytorch.org/memory_viz; " + _READS,
+            )
+        return "a pickle, which opscope never opens: it can run any code", _READS
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
+
+
+_READS = (
+    "opscope reads traces of torch.profiler (Kineto) of NVIDIA and AMD GPUs, and exports of Nsight Systems"
+)
+_PICKLE_PROTOCOLS = (b"\2", b"\3", b"\4", b"\5")
+_PROTON = re.compile(rb'\[\s*\{\s*"(?:children|frame|metrics)"\s*:')
+_RPD = re.compile(rb"\[\s*\{\s*\}\s*,")
+# Of torch.autograd.profiler before Kineto (torch/autograd/profiler.py, PyTorch 1.7).
+_AUTOGRAD = re.compile(rb'"pid"\s*:\s*"(?:CPU|CUDA) functions"')
+_ASCEND = (b'"async_npu"', b'"Ascend Hardware"')
+
+
+def _other_array(text: mmap.mmap, first: int) -> tuple[str, str] | None:
+    """What an array of JSON is that no recorder that opscope reads wrote, and what to do; None if unknown."""
+    if _PROTON.match(text, first):
+        return "a profile of Proton (Triton): a tree, not a trace", "Show it with proton-viewer; " + _READS
+    if _RPD.match(text, first):
+        return (
+            "a trace of rocprof's RPD (rpd2tracing), whose device events opscope does not read",
+            "Record the program with torch.profiler on the AMD GPU; " + _READS,
+        )
+    if _AUTOGRAD.search(text, first, first + _SEARCH_BYTES):
+        return (
+            "a trace of the autograd profiler before PyTorch 1.8, which names no launches",
+            "Record it with torch.profiler; " + _READS,
+        )
+    if any(text.find(mark, first) >= 0 for mark in _ASCEND):
+        return (
+            "a trace of an Ascend NPU (torch_npu), whose device events opscope does not read",
+            "Look at it with MindStudio Insight; " + _READS,
+        )
+    return None
 
 
 # Up to here a double of microseconds has room for three decimals (decision 0002).
@@ -587,6 +635,69 @@ def _event_length(text: mmap.mmap, opening: int, allowance: _Allowance, end: int
             size *= 16
         else:
             return length if "ph" in value else 0
+
+
+_AT_ONCE = 1 << 20
+_BEGIN = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id|dur|args|s|bp)"\s*:')
+_BEHIND = re.compile(r"\s*(?:,\s*|\Z)")
+
+
+def broken_events(text: mmap.mmap, start: int, end: int) -> list[tuple[int, int]]:
+    """What stands in an array and is no JSON: each such event, up to the next that is sound.
+
+    Control characters and foreign bytes in texts are let pass. Nothing is told of an array without a sound
+    event, or that takes too long to go through.
+    """
+    decoder, allowance = json.JSONDecoder(strict=False), _Allowance()
+    found: list[tuple[int, int]] = []
+    position, size, sound_end = _skip_whitespace(text, start), _AT_ONCE, start
+    broken: int | None = None  # where it begins, while the next sound event is looked for
+    while position < end:
+        piece = text[position : min(end, position + size)].decode("latin-1")
+        is_last, at, size = position + len(piece) == end, 0, _AT_ONCE
+        while at < len(piece):
+            if broken is not None:
+                begin = _BEGIN.search(piece, at)
+                at = len(piece) if begin is None else begin.start()
+            value, behind = _decoded(decoder, piece, at, allowance)
+            after = _BEHIND.match(piece, behind)
+            goes_on = not is_last and after is not None and after.end() == len(piece)
+            is_sound = after is not None and isinstance(value, dict) and (broken is None or "ph" in value)
+            if after is not None and is_sound and not goes_on:
+                found += [] if broken is None else [(broken, position + at)]
+                broken, at, sound_end = None, after.end(), position + behind
+            elif goes_on and (at or (broken is None and len(piece) < _LARGEST_EVENT_BYTES)):
+                size = _AT_ONCE if at else len(piece) * 4
+                break
+            else:
+                broken, at = position + at if broken is None else broken, at + 1
+        if allowance.is_spent:
+            return []
+        position += at
+    if broken is not None:
+        found.append((sound_end, end))
+    return found if sound_end > start else []
+
+
+_LONGEST_WORD = len("-Infinity")
+
+
+def _decoded(decoder: json.JSONDecoder, piece: str, at: int, allowance: _Allowance) -> tuple[Any, int]:
+    """The value at a place and its end; None where there is none, and the end of the piece if that cut it."""
+    behind = at
+    try:
+        value, behind = decoder.raw_decode(piece, at)
+        if piece.find("\\u", at, behind) >= 0:  # half a character, perhaps, which no UTF-8 holds
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        is_cut = error.msg.startswith("Unterminated") or error.pos > len(piece) - _LONGEST_WORD
+        allowance.allows((len(piece) if is_cut else max(at, error.pos)) - at + 1)
+        return None, len(piece) if is_cut else at
+    except (ValueError, RecursionError):  # such a half, a number of thousands of digits, too deep a nest
+        allowance.allows(_DEEPEST)
+        return None, behind
+    else:
+        return value, behind
 
 
 def _parse_object(text: bytes) -> dict[str, Any] | None:

@@ -165,9 +165,9 @@ def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
 
 
 def _fact(key: str, value: Any) -> Any:
-    """None for a number of parts of a device that no device has."""
-    is_count = key not in {"computeMajor", "computeMinor"} and isinstance(value, int | float)
-    return None if is_count and value <= 0 else value
+    """None for a number of parts of a device that no device has, also where it is written as text."""
+    count = None if key in {"name", "computeMajor", "computeMinor"} else integer(value, bits=64)
+    return None if count is not None and count <= 0 else value
 
 
 def _name_of(entry: Mapping[str, Any]) -> str | None:

@@ -81,7 +81,11 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
     if not summary.has_device:
         used = summary.operators[:1]
         most = "".join(f"; most in {one.name}" for one in used)
-        yield "CPU", f"{format_duration(summary.cpu_time_ns)} in operators, no device{most}"
+        time = format_duration(summary.cpu_time_ns)
+        if summary.is_cuda_traced:
+            yield "CPU", f"{time} in operators, no device{most}"
+        else:
+            yield "CPU", f"{time} in NVTX ranges, no CUDA was traced{most}"
         return
     fraction = summary.measured_step.busy_fraction
     busy = format_fraction(summary.busy_fraction if fraction is None else fraction)
@@ -89,9 +93,8 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
     step = summary.typical_step
     if step is not None:
         device, host = format_duration(step.device_ns), format_duration(step.host_ns)
-        is_cpu = step.host_ns > step.device_ns
         sides = f"GPU alone {device}, CPU alone {host}"
-        yield "GPU busy", (busy, "; ", Strong("CPU-bound" if is_cpu else "GPU-bound"), f": {sides}")
+        yield "GPU busy", (busy, "; ", Strong(step.bound), f": {sides}")
     else:
         yield "GPU busy", busy
     causes: Counter[IdleCause] = Counter()

@@ -53,13 +53,20 @@ def overview_meaning(summary: Summary) -> Meaning:
     step = summary.typical_step
     if not summary.is_usable:
         return Meaning("The recording is not sound: nothing is concluded about the GPU.")
+    if not summary.is_cuda_traced:
+        return Meaning("No CUDA was traced: every time here is the host's, of NVTX ranges.")
     if not summary.has_device:
         return Meaning("No device was used: every time here is CPU time.")
     if step is None:
         return Meaning(f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording.")
     device, host = format_duration(step.device_ns), format_duration(step.host_ns)
     whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
-    if step.host_ns > step.device_ns:
+    if step.bound == "in balance":
+        return Meaning(
+            f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
+            "Only what saves both shortens it much."
+        )
+    if step.bound == "CPU-bound":
         return Meaning(
             f"CPU-bound: {whole} needs {host} of the CPU and {device} of the GPU. Fewer or cheaper launches "
             "shorten it; faster kernels alone do not."

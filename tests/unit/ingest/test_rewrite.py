@@ -27,7 +27,7 @@ def mended(text: bytes, tmp_path: Path, start: int = 0) -> tuple[bytes, dict[str
     target = tmp_path / "copy.json"
     with mmap.mmap(-1, len(text)) as mapped:
         mapped[:] = text
-        array, flaws = mend(mapped, EventArray(start, len(text), {"a": 1}, 7), target)
+        array, flaws, _ = mend(mapped, EventArray(start, len(text), {"a": 1}, 7), target)
     assert (array.start, array.end) == (0, len(text) - start)
     assert (array.properties, array.lost_bytes) == ({"a": 1}, 7)
     return target.read_bytes(), flaws
@@ -92,3 +92,29 @@ class TestMend:
             "control_characters": text.index(b"\x02"),
             "invalid_utf8": text.index(b"\xff"),
         }
+
+
+class TestBrokenEvents:
+    SOUND = b'{"ph": "X", "name": "%d", "args": {"a": [{"b": 1}]}}'
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            b'{"ph": "X", "name": "Library("_inductor", "IMPL")\n(1)", "args": {"a": {"b": 1}}}',
+            b'{"ph": "X", "name": "C:\\Users\\user\\x.py"}',
+            b'{"ph": "X", "name": "cut off',
+            b'{"ph": "X", "dur": , "args": {"ts": 1}}',
+            b'"no event"',
+        ],
+    )
+    @pytest.mark.parametrize("place", [0, 1, 39, 40])
+    @pytest.mark.parametrize("at_once", [200, 1 << 20])
+    def test_one_costs_itself_alone(
+        self, broken: bytes, place: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("opscope.ingest.source._AT_ONCE", at_once)
+        events = [self.SOUND % index for index in range(40)]
+        text = b",\n  ".join([*events[:place], broken, *events[place:]])
+        copy, flaws = mended(text, tmp_path)
+        assert json.loads(b"[" + copy + b"]") == [json.loads(one) for one in events]
+        assert list(flaws) == ["broken_events"]

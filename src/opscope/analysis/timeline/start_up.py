@@ -10,7 +10,7 @@ recurs: the time in such calls is told alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from opscope.model.session import Session
 if TYPE_CHECKING:
     from opscope.analysis.timeline.device_windows import Step
 
-__all__ = ["ONCE", "find_start_ups"]
+__all__ = ["ONCE", "find_start_ups", "first_calls"]
 
 # What a program does once, as patterns of whole names; HIP's names are CUDA's with another prefix.
 ONCE = {
@@ -41,6 +41,12 @@ ONCE = {
     "ranges": r"(?i)torch-compiled region.*|.*(?:dynamo|inductor|compile_inner|compile_fx|frame_compile"
     r"|backward_compile|autotun|triton.*compil).*|(?:cublas|cudnn|nccl)\w*(?:Create|Init)\w*",
 }
+# What calls of compiled functions hold: TorchScript, Triton, inductor.
+_COMPILED = (
+    r"fallback_function|prim::.*|DifferentiableGraph.*|TensorExpr.*|aten::_autocast_to_\w+|triton_.*"
+    r"|Torch-Compiled Region.*|(?:## Call )?Compiled(?:Fx|Function).*"
+)
+_LONG_SILENCE_NS = 10_000_000
 # Shorter launches load nothing: they take 3 to 10 µs.
 _LONG_LAUNCH_NS = 100_000
 _LEAST_ONCE = 0.5  # of what the step takes beyond the usual
@@ -87,6 +93,12 @@ def find_start_ups(
     return tuple(found)
 
 
+def first_calls(session: Session, trace_id: int) -> dict[str, Any]:
+    """Silences of the host before first calls of compiled functions, by start: they were compiled then."""
+    parameters = {"trace": trace_id, "long": _LONG_SILENCE_NS, "compiled": _COMPILED}
+    return columns(session, "first_calls", parameters)
+
+
 class _Once(NamedTuple):
     """Time of one step in what comes once: in all, and by name, where one may lie in another."""
 
@@ -114,7 +126,9 @@ def _once(
 ) -> list[_Once]:
     """What comes once, in each interval."""
     chosen = {kind: ONCE[kind] if kind in kinds else "" for kind in ONCE}
-    found = columns(session, "once", {"trace": trace_id, "long": _LONG_LAUNCH_NS, **chosen})
+    parts = [columns(session, "once", {"trace": trace_id, "long": _LONG_LAUNCH_NS, **chosen})]
+    parts.append(first_calls(session, trace_id))
+    found = {key: np.concatenate([part[key] for part in parts]) for key in ("name", "start_ns", "end_ns")}
     starts, ends = (np.array(bound, dtype=np.int64) for bound in zip(*bounds, strict=True))
     spans = {
         str(name): merge((found["start_ns"][mine], found["end_ns"][mine]))

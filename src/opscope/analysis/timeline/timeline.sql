@@ -135,3 +135,17 @@ SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
     UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $launches <> '')
 WHERE trace_id = $trace AND name IS NOT NULL AND duration_ns > 0
 ORDER BY start_ns, name
+
+-- :name first_calls
+-- One row per compiled function (by the patterns of what its calls hold) before whose first call its thread recorded no
+-- operator for long: it was compiled then. Reads operators.
+WITH calls AS (
+    SELECT *, max(start_ns + duration_ns) OVER (PARTITION BY thread_id ORDER BY start_ns, operator_id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS silent_ns
+    FROM operators WHERE trace_id = $trace AND depth = 0
+    QUALIFY row_number() OVER (PARTITION BY name ORDER BY start_ns, operator_id) = 1)
+SELECT 'first call of ' || c.name AS name, silent_ns AS start_ns, start_ns AS end_ns FROM calls c
+WHERE start_ns - silent_ns >= $long AND EXISTS (
+    SELECT 1 FROM operators o WHERE o.trace_id = $trace AND regexp_full_match(o.name, $compiled)
+        AND o.operator_id BETWEEN c.operator_id AND c.last_descendant_id)
+ORDER BY start_ns

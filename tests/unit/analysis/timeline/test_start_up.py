@@ -50,7 +50,24 @@ def program(
     return builder
 
 
+def first_call(name: str, silent: float = 30_000.0) -> TraceBuilder:
+    """A recording without steps, silent before an operator that is called twice."""
+    builder = TraceBuilder()
+    begins = 0.0
+    for one, silence in (("aten::mm", 0.0), (name, silent), (name, silent)):
+        begins += silence
+        builder.operator(one, begins, 40).launch(begins + 5, 4).kernel("gemm", begins + 15, 25)
+        begins += 40
+    return builder
+
+
 FOUND = {
+    "the first call of what is compiled, silently": (
+        first_call("triton_poi_fused_add_0"),
+        [StartUp(0, None, 60_120 * US, None, 30_000 * US, ("first call of triton_poi_fused_add_0",))],
+    ),
+    "silence before something else": (first_call("aten::add"), []),
+    "a short silence": (first_call("triton_poi_fused_add_0", 1000.0), []),
     "modules and memory": (
         program([LOADS]), [StartUp(0, 0, 480 * US, 100 * US, 380 * US, ("cuLibraryLoadData", "cudaFree"))],
     ),
@@ -141,3 +158,14 @@ def test_of_a_single_step_the_cost_is_named_alone(load: Load) -> None:
         "Step 0 takes 480 µs, 380 µs of that in cuLibraryLoadData and cudaFree, which a program does once."
     )
     assert finding.evidence["is_left_out"] is False
+
+
+def test_silence_before_a_first_call_is_no_matter_of_input(load: Load) -> None:
+    """What comes again is."""
+    advice = {name: assess(load(first_call(name))).advice or () for name in ("triton_x", "aten::add")}
+    idle_ns = {
+        name: [one.evidence["idle_ns"] for one in found if one.code == "advice.host_work"]
+        for name, found in advice.items()
+    }
+    assert [len(found) for found in idle_ns.values()] == [1, 1]
+    assert 1.9 * idle_ns["triton_x"][0] < idle_ns["aten::add"][0]

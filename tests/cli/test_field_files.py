@@ -1,0 +1,110 @@
+"""Files of public repositories, and faults as people reported them: what is said of each."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+FIELD = REPOSITORY.parent / "shared/field"
+NO_DEVICE = ("No device was used", "no device;", "internal error")
+
+pytestmark = pytest.mark.skipif(not (FIELD / "files").is_dir(), reason=f"no {FIELD}")
+
+
+@pytest.mark.parametrize(
+    ("name", "phrase"),
+    [
+        ("ascend_npu_trace_view.json.gz", "a trace of an Ascend NPU (torch_npu)"),
+        ("rocm_rpd_matmul.json.gz", "a trace of rocprof's RPD (rpd2tracing)"),
+        ("proton_tritonbench.hatchet.gz", "a profile of Proton (Triton)"),
+    ],
+)
+def test_files_of_other_recorders_are_named(opscope, name: str, phrase: str) -> None:
+    refused = opscope("analyze", str(FIELD / "files" / name))
+    assert refused.code == 1
+    assert phrase in refused.err
+    assert "opscope reads" in refused.err
+    assert refused.err.count("\n") == 1
+    assert not any(one in refused.err + refused.out for one in NO_DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("content", "phrase"),
+    [
+        (b"\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94\x8c\x08segments\x94]\x94s.", "a memory snapshot of PyTorch"),
+        (b"\x80\x04K\x05.", "a pickle, which opscope never opens"),
+        (
+            b'[{"name": "mm", "ph": "X", "ts": 1.0, "dur": 2.0, "pid": "CPU functions", "args": {}}]',
+            "a trace of the autograd profiler before PyTorch 1.8",
+        ),
+    ],
+)
+def test_other_formats_are_named(opscope, tmp_path: Path, content: bytes, phrase: str) -> None:
+    path = tmp_path / "file.json.gz"
+    path.write_bytes(gzip.compress(content))
+    refused = opscope("analyze", str(path))
+    assert (refused.code, phrase in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["mutated_no_sms.json.gz", "mutated_empty_argmax.json.gz"])
+def test_flawed_facts_end_nothing(opscope, tmp_path: Path, name: str) -> None:
+    page = tmp_path / "page.html"
+    told = opscope("analyze", str(FIELD / "files" / name), "--full", "--html", str(page))
+    assert told.code == 0, told.err
+    assert page.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "absent"),
+    [
+        (
+            "a100_torchscript_first_call.pt.trace.json.gz",
+            ("first call of delta_r2", "warm-up"),
+            ("DataLoader", "dataset.map", "Change 1"),
+        ),
+        (
+            "nsys_tensorrt_nvtx_only.sqlite.xz",
+            ("no CUDA was traced", "6.95 s in NVTX ranges", "3D_backbone"),
+            NO_DEVICE,
+        ),
+        ("nsys_healthy_1pct.sqlite.xz", ("in balance", "none found"), ("CPU-bound",)),
+        ("nsys_saxpy_mpi_schema29.sqlite.xz", ("A100-SXM4-40GB",), ("schema unknown",)),
+    ],
+)
+def test_what_is_said(
+    opscope, tmp_path: Path, name: str, there: tuple[str, ...], absent: tuple[str, ...]
+) -> None:
+    path = FIELD / "files" / name
+    if path.suffix == ".xz":
+        path = tmp_path / path.stem
+        path.write_bytes(lzma.decompress((FIELD / "files" / name).read_bytes()))
+    told = opscope("analyze", str(path))
+    assert told.code == 0, told.err
+    text = " ".join(told.out.split())
+    assert [one for one in there if one not in text] == []
+    assert [one for one in absent if one in text] == []
+    if "schema29" in name:
+        assert "schema 2.9.1" in text
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Faulty traces, made of sound ones."""
+    folder = tmp_path_factory.mktemp("cases")
+    subprocess.run([sys.executable, FIELD / "make_cases.py", folder], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["quote_in_name", "windows_path"])
+def test_an_event_that_is_no_json_costs_itself(opscope, cases: Path, name: str) -> None:
+    told = opscope("analyze", str(cases / f"{name}.json"))
+    assert told.code == 0, told.err
+    text = " ".join(told.out.split())
+    assert "1 event left out for not being JSON; first at byte 28297." in text
+    assert "GPU-bound" in text
