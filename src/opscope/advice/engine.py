@@ -29,7 +29,7 @@ from opscope.analysis.job_model import Job, JobChange, job_of
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
@@ -111,7 +111,7 @@ def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
 def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
     """What a rule finds and what it does to a step, without what is not worth a word."""
     found: list[_Found] = []
-    for advice in FINDERS[rule.code](run, rule):
+    for advice in map(_possible, FINDERS[rule.code](run, rule)):
         worth = _worth(run, rule, advice)
         if worth is None:
             continue
@@ -127,17 +127,26 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
             estimated_gain_ns_per_step=worth.gain_ns,
             gain_interval_ns_per_step=worth.interval_ns,
             gain_basis=basis or None,
-            change=words.change,
+            change=words.change or None,
+            applicability=advice.applicability,
         )
         found.append((finding, worth.change))
     return found
+
+
+def _possible(advice: Advice) -> Advice:
+    """The same without gain and code, if what it suggests cannot be done."""
+    if advice.applicability.status is not ApplicabilityStatus.BLOCKED:
+        return advice
+    return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
 
 
 def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
     """What to do, and as code: in the words of the serving engine, where one was recorded."""
     engine = run.summary.engine
     if engine is None:
-        return EngineWords(advice.suggestion or rule.suggestion, advice.change or rule.change)
+        change = rule.change if advice.change is None else advice.change
+        return EngineWords(advice.suggestion or rule.suggestion, change)
     phase = next((one.phase for one in run.summary.engine_steps), None)
     of_phase = f"{engine}_prefill" if phase is ServingPhase.PREFILL else engine
     own = rule.engines.get(of_phase) or rule.engines.get(engine) or rule.engines.get("any")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import methodcaller
 
+from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
@@ -15,7 +16,10 @@ from opscope.units import counted, format_duration, format_fraction
 # Source: measureDifference in torch/csrc/distributed/c10d/reducer_cuda.cpp, PyTorch 2.11.
 _OF_LIBRARIES = frozenset({("DistributedDataParallel.forward", "cudaEventSynchronize")})
 
-
+_WITHOUT_GRAPH = (
+    "Take out what stands in the way of a CUDA graph first, or use a larger batch, which costs the host "
+    "nothing."
+)
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 
@@ -34,12 +38,19 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     ):
         return
     graph_ns = run.book.number("graph_host_ns")
+    found = capture_of(run)
+    blocked = in_the_way(run, found)
     whole = "a step" if run.has_steps else "what was recorded"
-    yield Advice(
+    told = (
         f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch {whole}"
         f"{_recorded(step)}, the device {format_duration(step.device_ns)} to run it: "
         f"{counted(step.launches, 'launch')} of {format_duration(step.busy_ns / step.launches)} "
-        "of work each.",
+        "of work each."
+    )
+    if blocked:
+        told += f" No CUDA graph can hold it as it is: {blocked}."
+    yield Advice(
+        told,
         {
             "host_ns": step.host_ns,
             "recorded_host_ns": step.recorded_host_ns,
@@ -51,6 +62,8 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         lambda change: change.replay(graph_ns),
         f"with one CUDA graph {'per step' if run.has_steps else 'of it all'} the "
         f"host needs {format_duration(graph_ns)}",
+        suggestion=_WITHOUT_GRAPH if blocked else None,
+        applicability=found,
     )
 
 
