@@ -8,6 +8,7 @@ none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,11 +90,7 @@ _Found = tuple[Finding, JobChange | None]
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
     """The changes that together bring most: one by one the change that adds most, while it adds enough."""
     job = run.job
-    left = [
-        (finding, change)
-        for finding, change in found
-        if change is not None and finding.estimated_gain_ns_per_step
-    ]
+    left = [(finding, change) for finding, change in found if change is not None and finding.is_gain_known]
     if job is None or not left:
         return None
     whole, best_ns, codes = job.changed(lambda _: None), 0.0, []
@@ -105,7 +102,15 @@ def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
         finding, change = left.pop(best)
         whole, best_ns = whole & change, gains[best]
         codes.append(finding.code)
+        # A model is compiled in one mode.
+        left = [one for one in left if None in (modes := {_mode(one[0]), _mode(finding)}) or len(modes) == 1]
     return BestSet(tuple(dict.fromkeys(codes)), best_ns)
+
+
+def _mode(finding: Finding) -> str | None:
+    """The first call of torch.compile in its code."""
+    call = re.search(r"torch\.compile\(.*?\)", finding.change or "")
+    return call and call.group()
 
 
 def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
@@ -144,6 +149,9 @@ def _possible(advice: Advice) -> Advice:
 def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
     """What to do, and as code: in the words of the serving engine, where one was recorded."""
     engine = run.summary.engine
+    if engine is None and not run.program["operators"]:
+        own = None if advice.suggestion and not advice.like else (advice.like or rule).engines.get("cuda")
+        return own or EngineWords(advice.suggestion or rule.suggestion, None)
     if engine is None:
         change = rule.change if advice.change is None else advice.change
         return EngineWords(advice.suggestion or rule.suggestion, change)
@@ -210,10 +218,11 @@ def _simulated(job: Job) -> str:
     )
 
 
-def _rank(finding: Finding) -> tuple[bool, float, int, str, str]:
+def _rank(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
     gain_ns = finding.estimated_gain_ns_per_step
     return (
         gain_ns is None,
+        not finding.is_gain_known,
         -(gain_ns or 0.0),
         finding.severity.rank,
         finding.code,

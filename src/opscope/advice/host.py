@@ -137,10 +137,16 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # It waits because it copies from host memory that is not pinned.
         is_upload = longest.copy is not None and "(Pageable -> Device)" in longest.copy
+        is_upload = is_upload or (longest.operator is None and "Memcpy" in longest.name)
         # Results, not numbers: they can be copied beside the next step.
         is_download = longest.copy is not None and "DtoH" in longest.copy
         is_download = is_download and longest.operator not in _QUESTIONS
         better = pinned if is_upload else beside if is_download else rule
+        # The program's own call, which asks for nothing that could be kept on the device.
+        is_explicit = longest.name.endswith("Synchronize") and longest.operator not in _QUESTIONS
+        is_explicit = (
+            is_explicit and longest.copy is None and not (longest.operator or "").startswith("aten::")
+        )
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
             f"{run.period}: the host spends {format_duration(host_ns / run.step_count)} in it, the "
@@ -158,8 +164,9 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 [call_id for one in waits for call_id in one.call_ids],
             ),
             "the step simulated with these calls returning at once",
-            suggestion=better.suggestion,
-            change=better.change,
+            suggestion=rule.engines["cuda"].suggestion if is_explicit else better.suggestion,
+            change="" if is_explicit else better.change,
+            like=better,
         )
 
 

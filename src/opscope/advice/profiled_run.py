@@ -67,6 +67,7 @@ class Advice(msgspec.Struct, frozen=True):
         gain: What a step gets shorter, where that does not follow from an effect.
         error: As the rule's `gain_error`.
         change: As the rule's; empty for none.
+        like: Another rule whose words are taken where a program without PyTorch was recorded.
         applicability: Whether the change can be made; what is blocked has no gain.
     """
 
@@ -81,6 +82,7 @@ class Advice(msgspec.Struct, frozen=True):
     trace_id: int | None = None
     gain: Gain | None = None
     error: float | None = None
+    like: Rule | None = None
     applicability: Applicability = Applicability()
 
 

@@ -40,6 +40,10 @@ class Severity(TextEnum):
         return (Severity.ERROR, Severity.WARNING, Severity.INFO).index(self)
 
 
+# Between bounds further apart a gain is a guess, which only a trial settles.
+_WIDEST_GAIN = 3
+
+
 class ApplicabilityStatus(TextEnum):
     """Whether a recording shows that a change can be made as it is; unknown if it shows too little."""
 
@@ -93,6 +97,12 @@ class Finding(msgspec.Struct, frozen=True):
     applicability: Applicability = Applicability()
 
     _repr_html_ = notebook_html
+
+    @property
+    def is_gain_known(self) -> bool:
+        """Whether its gain is a number to show: above 0, and known to within a factor of 3."""
+        low_ns, high_ns = self.gain_interval_ns_per_step or (1.0, 1.0)
+        return bool(self.estimated_gain_ns_per_step) and 0 < high_ns <= _WIDEST_GAIN * low_ns
 
 
 RECORDER_KEY = "opscopeRecorder"
