@@ -8,6 +8,7 @@ none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from opscope.analysis.job_model import Job, JobChange, job_of
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
@@ -89,11 +90,7 @@ _Found = tuple[Finding, JobChange | None]
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
     """The changes that together bring most: one by one the change that adds most, while it adds enough."""
     job = run.job
-    left = [
-        (finding, change)
-        for finding, change in found
-        if change is not None and finding.estimated_gain_ns_per_step
-    ]
+    left = [(finding, change) for finding, change in found if change is not None and finding.is_gain_known]
     if job is None or not left:
         return None
     whole, best_ns, codes = job.changed(lambda _: None), 0.0, []
@@ -105,13 +102,21 @@ def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
         finding, change = left.pop(best)
         whole, best_ns = whole & change, gains[best]
         codes.append(finding.code)
+        # A model is compiled in one mode.
+        left = [one for one in left if None in (modes := {_mode(one[0]), _mode(finding)}) or len(modes) == 1]
     return BestSet(tuple(dict.fromkeys(codes)), best_ns)
+
+
+def _mode(finding: Finding) -> str | None:
+    """The first call of torch.compile in its code."""
+    call = re.search(r"torch\.compile\(.*?\)", finding.change or "")
+    return call and call.group()
 
 
 def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
     """What a rule finds and what it does to a step, without what is not worth a word."""
     found: list[_Found] = []
-    for advice in FINDERS[rule.code](run, rule):
+    for advice in map(_possible, FINDERS[rule.code](run, rule)):
         worth = _worth(run, rule, advice)
         if worth is None:
             continue
@@ -127,17 +132,29 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
             estimated_gain_ns_per_step=worth.gain_ns,
             gain_interval_ns_per_step=worth.interval_ns,
             gain_basis=basis or None,
-            change=words.change,
+            change=words.change or None,
+            applicability=advice.applicability,
         )
         found.append((finding, worth.change))
     return found
 
 
+def _possible(advice: Advice) -> Advice:
+    """The same without gain and code, if what it suggests cannot be done."""
+    if advice.applicability.status is not ApplicabilityStatus.BLOCKED:
+        return advice
+    return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
+
+
 def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
     """What to do, and as code: in the words of the serving engine, where one was recorded."""
     engine = run.summary.engine
+    if engine is None and not run.program["operators"]:
+        own = None if advice.suggestion and not advice.like else (advice.like or rule).engines.get("cuda")
+        return own or EngineWords(advice.suggestion or rule.suggestion, None)
     if engine is None:
-        return EngineWords(advice.suggestion or rule.suggestion, advice.change or rule.change)
+        change = rule.change if advice.change is None else advice.change
+        return EngineWords(advice.suggestion or rule.suggestion, change)
     phase = next((one.phase for one in run.summary.engine_steps), None)
     of_phase = f"{engine}_prefill" if phase is ServingPhase.PREFILL else engine
     own = rule.engines.get(of_phase) or rule.engines.get(engine) or rule.engines.get("any")
@@ -201,10 +218,11 @@ def _simulated(job: Job) -> str:
     )
 
 
-def _rank(finding: Finding) -> tuple[bool, float, int, str, str]:
+def _rank(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
     gain_ns = finding.estimated_gain_ns_per_step
     return (
         gain_ns is None,
+        not finding.is_gain_known,
         -(gain_ns or 0.0),
         finding.severity.rank,
         finding.code,

@@ -7,6 +7,7 @@ from operator import methodcaller
 
 import numpy as np
 
+from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
@@ -18,7 +19,10 @@ from opscope.units import counted, format_duration, format_fraction
 # Source: measureDifference in torch/csrc/distributed/c10d/reducer_cuda.cpp, PyTorch 2.11.
 _OF_LIBRARIES = frozenset({("DistributedDataParallel.forward", "cudaEventSynchronize")})
 
-
+_WITHOUT_GRAPH = (
+    "Take out what stands in the way of a CUDA graph first, or use a larger batch, which costs the host "
+    "nothing."
+)
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 
@@ -37,12 +41,19 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     ):
         return
     graph_ns = run.book.number("graph_host_ns")
+    found = capture_of(run)
+    blocked = in_the_way(run, found)
     whole = "a step" if run.has_steps else "what was recorded"
-    yield Advice(
+    told = (
         f"The host{_rank(run, step)} needs {format_duration(step.host_ns)} to launch {whole}"
         f"{_recorded(step)}, the device {format_duration(step.device_ns)} to run it: "
         f"{counted(step.launches, 'launch')} of {format_duration(step.busy_ns / step.launches)} "
-        "of work each.",
+        "of work each."
+    )
+    if blocked:
+        told += f" No CUDA graph can hold it as it is: {blocked}."
+    yield Advice(
+        told,
         {
             "host_ns": step.host_ns,
             "recorded_host_ns": step.recorded_host_ns,
@@ -54,6 +65,8 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         lambda change: change.replay(graph_ns),
         f"with one CUDA graph {'per step' if run.has_steps else 'of it all'} the "
         f"host needs {format_duration(graph_ns)}",
+        suggestion=_WITHOUT_GRAPH if blocked else None,
+        applicability=found,
     )
 
 
@@ -127,10 +140,16 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # It waits because it copies from host memory that is not pinned.
         is_upload = longest.copy is not None and "(Pageable -> Device)" in longest.copy
+        is_upload = is_upload or (longest.operator is None and "Memcpy" in longest.name)
         # Results, not numbers: they can be copied beside the next step.
         is_download = longest.copy is not None and "DtoH" in longest.copy
         is_download = is_download and longest.operator not in _QUESTIONS
         better = pinned if is_upload else beside if is_download else rule
+        # The program's own call, which asks for nothing that could be kept on the device.
+        is_explicit = longest.name.endswith("Synchronize") and longest.operator not in _QUESTIONS
+        is_explicit = (
+            is_explicit and longest.copy is None and not (longest.operator or "").startswith("aten::")
+        )
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
             f"{run.period}: the host spends {format_duration(host_ns / run.step_count)} in it, the "
@@ -148,8 +167,9 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 [call_id for one in waits for call_id in one.call_ids],
             ),
             "the step simulated with these calls returning at once",
-            suggestion=better.suggestion,
-            change=better.change,
+            suggestion=rule.engines["cuda"].suggestion if is_explicit else better.suggestion,
+            change="" if is_explicit else better.change,
+            like=better,
         )
 
 

@@ -1,13 +1,29 @@
 -- One row per operator with device work within Optimizer.step or Optimizer.zero_grad: the phase, the optimizer's
 -- range as recorded and where on the host all of them lie, launches, time on the device in ns, ids of the operators.
+-- A step may be given a closure that runs forward and backward within it: what is the optimizer's then begins behind the
+-- last backward operator, on whichever thread, and behind the norms of gradients that are clipped.
 -- The phase `accumulation` is what the first backward pass after a zero_grad that fills adds to the filled gradients;
 -- of gradients that are None it would write. Each pass begins by making its gradient of ones.
 -- Reads operators, annotations, device_activities.
-WITH ranges AS (
-        SELECT thread_id, start_ns, start_ns + duration_ns AS end_ns, name FROM annotations
+WITH named AS (
+        SELECT trace_id, thread_id, start_ns, start_ns + duration_ns AS end_ns, name FROM annotations
         WHERE side = 'host' AND starts_with(name, 'Optimizer.')
         UNION ALL
-        SELECT thread_id, start_ns, start_ns + duration_ns, name FROM operators WHERE starts_with(name, 'Optimizer.')),
+        SELECT trace_id, thread_id, start_ns, start_ns + duration_ns, name FROM operators
+        WHERE starts_with(name, 'Optimizer.')),
+    of_closures AS (
+        SELECT trace_id, start_ns, duration_ns, regexp_matches(name, 'evaluate_function|[Bb]ackward') AS is_backward
+        FROM operators
+        WHERE regexp_matches(name, 'evaluate_function|[Bb]ackward|^aten::(_foreach_norm|linalg_vector_norm|norm)$')),
+    closures AS (
+        SELECT n.thread_id, n.start_ns, max(o.start_ns + o.duration_ns) AS last_ns
+        FROM named n
+        JOIN of_closures o ON o.trace_id = n.trace_id AND o.start_ns >= n.start_ns AND o.start_ns < n.end_ns
+        WHERE starts_with(n.name, 'Optimizer.step')
+        GROUP BY ALL HAVING bool_or(is_backward)),
+    ranges AS (
+        SELECT thread_id, coalesce(last_ns, start_ns) AS start_ns, end_ns, name
+        FROM named LEFT JOIN closures USING (thread_id, start_ns)),
     launched AS (
         SELECT operator_id, count(*) AS launches, sum(duration_ns) AS device_ns
         FROM device_activities WHERE operator_id IS NOT NULL GROUP BY operator_id),

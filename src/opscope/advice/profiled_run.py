@@ -24,6 +24,7 @@ from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import HostTime, IdleCause, WindowKind
+from opscope.model.finding import Applicability
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
@@ -65,6 +66,9 @@ class Advice(msgspec.Struct, frozen=True):
         basis: How its effect, or the gain, was estimated.
         gain: What a step gets shorter, where that does not follow from an effect.
         error: As the rule's `gain_error`.
+        change: As the rule's; empty for none.
+        like: Another rule whose words are taken where a program without PyTorch was recorded.
+        applicability: Whether the change can be made; what is blocked has no gain.
     """
 
     message: str
@@ -78,6 +82,8 @@ class Advice(msgspec.Struct, frozen=True):
     trace_id: int | None = None
     gain: Gain | None = None
     error: float | None = None
+    like: Rule | None = None
+    applicability: Applicability = Applicability()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from opscope.text_enum import TextEnum
 
 __all__ = [
     "RECORDER_KEY",
+    "Applicability",
+    "ApplicabilityStatus",
+    "Blocker",
     "Finding",
     "Severity",
     "findings_as_json",
@@ -37,6 +40,33 @@ class Severity(TextEnum):
         return (Severity.ERROR, Severity.WARNING, Severity.INFO).index(self)
 
 
+# Between bounds further apart a gain is a guess, which only a trial settles.
+_WIDEST_GAIN = 3
+
+
+class ApplicabilityStatus(TextEnum):
+    """Whether a recording shows that a change can be made as it is; unknown if it shows too little."""
+
+    APPLICABLE = "applicable"
+    BLOCKED = "blocked"
+    UNKNOWN = "unknown"
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    """What stands in the way of a change: an operator or call, where (None if not recorded), how often."""
+
+    operator: str | None
+    line: str | None
+    per_step: float
+
+
+class Applicability(msgspec.Struct, frozen=True):
+    """Whether the suggested change can be made; applicable where nothing looked for stands in its way."""
+
+    status: ApplicabilityStatus = ApplicabilityStatus.APPLICABLE
+    blocked_by: tuple[Blocker, ...] = ()
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One fact with a stable code.
 
@@ -51,6 +81,7 @@ class Finding(msgspec.Struct, frozen=True):
         gain_interval_ns_per_step: Between what it lies, by what is not known for sure; None if not estimated.
         gain_basis: How that was estimated, in one sentence.
         change: The change to try, as code.
+        applicability: Whether the recording shows that it can be made, and what stands in its way.
     """
 
     code: str
@@ -63,8 +94,15 @@ class Finding(msgspec.Struct, frozen=True):
     gain_interval_ns_per_step: tuple[float, float] | None = None
     gain_basis: str | None = None
     change: str | None = None
+    applicability: Applicability = Applicability()
 
     _repr_html_ = notebook_html
+
+    @property
+    def is_gain_known(self) -> bool:
+        """Whether its gain is a number to show: above 0, and known to within a factor of 3."""
+        low_ns, high_ns = self.gain_interval_ns_per_step or (1.0, 1.0)
+        return bool(self.estimated_gain_ns_per_step) and 0 < high_ns <= _WIDEST_GAIN * low_ns
 
 
 RECORDER_KEY = "opscopeRecorder"

@@ -100,7 +100,7 @@ def change_title(finding: Finding) -> str:
 
 def _apart(summary: Summary) -> tuple[Block, ...]:
     """How several gains go together, and how to find out for sure."""
-    gains = sum(bool(finding.estimated_gain_ns_per_step) for finding in summary.advice or ())
+    gains = sum(finding.is_gain_known for finding in summary.advice or ())
     best, together = summary.best_set, None
     if gains > 1 and best is not None:
         gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
@@ -114,7 +114,7 @@ def _point(finding: Finding, summary: Summary) -> Text:
     parts: list[Inline] = []
     number = change_numbers(summary).get(finding.code)
     if finding.estimated_gain_ns_per_step:
-        parts += [Strong(f"Change {number}"), ": ", Strong(f"−{_gain(finding, summary)}"), ". "]
+        parts += [Strong(f"Change {number}"), ": ", Strong(_gain(finding, summary, "−")), ". "]
     parts.append(finding.message)
     if finding.suggestion:
         parts.append(f" {finding.suggestion}")
@@ -122,17 +122,17 @@ def _point(finding: Finding, summary: Summary) -> Text:
 
 
 def gain_text(finding: Finding, period: str) -> str:
-    """What a change takes off; where it may bring nothing, how much at most."""
-    interval = finding.gain_interval_ns_per_step
-    if interval is not None and interval[0] <= 0 < interval[1]:
-        return f"{format_duration(interval[1])} {period} at most"
-    return f"{format_duration(finding.estimated_gain_ns_per_step)} {period}"
+    """What a change takes off; no number where that is known to no better than a factor of 3."""
+    if not finding.is_gain_known:
+        return "unknown, try it"
+    return f"−{format_duration(finding.estimated_gain_ns_per_step)} {period}"
 
 
-def _gain(finding: Finding, summary: Summary) -> str:
+def _gain(finding: Finding, summary: Summary, sign: str = "") -> str:
     """The gain, and between what it lies."""
     text, interval = gain_text(finding, _period(summary)), finding.gain_interval_ns_per_step
-    if interval is None or interval[0] <= 0:
+    text = sign + text.removeprefix("−") if finding.is_gain_known else text
+    if interval is None or not finding.is_gain_known:
         return text
     low, high = map(format_duration, interval)
     return text if low == high else f"{text} ({low} to {high})"
@@ -152,7 +152,7 @@ def _section(finding: Finding, summary: Summary) -> Section:
     if finding.change:
         blocks.append(CodeBlock(finding.change, _language(finding.change)))
     facts: list[tuple[str, Text]] = [("Severity", str(finding.severity))]
-    if finding.estimated_gain_ns_per_step is not None:
+    if finding.estimated_gain_ns_per_step:
         facts.append(("Estimated gain", _gain(finding, summary)))
     if finding.gain_basis:
         facts.append(("How it was estimated", finding.gain_basis))

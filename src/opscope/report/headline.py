@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -18,7 +19,9 @@ __all__ = ["headline"]
 
 _CHANGES = 3
 _KINDS = 3
-_LONGEST_CODE = 60
+_LONGEST_CODE = 80
+# A `with` and what is in it stand on one line.
+_OF_A_BLOCK = 2
 
 
 # Shorter than their meaning, so that each is one line.
@@ -117,12 +120,12 @@ def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
 
 
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """What gains most, each with the first line of its code; of several places of one, the first."""
+    """What gains most, each with its code if that is one short line; of several places of one, the first."""
     numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
     for chosen, number in islice(numbers.items(), _CHANGES):
         finding = next(one for one in summary.advice or () if one.code == chosen)
-        gain, code = f"−{gain_text(finding, period)}", _first_line(finding)
+        gain, code = gain_text(finding, period), _edit(finding)
         written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
         yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *written)
     best = summary.best_set
@@ -137,14 +140,20 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
         )
 
 
-def _first_line(finding: Finding) -> str | None:
-    """Of the code to write, without its comment; of a long call its name."""
-    lines = [line.partition("   #")[0].strip() for line in (finding.change or "").splitlines()]
-    first = next((line for line in lines if line and not line.startswith("#")), None)
-    if first is None or len(first) <= _LONGEST_CODE:
-        return first
-    name, bracket, _ = first.partition("(")
-    return f"{name}(…)" if bracket and len(name) < _LONGEST_CODE else f"{first[:_LONGEST_CODE]}…"
+def _edit(finding: Finding) -> str | None:
+    """The first of the code's alternatives, whole and on one line; None if that is too long, or cannot be."""
+    first = (finding.change or "").strip().partition("\n\n")[0].splitlines()
+    lines = [line.partition("   #")[0].rstrip() for line in first]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    opens = bool(lines) and lines[0].endswith(":")
+    edit = " ".join(map(str.strip, lines)) if opens and len(lines) == _OF_A_BLOCK else "; ".join(lines)
+    if not edit or len(edit) > _LONGEST_CODE:
+        return None
+    try:
+        ast.parse(edit)
+    except SyntaxError:
+        return edit if len(lines) == 1 and not opens else None  # a command
+    return edit
 
 
 def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:

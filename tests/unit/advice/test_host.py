@@ -127,6 +127,16 @@ def test_the_wait_with_which_a_recorder_ends_the_last_step_is_none_of_the_progra
     assert "host_sync" not in codes(advise_on(step_of(10).step(2, 10_000, 10_000), **facts))
 
 
+@pytest.mark.parametrize("is_torch", [True, False])
+def test_an_explicit_wait_gets_no_code_for_losses(advise_on: Program, is_torch: bool) -> None:
+    once = WaitingCall("cudaDeviceSynchronize", None, None, 8, 2 * MS, 2 * MS)
+    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(once,))
+    program = step_of(10) if is_torch else trace().launch(15).kernel("kernel", 50, 10)
+    finding = only(advise_on(program, **facts), "host_sync")
+    assert "event" in (finding.suggestion or "")
+    assert (finding.change is None) is is_torch
+
+
 def test_waiting_for_data_is_told_with_where(advise_on: Program) -> None:
     gap = IdleGap(0, 3 * MS, IdleCause.DATA_LOADING, host="enumerate(DataLoader)")
     slow = partition(10 * MS, {IdleCause.DATA_LOADING: 3 * MS}, longest_gaps=(gap,))

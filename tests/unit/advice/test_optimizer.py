@@ -49,6 +49,30 @@ def fused(asked: list[Any]) -> tuple[int, float, float]:
     return len(operators), stays, goes
 
 
+def in_closure(optimizer: str, launches: int) -> TraceBuilder:
+    """A step whose closure runs 60 products forward and 60 backward, these on another thread."""
+    builder = trace().step(1, 0, 6_000).event("user_annotation", "Optimizer.step#AdamW.step", 0, 5_000, 1, {})
+    for place in range(60):
+        builder.operator("aten::mm", 10 + 10 * place, 8).launch(12 + 10 * place)
+        builder.kernel("gemm", 20 + 40 * place, 30)
+        at = 1_000 + 10 * place
+        builder.operator("autograd::engine::evaluate_function: MmBackward0", at, 9, thread=2)
+        builder.operator("aten::mm", at + 1, 7, thread=2).launch(at + 2, thread=2)
+        builder.kernel("gemm", 2_500 + 30 * place, 25)
+    for place in range(launches):
+        at = 2_000 + 10 * place
+        builder.operator(optimizer, at, 8).launch(at + 2).kernel("kernel", 4_400 + 60 * place, 50)
+    return builder
+
+
+def test_what_a_closure_runs_is_not_the_optimizers(advise_on: Program) -> None:
+    hosts = [host(5 * MS, 1 * MS, launches=132)]
+    assert codes(advise_on(in_closure("aten::_fused_adamw_", 1), hosts=hosts)) == []
+    found = advise_on(in_closure("aten::_foreach_lerp_", 12), hosts=hosts)
+    assert codes(found) == ["foreach_optimizer"]
+    told(found, "foreach_optimizer", "AdamW", "12 launches per step", has_gain=True)
+
+
 def test_foreach_passes_are_told_with_what_fusing_leaves(advise_on: Program, asked: list[Any]) -> None:
     content = optimizing("aten::_foreach_lerp_", 12, device_us=50)
     found = advise_on(content, hosts=[host(2.6 * MS, 1 * MS, launches=13)])

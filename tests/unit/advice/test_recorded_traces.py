@@ -63,9 +63,12 @@ def test_eager_attention_is_told_besides(advised: Advised) -> None:
     assert finding.evidence["calls"] == 36
 
 
-def test_generating_tokens_is_launch_bound(advised: Advised) -> None:
+def test_generating_tokens_is_launch_bound_and_no_graph_holds_it(advised: Advised) -> None:
+    """Each token is asked for whether it is the last, and keys grow by one."""
     step, found = advised("h200/gpt2_generate_fp16.json.gz")
-    assert codes(found)[0] == "launch_bound"
+    launching = only(found, "launch_bound")
+    assert launching.estimated_gain_ns_per_step is launching.change is None
+    assert [one.operator for one in launching.applicability.blocked_by] == ["aten::is_nonzero"]
     assert step is not None
     assert step.host_ns == pytest.approx(GPT2_NS, rel=0.15)
     assert "attention_backend" not in codes(found)

@@ -1,0 +1,60 @@
+"""Whether what a step launches can be captured in a CUDA graph: asked by every rule that suggests one.
+
+A graph holds launches alone, always the same. What makes the host wait, copies from or to pageable memory or
+takes memory from the driver within it cannot be captured; with other kernels or shapes in another step it
+would be another graph. Copies of inputs at the start of a step and questions at its end stand outside of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from opscope.advice.profiled_run import ProfiledRun, listed
+from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker
+from opscope.model.queries import sql
+from opscope.units import counted
+
+# Of a step's launches, at each end: what prepares inputs, and what follows the model (loss, sampling).
+_EDGE = 0.05
+# Of the steps: what happens in fewer is a log, or memory taken once.
+_USUAL = 0.5
+
+
+def capture_of(run: ProfiledRun) -> Applicability:
+    """Whether a step can be captured; unknown without two steps to compare and nothing in the way."""
+    if run.summary.engine is not None:
+        return Applicability()  # an engine captures what it knows to be the same
+    left_out = [list(one) for one in sorted(run.summary.timeline.left_out)]
+    places: dict[int, tuple[str | None, str | None]] = {}
+    for row in run.records("allocations"):
+        places |= dict.fromkeys(row["call_ids"], (row["name"], None))
+    for wait in run.summary.timeline.waits:
+        places |= dict.fromkeys(wait.call_ids, (wait.operator or wait.name, wait.line))
+    inside = run.session.query(sql(__package__, "capture:inside"), [list(places), left_out, _EDGE])
+    calls = Counter(places[call_id] for (call_id,) in inside)
+    blockers = [
+        Blocker(operator, line, count / run.step_count)
+        for (operator, line), count in calls.most_common()
+        if count >= _USUAL * run.step_count
+    ]
+    blockers = blockers or [
+        Blocker(one["operator"], None, one["per_step"])
+        for one in run.session.records(sql(__package__, "capture:differing"), [left_out])
+    ]
+    if blockers:
+        return Applicability(ApplicabilityStatus.BLOCKED, tuple(blockers))
+    # One step of each trace is compared with nothing.
+    is_known = len(run.summary.steps) > len({one.trace_id for one in run.summary.steps})
+    return Applicability(ApplicabilityStatus.APPLICABLE if is_known else ApplicabilityStatus.UNKNOWN)
+
+
+def in_the_way(run: ProfiledRun, found: Applicability) -> str:
+    """`aten::nonzero 64 times per step at moe.py:12 route`: each blocker with how often and where."""
+    return listed(
+        [
+            f"{one.operator or 'launches'} {counted(one.per_step, 'time')} {run.period}"
+            f"{f' at {one.line}' if one.line else ''}"
+            for one in found.blocked_by
+        ],
+        3,
+    )

@@ -1,0 +1,88 @@
+"""What of a step a CUDA graph can hold, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import opscope
+from opscope.advice.capture import capture_of
+from opscope.advice.profiled_run import ProfiledRun
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.values import IdleCause
+from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker, Finding
+from opscope.testing import TraceBuilder
+
+from .conftest import MS, Program, host, only, partition, trace
+
+Captured = Callable[[TraceBuilder], Applicability]
+
+
+def forwards(*waits_after: int, steps: int = 2, rows: int = 8, last_rows: int = 8) -> TraceBuilder:
+    """Steps of 40 launches of one kernel each; `aten::nonzero` waits behind the launches of these numbers."""
+    builder = trace()
+    for step in range(steps):
+        start = 1_000 * step
+        builder.step(step + 1, start, 990)
+        shapes = [[last_rows if step == steps - 1 else rows, 8]]
+        for number in range(40):
+            at = start + 10 + 20 * number
+            builder.operator("aten::mm", at, 8, **{"Input Dims": shapes}).launch(at + 2).kernel(
+                "gemm", at + 4, 6
+            )
+            if number in waits_after:
+                builder.operator("aten::nonzero", at + 9, 8).launch(at + 10, 6, name="cudaStreamSynchronize")
+    return builder
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> Captured:
+    """What is said of a trace."""
+
+    def ask(builder: TraceBuilder) -> Applicability:
+        with opscope.load(builder.write(tmp_path / "trace.json")) as session:
+            return capture_of(ProfiledRun(session, Summary(session).complete()))
+
+    return ask
+
+
+def test_the_same_launches_in_each_step_can_be_captured(captured: Captured) -> None:
+    assert captured(forwards()) == Applicability()
+    assert captured(forwards(steps=1)).status is ApplicabilityStatus.UNKNOWN
+
+
+def test_what_waits_within_a_step_stands_in_the_way(captured: Captured) -> None:
+    found = captured(forwards(10, 20))
+    assert (found.status, found.blocked_by) == (
+        ApplicabilityStatus.BLOCKED,
+        (Blocker("aten::nonzero", None, 2),),
+    )
+    assert captured(forwards(10, steps=1)).status is ApplicabilityStatus.BLOCKED
+
+
+def test_what_waits_behind_the_last_launches_stands_outside(captured: Captured) -> None:
+    assert captured(forwards(39)).status is ApplicabilityStatus.APPLICABLE
+
+
+def test_other_shapes_in_another_step_stand_in_the_way(captured: Captured) -> None:
+    found = captured(forwards(last_rows=9))
+    assert (found.status, found.blocked_by) == (ApplicabilityStatus.BLOCKED, (Blocker("aten::mm", None, 40),))
+
+
+def test_a_graph_that_cannot_be_is_no_numbered_change(advise_on: Program) -> None:
+    """The same host, once with kernels of other shapes in its second step."""
+
+    def told(builder: TraceBuilder) -> Finding:
+        idle = [partition(10 * MS, {IdleCause.HOST_LAUNCH: 5 * MS})]
+        return only(
+            advise_on(builder, partitions=idle, hosts=[host(2 * MS, 10 * MS, launches=1000)]), "launch_bound"
+        )
+
+    assert told(forwards()).estimated_gain_ns_per_step
+    blocked = told(forwards(last_rows=9))
+    assert (blocked.estimated_gain_ns_per_step, blocked.change) == (None, None)
+    assert "No CUDA graph can hold it as it is: aten::mm 40 times per step" in blocked.message
+    assert "CUDAGraph" not in json.dumps([blocked.message, blocked.suggestion])
