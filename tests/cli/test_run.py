@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from opscope.cli.app import FLAGS, separate_script
+from opscope.cli.app import declared_options, separate_script
 from opscope.model.sidecar import read_sidecar
 
 pytestmark = pytest.mark.torch
@@ -292,21 +292,22 @@ def test_the_scripts_arguments_are_set_apart(tokens: str, separated: str) -> Non
     assert separate_script(tokens.split()) == separated.split()
 
 
-def test_every_flag_is_known() -> None:
-    from dataclasses import fields
-    from inspect import signature
+@pytest.mark.parametrize("verb", ["run", "try"])
+def test_every_option_is_told_from_the_script(verb: str) -> None:
+    options = declared_options(verb)
+    assert {"-m", "--module", "--brief", "--full", "--force", "--debug", "--help"} <= options.keys()
+    for name, is_flag in options.items():
+        given = [verb, name] if is_flag else [verb, name, "2"]
+        assert separate_script([*given, "a.py", name]) == [*given, "--", "a.py", name]
+        assert separate_script([verb, f"{name}=2", "a.py"]) == [verb, f"{name}=2", "--", "a.py"]
+    assert [name for name in ("--steps", "--section", "--html") if options[name]] == []
 
-    from opscope.cli.profile import ModelOptions
-    from opscope.cli.run import ProgramRecording, run
-    from opscope.cli.try_changes import try_changes
 
-    of_both = (*fields(ProgramRecording), *fields(ModelOptions))
-    options = {field.name: field.type for field in of_both}
-    for verb in (run, try_changes):
-        options |= {name: one.annotation for name, one in signature(verb).parameters.items()}
-    flags = {f"--{name.replace('_', '-')}" for name, type_ in options.items() if "bool" in str(type_)}
-    assert flags <= FLAGS
-    assert FLAGS - flags == {"-h", "--help", "--version", "--debug", "-m"}
+def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) -> None:
+    ended = run("--quiet", script, "--with-stack")
+    assert ended.code == 2
+    assert "note: --with-stack stands after the script" in ended.err
+    assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
 
 
 PLANTED = "hf_PlantedKeyThatNobodyMaySee123"
