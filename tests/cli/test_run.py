@@ -310,6 +310,45 @@ def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) 
     assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
 
 
+STEPPING = """
+import io, sys, torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    if "train" in sys.argv:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    else:
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+torch.save(model, io.BytesIO())
+print("done", type(model).__name__)
+sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("steps", ["forward", "optimizer"])
+@pytest.mark.parametrize("kind", ["train", "infer"])
+def test_no_recording_changes_the_program(steps: str, kind: str, tmp_path: Path) -> None:
+    """Each in a process of its own: what the tracer takes for the call of a module it decides once."""
+    if (steps, kind) == ("optimizer", "infer"):
+        pytest.skip("has no such steps")
+    (tmp_path / "stepping.py").write_text(STEPPING)
+    flags = ("--with-stack", "--with-modules", "--profile-memory", "--track-compile")
+    for given in (*((flag,) for flag in flags), flags):
+        command = ["run", "--quiet", "--force", "--steps", steps, *given, "stepping.py", kind]
+        process = subprocess.run(
+            [sys.executable, "-m", "opscope", *command],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+        assert (process.returncode, process.stdout) == (5, "done Sequential\n"), process.stderr
+        assert read_sidecar(tmp_path / "opscope_run/trace.opscope.json").steps == 6
+        if "--with-modules" in given:
+            events = json.loads((tmp_path / "opscope_run/trace.json").read_text())["traceEvents"]
+            outer = [one["name"] for one in events if one["name"].startswith("nn.Module: Sequential")]
+            assert outer == ["nn.Module: Sequential_0"] * 6
+
+
 PLANTED = "hf_PlantedKeyThatNobodyMaySee123"
 
 

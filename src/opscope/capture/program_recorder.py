@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from opscope.capture.attached import attached_profilers
 from opscope.capture.cycle import Cycle
+from opscope.capture.outermost_calls import OutermostCalls
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.capture.size_watch import SizeWatch
@@ -142,12 +143,7 @@ class OptimizerSteps:
 
 
 class ForwardSteps:
-    """A step ends when the model returns: the first module that is called a second time from outside of any.
-
-    `nn.Module.__call__` is replaced only while no module runs, so that the layers inside one are called as
-    ever; torch's own hooks on all modules would cost each of their calls, and torch.compile warns of them. A
-    compiled model may have kept the replacement, and the compiler looks through that.
-    """
+    """A step ends when the model returns: the first module called a second time from outside of any."""
 
     what = "the call of a model"
     hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
@@ -156,35 +152,25 @@ class ForwardSteps:
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._model: weakref.ref[Any] | None = None
         self._on_step: _OnStep | None = None
-        self._calls: tuple[Any, Any] = (None, None)  # of torch, and ours
+        self._calls: OutermostCalls | None = None
 
     def watch(self, on_step: _OnStep) -> None:
         """Look at the next call of any module."""
-        torch = require_torch()
-        module_class, original, compiler = torch.nn.Module, torch.nn.Module.__call__, torch.compiler
 
-        @functools.wraps(original)
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiler.is_compiling() or module_class.__call__ is not call:
-                return original(module, *args, **kwargs)
-            module_class.__call__ = original
-            try:
-                self._entered(module)
-                result = original(module, *args, **kwargs)
-            finally:
-                if self._on_step is not None:
-                    module_class.__call__ = call
+        def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            self._entered(module)
+            result = call(*args, **kwargs)
             self._returned(module)
             return result
 
-        self._on_step, self._calls = on_step, (original, call)
-        module_class.__call__ = call
+        self._on_step, self._calls = on_step, OutermostCalls(around)
+        self._calls.watch()
 
     def stop(self) -> None:
         """Look at no more calls."""
-        if self._on_step is not None:
-            self._on_step = None
-            require_torch().nn.Module.__call__ = self._calls[0]
+        self._on_step = None
+        if self._calls is not None:
+            self._calls.stop()
 
     def _entered(self, module: Any) -> None:
         if self._model is None and module in self._seen:

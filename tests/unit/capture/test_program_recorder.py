@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import opscope  # noqa: E402
 from opscope.capture import cycle_writer, profiler, program_recorder  # noqa: E402
 from opscope.capture.cycle_writer import CycleWriter  # noqa: E402
+from opscope.capture.outermost_calls import OutermostCalls  # noqa: E402
 from opscope.capture.profiler import Profiler, _session  # noqa: E402
 from opscope.capture.program import Program  # noqa: E402
 from opscope.capture.program_recorder import (  # noqa: E402
@@ -344,8 +345,9 @@ def test_a_forward_counts_from_the_second_call_of_a_module(watched, steps):
     encoder(torch.ones(2))
     model(torch.ones(2))
     assert len(steps) == 3
+    assert torch.nn.Module.__call__ is before  # also while it watches: what the tracer recognizes
     source.stop()
-    assert torch.nn.Module.__call__ is before
+    assert vars(torch.nn.Module)["__call__"] is before
 
 
 def test_layers_run_with_torch_as_it_is(watched):
@@ -353,13 +355,31 @@ def test_layers_run_with_torch_as_it_is(watched):
 
     class Model(torch.nn.Module):
         def forward(self, x):
-            seen.append(torch.nn.Module.__call__)
+            seen.append(vars(torch.nn.Module)["__call__"])
             return x
 
     original = torch.nn.Module.__call__
     watched(ForwardSteps())
     Model()(torch.ones(1))
     assert seen == [original]
+
+
+def test_who_watches_first_is_called_inside_and_stays(watched, steps):
+    called = []
+
+    def around(module, call, args, kwargs):
+        called.append(module)
+        return call(*args, **kwargs)
+
+    before, inner = torch.nn.Module.__call__, OutermostCalls(around)
+    inner.watch()
+    source, model = watched(ForwardSteps()), torch.nn.Sequential(torch.nn.ReLU())
+    model(torch.ones(1))
+    source.stop()
+    model(torch.ones(1))
+    inner.stop()
+    assert called == [model, model]
+    assert vars(torch.nn.Module)["__call__"] is before
 
 
 def test_a_forward_that_fails_is_no_step(watched, steps):
