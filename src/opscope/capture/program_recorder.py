@@ -38,6 +38,7 @@ __all__ = [
     "MarkedSteps",
     "OptimizerSteps",
     "ProgramRecorder",
+    "RecognizedSteps",
     "StepSource",
     "program_of",
     "step_imports",
@@ -70,7 +71,7 @@ class StepSource(Protocol):
 
 
 def step_source(name: str) -> StepSource | None:
-    """The source that a name stands for: `optimizer`, `forward`, a range, a function, or None for `none`.
+    """The source a name stands for: `auto`, `optimizer`, `forward`, a range, a function, or None for `none`.
 
     Args:
         name: A range is written `mark:NAME`, a function `FUNCTION`, for one of the program itself, or
@@ -81,6 +82,8 @@ def step_source(name: str) -> StepSource | None:
     """
     if name == "none":
         return None
+    if name == "auto":
+        return RecognizedSteps()
     if name == "optimizer":
         return OptimizerSteps()
     if name == "forward":
@@ -92,7 +95,7 @@ def step_source(name: str) -> StepSource | None:
     if not all(part.isidentifier() for part in parts) or (":" in name and not module):
         raise InputError(
             f"'{name}' tells no steps",
-            hint="Use optimizer, forward, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
+            hint="Use auto, optimizer, forward, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
         )
     return FunctionSteps(module or "__main__", function)
 
@@ -185,6 +188,41 @@ class ForwardSteps:
     def _tell(self) -> None:
         if self._on_step is not None:
             _untraced(self._on_step)
+
+
+class RecognizedSteps:
+    """A step ends when the optimizer has stepped; until the first one does, when the model returns.
+
+    Attributes:
+        taken: Which of the two it is by now, as `step_source` names it.
+        restart: Called when the first optimizer steps: what was told before were no steps.
+    """
+
+    what = "optimizer.step(), or the call of a model"
+    hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
+
+    def __init__(self) -> None:
+        self.taken = "forward"
+        self.restart: Callable[[], object] = lambda: None
+        self._optimizers, self._forwards = OptimizerSteps(), ForwardSteps()
+
+    def watch(self, on_step: _OnStep) -> None:
+        """Look at models until an optimizer steps."""
+
+        def stepped() -> None:
+            if self.taken != "optimizer":
+                self.taken = "optimizer"
+                self._forwards.stop()
+                self.restart()
+            on_step()
+
+        self._forwards.watch(on_step)
+        self._optimizers.watch(stepped)
+
+    def stop(self) -> None:
+        """Look at nothing more."""
+        self._forwards.stop()
+        self._optimizers.stop()
 
 
 class MarkedSteps:
@@ -316,6 +354,7 @@ class ProgramRecorder:
     Args:
         profiler: What records, not yet entered; made with `keep_on_error`.
         source: What ends a step; None records the whole run as one step.
+        again: Makes another such profiler, which may replace files, for steps that turn out to be others.
         stop: End the program once its steps are recorded and timed.
 
     Attributes:
@@ -323,8 +362,18 @@ class ProgramRecorder:
         notes: What a user should know of the recording, in order.
     """
 
-    def __init__(self, profiler: Profiler, source: StepSource | None, *, stop: bool = False) -> None:
+    def __init__(
+        self,
+        profiler: Profiler,
+        source: StepSource | None,
+        *,
+        again: Callable[[], Profiler] | None = None,
+        stop: bool = False,
+    ) -> None:
         self._stop = stop
+        self._again = again
+        if isinstance(source, RecognizedSteps):
+            source.restart = self._restart
         self.step_count = 0
         self.notes: list[str] = []
         self._profiler = profiler
@@ -335,7 +384,7 @@ class ProgramRecorder:
         self._is_own = False
         self._has_torch = False
         self._is_large = False
-        self._size_watch = SizeWatch(lambda: profiler.is_large, self._end_large)
+        self._size_watch = SizeWatch(lambda: self._profiler.is_large, self._end_large)
         profiler.give_way = self._give_way
 
     @property
@@ -438,6 +487,17 @@ class ProgramRecorder:
             self._finish(None)
             if self._stop:
                 raise SystemExit
+
+    def _restart(self) -> None:
+        """Begin anew: an optimizer steps, so the calls of a model that were counted were no steps."""
+        if self.is_child or self._is_over or not self._is_entered or self._again is None:
+            return
+        with self._own():
+            self._profiler.drop()
+            self._is_entered, self.step_count = False, 0
+            self._profiler = self._again()
+            self._profiler.give_way = self._give_way
+            self._profiler.note_graphs()
 
     def _end_large(self) -> None:
         """Without a source, end where the program stands."""

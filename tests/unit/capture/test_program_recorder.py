@@ -24,6 +24,7 @@ from opscope.capture.program_recorder import (  # noqa: E402
     MarkedSteps,
     OptimizerSteps,
     ProgramRecorder,
+    RecognizedSteps,
     step_source,
 )
 from opscope.capture.recording import Recording  # noqa: E402
@@ -66,8 +67,9 @@ def record(tmp_path):
             program = Program(str(script), (), False, source.function, source.wrapped)
         if source is None:
             schedule = {**schedule, "warmup": 0, "active": 1}
-        profiler = Profiler(tmp_path / "out", keep_on_error=True, overwrite=True, **{"active": 3, **schedule})
-        recorder = ProgramRecorder(profiler, source)
+        options = {"keep_on_error": True, "overwrite": True, "active": 3, **schedule}
+        profiler = Profiler(tmp_path / "out", **options)
+        recorder = ProgramRecorder(profiler, source, again=lambda: Profiler(tmp_path / "out", **options))
         return recorder, recorder.run(program)
 
     return run
@@ -99,6 +101,23 @@ def test_inference_has_steps_too(record, steps):
         steps,
     )
     assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
+
+
+@pytest.mark.parametrize("forwards", [0, 1, 3, 6, 9])
+@pytest.mark.parametrize("steps", [0, 7])
+def test_steps_are_the_optimizers_if_it_steps_else_the_models(record, forwards, steps):
+    text = f"model = torch.nn.Linear(2, 2)\nfor _ in range({forwards}): model(torch.ones(2))\ntrain({steps})"
+    recorder, end = record(text, "auto")
+    assert (end.exit_code, recorder.notes) == (0, [])
+    if not steps and forwards < 2:
+        with pytest.raises(CaptureError, match="recognized"):
+            recorder.require_cycles()
+        return
+    (cycle,) = recorder.cycles
+    assert recorder.step_count == (steps or forwards)
+    names = cycle.trace_path.read_text()
+    assert ("Optimizer.step#SGD.step" in names, "aten::addmm" in names) == (steps > 0, steps == 0)
+    assert cycle.sidecar.steps == (3 if steps or forwards > 4 else forwards - 2)
 
 
 def test_a_range_that_the_program_marks_ends_steps(record):
@@ -453,6 +472,7 @@ def test_names_of_sources():
     assert step_source("none") is None
     assert isinstance(step_source("optimizer"), OptimizerSteps)
     assert isinstance(step_source("forward"), ForwardSteps)
+    assert isinstance(step_source("auto"), RecognizedSteps)
     assert step_source("mark:a step").name == "a step"
     own, other = step_source("infer"), step_source("package.module:Trainer.step")
     assert (own.module, own.function) == ("__main__", "infer")
