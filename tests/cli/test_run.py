@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from opscope.cli.app import FLAGS, separate_script
+from opscope.cli.app import declared_options, separate_script
 from opscope.model.sidecar import read_sidecar
 
 pytestmark = pytest.mark.torch
@@ -292,21 +292,62 @@ def test_the_scripts_arguments_are_set_apart(tokens: str, separated: str) -> Non
     assert separate_script(tokens.split()) == separated.split()
 
 
-def test_every_flag_is_known() -> None:
-    from dataclasses import fields
-    from inspect import signature
+@pytest.mark.parametrize("verb", ["run", "try"])
+def test_every_option_is_told_from_the_script(verb: str) -> None:
+    options = declared_options(verb)
+    assert {"-m", "--module", "--brief", "--full", "--force", "--debug", "--help"} <= options.keys()
+    for name, is_flag in options.items():
+        given = [verb, name] if is_flag else [verb, name, "2"]
+        assert separate_script([*given, "a.py", name]) == [*given, "--", "a.py", name]
+        assert separate_script([verb, f"{name}=2", "a.py"]) == [verb, f"{name}=2", "--", "a.py"]
+    assert [name for name in ("--steps", "--section", "--html") if options[name]] == []
 
-    from opscope.cli.profile import ModelOptions
-    from opscope.cli.run import ProgramRecording, run
-    from opscope.cli.try_changes import try_changes
 
-    of_both = (*fields(ProgramRecording), *fields(ModelOptions))
-    options = {field.name: field.type for field in of_both}
-    for verb in (run, try_changes):
-        options |= {name: one.annotation for name, one in signature(verb).parameters.items()}
-    flags = {f"--{name.replace('_', '-')}" for name, type_ in options.items() if "bool" in str(type_)}
-    assert flags <= FLAGS
-    assert FLAGS - flags == {"-h", "--help", "--version", "--debug", "-m"}
+def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) -> None:
+    ended = run("--quiet", script, "--with-stack")
+    assert ended.code == 2
+    assert "note: --with-stack stands after the script" in ended.err
+    assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
+
+
+STEPPING = """
+import io, sys, torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(12):
+    if "train" in sys.argv:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    else:
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+torch.save(model, io.BytesIO())
+print("done", type(model).__name__)
+sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize("steps", ["forward", "optimizer"])
+@pytest.mark.parametrize("kind", ["train", "infer"])
+def test_no_recording_changes_the_program(steps: str, kind: str, tmp_path: Path) -> None:
+    """Each in a process of its own: what the tracer takes for the call of a module it decides once."""
+    if (steps, kind) == ("optimizer", "infer"):
+        steps = "auto"  # it has no such steps
+    (tmp_path / "stepping.py").write_text(STEPPING)
+    flags = ("--with-stack", "--with-modules", "--profile-memory", "--track-compile")
+    for given in (*((flag,) for flag in flags), flags):
+        command = ["run", "--quiet", "--force", "--steps", steps, *given, "stepping.py", kind]
+        process = subprocess.run(
+            [sys.executable, "-m", "opscope", *command],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+        assert (process.returncode, process.stdout) == (5, "done Sequential\n"), process.stderr
+        assert read_sidecar(tmp_path / "opscope_run/trace.opscope.json").steps == 6
+        assert ("each call of the model is a step" in process.stderr) == (steps == "auto")
+        if "--with-modules" in given:
+            events = json.loads((tmp_path / "opscope_run/trace.json").read_text())["traceEvents"]
+            outer = [one["name"] for one in events if one["name"].startswith("nn.Module: Sequential")]
+            assert outer == ["nn.Module: Sequential_0"] * 6
 
 
 PLANTED = "hf_PlantedKeyThatNobodyMaySee123"

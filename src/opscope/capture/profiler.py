@@ -499,11 +499,7 @@ class Profiler:
                 self._finish_failed(error)
             self.keep_late_steps()
         finally:
-            self._is_open = False
-            try:
-                self._abandon()
-            finally:
-                _release_session()
+            self.drop()
         if error is not None and not self._keep_on_error and is_out_of_memory(error):
             raise self._out_of_memory() from error
         if error is None and not self.cycles:
@@ -512,6 +508,14 @@ class Profiler:
                 f"recording starts after {self.schedule.wait + self.schedule.warmup}",
                 hint="Run more steps, or use wait=0 and warmup=0",
             )
+
+    def drop(self) -> None:
+        """Leave the block without writing what was recorded since the last cycle."""
+        self._is_open = False
+        try:
+            self._abandon()
+        finally:
+            _release_session()
 
     def keep_late_steps(self) -> None:
         """Write the steps that were timed, or added, after a cycle had been written into its sidecar.

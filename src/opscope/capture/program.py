@@ -30,7 +30,10 @@ __all__ = ["Program", "ProgramEnd", "after_import", "check_program", "run_progra
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT
 # What stands between Python and the program's own code.
-_OWN_FILES = {str(Path(__file__).with_name(name)) for name in ("program.py", "program_recorder.py")}
+_OWN_FILES = {
+    str(Path(__file__).with_name(name))
+    for name in ("outermost_calls.py", "program.py", "program_recorder.py")
+}
 _WRAP = "__opscope_step__"
 
 

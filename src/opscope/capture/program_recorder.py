@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from opscope.capture.attached import attached_profilers
 from opscope.capture.cycle import Cycle
+from opscope.capture.outermost_calls import OutermostCalls
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.capture.size_watch import SizeWatch
@@ -37,6 +38,7 @@ __all__ = [
     "MarkedSteps",
     "OptimizerSteps",
     "ProgramRecorder",
+    "RecognizedSteps",
     "StepSource",
     "program_of",
     "step_imports",
@@ -69,7 +71,7 @@ class StepSource(Protocol):
 
 
 def step_source(name: str) -> StepSource | None:
-    """The source that a name stands for: `optimizer`, `forward`, a range, a function, or None for `none`.
+    """The source a name stands for: `auto`, `optimizer`, `forward`, a range, a function, or None for `none`.
 
     Args:
         name: A range is written `mark:NAME`, a function `FUNCTION`, for one of the program itself, or
@@ -80,6 +82,8 @@ def step_source(name: str) -> StepSource | None:
     """
     if name == "none":
         return None
+    if name == "auto":
+        return RecognizedSteps()
     if name == "optimizer":
         return OptimizerSteps()
     if name == "forward":
@@ -91,7 +95,7 @@ def step_source(name: str) -> StepSource | None:
     if not all(part.isidentifier() for part in parts) or (":" in name and not module):
         raise InputError(
             f"'{name}' tells no steps",
-            hint="Use optimizer, forward, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
+            hint="Use auto, optimizer, forward, none, mark:NAME, FUNCTION or MODULE:FUNCTION",
         )
     return FunctionSteps(module or "__main__", function)
 
@@ -142,12 +146,7 @@ class OptimizerSteps:
 
 
 class ForwardSteps:
-    """A step ends when the model returns: the first module that is called a second time from outside of any.
-
-    `nn.Module.__call__` is replaced only while no module runs, so that the layers inside one are called as
-    ever; torch's own hooks on all modules would cost each of their calls, and torch.compile warns of them. A
-    compiled model may have kept the replacement, and the compiler looks through that.
-    """
+    """A step ends when the model returns: the first module called a second time from outside of any."""
 
     what = "the call of a model"
     hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
@@ -156,35 +155,25 @@ class ForwardSteps:
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._model: weakref.ref[Any] | None = None
         self._on_step: _OnStep | None = None
-        self._calls: tuple[Any, Any] = (None, None)  # of torch, and ours
+        self._calls: OutermostCalls | None = None
 
     def watch(self, on_step: _OnStep) -> None:
         """Look at the next call of any module."""
-        torch = require_torch()
-        module_class, original, compiler = torch.nn.Module, torch.nn.Module.__call__, torch.compiler
 
-        @functools.wraps(original)
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiler.is_compiling() or module_class.__call__ is not call:
-                return original(module, *args, **kwargs)
-            module_class.__call__ = original
-            try:
-                self._entered(module)
-                result = original(module, *args, **kwargs)
-            finally:
-                if self._on_step is not None:
-                    module_class.__call__ = call
+        def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            self._entered(module)
+            result = call(*args, **kwargs)
             self._returned(module)
             return result
 
-        self._on_step, self._calls = on_step, (original, call)
-        module_class.__call__ = call
+        self._on_step, self._calls = on_step, OutermostCalls(around)
+        self._calls.watch()
 
     def stop(self) -> None:
         """Look at no more calls."""
-        if self._on_step is not None:
-            self._on_step = None
-            require_torch().nn.Module.__call__ = self._calls[0]
+        self._on_step = None
+        if self._calls is not None:
+            self._calls.stop()
 
     def _entered(self, module: Any) -> None:
         if self._model is None and module in self._seen:
@@ -199,6 +188,41 @@ class ForwardSteps:
     def _tell(self) -> None:
         if self._on_step is not None:
             _untraced(self._on_step)
+
+
+class RecognizedSteps:
+    """A step ends when the optimizer has stepped; until the first one does, when the model returns.
+
+    Attributes:
+        taken: Which of the two it is by now, as `step_source` names it.
+        restart: Called when the first optimizer steps: what was told before were no steps.
+    """
+
+    what = "optimizer.step(), or the call of a model"
+    hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
+
+    def __init__(self) -> None:
+        self.taken = "forward"
+        self.restart: Callable[[], object] = lambda: None
+        self._optimizers, self._forwards = OptimizerSteps(), ForwardSteps()
+
+    def watch(self, on_step: _OnStep) -> None:
+        """Look at models until an optimizer steps."""
+
+        def stepped() -> None:
+            if self.taken != "optimizer":
+                self.taken = "optimizer"
+                self._forwards.stop()
+                self.restart()
+            on_step()
+
+        self._forwards.watch(on_step)
+        self._optimizers.watch(stepped)
+
+    def stop(self) -> None:
+        """Look at nothing more."""
+        self._forwards.stop()
+        self._optimizers.stop()
 
 
 class MarkedSteps:
@@ -330,6 +354,7 @@ class ProgramRecorder:
     Args:
         profiler: What records, not yet entered; made with `keep_on_error`.
         source: What ends a step; None records the whole run as one step.
+        again: Makes another such profiler, which may replace files, for steps that turn out to be others.
         stop: End the program once its steps are recorded and timed.
 
     Attributes:
@@ -337,8 +362,18 @@ class ProgramRecorder:
         notes: What a user should know of the recording, in order.
     """
 
-    def __init__(self, profiler: Profiler, source: StepSource | None, *, stop: bool = False) -> None:
+    def __init__(
+        self,
+        profiler: Profiler,
+        source: StepSource | None,
+        *,
+        again: Callable[[], Profiler] | None = None,
+        stop: bool = False,
+    ) -> None:
         self._stop = stop
+        self._again = again
+        if isinstance(source, RecognizedSteps):
+            source.restart = self._restart
         self.step_count = 0
         self.notes: list[str] = []
         self._profiler = profiler
@@ -349,7 +384,7 @@ class ProgramRecorder:
         self._is_own = False
         self._has_torch = False
         self._is_large = False
-        self._size_watch = SizeWatch(lambda: profiler.is_large, self._end_large)
+        self._size_watch = SizeWatch(lambda: self._profiler.is_large, self._end_large)
         profiler.give_way = self._give_way
 
     @property
@@ -452,6 +487,17 @@ class ProgramRecorder:
             self._finish(None)
             if self._stop:
                 raise SystemExit
+
+    def _restart(self) -> None:
+        """Begin anew: an optimizer steps, so the calls of a model that were counted were no steps."""
+        if self.is_child or self._is_over or not self._is_entered or self._again is None:
+            return
+        with self._own():
+            self._profiler.drop()
+            self._is_entered, self.step_count = False, 0
+            self._profiler = self._again()
+            self._profiler.give_way = self._give_way
+            self._profiler.note_graphs()
 
     def _end_large(self) -> None:
         """Without a source, end where the program stands."""

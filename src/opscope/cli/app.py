@@ -31,20 +31,13 @@ __all__ = [
     "EXIT_OK",
     "EXIT_REGRESSION",
     "EXIT_USAGE",
-    "FLAGS",
     "entry_point",
     "main",
     "separate_script",
 ]
 
 
-# Options of `run` and `try` that take no value; all others take one.
-FLAGS = frozenset({
-    "-h", "--help", "--version", "--debug", "-m", "--module", "--with-stack", "--with-modules",
-    "--profile-memory", "--track-compile", "--second-run", "--stop", "--force", "--quiet",
-    "--allow-precision", "--in-place", "--no-predict", "--no-history", "--apply", "--json", "--train",
-    "--use-real-bert",
-})  # fmt: skip
+_OF_ALL = ("-h", "--help", "--version", "--debug")
 _LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
 # Verbs whose arguments end with a script and its own arguments.
 _WITH_SCRIPT = ("run", "try")
@@ -60,9 +53,9 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
         return list(tokens)
     start = tokens.index(verb) + 1
     is_separate = verb == "try" and "--" in tokens  # options of several values may hold files
-    if is_separate or any(token not in (*FLAGS, *_LANGUAGE) for token in tokens[: start - 1]):
+    if is_separate or any(token not in (*_OF_ALL, *_LANGUAGE) for token in tokens[: start - 1]):
         return list(tokens)
-    index = start
+    index, options = start, declared_options(verb)
     while index < len(tokens):
         token = tokens[index]
         if token == "--":
@@ -73,8 +66,16 @@ def separate_script(tokens: Sequence[str]) -> list[str]:
                 index += 1  # one of several values, or a workload, whose options may follow
                 continue
             return [*tokens[:index], "--", *tokens[index:]]
-        index += 1 if token in FLAGS or "=" in token else 2
+        index += 1 if options.get(token) or "=" in token else 2
     return list(tokens)
+
+
+def declared_options(verb: str) -> dict[str, bool]:
+    """Whether an option of a verb is a flag, which takes no value, by each of its names."""
+    app = _app((verb,))
+    declared = app[verb].assemble_argument_collection(default_parameter=app.default_parameter)
+    options = {name: one.is_flag() for one in declared for name in one.names if name.startswith("-")}
+    return {**options, **dict.fromkeys(_OF_ALL, True)}
 
 
 EXIT_OK = 0
@@ -126,11 +127,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of this process if None.
     """
-    tokens = separate_script(sys.argv[1:] if argv is None else argv)
-    own = tokens.index("--") if "--" in tokens else len(tokens)
-    tokens[:own] = ["/dev/stdin" if token == "-" else token for token in tokens[:own]]
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    own = len(tokens)
     try:
+        tokens = separate_script(tokens)
+        own = tokens.index("--") if "--" in tokens else len(tokens)
+        tokens[:own] = ["/dev/stdin" if token == "-" else token for token in tokens[:own]]
         code = _dispatch(tokens)
+        if code == EXIT_USAGE and "run" in tokens[:own]:
+            _note_options_after(tokens[own + 2 :])
         return _interrupted_code() if code == EXIT_INTERRUPTED else code
     except CycloptsError as error:
         return _fail(
@@ -148,6 +153,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _broken_pipe()
     except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
         return _defect(error, tokens)
+
+
+def _note_options_after(arguments: Sequence[str]) -> None:
+    """Say which arguments of a script that refused its arguments are options of `opscope run`."""
+    options = declared_options("run")
+    ours = [one for one in arguments if one.partition("=")[0] in options.keys() - set(_OF_ALL)]
+    if ours:
+        text = f"{ours[0]} stands after the script, so the script got it: options of opscope come before it"
+        _fail(text, EXIT_USAGE, kind="note: ")
 
 
 def _wants_traceback(tokens: Sequence[str]) -> bool:

@@ -23,7 +23,7 @@ from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.environment import launched_as
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
-from opscope.capture.program_recorder import ProgramRecorder, program_of, step_source
+from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, program_of, step_source
 from opscope.capture.second_run import time_second_run
 from opscope.cli.console import (
     ProgramParts,
@@ -61,9 +61,9 @@ class ProgramRecording:
     """What is recorded of the script.
 
     Args:
-        steps: What ends a step: optimizer (optimizer.step), forward (the call of a model), a FUNCTION of the
-            script, MODULE:FUNCTION, or mark:NAME (a range of record_function or NVTX); none records the whole
-            run.
+        steps: What ends a step: optimizer (optimizer.step), forward (the call of a model), auto (the first of
+            the two that there is), a FUNCTION of the script, MODULE:FUNCTION, or mark:NAME (a range of
+            record_function or NVTX); none records the whole run.
         wait: Steps to let pass after the first one, which is never recorded; 0 by default.
         warmup: Steps to run with the profiler attached but not recording; 1 by default.
         active: Steps to record; 6 by default.
@@ -77,7 +77,7 @@ class ProgramRecording:
         engine: profiler (torch.profiler) or autograd (torch.autograd.profiler).
     """
 
-    steps: str = "optimizer"
+    steps: str = "auto"
     wait: _Count = None
     warmup: _Count = None
     active: _Count = None
@@ -196,7 +196,12 @@ def run(
     _check(program)
     pages = [html] if html and outputs.is_first else []
     check_outputs([*outputs.all(traces), *pages], force=force)
-    recorder = ProgramRecorder(_profiler(recording, schedule, outputs, force=force), source, stop=stop)
+    recorder = ProgramRecorder(
+        _profiler(recording, schedule, outputs, force=force),
+        source,
+        again=lambda: _profiler(recording, schedule, outputs, force=True),
+        stop=stop,
+    )
     with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
         end = recorder.run(program)
     if recorder.is_child:
@@ -205,8 +210,14 @@ def run(
         os._exit(end.exit_code)
     try:
         recorder.require_cycles()
+        taken = source.taken if isinstance(source, RecognizedSteps) else recording.steps
+        if taken == "forward" and recording.steps != taken:
+            recorder.notes.append(
+                "no optimizer had stepped when recording ended, so each call of the model is a step; "
+                "--steps optimizer waits for one"
+            )
         if second_run and end.exit_code == 0:
-            _add_second_run(recorder, script, arguments, recording.steps, is_module=module)
+            _add_second_run(recorder, script, arguments, taken, is_module=module)
         _report(recorder, outputs, top=None if quiet else top, reading=reading)
     except OpscopeError as error:
         if end.exit_code == 0:

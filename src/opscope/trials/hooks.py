@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from typing import Any
 
+from opscope.capture.outermost_calls import OutermostCalls
+
 __all__ = ["Hooks"]
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -58,36 +60,25 @@ class Hooks:
         return own
 
     def install(self) -> None:
-        """Replace `nn.Module.__call__` while no module runs, so that inside a model nothing is slower."""
-        module_class = self.torch.nn.Module
-        original = module_class.__call__
-        is_compiling = self.torch.compiler.is_compiling
+        """Take hold of models as they are called; inside of one nothing is slower."""
 
-        @functools.wraps(original)
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            before = module_class.__call__
-            if is_compiling() or next(module.parameters(), None) is None:
-                return original(module, *args, **kwargs)
-            module_class.__call__ = original
+        def around(module: Any, call: Any, args: Any, kwargs: Any) -> Any:
             began_ns, is_first = time.perf_counter_ns(), id(module) not in self._callables
-            try:
-                run = self._callable(module)
-                args, kwargs = self._changed((args, kwargs))
-                with ExitStack() as stack:
-                    for make in self.around:
-                        stack.enter_context(make())
-                    output = run(*args, **kwargs)
-                for change in self.outputs:
-                    output = change(output)
-                if is_first:
-                    self.first_calls_ns += time.perf_counter_ns() - began_ns
-                for observe in self.called:
-                    observe(module, output)
-                return output
-            finally:
-                module_class.__call__ = before
+            run = self._callable(module)
+            args, kwargs = self._changed((args, kwargs))
+            with ExitStack() as stack:
+                for make in self.around:
+                    stack.enter_context(make())
+                output = run(*args, **kwargs)
+            for change in self.outputs:
+                output = change(output)
+            if is_first:
+                self.first_calls_ns += time.perf_counter_ns() - began_ns
+            for observe in self.called:
+                observe(module, output)
+            return output
 
-        module_class.__call__ = call
+        OutermostCalls(around, lambda module: next(module.parameters(), None) is not None).watch()
 
     def step_in_place_of(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """What to call for each step instead of a function without arguments; asked before its first call."""

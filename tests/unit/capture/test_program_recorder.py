@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 import opscope  # noqa: E402
 from opscope.capture import cycle_writer, profiler, program_recorder  # noqa: E402
 from opscope.capture.cycle_writer import CycleWriter  # noqa: E402
+from opscope.capture.outermost_calls import OutermostCalls  # noqa: E402
 from opscope.capture.profiler import Profiler, _session  # noqa: E402
 from opscope.capture.program import Program  # noqa: E402
 from opscope.capture.program_recorder import (  # noqa: E402
@@ -23,6 +24,7 @@ from opscope.capture.program_recorder import (  # noqa: E402
     MarkedSteps,
     OptimizerSteps,
     ProgramRecorder,
+    RecognizedSteps,
     step_source,
 )
 from opscope.capture.recording import Recording  # noqa: E402
@@ -65,8 +67,9 @@ def record(tmp_path):
             program = Program(str(script), (), False, source.function, source.wrapped)
         if source is None:
             schedule = {**schedule, "warmup": 0, "active": 1}
-        profiler = Profiler(tmp_path / "out", keep_on_error=True, overwrite=True, **{"active": 3, **schedule})
-        recorder = ProgramRecorder(profiler, source)
+        options = {"keep_on_error": True, "overwrite": True, "active": 3, **schedule}
+        profiler = Profiler(tmp_path / "out", **options)
+        recorder = ProgramRecorder(profiler, source, again=lambda: Profiler(tmp_path / "out", **options))
         return recorder, recorder.run(program)
 
     return run
@@ -98,6 +101,23 @@ def test_inference_has_steps_too(record, steps):
         steps,
     )
     assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
+
+
+@pytest.mark.parametrize("forwards", [0, 1, 3, 6, 9])
+@pytest.mark.parametrize("steps", [0, 7])
+def test_steps_are_the_optimizers_if_it_steps_else_the_models(record, forwards, steps):
+    text = f"model = torch.nn.Linear(2, 2)\nfor _ in range({forwards}): model(torch.ones(2))\ntrain({steps})"
+    recorder, end = record(text, "auto")
+    assert (end.exit_code, recorder.notes) == (0, [])
+    if not steps and forwards < 2:
+        with pytest.raises(CaptureError, match="recognized"):
+            recorder.require_cycles()
+        return
+    (cycle,) = recorder.cycles
+    assert recorder.step_count == (steps or forwards)
+    names = cycle.trace_path.read_text()
+    assert ("Optimizer.step#SGD.step" in names, "aten::addmm" in names) == (steps > 0, steps == 0)
+    assert cycle.sidecar.steps == (3 if steps or forwards > 4 else forwards - 2)
 
 
 def test_a_range_that_the_program_marks_ends_steps(record):
@@ -344,8 +364,9 @@ def test_a_forward_counts_from_the_second_call_of_a_module(watched, steps):
     encoder(torch.ones(2))
     model(torch.ones(2))
     assert len(steps) == 3
+    assert torch.nn.Module.__call__ is before  # also while it watches: what the tracer recognizes
     source.stop()
-    assert torch.nn.Module.__call__ is before
+    assert vars(torch.nn.Module)["__call__"] is before
 
 
 def test_layers_run_with_torch_as_it_is(watched):
@@ -353,13 +374,31 @@ def test_layers_run_with_torch_as_it_is(watched):
 
     class Model(torch.nn.Module):
         def forward(self, x):
-            seen.append(torch.nn.Module.__call__)
+            seen.append(vars(torch.nn.Module)["__call__"])
             return x
 
     original = torch.nn.Module.__call__
     watched(ForwardSteps())
     Model()(torch.ones(1))
     assert seen == [original]
+
+
+def test_who_watches_first_is_called_inside_and_stays(watched, steps):
+    called = []
+
+    def around(module, call, args, kwargs):
+        called.append(module)
+        return call(*args, **kwargs)
+
+    before, inner = torch.nn.Module.__call__, OutermostCalls(around)
+    inner.watch()
+    source, model = watched(ForwardSteps()), torch.nn.Sequential(torch.nn.ReLU())
+    model(torch.ones(1))
+    source.stop()
+    model(torch.ones(1))
+    inner.stop()
+    assert called == [model, model]
+    assert vars(torch.nn.Module)["__call__"] is before
 
 
 def test_a_forward_that_fails_is_no_step(watched, steps):
@@ -433,6 +472,7 @@ def test_names_of_sources():
     assert step_source("none") is None
     assert isinstance(step_source("optimizer"), OptimizerSteps)
     assert isinstance(step_source("forward"), ForwardSteps)
+    assert isinstance(step_source("auto"), RecognizedSteps)
     assert step_source("mark:a step").name == "a step"
     own, other = step_source("infer"), step_source("package.module:Trainer.step")
     assert (own.module, own.function) == ("__main__", "infer")

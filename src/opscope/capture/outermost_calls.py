@@ -1,0 +1,68 @@
+"""Calls of modules that are made from outside of any module, watched without a trace in the calls inside.
+
+`nn.Module.__call__` is replaced only while no module runs: torch's own hooks on all modules would cost each
+call, and torch.compile warns of them. A compiled model may have kept the replacement, and the compiler looks
+through that. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+from opscope.workloads.runtime import require_torch
+
+__all__ = ["OutermostCalls"]
+
+
+class OutermostCalls:
+    """Stands for `nn.Module.__call__` where a module is called, not where the class is asked for it.
+
+    Torch's tracer of Python frames takes each frame of the code that the class answers with for the call of a
+    module, for as long as the process lives, and reads the module from the local `self` of it. So the class
+    answers with torch's own function, and ours is around that.
+
+    Args:
+        around: Called in place of a module with it, what calls it, and the arguments; returns the output.
+        is_model: Whether a module counts; what one calls that does not is outermost too.
+    """
+
+    def __init__(
+        self,
+        around: Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
+        is_model: Callable[[Any], bool] = lambda module: True,
+    ) -> None:
+        torch = require_torch()
+        module_class, compiler = torch.nn.Module, torch.compiler
+        # Of torch, or of another of these that watches already.
+        before = vars(module_class)["__call__"]
+        self._module_class, self._before, self._is_watching = module_class, before, False
+        self._of_torch = module_class.__call__
+
+        @functools.wraps(self._of_torch)
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            is_inside = compiler.is_compiling() or vars(module_class)["__call__"] is not self
+            if is_inside or not is_model(module):
+                return before.__get__(module)(*args, **kwargs)
+            module_class.__call__ = before
+            try:
+                return around(module, before.__get__(module), args, kwargs)
+            finally:
+                if self._is_watching:
+                    module_class.__call__ = self
+
+        self._call = call
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        return self._of_torch if module is None else MethodType(self._call, module)
+
+    def watch(self) -> None:
+        """Look at calls from now on."""
+        self._is_watching, self._module_class.__call__ = True, self
+
+    def stop(self) -> None:
+        """Leave torch as it was."""
+        if self._is_watching:
+            self._is_watching, self._module_class.__call__ = False, self._before
