@@ -51,12 +51,14 @@ _REMEDIES = {
 def overview_meaning(summary: Summary) -> Meaning:
     """Which side decides how long a step takes."""
     step = summary.typical_step
-    if not summary.is_usable:
-        return Meaning("The recording is not sound: nothing is concluded about the GPU.")
-    if not summary.is_cuda_traced:
-        return Meaning("No CUDA was traced: every time here is the host's, of NVTX ranges.")
-    if not summary.has_device:
-        return Meaning("No device was used: every time here is CPU time.")
+    if not (summary.is_usable and summary.has_device):
+        return Meaning(
+            "The recording is not sound: nothing is concluded about the GPU."
+            if not summary.is_usable
+            else "No device was used: every time here is CPU time."
+            if summary.is_cuda_traced
+            else "No CUDA was traced: every time here is the host's, of NVTX ranges."
+        )
     if step is None:
         return Meaning(f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording.")
     device, host = format_duration(step.device_ns), format_duration(step.host_ns)
