@@ -27,7 +27,8 @@ WITH launches AS (
         GROUP BY ALL),
     traces AS (SELECT trace_id, count(DISTINCT step) AS steps FROM launches GROUP BY trace_id),
     kinds AS (
-        SELECT trace_id, name, sum(launches) AS launches, count(*) < any_value(steps) OR min(launches) < max(launches) AS differs
+        SELECT trace_id, name, sum(launches) AS launches,
+            count(*) < any_value(steps) OR min(launches) < max(launches) AS differs
         FROM launches JOIN traces USING (trace_id) GROUP BY trace_id, name, shapes, name_id)
 SELECT name AS operator, (sum(launches) / (SELECT sum(steps) FROM traces))::DOUBLE AS per_step
 FROM kinds WHERE differs GROUP BY name ORDER BY per_step DESC, name
