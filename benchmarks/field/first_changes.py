@@ -1,8 +1,8 @@
-"""What the first screen suggested for scripts as users write them, applied by hand and timed without a profiler.
+"""The first changes shown for scripts as users write them, applied by hand and timed without a profiler.
 
     python benchmarks/field/first_changes.py FOLDER_OF_SCRIPTS RESULT.json
 
-Each variant runs in a process of its own, all of them in turns. A step is one of the optimizer, a batch that is
+Each variant runs in a process of its own, all in turns. A step is one of the optimizer, a batch that is
 encoded, or a token that is generated; the first third of them does not count.
 """
 
