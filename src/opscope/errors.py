@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 
-__all__ = ["CaptureError", "DependencyError", "InputError", "MeasurementError", "OpscopeError"]
-
 
 class OpscopeError(Exception):
     """An error a user can act on.

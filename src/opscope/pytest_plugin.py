@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from opscope.model.benchmark import BenchmarkResult
     from opscope.results import Source
 
-__all__ = ["Benched", "Benches"]
-
 _FOLDER = ".opscope"
 _UNSAFE = re.compile(r"[^\w.\[\]=-]+", re.ASCII)
 

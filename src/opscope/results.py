@@ -41,8 +41,6 @@ if TYPE_CHECKING:
         | Diagnosis
     )
 
-__all__ = ["load", "load_result", "open_session", "print_report", "save_result", "several", "summarize"]
-
 Source = str | os.PathLike[str]
 _NOTEBOOK_WIDTH = 100
 

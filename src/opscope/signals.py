@@ -12,15 +12,6 @@ from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
-__all__ = [
-    "Terminated",
-    "ending_signals_raise",
-    "interrupted_by",
-    "interrupts",
-    "raise_if_interrupted",
-    "signals_interrupt",
-]
-
 _NAMES = ("SIGTERM", "SIGHUP")
 _handlers: set[Any] = set()
 _last = int(signal.SIGINT)

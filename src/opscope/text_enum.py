@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["MeaningEnum", "TextEnum"]
-
 
 class TextEnum(str, Enum):
     """Members are strings; `str` and formatting give the value, not `Class.MEMBER`."""

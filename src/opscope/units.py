@@ -12,33 +12,6 @@ from typing import Any
 
 from opscope.errors import InputError
 
-__all__ = [
-    "NS_PER_MS",
-    "NS_PER_S",
-    "NS_PER_US",
-    "UNKNOWN",
-    "counted",
-    "format_binary",
-    "format_byte_rate",
-    "format_bytes",
-    "format_bytes_exactly",
-    "format_count",
-    "format_duration",
-    "format_extent",
-    "format_flop_count",
-    "format_flop_rate",
-    "format_fraction",
-    "format_mean_count",
-    "format_percent",
-    "format_quantity",
-    "format_ratio",
-    "format_share",
-    "ns_to_ms",
-    "parse_bytes",
-    "plural_of",
-    "significant",
-]
-
 UNKNOWN = "–"
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["visible", "without_secrets"]
-
 _LONGEST = 4_000
 _END = 200
 # Controls, soft hyphens and zero widths, marks that turn the direction of text, lone surrogates.

@@ -19,8 +19,6 @@ from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.attention import AttentionSizes
 from opscope.operators.products import MatrixProduct, matrix_product
 
-__all__ = ["ComposedAttention", "composed_attention"]
-
 _BACKWARD = "aten::_softmax_backward_data"
 _COPIES = ("aten::copy_", "aten::clone")
 _MASKING = ("aten::masked_fill", "aten::masked_fill_", "aten::where", "aten::_masked_softmax")

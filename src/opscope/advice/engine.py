@@ -35,8 +35,6 @@ from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
 
-__all__ = ["advise", "assess"]
-
 # Bounds what all other advice can bring, so it is given beside other advice alone.
 _AT_LIMIT = "advice.at_limit"
 

@@ -19,8 +19,6 @@ from opscope.hardware.devices import DataType
 from opscope.operators.arguments import CallArguments, TensorArgument, parse_arguments
 from opscope.operators.convolutions import ConvolutionShapes, convolution_shapes
 
-__all__ = ["ImageCall", "ImageKind", "image_calls", "type_share"]
-
 _FEW_CHANNELS = 4  # of an input image: convolutions have no kernels on tensor cores for so few
 _WIDE_WINDOW = 5  # beyond it depthwise convolutions have other kernels
 

@@ -18,17 +18,6 @@ from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.operators.attention import AttentionSizes
 from opscope.operators.products import MatrixProduct
 
-__all__ = [
-    "ITEM_BYTES",
-    "AttentionMask",
-    "AttentionWork",
-    "Rates",
-    "attention_ns",
-    "attention_type",
-    "padded",
-    "product_ns",
-]
-
 ITEM_BYTES = {DataType.FP32: 4, DataType.TF32: 4, DataType.FP16: 2, DataType.BF16: 2}
 # Tiles that libraries choose from, with the share of a multiprocessor's rate that each reaches: a small one
 # reads its operands more often. On an H200 tiles of bf16 products down to 96×64 were seen at the whole rate.

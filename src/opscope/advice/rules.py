@@ -14,8 +14,6 @@ import tomli
 
 from opscope.model.finding import Severity
 
-__all__ = ["EngineWords", "Number", "Rule", "RuleBook", "rule_book"]
-
 
 class Number(msgspec.Struct, frozen=True):
     """A threshold or a rate, and why it is what it is."""

@@ -13,8 +13,6 @@ import msgspec
 
 from opscope.model.session import Session
 
-__all__ = ["UNKNOWN", "Accuracy", "measure_accuracy"]
-
 UNKNOWN = "unknown"  # stands beside the grades where nothing is claimed
 
 

@@ -32,8 +32,6 @@ from opscope.model.comparison import (
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity, most_severe_first
 
-__all__ = ["compare_benchmarks", "growth_exponent", "incomparable", "point_findings"]
-
 # Clocks of a run that is not throttled stay within a step or two of 15 MHz in about 1,900.
 _CLOCK_TOLERANCE = 0.03
 

@@ -24,8 +24,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.origins import recorded_origins
 
-__all__ = ["call_profile_of", "call_profiler"]
-
 T = TypeVar("T")
 
 _CALLS = 3

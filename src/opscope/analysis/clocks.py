@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-__all__ = ["RankClock", "align"]
-
 
 class RankClock(msgspec.Struct, frozen=True):
     """The clock of one rank against that of a reference.

@@ -34,16 +34,6 @@ from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
 from opscope.units import counted, format_bytes
 
-__all__ = [
-    "CollectiveKernel",
-    "CollectiveTotal",
-    "JobCollectives",
-    "MatchedCollective",
-    "Meanwhile",
-    "Parallelism",
-    "read_collectives",
-]
-
 # Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.
 _CLEARLY_LAST = 0.1
 _NAMED_RANKS = 4

@@ -5,8 +5,6 @@ from __future__ import annotations
 from opscope.launches.facts import DeviceFacts
 from opscope.model.session import Session
 
-__all__ = ["common_device"]
-
 _DEVICE_SQL = """
 SELECT DISTINCT name, compute_major, compute_minor, sm_count, max_threads_per_sm, registers_per_sm,
     shared_memory_per_sm_bytes

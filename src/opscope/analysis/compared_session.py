@@ -21,8 +21,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, category_of
 
-__all__ = ["ComparedRecording", "ComparedSession", "OperatorUse", "Sums", "read_recording"]
-
 Variant = tuple[str | None, str | None]  # overload and input shapes
 KernelKey = tuple[str, str]  # name and kind
 

@@ -28,19 +28,6 @@ from opscope.model.comparison import (
 from opscope.model.finding import Finding, Severity
 from opscope.units import counted, format_duration, format_fraction
 
-__all__ = [
-    "MeanResampler",
-    "MedianResampler",
-    "RatioResampler",
-    "Timing",
-    "differences",
-    "environment_finding",
-    "gate_reasons",
-    "no_verdict",
-    "presence_of",
-    "time_change",
-]
-
 # The widened interval of few samples reaches far into the tails.
 _RESAMPLES = 9_999
 _MEDIAN_RESAMPLES = 1_999

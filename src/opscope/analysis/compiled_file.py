@@ -11,8 +11,6 @@ from opscope.model.finding import Finding
 from opscope.nvcc.compile import Compilation, CompiledKernel
 from opscope.nvcc.findings import findings_of, small_launches
 
-__all__ = ["CompiledFile", "KernelOutlook", "examine_compilation"]
-
 
 class KernelOutlook(msgspec.Struct, frozen=True):
     """A kernel for one target, and the occupancy it can reach there."""

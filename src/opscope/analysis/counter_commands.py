@@ -29,20 +29,6 @@ from opscope.toolchain.ncu_command import (
 )
 from opscope.toolchain.ncu_report import TOPICS, Extent, NcuReport, metrics_to_collect
 
-__all__ = [
-    "CollectionPlan",
-    "Launch",
-    "Prefer",
-    "Window",
-    "best_window",
-    "kernel_filter",
-    "longest_kernels",
-    "plan_by_profile",
-    "plan_by_recording",
-    "suggest_command",
-]
-
-
 # Element types, numbers and flags are shorter.
 _TELLING = 16
 

@@ -25,8 +25,6 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.toolchain.ncu_report import WARP_SIZE, WIDEST_REQUEST_SECTORS, NcuReport, Quantity
 
-__all__ = ["RULES", "analyze_counters", "counter_findings"]
-
 Rule = Callable[[CountedKernel], "Finding | None"]
 _RESOURCES = {
     "blocks": "the number of blocks",

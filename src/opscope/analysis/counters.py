@@ -26,23 +26,6 @@ from opscope.provenance.kernel_names import DecodedKernel, decode
 from opscope.text_enum import MeaningEnum
 from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
 
-__all__ = [
-    "NO_STALL",
-    "CountedCall",
-    "CountedKernel",
-    "CounterAnalysis",
-    "CounterBook",
-    "CounterLimit",
-    "Match",
-    "StallReason",
-    "Threshold",
-    "counter_book",
-    "join_counters",
-    "limit_of",
-    "recorded_name",
-    "threshold",
-]
-
 
 class Threshold(msgspec.Struct, frozen=True):
     """A number that counters are held against, and why it is what it is."""

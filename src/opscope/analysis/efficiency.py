@@ -15,15 +15,6 @@ from opscope.hardware.limits import DeviceLimits
 from opscope.operators.call_cost import CallCost
 from opscope.text_enum import MeaningEnum
 
-__all__ = [
-    "Bound",
-    "CallEfficiency",
-    "CostCoverage",
-    "Efficiency",
-    "Roofline",
-    "TensorCoreUse",
-]
-
 
 class Bound(MeaningEnum):
     """What limits a call. A closed set."""

@@ -35,23 +35,6 @@ from opscope.analysis.timeline.records import CallRole, Flags, TraceRecords, blo
 from opscope.analysis.timeline.spans import covering
 from opscope.ingest.nesting import Int64
 
-__all__ = [
-    "NEVER_NS",
-    "CriticalPath",
-    "Edge",
-    "ExecutionGraph",
-    "Ints",
-    "NodeKind",
-    "RunOrder",
-    "Simulation",
-    "StepsWindow",
-    "Sync",
-    "build_graph",
-    "critical_path",
-    "run_order",
-    "simulate",
-]
-
 Ints = npt.NDArray[np.signedinteger[Any]]  # as small as they may be
 NEVER_NS = -(1 << 60)
 # An activity that comes later than its edges let expect by more than this depends on something unknown.

@@ -36,15 +36,6 @@ from opscope.provenance.resolution import session_of_names
 from opscope.provenance.sources import nearest_index
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "ExplainedKernel",
-    "Explanation",
-    "Subject",
-    "cuda_files",
-    "explain",
-    "is_file",
-]
-
 _SIMILAR = 5
 _ALIKE = 0.7  # share of characters in common, of names called similar
 

@@ -18,8 +18,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
-__all__ = ["Improvement", "OperatorImprovement", "Topic", "find_improvements"]
-
 # Above this share of the memory limit scattered accesses are excluded: a warp that used half of each 32-byte
 # sector could not reach more than half of it.
 _NEARLY_ALL = 0.75

@@ -33,8 +33,6 @@ from opscope.analysis.execution_graph import (
 from opscope.analysis.step_model import Gain, GraphChange, StepExecution, StepModel, gain_of
 from opscope.ingest.nesting import Int64
 
-__all__ = ["Job", "JobChange", "JobGraph", "JobPath", "choose_ranks", "job_of", "joined"]
-
 R = TypeVar("R")
 # Nodes of all ranks together, for which a simulation takes some tenth of a second.
 _MOST_NODES = 200_000

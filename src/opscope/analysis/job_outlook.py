@@ -13,8 +13,6 @@ from opscope.analysis.step_model import Gain
 from opscope.analysis.straggler import Straggler
 from opscope.text_enum import TextEnum
 
-__all__ = ["JobOutlook", "WhatIf", "WhatIfKind", "look_at_job"]
-
 _COLLECTIVES = 5
 
 

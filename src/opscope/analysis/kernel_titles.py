@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opscope.analysis.provenance import KernelFacts
 
-__all__ = ["kernel_title", "title_of"]
-
 _WRAPPERS = frozenset(("Kernel", "Kernel2", "device_kernel", "kernel"))  # templates of CUTLASS
 
 

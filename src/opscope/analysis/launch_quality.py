@@ -26,8 +26,6 @@ from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names import decode
 
-__all__ = ["ExplainedLaunch", "LaunchQuality", "launch_explanations", "launch_quality"]
-
 _GEOMETRIES = 2  # configurations of one kernel that are explained, the longest first
 
 

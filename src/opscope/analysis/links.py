@@ -16,8 +16,6 @@ from opscope.hardware.devices import DeviceSpec, match_device
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
-__all__ = ["LinkEvidence", "LinkKind", "RankLink", "common_spec", "link_of"]
-
 
 class LinkKind(TextEnum):
     """What joins the devices."""

@@ -35,17 +35,6 @@ from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "MeasuredStep",
-    "StepClockKind",
-    "UnrecordedTime",
-    "measured_steps",
-    "step_times",
-    "unrecorded_samples",
-    "unrecorded_time",
-    "warmup_count",
-]
-
 # Of steps before the recording, for an interval; one sample may cover several.
 _FEWEST_STEPS, _FEWEST_SAMPLES = FEWEST_ROUNDS, 3
 _AS_LONG = 0.98  # of the two clocks, altogether

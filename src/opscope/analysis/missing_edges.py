@@ -20,8 +20,6 @@ from opscope.analysis.timeline.records import RuntimeCalls, TraceRecords
 from opscope.model.session import Session
 from opscope.units import format_fraction
 
-__all__ = ["MOST_UNEXPLAINED", "MOST_UNTIED", "missing_edges", "unexplained"]
-
 # Of 36 recordings that lack nothing, the worst has 0.5 % of its activities untied; two of which only a sample
 # of the events was kept, 46 %.
 MOST_UNTIED = 0.1

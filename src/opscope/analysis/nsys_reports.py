@@ -19,8 +19,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 
-__all__ = ["REPORTS", "Report", "ReportTable", "report_tables", "wanted_reports"]
-
 _Row = dict[str, Any]
 _BYTES_PER_MB = 1_000_000
 

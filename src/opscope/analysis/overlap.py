@@ -22,8 +22,6 @@ from opscope.ingest.source import TraceFile, find_traces
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names import decode
 
-__all__ = ["COMPUTING", "CommunicationOverlap", "communication_overlap"]
-
 
 class CommunicationOverlap(msgspec.Struct, frozen=True):
     """One device of one trace.

@@ -20,8 +20,6 @@ from opscope.analysis.timeline.spans import NOTHING, Spans, merge, overlap, tota
 if TYPE_CHECKING:
     from opscope.analysis.collectives import CollectiveKernel
 
-__all__ = ["POINT_TO_POINT", "PipelineStage", "find_bubbles"]
-
 # As NCCL's metadata and kernel names have them; `coalesced`: several in one kernel.
 POINT_TO_POINT = frozenset(("send", "recv", "SendRecv", "coalesced"))
 

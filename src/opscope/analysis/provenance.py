@@ -20,8 +20,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.resolution import annotate
 
-__all__ = ["GeneratedCode", "KernelFacts", "NativeFunctionUse", "Provenance", "limited", "read_provenance"]
-
 
 class GeneratedCode(msgspec.Struct, frozen=True):
     """What one compiled graph's code for a kernel stands for, as its recording noted it.

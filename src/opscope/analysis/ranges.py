@@ -20,8 +20,6 @@ from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 from opscope.provenance.serving import ServingPhase, ServingStep, engine_of, serving_step
 
-__all__ = ["GraphTotal", "RangeTotal", "annotation_kinds", "graph_totals", "range_totals", "serving_engine"]
-
 _BY_RANGE = "range:"
 _COUNTED = "[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+"
 # One launch of these for each layer; others prepare or finish what they do.

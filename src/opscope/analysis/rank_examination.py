@@ -22,8 +22,6 @@ from opscope.analysis.timeline.spans import Spans
 from opscope.analysis.timeline.values import Timeline
 from opscope.model.session import Session
 
-__all__ = ["RankExamination", "examination_of", "examine_ranks"]
-
 
 class RankExamination(msgspec.Struct, frozen=True):
     """What is known of one rank.

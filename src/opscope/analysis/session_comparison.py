@@ -51,8 +51,6 @@ from opscope.model.session import Session
 from opscope.provenance.categories import OTHER
 from opscope.units import format_duration, format_fraction
 
-__all__ = ["compare_sessions", "comparison_findings", "describe_replacement", "pair_kernels"]
-
 _COUNTER = re.compile(r"(?:_\d+)+$")
 # Fields of a name that say how a kernel of the same family computes, with their words.
 _TOLD = {

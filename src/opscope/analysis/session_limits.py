@@ -17,8 +17,6 @@ from opscope.hardware.limits import DeviceLimits, match_limits
 from opscope.hardware.measured import MeasuredLimits, find_measured, mismatch, read_measured
 from opscope.model.session import Session
 
-__all__ = ["limits_of_session"]
-
 # Devices in use; one that is only described did none of the work.
 _USED_DEVICES = """
 SELECT DISTINCT name, compute_major, compute_minor, sm_count, memory_bytes

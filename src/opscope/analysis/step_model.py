@@ -37,19 +37,6 @@ from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
-__all__ = [
-    "Gain",
-    "GraphChange",
-    "HostSpeed",
-    "PathPiece",
-    "PathTotal",
-    "StepExecution",
-    "StepModel",
-    "as_extents",
-    "gain_of",
-    "step_models",
-]
-
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 

@@ -17,8 +17,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
-__all__ = ["RankDifference", "RankStep", "Straggler", "StragglerKind", "find_straggler"]
-
 
 class RankStep(msgspec.Struct, frozen=True):
     """How one rank arrived at the collectives of one step.

@@ -67,14 +67,6 @@ if TYPE_CHECKING:
     from opscope.analysis.timeline.values import Timeline, TimePartition
     from opscope.hardware.limits import DeviceLimits
 
-__all__ = [
-    "BestSet",
-    "DeviceTime",
-    "StepTotal",
-    "Summary",
-    "summarize",
-]
-
 
 class DeviceTime(msgspec.Struct, frozen=True):
     """Use of one device of one trace; `span_ns` is the length of its window: see `TimePartition`."""

@@ -17,8 +17,6 @@ from opscope.hardware.devices import DataType
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names import DecodedKernel
 
-__all__ = ["TensorCoreEvidence", "has_tensor_cores_for", "is_product", "operand_type", "tensor_core_evidence"]
-
 # Families of which every kernel multiplies matrices, or convolves, or attends.
 _PRODUCTS = frozenset(
     (

@@ -21,16 +21,6 @@ from opscope.provenance.categories import OTHER, category_of
 from opscope.provenance.releases import git_version
 from opscope.provenance.sources import permalink
 
-__all__ = [
-    "CategoryTotal",
-    "KernelTotal",
-    "OperatorTotal",
-    "category_totals",
-    "geometry_of",
-    "kernel_totals",
-    "operator_totals",
-]
-
 
 class KernelTotal(msgspec.Struct, frozen=True):
     """All activities of one name (of one operator, when inside an OperatorTotal).

@@ -28,18 +28,6 @@ from opscope.errors import InputError
 from opscope.model.benchmark import OutputCheck, Status
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 
-__all__ = [
-    "POISON_NAN",
-    "POISON_ZERO",
-    "CheckOutcome",
-    "Difference",
-    "check_output",
-    "default_tolerance",
-    "difference",
-    "poisoned_memory",
-]
-
-
 _CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side
 
 

@@ -14,17 +14,6 @@ from typing import Any, TypeVar, overload
 
 from opscope.errors import InputError
 
-__all__ = [
-    "BenchmarkMark",
-    "FunctionGroup",
-    "Marked",
-    "benchmark",
-    "mark_of",
-    "marked_functions",
-    "marked_groups",
-    "values_of",
-]
-
 _ATTRIBUTE = "__opscope_benchmark__"
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -25,28 +25,6 @@ from opscope.model.benchmark import Ceiling
 from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch
 
-__all__ = [
-    "CEILINGS",
-    "MIB",
-    "PRODUCTS",
-    "Attempt",
-    "Probe",
-    "ceiling_obstacle",
-    "copy_attempts",
-    "fill_attempts",
-    "first_that_fits",
-    "float32_products",
-    "kernel_read_attempts",
-    "l2_read_attempt",
-    "large_copy_attempts",
-    "measure_ceilings",
-    "memory_limit_bytes",
-    "product_attempts",
-    "product_obstacle",
-    "sum_attempts",
-    "take_samples",
-]
-
 
 @contextmanager
 def float32_products(mode: str) -> Iterator[None]:

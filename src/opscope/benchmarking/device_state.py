@@ -18,8 +18,6 @@ from opscope.hardware.nvml import Nvml
 from opscope.model.benchmark import DeviceState
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["DeviceMonitor", "NoMonitor", "NvmlMonitor", "driver_version", "monitor_for"]
-
 _DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 

@@ -13,8 +13,6 @@ from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, DeviceState,
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Clock
 
-__all__ = ["RunFacts", "benchmark_findings"]
-
 _UNSTABLE_CLOCK = 0.05
 # A call is launch-bound if the host needs so much longer than the device, relatively and in absolute terms.
 _LAUNCH_BOUND_RATIO = 1.5

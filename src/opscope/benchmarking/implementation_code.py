@@ -14,8 +14,6 @@ from opscope.kernels.code import CodeKind, CodeText, generated_code
 from opscope.model.benchmark import BenchmarkResult, Status
 from opscope.workloads.runtime import release_memory
 
-__all__ = ["ImplementationCode", "implementation_code"]
-
 
 @dataclass(frozen=True)
 class ImplementationCode:

@@ -22,20 +22,6 @@ from opscope.benchmarking.problem import Inputs, Problem
 from opscope.model.benchmark import CacheState
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 
-__all__ = [
-    "bodies",
-    "calls_per_sample",
-    "count_flops",
-    "cpu_cache_bytes",
-    "make_input_sets",
-    "map_tensors",
-    "min_bytes",
-    "named_tensors",
-    "peak_memory_bytes",
-    "set_count",
-    "tensors_of",
-]
-
 
 def tensors_of(value: Any) -> list[Any]:
     """Every tensor inside a value, in order; one that occurs twice is there twice."""

@@ -37,8 +37,6 @@ from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, CacheState, 
 from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, synchronize
 
-__all__ = ["Inspector", "Preparation", "Prepared", "row_of"]
-
 Inspector = Callable[[Callable[[], object]], CallProfile]
 
 # Added to the seed: the check has inputs that no call has seen.

@@ -15,9 +15,6 @@ from opscope.errors import DependencyError, MeasurementError, OpscopeError
 from opscope.model.benchmark import Engine, Status
 from opscope.workloads.runtime import is_out_of_memory
 
-__all__ = ["Failure", "Implementation", "Inputs", "Problem", "failure_of", "first_line", "lost_device"]
-
-
 Inputs = tuple[Any, ...]
 
 

@@ -18,15 +18,6 @@ from opscope.errors import InputError
 from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
 from opscope.model.files import UNREADABLE_JSON, finite, write_text
 
-__all__ = [
-    "check_writable",
-    "is_result_file",
-    "load_benchmark",
-    "load_results",
-    "result_document",
-    "save_benchmark",
-]
-
 _KEYS = ("schema_version", "suite")
 _HEAD_BYTES = 1_024
 _HINT = "Results are written by opscope bench --save"

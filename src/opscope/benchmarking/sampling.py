@@ -28,9 +28,6 @@ from opscope.benchmarking.timer import Timer
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, DeviceState
 from opscope.units import NS_PER_S
 
-__all__ = ["SampleSeries", "Sampling", "Watcher", "with_ceiling", "with_ratio", "with_samples"]
-
-
 _ORDERS_AT_ONCE = 64
 # Convergence is looked at when a series has so many times the samples it had at the last look.
 _CHECK_GROWTH = 1.25

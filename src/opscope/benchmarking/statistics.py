@@ -17,20 +17,6 @@ from numpy.typing import NDArray
 
 from opscope.model.benchmark import Interval, Verdict
 
-__all__ = [
-    "CONFIDENCE",
-    "FEWEST_ROUNDS",
-    "MedianInterval",
-    "RatioInterval",
-    "judge",
-    "median_interval",
-    "outliers",
-    "ratio_interval",
-    "relative_half_width",
-    "samples_to_tell",
-    "usual_and_limit",
-]
-
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
 # With fewer rounds the extremes of all samples cover the median in less than 95 % of cases.

@@ -21,23 +21,6 @@ from opscope.kernels.triton_loader import interpreted, load_triton, require_trit
 from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import require_torch, resolve_device, resolve_dtype
 
-__all__ = [
-    "ELEMENTWISE_SMALL_SHAPE",
-    "HAND_WRITTEN",
-    "ROWWISE_SMALL_SHAPE",
-    "Parameter",
-    "Settings",
-    "Suite",
-    "SuiteOptions",
-    "by_torch",
-    "compiled",
-    "cuda",
-    "elementwise",
-    "problem_of",
-    "rowwise",
-    "triton",
-]
-
 _Function = Callable[..., Any]
 # The implementations that `elementwise` and `rowwise` make.
 HAND_WRITTEN = ("cuda", "cuda_teaching", "triton", "triton_teaching")

@@ -24,19 +24,6 @@ from opscope.model.measurement import Clock, Latency, LatencyMeasure, LatencyOpt
 from opscope.units import NS_PER_MS, NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
-__all__ = [
-    "CudaEventTimer",
-    "CudaGraphTimer",
-    "LaunchHiding",
-    "Timer",
-    "WallTimer",
-    "benchmark_timer",
-    "latency_measure",
-    "measure_latency",
-    "timer_for",
-]
-
-
 # triton.testing.do_bench overwrites as much, so that both find the cache in the same state.
 _FLUSH_BYTES = 256 * 2**20
 _FLUSH_PER_CACHE = 4

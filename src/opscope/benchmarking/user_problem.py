@@ -24,21 +24,6 @@ from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resolve_device, resolve_dtype, seeded
 from opscope.workloads.target import failure_place, function_of, is_file_name, load_module
 
-__all__ = [
-    "DEFAULT_INPUTS",
-    "Setting",
-    "check_parameters",
-    "group_of_functions",
-    "group_problem",
-    "groups_of_targets",
-    "is_target",
-    "named_functions",
-    "plain_name",
-    "selected",
-    "takes",
-]
-
-
 DEFAULT_INPUTS = "make_inputs"
 _TARGET_HINT = "Write FILE.py:function or PACKAGE.MODULE:function"
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["AttachedProfilers", "attached_profilers", "is_profiler_recording"]
-
 _STARTS = ("_prepare_profiler", "_enable_profiler")
 _END = "_disable_profiler"
 

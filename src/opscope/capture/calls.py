@@ -22,8 +22,6 @@ from opscope.workloads.runtime import is_out_of_memory, require_torch
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["ProfiledFunction", "profile_call", "profiled"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

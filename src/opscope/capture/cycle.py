@@ -18,17 +18,6 @@ from typing import Protocol
 from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import Sidecar
 
-__all__ = [
-    "ACTIVE_STEPS",
-    "Cycle",
-    "CycleHandler",
-    "Phase",
-    "Position",
-    "Schedule",
-    "export_chrome_trace",
-    "tensorboard_trace",
-]
-
 # Recorded steps by default: the fewest that a comparison has an interval for.
 ACTIVE_STEPS = 6
 

@@ -45,17 +45,6 @@ from opscope.model.sidecar import (
     write_sidecar,
 )
 
-__all__ = [
-    "CycleEnd",
-    "CycleWriter",
-    "Enrichment",
-    "OriginFinder",
-    "collect",
-    "trace_file_names",
-    "with_unrecorded",
-]
-
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from opscope.hardware.driver import cudnn_text, driver_cuda_version, version_tex
 from opscope.model.environment import Environment, GpuInfo
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["collect_environment", "cpu_pressure_fraction", "launched_as"]
-
 _PRESSURE = Path("/proc/pressure/cpu")
 # The wheels that provide `triton`, by platform.
 _TRITON_DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows")

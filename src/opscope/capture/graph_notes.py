@@ -30,8 +30,6 @@ from opscope.model.files import scratch_prefix
 from opscope.model.origin import Gap
 from opscope.model.sidecar import GraphNode, RecordedGraph, RecordedSettings, graphs_folder
 
-__all__ = ["GraphNotes", "graph_nodes"]
-
 # Each takes about as long as its capture again, and its trace has to be kept.
 _MOST_GRAPHS = 64
 _PART = "CUDA graphs"

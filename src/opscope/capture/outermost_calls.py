@@ -14,8 +14,6 @@ from typing import Any
 
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["OutermostCalls"]
-
 
 class OutermostCalls:
     """Stands for `nn.Module.__call__` where a module is called, not where the class is asked for it.

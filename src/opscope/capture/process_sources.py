@@ -25,19 +25,6 @@ from typing import Any
 from opscope.model.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
 
-__all__ = [
-    "LiveObjects",
-    "base_name",
-    "compiled_graphs",
-    "extension_sources",
-    "global_function_lines",
-    "live_objects",
-    "mapped_files",
-    "modules_of_nodes",
-    "triton_sources",
-]
-
-
 _TRACED_CLASS = ("torch.fx.graph_module", "GraphModule")
 _GRAPH_CLASS = ("torch._inductor.output_code", "CompiledFxGraph")
 _FUNCTION_CLASS = ("triton.runtime.jit", "JITFunction")

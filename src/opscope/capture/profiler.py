@@ -52,17 +52,6 @@ from opscope.model.sidecar import (
 from opscope.units import parse_bytes
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_bytes
 
-__all__ = [
-    "KNOWN_ACTIVITIES",
-    "OUT_OF_MEMORY_HINT",
-    "CaptureOptions",
-    "CompileTracking",
-    "Profiler",
-    "Regions",
-    "check_activities",
-]
-
-
 _LEVEL = "provenance_tracking_level"
 _NORMAL = 1
 # What a step costs the program in which its clock is read, beside that: hooks and bookkeeping that a step of

@@ -24,9 +24,6 @@ from typing import Any
 from opscope.errors import InputError
 from opscope.signals import ending_signals_raise
 
-__all__ = ["Program", "ProgramEnd", "after_import", "check_program", "run_program"]
-
-
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT
 # What stands between Python and the program's own code.

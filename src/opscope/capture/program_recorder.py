@@ -32,20 +32,6 @@ from opscope.model.sidecar import UnrecordedStep
 from opscope.units import counted, format_bytes
 from opscope.workloads.runtime import require_torch
 
-__all__ = [
-    "ForwardSteps",
-    "FunctionSteps",
-    "MarkedSteps",
-    "OptimizerSteps",
-    "ProgramRecorder",
-    "RecognizedSteps",
-    "StepSource",
-    "program_of",
-    "step_imports",
-    "step_source",
-]
-
-
 _OnStep = Callable[[], object]
 _MARK = "mark:"
 

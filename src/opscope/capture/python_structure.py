@@ -22,8 +22,6 @@ from opscope.model.location import is_program_file, parse_frame
 from opscope.model.sidecar import RecordedModule, RecordedStructure
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["FileOwners", "read_structure"]
-
 _MODULE = "nn.Module: "
 
 

@@ -35,20 +35,6 @@ from opscope.model.origin import Gap
 from opscope.model.sidecar import RecordedRegion, RecordedSettings, RecordedStructure
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
-__all__ = [
-    "AUTOGRAD",
-    "ENGINES",
-    "PROFILER",
-    "CaptureEngine",
-    "Recording",
-    "available_activities",
-    "check_engine",
-    "make_engine",
-    "quiet_torch_log",
-    "require_no_profiler",
-]
-
-
 # Source: pytorch, c10/util/Logging.cpp: lines below this level are not written; error is 2.
 _LEVEL = "FLAGS_caffe2_log_level"
 _ERROR = 2

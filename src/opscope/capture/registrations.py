@@ -17,8 +17,6 @@ from typing import Any
 from opscope.model.origin import OperatorRegistration, RegistrationKind
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["collect_registrations"]
-
 _ATEN = "aten::"
 _KERNEL = re.compile(r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: (?P<origin>.*)")
 _PLACE = re.compile(r"registered at (?P<place>.+?)(?: :: | \[|$)")

@@ -22,8 +22,6 @@ from opscope.errors import CaptureError
 from opscope.model.files import scratch_prefix, write_text
 from opscope.model.sidecar import StepPlace, UnrecordedStep
 
-__all__ = ["ProgramTimer", "time_second_run"]
-
 
 class ProgramTimer:
     """Runs one program and times the steps that a source recognizes."""

@@ -11,8 +11,6 @@ import ctypes
 import threading
 from collections.abc import Callable
 
-__all__ = ["SizeWatch"]
-
 _EVERY_S = 0.1
 
 

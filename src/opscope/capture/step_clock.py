@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from opscope.capture.attached import AttachedProfilers, attached_profilers
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
 
-__all__ = ["MOST_SAMPLES", "DeviceMark", "StepClock", "time_calls"]
-
 R = TypeVar("R")
 
 # Of each place; before the recording the latest are kept, after it the first.

@@ -25,8 +25,6 @@ from opscope.workloads.workload import WorkloadSpec
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Configuration", "ConfigurationRun", "configuration_of", "run_configuration"]
-
 
 @dataclass(frozen=True)
 class Configuration:

@@ -19,9 +19,6 @@ from typing import TypeVar
 
 from opscope.errors import CaptureError
 
-__all__ = ["TraceNames", "export_trace", "read_trace_names"]
-
-
 # Kineto ends a trace with the name of the file it wrote, within this many bytes of the end.
 _TAIL_BYTES = 16_384
 T = TypeVar("T")

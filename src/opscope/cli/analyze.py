@@ -27,8 +27,6 @@ from opscope.model.files import write_text
 from opscope.report.document import Document
 from opscope.report.json_encoding import write_json
 
-__all__ = ["analyze"]
-
 _READING = Parts()
 _JSON_NAME = "analysis.json"
 _REPORT_NAME = "report.md"

@@ -24,19 +24,6 @@ from opscope._version import __version__
 from opscope.errors import OpscopeError
 from opscope.signals import ending_signals_raise, interrupted_by, signals_interrupt
 
-__all__ = [
-    "EXIT_ERROR",
-    "EXIT_INCONCLUSIVE",
-    "EXIT_INTERRUPTED",
-    "EXIT_OK",
-    "EXIT_REGRESSION",
-    "EXIT_USAGE",
-    "entry_point",
-    "main",
-    "separate_script",
-]
-
-
 _OF_ALL = ("-h", "--help", "--version", "--debug")
 _LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
 # Verbs whose arguments end with a script and its own arguments.

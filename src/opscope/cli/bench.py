@@ -58,8 +58,6 @@ from opscope.report.benchmark import (
 from opscope.report.document import Document, Section
 from opscope.report.html.result_charts import benchmark_charts
 
-__all__ = ["GivenOptions", "MeasuringOptions", "OutputOptions", "bench"]
-
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
 

@@ -38,8 +38,6 @@ from opscope.report.comparison import (
 from opscope.report.document import Document
 from opscope.report.html.result_charts import comparison_charts
 
-__all__ = ["compare"]
-
 _READING = Parts()
 _BENCHMARK = "a benchmark result"
 _RECORDING = "a recording"

@@ -31,38 +31,6 @@ if TYPE_CHECKING:
     from opscope.report.html.figures import Chart
 from opscope.visible_text import visible, without_secrets
 
-__all__ = [
-    "STDERR",
-    "All",
-    "Merge",
-    "Output",
-    "Parts",
-    "ProgramParts",
-    "Top",
-    "Words",
-    "check_outputs",
-    "command_line",
-    "error_text",
-    "in_language",
-    "load_noticed",
-    "markdown",
-    "note",
-    "open_source",
-    "print_document",
-    "print_json",
-    "say",
-    "say_wrote",
-    "seconds_of",
-    "show",
-    "status",
-    "stderr_console",
-    "stdout_console",
-    "use_language",
-    "write_page",
-    "write_recording_page",
-]
-
-
 STDERR = 2  # the file descriptor, where a program's output goes that must not mix with JSON
 
 Top = Annotated[int, Parameter(validator=Number(gte=1))]

@@ -32,8 +32,6 @@ from opscope.report.devices import (
     measured_json,
 )
 
-__all__ = ["devices"]
-
 _MEASURING = Group("Measuring")
 
 

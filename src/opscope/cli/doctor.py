@@ -10,8 +10,6 @@ from opscope.cli.app import EXIT_ERROR
 from opscope.cli.console import show, status
 from opscope.report.doctor import doctor_document, doctor_json
 
-__all__ = ["doctor"]
-
 
 def doctor(*, json: bool = False) -> int:
     """Check Python, torch, CUDA, the GPUs, the profiler and the tools around them.

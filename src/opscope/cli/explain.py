@@ -25,8 +25,6 @@ from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import SourceReader, explanation_document
 from opscope.report.summary_json import explanation_json
 
-__all__ = ["explain"]
-
 _READING = Parts()
 
 

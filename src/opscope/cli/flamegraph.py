@@ -14,8 +14,6 @@ from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.flamegraph import StackFormat
 
-__all__ = ["flamegraph"]
-
 
 def flamegraph(
     source: Annotated[list[str], Parameter(name="SOURCE")],

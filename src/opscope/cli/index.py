@@ -20,8 +20,6 @@ from opscope.provenance.indexer.inventory import (
 )
 from opscope.report.document import Document, Paragraph, Section, identifier, number, table, words
 
-__all__ = ["index"]
-
 
 def index(
     *,

@@ -54,8 +54,6 @@ from opscope.toolchain.ncu_reading import check_reader, is_report, read_report
 from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
 from opscope.units import counted
 
-__all__ = ["Collecting", "ncu"]
-
 # Launches whose times the first of two runs takes; a launch takes it about a millisecond.
 _QUICK_LAUNCHES = 1000
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]

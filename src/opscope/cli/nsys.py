@@ -32,8 +32,6 @@ from opscope.toolchain.nsys import (
     run_nsys,
 )
 
-__all__ = ["NsysRecording", "nsys"]
-
 _EXPORT_SUFFIX = ".sqlite"
 _Seconds = Annotated[float | None, Parameter(validator=Number(gt=0))]
 

@@ -55,8 +55,6 @@ from opscope.nvcc.compile import Compilation, Request, compile_source, request_c
 from opscope.provenance.demangle import demangle
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 
-__all__ = ["OccupancyOptions", "Showing", "nvcc"]
-
 _FAMILY_RELEASE = "12.9"  # PTX ISA 8.8, CUDA 12.9: targets with the letter f
 _KEYWORDS = (NATIVE, ALL, ALL_MAJOR)
 

@@ -53,16 +53,6 @@ from opscope.results import summarize
 from opscope.units import format_duration
 from opscope.workloads.spec import WorkloadOptions, WorkloadSpec, resolve
 
-__all__ = [
-    "ConfigurationFiles",
-    "ModelOptions",
-    "RecordingOptions",
-    "Task",
-    "kept_entry",
-    "profile",
-    "run_task",
-]
-
 
 @dataclass(frozen=True)
 class RecordingOptions:

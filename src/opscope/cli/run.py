@@ -46,8 +46,6 @@ from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
 
-__all__ = ["ProgramRecording", "run"]
-
 # Operators in report.md.
 _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.

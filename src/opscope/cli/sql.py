@@ -30,9 +30,6 @@ from opscope.report.terminal import render_terminal
 from opscope.units import counted
 from opscope.visible_text import visible
 
-__all__ = ["QueryResult", "export_query", "export_table", "run_query", "sql"]
-
-
 _ROWS_PER_FETCH = 10_000
 _ACCEPTED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 # The Python client needs the pytz package for it, which is no dependency.

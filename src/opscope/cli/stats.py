@@ -26,9 +26,6 @@ from opscope.report.html.result_charts import statistics_charts
 from opscope.report.json_encoding import to_json
 from opscope.report.tables import stats_csv, stats_json, stats_tables_document
 
-__all__ = ["stats"]
-
-
 _READING = Parts()
 _FORMAT = Group("Output format", validator=mutually_exclusive)
 

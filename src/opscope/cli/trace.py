@@ -52,8 +52,6 @@ from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
 from opscope.units import parse_bytes
 
-__all__ = ["trace"]
-
 _SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
 _RECORD_FILES = "*.cuda"
 _SUBSCRIBED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED

@@ -43,8 +43,6 @@ from opscope.trials.rounds import Told, Trial, TrialPlan
 from opscope.units import counted
 from opscope.workloads.workload import WorkloadOptions
 
-__all__ = ["left_text", "try_changes"]
-
 _DEFAULT_MODEL = ModelOptions()
 _READING = ProgramParts()
 _Positive = Annotated[int, Parameter(validator=Number(gte=1))]

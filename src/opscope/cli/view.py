@@ -27,8 +27,6 @@ from opscope.errors import InputError
 from opscope.model.files import scratch_prefix
 from opscope.results import summarize
 
-__all__ = ["PageServer", "view"]
-
 _ADDRESS = "127.0.0.1"
 _TRACE = "trace.json.gz"
 _TYPES = {".html": "text/html; charset=utf-8", ".gz": "application/gzip"}

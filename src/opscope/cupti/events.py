@@ -21,25 +21,6 @@ import numpy.typing as npt
 
 from opscope.cupti.recording import ABSENT, LATEST_NS, ChunkKind, CuptiRecording, Records, TextTable
 
-__all__ = [
-    "ProcessEvents",
-    "Times",
-    "arrow",
-    "call_name",
-    "copy_name",
-    "event",
-    "first_moment_ns",
-    "head",
-    "label",
-    "microseconds",
-    "migration_name",
-    "overhead_name",
-    "process_events",
-    "process_labels",
-    "set_name",
-]
-
-
 _COPIES = {
     1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH",
     10: "PtoP",

@@ -23,18 +23,6 @@ from pathlib import Path
 from opscope.errors import CaptureError, DependencyError
 from opscope.toolchain.programs import run_program
 
-__all__ = [
-    "LIBRARY_NAME",
-    "Cupti",
-    "CuptiPlaces",
-    "build_library",
-    "find_compiler",
-    "find_cupti",
-    "installed_cupti",
-    "native_folder",
-]
-
-
 _API_VERSION = re.compile(r"^\s*#\s*define\s+CUPTI_API_VERSION\s+(\d+)", re.MULTILINE)
 # `libcupti.so.13`, `libcupti.so.11.8`: the name programs link to. Not the file it leads to
 # (libcupti.so.2025.1.1).

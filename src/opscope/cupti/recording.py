@@ -17,25 +17,6 @@ import numpy.typing as npt
 
 from opscope.errors import InputError
 
-__all__ = [
-    "ABSENT",
-    "CHUNK_HEAD",
-    "HEADER",
-    "LATEST_NS",
-    "MARK",
-    "RECORDS",
-    "TEXT_HEAD",
-    "WRITE_LIMIT",
-    "ChunkKind",
-    "CuptiRecording",
-    "FileState",
-    "Outcome",
-    "TextTable",
-    "UnifiedState",
-    "read_recording",
-]
-
-
 MARK = b"opscope cuda 01"
 LATEST_NS = 1 << 62  # the year 2116
 ABSENT = 0xFFFFFFFF

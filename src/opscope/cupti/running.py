@@ -19,8 +19,6 @@ from types import FrameType
 
 from opscope.errors import CaptureError, InputError
 
-__all__ = ["INJECTION_VARIABLE", "ProgramRun", "check_program", "run_recorded", "trace_environment"]
-
 INJECTION_VARIABLE = "CUDA_INJECTION64_PATH"
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 

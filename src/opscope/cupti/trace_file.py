@@ -35,14 +35,6 @@ from opscope.provenance.demangle import demangle_all
 from opscope.toolchain.programs import signal_name
 from opscope.visible_text import without_secrets
 
-__all__ = [
-    "WrittenTrace",
-    "recording_findings",
-    "recording_sidecar",
-    "write_trace",
-]
-
-
 _FLUSH_PERIOD = "0.2 s"  # FLUSH_PERIOD_MS in native/recorder.c
 
 

@@ -16,22 +16,6 @@ import tomli
 
 from opscope.text_enum import MeaningEnum
 
-__all__ = [
-    "DEVICE_PROPERTIES",
-    "Architecture",
-    "Source",
-    "SpecEvidence",
-    "Target",
-    "architecture",
-    "architectures",
-    "capability_of_target",
-    "parse_target",
-    "read_facts",
-    "runs_binary",
-    "runs_ptx",
-    "sources_of",
-]
-
 
 class SpecEvidence(MeaningEnum):
     """How a number is known. A closed set."""

@@ -32,20 +32,6 @@ from opscope.hardware.architectures import (
 )
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "DataType",
-    "DeviceMatch",
-    "DeviceSpec",
-    "Peak",
-    "SearchResult",
-    "devices",
-    "is_partition",
-    "is_same_name",
-    "match_device",
-    "search_devices",
-]
-
-
 _GIB = 1024**3
 _KIB = 1024
 

@@ -10,16 +10,6 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "CudaDevice",
-    "CudaDriver",
-    "DriverError",
-    "cudnn_text",
-    "driver_cuda_version",
-    "version_text",
-    "visible_gpus",
-]
-
 _LIBRARY = "libcuda.so.1"
 # Source: cuda.h of CUDA 13.0, enum CUdevice_attribute.
 _SM_COUNT, _MAJOR, _MINOR = 16, 75, 76

@@ -16,16 +16,6 @@ from opscope.hardware.devices import DataType, DeviceSpec, Peak, match_device
 from opscope.hardware.measured import MeasuredLimits, MeasuredRate
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "DeviceLimits",
-    "Limit",
-    "LimitEvidence",
-    "LimitsMatch",
-    "match_limits",
-    "measured_type",
-    "published_rate",
-]
-
 # Where cuBLAS multiplies float64 matrices by tensor cores. Source: NVIDIA's architecture whitepapers of GA100
 # and GH100, and the Blackwell technical brief: other chips have none for fp64.
 _FP64_TENSOR_CAPABILITIES = frozenset({"8.0", "9.0", "10.0"})

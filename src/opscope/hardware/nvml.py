@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from opscope.errors import DependencyError, MeasurementError
 
-__all__ = ["Nvml", "Slowdown"]
-
 _IDLE = 0x1  # no work, so no clocks: not a reason that slows work down
 _MILLIWATTS_PER_WATT = 1000
 

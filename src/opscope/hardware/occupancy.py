@@ -15,20 +15,6 @@ import msgspec
 from opscope.hardware.architectures import Architecture, architecture
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "BLOCK_SIZES",
-    "WARP_SIZE",
-    "ActiveBlocks",
-    "BlockOccupancy",
-    "KernelNeed",
-    "Limiter",
-    "StaticOccupancy",
-    "Waves",
-    "active_blocks",
-    "static_occupancy",
-    "waves_of",
-]
-
 BLOCK_SIZES = (128, 256, 512)
 WARP_SIZE = 32
 # Source: cuda_occupancy.h of CUDA 13.0, register file partitions and granularity.

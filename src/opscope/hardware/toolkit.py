@@ -10,8 +10,6 @@ from pathlib import Path
 
 from opscope.errors import DependencyError
 
-__all__ = ["find_cuda_tool", "require_nvcc"]
-
 # Those of NVIDIA are for CUDA 13 and newer.
 _PACKAGES = (("nvidia", "cu*/bin"), ("triton", "backends/nvidia/bin"))
 

@@ -24,8 +24,6 @@ from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
 from opscope.model.sidecar import GraphNode
 
-__all__ = ["Capture", "CapturedEvent", "CapturedLaunch", "captured_phases", "eager_run", "with_nodes"]
-
 _GENERATED = "triton_"
 _NONE = -1
 

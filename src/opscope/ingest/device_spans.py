@@ -30,8 +30,6 @@ from opscope.ingest.source import (
 )
 from opscope.ingest.trace_rows import integer
 
-__all__ = ["DeviceSpans", "read_device_spans"]
-
 _WINDOW_BYTES = 2 << 20  # what a cache holds: larger windows take longer by page faults
 _KERNEL = "kernel"
 _ACTIVITIES = frozenset((_KERNEL, "gpu_memcpy", "gpu_memset"))

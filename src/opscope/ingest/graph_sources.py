@@ -25,8 +25,6 @@ from opscope.units import counted
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
 
-__all__ = ["CaptureTraces", "GraphSources", "graph_findings"]
-
 _HAS_REPLAYS = """SELECT count(*) FROM staging.staged
 WHERE category IN ('cuda_runtime', 'cuda_driver') AND name LIKE '%GraphLaunch%'"""
 

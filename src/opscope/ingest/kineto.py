@@ -26,9 +26,6 @@ from opscope.ingest.nesting import Forest, Int64, RecordedSteps
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["Columns", "Statements", "fill_tables"]
-
-
 Columns = dict[str, npt.NDArray[Any]]
 
 

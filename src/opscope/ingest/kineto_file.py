@@ -38,8 +38,6 @@ from opscope.signals import raise_if_interrupted
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
 
-__all__ = ["Text", "ingest_text", "mapped_text", "mend", "normalize", "read_kineto"]
-
 
 _CHUNK_BYTES = 8 << 20
 _TIME = re.compile(rb'("ts"\s*:\s*)(-?\d+(?:\.\d+)?)(?=\s*[,}\]])')

@@ -18,20 +18,6 @@ import numpy.typing as npt
 from opscope.ingest.nesting import Forest, Int64, enclosing
 from opscope.model.schema import Attribution
 
-__all__ = [
-    "ATTRIBUTIONS",
-    "REPLAYS",
-    "Activities",
-    "Calls",
-    "Candidates",
-    "Links",
-    "earliest_of_each",
-    "gather",
-    "link",
-    "look_up",
-    "within",
-]
-
 ATTRIBUTIONS: tuple[Attribution, ...] = tuple(Attribution)
 # What an activity of an opened CUDA graph is known by.
 REPLAYS = (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)

@@ -11,19 +11,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Forest",
-    "Int64",
-    "RecordedSteps",
-    "enclosing",
-    "last_pause",
-    "nest",
-    "outermost_of_name",
-    "subtree_sums",
-    "union_length",
-]
-
-
 Int64 = npt.NDArray[np.int64]
 _LARGEST_KEY = 1 << 62
 # Looked up at once: what that takes of memory is some 40 bytes of each.

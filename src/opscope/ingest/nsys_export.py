@@ -21,17 +21,6 @@ from opscope.ingest.nesting import Int64
 from opscope.ingest.source import EXPORT_COMMAND
 from opscope.model.session import Session
 
-__all__ = [
-    "TABLES",
-    "Export",
-    "ExportTable",
-    "Missing",
-    "copy_tables",
-    "open_export",
-    "split_global_id",
-]
-
-
 # Some other program may be writing it; a second tells a slow write from a held lock.
 _LOCK_TIMEOUT_S = 1.0
 # Steps of SQLite's machine: a row takes some dozens. A view or a recursion can have rows without an end.

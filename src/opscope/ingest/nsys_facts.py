@@ -18,9 +18,6 @@ from opscope.ingest.trace_rows import integer
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 
-__all__ = ["ExportFacts", "devices_of", "export_findings", "process_findings", "read_facts"]
-
-
 _ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
 # Launchers and the variables in which they tell a process its rank and their number.
 _RANKS = (

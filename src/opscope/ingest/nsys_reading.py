@@ -35,8 +35,6 @@ from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["Intervals", "owning_ranges", "read_export"]
-
 
 class Intervals(msgspec.Struct, frozen=True):
     """Ranges of one process, as columns.

@@ -18,18 +18,6 @@ import numpy as np
 from opscope.ingest.nsys_export import Export
 from opscope.model.session import Session
 
-__all__ = [
-    "BARE_OPERATOR",
-    "EMITTED_OPERATOR",
-    "TAKES_TENSOR_LISTS",
-    "Demangle",
-    "stage_kernel_texts",
-    "stage_strings",
-    "stage_words",
-    "words_of",
-]
-
-
 _COPIES = {
     0: "CUDA_MEMCPY_KIND_UNKNOWN", 1: "CUDA_MEMCPY_KIND_HTOD", 2: "CUDA_MEMCPY_KIND_DTOH",
     3: "CUDA_MEMCPY_KIND_HTOA", 4: "CUDA_MEMCPY_KIND_ATOH", 5: "CUDA_MEMCPY_KIND_ATOA",

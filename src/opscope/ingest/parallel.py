@@ -40,18 +40,6 @@ if TYPE_CHECKING:
     from opscope.ingest.graph_sources import CaptureTraces
     from opscope.ingest.nsys_words import Demangle
 
-__all__ = [
-    "Examine",
-    "Noted",
-    "Part",
-    "ReadOptions",
-    "Workers",
-    "dask_cluster",
-    "local_processes",
-    "read_part",
-    "read_parts",
-]
-
 Noted = Callable[[str], object]
 
 

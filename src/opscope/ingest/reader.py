@@ -36,8 +36,6 @@ from opscope.signals import raise_if_interrupted
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
 
-__all__ = ["engine_errors", "load", "read_file"]
-
 # Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a
 # file.
 _MEMORY_PER_TEXT = 2

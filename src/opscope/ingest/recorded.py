@@ -22,8 +22,6 @@ from opscope.units import format_duration
 if TYPE_CHECKING:
     from opscope.model.session import Session
 
-__all__ = ["keep_sidecars", "read_beside"]
-
 
 def read_beside(trace_id: int, trace: TraceFile) -> tuple[Sidecar | None, list[Finding]]:
     """The sidecar of a local trace, and what is wrong with it; None if there is none to use."""

@@ -27,8 +27,6 @@ from opscope.model.queries import sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
 from opscope.model.session import Session
 
-__all__ = ["Replay", "ReplayMatch", "match", "open_replays"]
-
 _NODE_MASK = 0xFFFFFFFF
 _BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
     REPLAYS.index(one) + 1 for one in (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)

@@ -25,22 +25,6 @@ import msgspec
 from opscope.errors import DependencyError, InputError
 from opscope.model.files import check_ratio
 
-__all__ = [
-    "EXPORT_COMMAND",
-    "LARGEST_EXACT_DOUBLE_US",
-    "EventArray",
-    "LocalText",
-    "TraceFile",
-    "broken_events",
-    "error_offset",
-    "find_traces",
-    "is_export",
-    "local_text",
-    "locate_events",
-    "split_windows",
-]
-
-
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
 _GZIP_CHUNK_BYTES = 1 << 13

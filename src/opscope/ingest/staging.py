@@ -24,24 +24,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.signals import raise_if_interrupted
 
-__all__ = [
-    "ARGUMENTS",
-    "CATEGORIES",
-    "CATEGORY",
-    "DETAILS",
-    "LEGACY_CATEGORY",
-    "NeedsRewritingError",
-    "Reading",
-    "create_details",
-    "create_tables",
-    "lenient_events",
-    "no_events",
-    "staged_events",
-    "staging_area",
-    "strict_events",
-]
-
-
 CATEGORIES = (
     "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
     "gpu_user_annotation", "python_function", "cpu_instant_event", "cuda_sync", "overhead", "fwdbwd", "Trace",

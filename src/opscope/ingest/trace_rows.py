@@ -16,8 +16,6 @@ from opscope.model.finding import Finding, Severity
 if TYPE_CHECKING:
     from opscope.model.session import Session
 
-__all__ = ["integer", "recorded_release", "valid_text", "write_devices", "write_trace"]
-
 
 def write_trace(session: Session, **values: Any) -> None:
     """Insert a row into `traces`; columns that are not given are NULL."""

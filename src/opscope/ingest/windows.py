@@ -8,8 +8,6 @@ from typing import Any
 
 import fsspec
 
-__all__ = ["PROTOCOL", "WindowFileSystem"]
-
 PROTOCOL = "opscopewindow"
 # DuckDB asks for 32 MB at once. Short reads are its to repeat; a chunk of this size is allocated from memory
 # used before, where a larger one is mapped, touched for the first time and unmapped: 20 % of all reading.

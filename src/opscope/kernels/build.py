@@ -25,15 +25,6 @@ from typing import Any
 from opscope.errors import DependencyError, MeasurementError
 from opscope.workloads.runtime import require_torch
 
-__all__ = [
-    "EXTENSION",
-    "NVCC_FLAGS",
-    "compiler_message",
-    "cuda_sources",
-    "load_cuda_kernels",
-    "register_fakes",
-]
-
 EXTENSION = "opscope_kernels"
 # No --use_fast_math: it would flush denormals and take approximate exp, tanh, division and square root, and
 # kernels that wait for memory have nothing to win by that. -lineinfo lets profilers name source lines.

@@ -28,17 +28,6 @@ from opscope.kernels.disassembly import (
 from opscope.text_enum import TextEnum
 from opscope.workloads.runtime import require_torch
 
-__all__ = [
-    "CodeKind",
-    "CodeText",
-    "ObservedLaunches",
-    "TritonKernel",
-    "generated_code",
-    "observe",
-    "observe_compilation",
-]
-
-
 _JIT = ("triton.runtime.jit", "JITFunction")
 _INDUCTOR = ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner")
 _FORMS = ("ttir", "ttgir", "llir", "ptx", "cubin")

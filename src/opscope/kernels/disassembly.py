@@ -19,16 +19,6 @@ from opscope.hardware.toolkit import find_cuda_tool
 from opscope.kernels.ptx import ptx_functions, ptx_preamble
 from opscope.provenance.demangle import demangle
 
-__all__ = [
-    "cubin_sass",
-    "file_sass",
-    "kernel_libraries",
-    "library_ptx",
-    "library_sass",
-    "library_symbols",
-    "split_sass",
-]
-
 _MAPS = Path("/proc/self/maps")
 _DEVICE_CODE = b".nv_fatbin"
 # Packages with device code of their own, the system's folders, and libraries of the driver, CUDA and torch.

@@ -12,9 +12,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["FunctionUse", "PtxFunction", "parse_ptxas", "ptx_functions", "ptx_preamble"]
-
-
 # A definition has a body; a declaration ends before one. Results, if any, come before the name.
 _DEFINITION = re.compile(
     r"^(?:\.\w+[ \t]+)*?\.(?P<kind>entry|func)\s+(?:\([^)]*\)\s*)?(?P<symbol>[\w$]+)"

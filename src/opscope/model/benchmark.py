@@ -16,23 +16,6 @@ from opscope.model.measurement import Clock
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "BENCHMARK_SCHEMA_VERSION",
-    "BenchmarkOptions",
-    "BenchmarkResult",
-    "BenchmarkRow",
-    "CacheState",
-    "CallProfile",
-    "Ceiling",
-    "DeviceState",
-    "Engine",
-    "Interval",
-    "KernelUse",
-    "OutputCheck",
-    "Status",
-    "Verdict",
-]
-
 BENCHMARK_SCHEMA_VERSION = 1
 
 Interval = tuple[float, float]

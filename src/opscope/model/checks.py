@@ -12,8 +12,6 @@ import msgspec
 if TYPE_CHECKING:
     from opscope.model.session import Session
 
-__all__ = ["Check", "run_checks"]
-
 _LAWS: tuple[tuple[str, str, str], ...] = (
     (
         "conservation",

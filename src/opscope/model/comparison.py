@@ -16,27 +16,6 @@ from opscope.model.finding import Finding
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "Basis",
-    "BenchmarkComparison",
-    "BenchmarkPoint",
-    "BenchmarkRowChange",
-    "CategoryChange",
-    "ComparisonOptions",
-    "FailOn",
-    "KernelChange",
-    "Metric",
-    "OperatorChange",
-    "PointChange",
-    "Presence",
-    "SessionComparison",
-    "SessionSide",
-    "TimeChange",
-    "UnattributedChange",
-    "Use",
-    "VariantChange",
-]
-
 
 class Metric(TextEnum):
     """The time that is compared."""

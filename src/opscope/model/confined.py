@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 
 from opscope.errors import InputError, OpscopeError
 
-__all__ = ["confined"]
-
 R = TypeVar("R")
 
 _CPU_S = 10

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Environment", "GpuInfo"]
-
 
 class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=False):
     """One GPU as its driver describes it."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from opscope.text_enum import MeaningEnum
 
-__all__ = ["Grade", "weakest"]
-
 
 class Grade(MeaningEnum):
     """The evidence for a fact, strongest first. A closed set."""

@@ -22,18 +22,6 @@ import msgspec
 
 from opscope.errors import InputError, OpscopeError
 
-__all__ = [
-    "UNREADABLE_JSON",
-    "check_ratio",
-    "claimed",
-    "finite",
-    "process_of",
-    "remove_left_behind",
-    "replacing",
-    "scratch_prefix",
-    "write_text",
-]
-
 UNREADABLE_JSON: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, RecursionError)
 """What is raised of a stranger's JSON: malformed, of other types, not UTF-8, nested too deeply."""
 

@@ -14,18 +14,6 @@ import msgspec
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "RECORDER_KEY",
-    "Applicability",
-    "ApplicabilityStatus",
-    "Blocker",
-    "Finding",
-    "Severity",
-    "findings_as_json",
-    "most_severe_first",
-    "recorded_findings",
-]
-
 
 class Severity(TextEnum):
     """How much a finding matters: `error` invalidates figures, `warning` qualifies, `info` explains them."""

@@ -22,24 +22,6 @@ import msgspec
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.origin import RecordedSource, SourceEvidence, SourceFrame, SourceKind, Stack
 
-__all__ = [
-    "CompiledGraph",
-    "GeneratedKernel",
-    "GraphCode",
-    "GraphKernel",
-    "files_by_hash",
-    "generated_sources",
-    "is_generated",
-    "parse_graph",
-    "parse_kernel",
-    "parse_stack",
-    "parse_tracking",
-    "read_generated",
-    "recorded_source",
-    "source_hash",
-]
-
-
 # A kernel takes a few kilobytes, the code of a large graph a few megabytes.
 _LARGEST_TEXT = 64 << 20
 _HASH_LENGTH = 51

@@ -12,8 +12,6 @@ import msgspec
 
 from opscope.model.evidence import Grade, weakest
 
-__all__ = ["FrameName", "SourceLocation", "is_program_file", "parse_frame"]
-
 
 class SourceLocation(msgspec.Struct, frozen=True):
     """Where something is defined.

@@ -12,8 +12,6 @@ import msgspec
 
 from opscope.model.benchmark import DeviceState
 
-__all__ = ["MEASURED_LIMITS_SCHEMA_VERSION", "MeasuredLimits", "MeasuredRate", "MeasuredTime"]
-
 MEASURED_LIMITS_SCHEMA_VERSION = 1
 
 

@@ -14,8 +14,6 @@ import numpy as np
 from opscope.errors import MeasurementError
 from opscope.text_enum import TextEnum
 
-__all__ = ["Clock", "Latency", "LatencyMeasure", "LatencyOptions"]
-
 
 class Clock(TextEnum):
     """What a sample was taken with."""

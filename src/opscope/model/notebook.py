@@ -15,8 +15,6 @@ from opscope.errors import DependencyError
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["QueryRows", "notebook_html"]
-
 
 def notebook_html(value: Any) -> str:
     """A value's `_repr_html_`: what `opscope.print_report` prints of it."""

@@ -11,19 +11,6 @@ import msgspec
 
 from opscope.text_enum import MeaningEnum, TextEnum
 
-__all__ = [
-    "Gap",
-    "OperatorRegistration",
-    "RecordedKernel",
-    "RecordedSource",
-    "RecordedUnit",
-    "RegistrationKind",
-    "SourceEvidence",
-    "SourceFrame",
-    "SourceKind",
-    "Stack",
-]
-
 
 class SourceKind(TextEnum):
     """Who wrote a kernel. A closed set."""

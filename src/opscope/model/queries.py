@@ -6,8 +6,6 @@ import pkgutil
 import re
 from functools import cache
 
-__all__ = ["sql"]
-
 
 @cache
 def sql(package: str, name: str) -> str:

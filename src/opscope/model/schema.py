@@ -10,29 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from opscope.text_enum import MeaningEnum, TextEnum
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "TABLES",
-    "ActivityKind",
-    "Attribution",
-    "Column",
-    "ReplayEvidence",
-    "ReplaySource",
-    "Table",
-    "table",
-]
+from opscope.text_enum import MeaningEnum
 
 SCHEMA_VERSION = 1
-
-
-class ActivityKind(TextEnum):
-    """What a device did."""
-
-    KERNEL = "kernel"
-    MEMCPY = "memcpy"
-    MEMSET = "memset"
 
 
 class Attribution(MeaningEnum):

@@ -31,8 +31,6 @@ from opscope.model.notebook import QueryRows, notebook_html
 from opscope.signals import interrupts
 from opscope.units import parse_bytes
 
-__all__ = ["Session", "is_session_file"]
-
 R = TypeVar("R")
 
 _DUCKDB_MAGIC = b"DUCK"

@@ -20,27 +20,6 @@ from opscope.model.files import UNREADABLE_JSON, replacing
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "SIDECAR_SCHEMA_VERSION",
-    "SIZE_LIMIT",
-    "GraphNode",
-    "RecordedGraph",
-    "RecordedModule",
-    "RecordedRegion",
-    "RecordedSchedule",
-    "RecordedSettings",
-    "RecordedStructure",
-    "Sidecar",
-    "StepKind",
-    "StepPlace",
-    "UnrecordedStep",
-    "graphs_folder",
-    "kernels_folder",
-    "read_sidecar",
-    "sidecar_path",
-    "write_sidecar",
-]
-
 SIDECAR_SCHEMA_VERSION = 1
 
 SIZE_LIMIT = "max_trace_size"

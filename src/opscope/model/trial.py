@@ -11,17 +11,6 @@ from opscope.model.benchmark import Interval
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "Baseline",
-    "BestChanges",
-    "Correctness",
-    "Noise",
-    "NotTried",
-    "TrialResult",
-    "TrialVerdict",
-    "Variant",
-]
-
 
 class TrialVerdict(TextEnum):
     """A variant's step beside the baseline's."""

@@ -16,23 +16,6 @@ from opscope.hardware.architectures import Target, parse_target, runs_binary, ru
 from opscope.text_enum import TextEnum
 from opscope.toolchain.programs import run_program
 
-__all__ = [
-    "ALL",
-    "ALL_MAJOR",
-    "NATIVE",
-    "BuildProduct",
-    "Nvcc",
-    "choose_targets",
-    "code_options",
-    "command_text",
-    "default_name",
-    "nvcc_command",
-    "ptx_target",
-    "read_nvcc",
-    "refuse_options",
-    "runs_on",
-]
-
 
 class BuildProduct(TextEnum):
     """What a compilation makes."""

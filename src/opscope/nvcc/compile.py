@@ -24,22 +24,6 @@ from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.demangle import demangle
 from opscope.toolchain.programs import ProgramExit, run_attached, run_program
 
-__all__ = [
-    "Compilation",
-    "CompiledKernel",
-    "DoubleUse",
-    "Request",
-    "compile_error",
-    "compile_source",
-    "constant_bytes",
-    "double_uses",
-    "has_lines",
-    "kept_cubin",
-    "kept_ptx",
-    "request_command",
-    "run_compiled",
-]
-
 
 @dataclass(frozen=True)
 class Request:

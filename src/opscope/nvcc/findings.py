@@ -18,9 +18,6 @@ from opscope.nvcc.compile import Compilation, CompiledKernel, DoubleUse
 from opscope.nvcc.messages import Level, Message, Tool
 from opscope.provenance.demangle import demangle
 
-__all__ = ["WrittenLaunch", "findings_of", "small_launches"]
-
-
 WARP_THREADS = 32
 _BLANKED = re.compile(r"//(?:\\\n|[^\n])*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 _LAUNCH = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*(?:<[^<>;(){}]*>\s*)?<<<(?P<sizes>[^;]*?)>>>")

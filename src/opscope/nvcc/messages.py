@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 from opscope.text_enum import TextEnum
 
-__all__ = ["Level", "Message", "Tool", "error_text", "parse_messages"]
-
 
 class Tool(TextEnum):
     """Who says it."""

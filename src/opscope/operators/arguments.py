@@ -19,22 +19,6 @@ from opscope.operators.element_types import ElementType, element_type
 from opscope.provenance.operators.schema import OperatorName, Schema
 from opscope.provenance.operators.signatures import signature
 
-__all__ = [
-    "Argument",
-    "CallArguments",
-    "ScalarArgument",
-    "TensorArgument",
-    "TensorListArgument",
-    "broadcast",
-    "distinct_bytes",
-    "distinct_elements",
-    "is_number",
-    "operator_stem",
-    "parse_arguments",
-    "type_of",
-    "with_list_type",
-]
-
 # More than any device addresses: a recorded size beyond it is no size.
 _ABSURD_BYTES = 1 << 48
 # The recorder of torch before 2.0 names scalars by their type, without values.

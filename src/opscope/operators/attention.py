@@ -30,8 +30,6 @@ from opscope.operators.effects import (
 from opscope.operators.products import MatrixProduct
 from opscope.operators.promotion import FLOAT32
 
-__all__ = ["OPERATORS", "AttentionSizes", "attention_sizes"]
-
 _DIMENSIONS = 4
 _OPERANDS = ("query", "key", "value")
 # Where a call gives the borders of packed sequences.

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["MatchedCall", "match_before_window"]
-
 _Int64 = npt.NDArray[np.int64]
 # Calls compared behind a run.
 _LONGEST_CONTEXT = 64

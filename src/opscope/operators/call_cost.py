@@ -10,8 +10,6 @@ import msgspec
 from opscope.hardware.devices import DataType
 from opscope.text_enum import MeaningEnum
 
-__all__ = ["UNKNOWN_COST", "CallCost", "CostEvidence", "FlopSource"]
-
 
 class CostEvidence(MeaningEnum):
     """How the bytes of a call are known, strongest first. A closed set."""

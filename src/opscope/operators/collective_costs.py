@@ -17,8 +17,6 @@ from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.element_types import ElementType, element_type
 
-__all__ = ["CollectiveRate", "bus_factor", "collective_rates", "cost_of_collective", "message_bytes"]
-
 # c10::ScalarType as `record_param_comms` writes it (c10/core/ScalarType.h, toString).
 _TYPE_NAMES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8",

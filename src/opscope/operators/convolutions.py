@@ -30,8 +30,6 @@ from opscope.operators.effects import (
 from opscope.operators.traffic import UncountableError, bytes_of, inputs_without, item_bytes, tensor_of
 from opscope.operators.windows import Steps, steps_of
 
-__all__ = ["OPERATORS", "ConvolutionShapes", "convolution_flops", "convolution_shapes"]
-
 _DATA = ("input", "self")
 
 

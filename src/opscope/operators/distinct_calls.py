@@ -16,8 +16,6 @@ from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 from opscope.provenance.serving import serving_step
 
-__all__ = ["Collective", "DistinctCall", "TritonLaunch", "collect_calls", "collect_launches"]
-
 
 class TritonLaunch(msgspec.Struct, frozen=True):
     """What torch.compile wrote on a launch; `num_gb` counts 1e9 bytes."""

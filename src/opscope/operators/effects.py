@@ -16,33 +16,6 @@ from opscope.operators.call_cost import FlopSource
 from opscope.operators.element_types import ElementKind, ElementType
 from opscope.provenance.operators.schema import Kind
 
-__all__ = [
-    "UNKNOWN_FLOPS",
-    "CallEffects",
-    "ContradictionError",
-    "FlopCount",
-    "FlopDefinition",
-    "Formula",
-    "Operator",
-    "Rule",
-    "Shape",
-    "TrafficRule",
-    "alike",
-    "counting",
-    "defined",
-    "dimension_of",
-    "dimensions_of",
-    "effects_of",
-    "element_of",
-    "like",
-    "nothing",
-    "per_element",
-    "registered",
-    "result",
-    "results",
-    "shape_text",
-]
-
 
 @dataclass(frozen=True)
 class CallEffects:

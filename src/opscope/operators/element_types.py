@@ -11,15 +11,6 @@ import msgspec
 from opscope.hardware.devices import DataType
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "ELEMENT_TYPES",
-    "ElementKind",
-    "ElementType",
-    "element_type",
-    "element_type_of_code",
-    "item_size_bytes",
-]
-
 
 class ElementKind(TextEnum):
     """What its values are, in the order in which types promote. A closed set."""

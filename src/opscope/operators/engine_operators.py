@@ -27,8 +27,6 @@ from opscope.provenance.kernel_names import DecodedKernel, decode
 from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.serving import serving_step
 
-__all__ = ["EngineCalls"]
-
 _KERNELS_SQL = """
 SELECT n.name, a.grid_x, a.grid_y, a.grid_z FROM device_activities a JOIN kernel_names n USING (name_id)
 WHERE a.operator_id = ? AND a.kind = 'kernel' ORDER BY a.start_ns, a.activity_id"""

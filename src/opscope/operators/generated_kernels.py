@@ -31,8 +31,6 @@ from opscope.operators.effects import CallEffects
 from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names import DecodedKernel, decode
 
-__all__ = ["cost_of_generated"]
-
 
 class _Role(Enum):
     """What a kernel does with a tensor: whether it reads, and whether it writes it."""

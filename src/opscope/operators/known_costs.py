@@ -28,8 +28,6 @@ from opscope.operators.tensor_lists import (
     with_list_types,
 )
 
-__all__ = ["known_costs"]
-
 # Namespaces whose operators are torch's own.
 _TORCH_NAMESPACES = frozenset(("aten", "prims"))
 # Records in which an operator of torch is named, but not what it moved.

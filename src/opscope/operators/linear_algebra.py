@@ -29,8 +29,6 @@ from opscope.operators.element_types import ElementKind, element_type
 from opscope.operators.promotion import complex_of, real_part
 from opscope.operators.reductions import norm_operations
 
-__all__ = ["OPERATORS", "elimination_flops"]
-
 
 def elimination_flops(rows: int, columns: int) -> int:
     """LU of a rows×columns matrix: for each pivot a division for each row below, 2 for each element there.

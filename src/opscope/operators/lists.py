@@ -21,8 +21,6 @@ from opscope.operators.pointwise import scale_operations
 from opscope.operators.reductions import norm_operations, norm_order
 from opscope.operators.traffic import UncountableError, bytes_of, without
 
-__all__ = ["OPERATORS"]
-
 
 def _each(operations: int, factor: str | None = None, factors: str = "") -> FlopDefinition:
     """So many operations an element, and the multiplication by a factor unless it is 1.

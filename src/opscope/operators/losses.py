@@ -24,8 +24,6 @@ from opscope.operators.pointwise import common_shape
 from opscope.operators.promotion import promoted_type
 from opscope.operators.traffic import bytes_of, inputs_without, item_bytes, tensor_of
 
-__all__ = ["OPERATORS"]
-
 # Source: PyTorch 2.11.0, aten/src/ATen/core/Reduction.h.
 _NO_REDUCTION, _MEAN, _SUM = 0, 1, 2
 

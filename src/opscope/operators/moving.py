@@ -44,8 +44,6 @@ from opscope.operators.traffic import (
 )
 from opscope.provenance.operators.schema import Kind
 
-__all__ = ["OPERATORS"]
-
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], "Shape | None"]
 
 

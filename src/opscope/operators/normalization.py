@@ -32,8 +32,6 @@ from opscope.operators.promotion import FLOAT32
 from opscope.operators.reductions import Rows
 from opscope.operators.traffic import bytes_of, without
 
-__all__ = ["OPERATORS", "normalized_rows"]
-
 
 def normalized_rows(call: CallArguments) -> Rows | None:
     """The rows that layer and root-mean-square norm work on, or their gradients.

@@ -38,16 +38,6 @@ from opscope.operators.effects import (
 from opscope.operators.element_types import ElementKind
 from opscope.operators.traffic import least_traffic
 
-__all__ = [
-    "FAMILIES",
-    "OPERATORS",
-    "assemble_cost",
-    "cost_by_rules",
-    "count_flops",
-    "effects_by_rules",
-    "limiting_type",
-]
-
 FAMILIES = (
     moving,
     pointwise,

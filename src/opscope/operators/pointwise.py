@@ -30,8 +30,6 @@ from opscope.operators.element_types import ElementType
 from opscope.operators.promotion import BOOL, promoted_type, real_part, to_float
 from opscope.text_enum import TextEnum
 
-__all__ = ["OPERATORS", "ResultType", "common_shape", "scale_operations"]
-
 
 class ResultType(TextEnum):
     """What type the result has. A closed set."""

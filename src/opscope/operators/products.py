@@ -26,8 +26,6 @@ from opscope.operators.effects import (
 from opscope.operators.element_types import ElementType, element_type, element_type_of_code
 from opscope.operators.traffic import bytes_of, inputs_without
 
-__all__ = ["OPERATORS", "MatrixProduct", "matrix_product"]
-
 
 @dataclass(frozen=True)
 class MatrixProduct:

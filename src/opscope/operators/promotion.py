@@ -15,18 +15,6 @@ from functools import cache
 from opscope.operators.arguments import ScalarArgument, TensorArgument, is_number, type_of
 from opscope.operators.element_types import ElementKind, ElementType, element_type
 
-__all__ = [
-    "BOOL",
-    "FLOAT32",
-    "INT64",
-    "complex_of",
-    "promote",
-    "promoted_type",
-    "real_part",
-    "summed_type",
-    "to_float",
-]
-
 
 def _known(name: str) -> ElementType:
     found = element_type(name)

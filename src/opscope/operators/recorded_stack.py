@@ -24,8 +24,6 @@ from opscope.provenance.operators import (
 )
 from opscope.provenance.operators.schema import schema_of
 
-__all__ = ["without_stack"]
-
 _DEFECT = "recorded with the interpreter's stack, whose end does not tell the arguments"
 
 

@@ -31,8 +31,6 @@ from opscope.operators.effects import (
 from opscope.operators.element_types import ElementType, element_type_of_code
 from opscope.operators.promotion import BOOL, FLOAT32, INT64, real_part, summed_type, to_float
 
-__all__ = ["OPERATORS", "Rows", "norm_operations", "norm_order", "reduced_dimensions", "rows_along"]
-
 _Typed: TypeAlias = Callable[["ElementType | None"], "ElementType | None"]
 
 

@@ -28,8 +28,6 @@ from opscope.operators.promotion import INT64
 from opscope.operators.traffic import gathering, without
 from opscope.operators.windows import numbers_of, steps_of
 
-__all__ = ["OPERATORS"]
-
 # More than any layer has along one dimension; they are gone through one by one.
 _MOST_WINDOWS = 1 << 20
 _DATA = ("self", "input")

@@ -20,8 +20,6 @@ from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import DistinctCall, collect_calls, collect_launches
 from opscope.operators.known_costs import known_costs
 
-__all__ = ["COST_TABLES", "CostedCall", "fill_costs", "read_costs"]
-
 COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
 

@@ -23,8 +23,6 @@ from opscope.operators.arguments import (
 from opscope.operators.element_types import element_type
 from opscope.provenance.kernel_names import decode
 
-__all__ = ["Gradients", "read_gradients", "with_list_members", "with_list_types"]
-
 # Source: PyTorch 2.11.0, ATen/native/cuda/MultiTensorApply.cuh, kChunkSize.
 CHUNK_ELEMENTS = 65536
 _MULTI_TENSOR = "multi_tensor_apply_kernel"

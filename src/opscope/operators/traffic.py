@@ -14,19 +14,6 @@ from dataclasses import dataclass
 from opscope.operators.arguments import TensorArgument, distinct_bytes, type_of
 from opscope.operators.effects import CallEffects, TrafficRule
 
-__all__ = [
-    "Traffic",
-    "UncountableError",
-    "bytes_of",
-    "gathering",
-    "inputs_without",
-    "item_bytes",
-    "least_traffic",
-    "scattering",
-    "tensor_of",
-    "without",
-]
-
 
 @dataclass(frozen=True)
 class Traffic:

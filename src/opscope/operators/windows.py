@@ -11,8 +11,6 @@ from math import prod
 from opscope.operators.arguments import CallArguments, TensorArgument
 from opscope.operators.effects import ContradictionError, Shape
 
-__all__ = ["Steps", "numbers_of", "steps_of"]
-
 _MOST_PLACES = 1 << 20
 
 

@@ -16,8 +16,6 @@ import msgspec
 from opscope.provenance.packaged import packaged_toml
 from opscope.text_enum import TextEnum
 
-__all__ = ["ServingPhase", "ServingStep", "engine_of", "serving_step"]
-
 _LARGEST = 1 << 62
 _PAIR = re.compile(r"(\w+)=(\d+)")
 

@@ -27,17 +27,6 @@ from opscope.report.document import (
 from opscope.report.meanings import advice_meaning
 from opscope.units import format_duration, format_quantity
 
-__all__ = [
-    "advice_blocks",
-    "advice_notes",
-    "advice_sections",
-    "change_numbers",
-    "change_title",
-    "gain_text",
-    "set_text",
-]
-
-
 _SHOWN = 6
 _CODES = 3
 _NOTHING = "Nothing: no rule found anything worth changing in what was recorded."

@@ -78,14 +78,6 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = [
-    "analysis_report",
-    "configuration_report",
-    "full_document",
-    "overview_document",
-]
-
-
 _STEP_ROWS = 12
 _PAGE_ROWS = 300
 

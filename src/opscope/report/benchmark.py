@@ -75,25 +75,6 @@ from opscope.units import (
     significant,
 )
 
-__all__ = [
-    "benchmark_document",
-    "benchmark_table",
-    "benchmark_title",
-    "ceiling_text",
-    "code_json",
-    "code_sections",
-    "kernel_use_section",
-    "median_cell",
-    "point_label",
-    "points_by_suite",
-    "rate_cell",
-    "ratio_text",
-    "suite_list_document",
-    "suite_list_json",
-    "sweep_benchmark_document",
-    "verdict_cell",
-]
-
 
 def _digits(value: float) -> int:
     """Decimals that keep three significant digits."""

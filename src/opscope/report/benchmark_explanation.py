@@ -20,10 +20,6 @@ from opscope.units import (
     format_ratio,
 )
 
-__all__ = [
-    "explanations",
-]
-
 # From this share of a ceiling on, the ceiling decides the time.
 _AT_CEILING = 0.85
 # Beyond this share the data cannot have come from the memory the ceiling was measured in.

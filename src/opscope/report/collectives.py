@@ -10,8 +10,6 @@ from opscope.report.meanings import collectives_meaning
 from opscope.report.ranks import rank_blocks
 from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration, format_fraction
 
-__all__ = ["collective_blocks"]
-
 _SHOWN = 3
 _LEAST_SHARE = 0.1
 

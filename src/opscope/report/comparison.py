@@ -63,19 +63,6 @@ from opscope.report.document import (
 from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
 
-__all__ = [
-    "COMPARISON_SCHEMA_VERSION",
-    "benchmark_comparison_document",
-    "comparison_document",
-    "count_text",
-    "difference_text",
-    "measured_text",
-    "point_title",
-    "ratio_cell",
-    "ratio_words",
-    "session_comparison_document",
-]
-
 
 def difference_text(difference_ns: float) -> str:
     """`+1.23 ms`, `−4.66 ms`, `0 ns`."""

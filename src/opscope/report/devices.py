@@ -37,15 +37,6 @@ from opscope.units import (
     format_fraction,
 )
 
-__all__ = [
-    "device_details_document",
-    "device_list_document",
-    "devices_json",
-    "measured_document",
-    "measured_json",
-]
-
-
 _TYPE_TITLES = {
     DataType.FP64: "fp64",
     DataType.FP64_TENSOR: "fp64, tensor cores",

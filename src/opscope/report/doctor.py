@@ -24,9 +24,6 @@ from opscope.toolchain.doctor.facts import Facts, GpuFacts, ProgramFacts
 from opscope.toolchain.doctor.outcome import CheckVerdict, device_count
 from opscope.units import UNKNOWN, format_binary, format_fraction
 
-__all__ = ["DOCTOR_SCHEMA_VERSION", "doctor_document", "doctor_json"]
-
-
 _gib = partial(format_binary, unit="GiB")
 _SHOWN_GIT = 10
 _SHOWN_DEVICES = 8

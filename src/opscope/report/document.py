@@ -20,42 +20,6 @@ from opscope.errors import InputError
 from opscope.model.finding import Finding, Severity
 from opscope.units import UNKNOWN, format_quantity
 
-__all__ = [
-    "Align",
-    "BarList",
-    "Block",
-    "BulletList",
-    "Code",
-    "CodeBlock",
-    "Column",
-    "Document",
-    "FactList",
-    "Field",
-    "FindingList",
-    "Inline",
-    "Link",
-    "Meaning",
-    "Paragraph",
-    "Section",
-    "Strong",
-    "Table",
-    "Text",
-    "blocks",
-    "facts",
-    "first_screen",
-    "identifier",
-    "inlines",
-    "joined",
-    "named",
-    "number",
-    "numeric",
-    "only_sections",
-    "plain",
-    "sections",
-    "table",
-    "words",
-]
-
 
 class Code(msgspec.Struct, frozen=True):
     """A name as machines write it: an operator, a kernel, a file.

@@ -50,15 +50,6 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = [
-    "call_arguments",
-    "efficiency_blocks",
-    "has_efficiency",
-    "limit_fields",
-    "operator_limit_facts",
-    "shape_texts",
-]
-
 
 def shape_texts(recorded: str | None) -> list[str] | None:
     """`8×128×768` for each tensor among recorded arguments; None where they are not recorded as a list."""

@@ -54,14 +54,6 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = [
-    "SourceReader",
-    "explanation_document",
-    "file_functions",
-    "operator_functions",
-]
-
-
 _NATIVE = "aten/src/ATen/native/"
 _FOLDER_CAPTION: Text = (Code(_NATIVE), " is left out before the files.")
 _SHOWN_NAMES = 3

@@ -18,8 +18,6 @@ from opscope.report.json_encoding import to_json_line
 from opscope.text_enum import TextEnum
 from opscope.visible_text import visible
 
-__all__ = ["StackFormat", "collapsed_text", "speedscope_document", "stacks_text"]
-
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNNAMED = "[unnamed]"
 

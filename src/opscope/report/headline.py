@@ -15,8 +15,6 @@ from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.report.operators import merged_findings
 from opscope.units import counted, format_duration, format_fraction, format_share
 
-__all__ = ["headline"]
-
 _CHANGES = 3
 _KINDS = 3
 _LONGEST_CODE = 80

@@ -22,17 +22,6 @@ from opscope._version import __version__
 from opscope.model.files import finite, write_text
 from opscope.units import ns_to_ms
 
-__all__ = [
-    "Keys",
-    "encode",
-    "from_json_text",
-    "parsed",
-    "to_json",
-    "to_json_line",
-    "versions",
-    "write_json",
-]
-
 
 class Keys:
     """The JSON keys of one class, in order.

@@ -18,15 +18,6 @@ from opscope.provenance.kernel_names.families import FAMILIES
 from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text
 from opscope.report.provenance import graded, location_text
 
-__all__ = [
-    "explained_launches",
-    "improvement_blocks",
-    "kernel_facts",
-    "kernel_meaning",
-    "launch_blocks",
-]
-
-
 _MEANINGS = {family.name: family.meaning for family in FAMILIES}
 _UNITS = 4
 _LONG_ARGUMENT = 48  # characters; longer template arguments get a line of their own

@@ -37,8 +37,6 @@ from opscope.report.document import (
 from opscope.report.messages import Catalog, catalog_entries
 from opscope.text_enum import TextEnum
 
-__all__ = ["FIRST_MARK", "Language", "catalog", "language_of", "translated", "translated_words"]
-
 
 class Language(TextEnum):
     """What reports can be written in."""

@@ -33,8 +33,6 @@ from opscope.report.document import (
 )
 from opscope.visible_text import visible
 
-__all__ = ["render_markdown"]
-
 _SPECIAL = re.compile(r"([\\`*<>|\[\]~$])|(&)(?=#?\w+;)")
 _FLANKING_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
 _LINE_START = re.compile(r"^(\s*\d*)([#+>.)=-])(?=[#=-]*(?:\s|$))")

@@ -16,24 +16,6 @@ from opscope.provenance.categories import category_title
 from opscope.report.document import Code, Inline, Meaning
 from opscope.units import counted, format_duration, format_fraction, format_share
 
-__all__ = [
-    "accuracy_meaning",
-    "advice_meaning",
-    "categories_meaning",
-    "collectives_meaning",
-    "devices_meaning",
-    "efficiency_meaning",
-    "graphs_meaning",
-    "kernels_meaning",
-    "lines_meaning",
-    "modules_meaning",
-    "operators_meaning",
-    "overview_meaning",
-    "ranges_meaning",
-    "unattributed_meaning",
-    "waits_meaning",
-]
-
 _MOST = 0.8
 _SHORT_NS = 10_000  # a launch costs the host about as much
 _REMEDIES = {

@@ -15,9 +15,6 @@ from itertools import pairwise
 
 import msgspec
 
-__all__ = ["Catalog", "catalog_entries", "is_neutral"]
-
-
 _PLACE = "{}"
 _WORD = re.compile(r"[A-Za-z][A-Za-z']*")
 # A word that touches a place may go on in it.

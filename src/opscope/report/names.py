@@ -14,14 +14,6 @@ from functools import lru_cache
 from opscope.analysis.kernel_titles import title_of
 from opscope.provenance.kernel_names.decoder import decode
 
-__all__ = [
-    "fitting_names",
-    "is_operator_name",
-    "least_width",
-    "shorten_middle",
-    "telling_name",
-]
-
 _ELLIPSIS = "…"
 _LONGEST_OPERATOR = 64  # what is longer is no name of PyTorch's
 _LONGEST_NAME = 4096  # a stranger's file may hold any

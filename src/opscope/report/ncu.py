@@ -64,9 +64,6 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = ["NCU_SCHEMA_VERSION", "ncu_document", "ncu_json"]
-
-
 _ABSENT = "not collected"
 _NO_LIMIT = "unknown"
 _STALLS_SHOWN = 3

@@ -35,9 +35,6 @@ from opscope.report.document import (
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 
-__all__ = ["NVCC_SCHEMA_VERSION", "NvccCode", "nvcc_document", "nvcc_json"]
-
-
 _LIMITERS = {"shared_memory": "shared memory", "threads": "block size"}
 
 

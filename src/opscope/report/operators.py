@@ -35,19 +35,6 @@ from opscope.report.kernel_section import improvement_blocks, launch_blocks
 from opscope.report.provenance import operator_chain_facts
 from opscope.units import format_bytes_exactly, format_count, format_duration, format_extent, format_fraction
 
-__all__ = [
-    "merged_findings",
-    "operator_section",
-    "operator_table",
-    "rank_fraction",
-    "rank_ns",
-    "ranked_findings",
-    "ranked_operators",
-    "ranking_paragraph",
-    "top_operators",
-]
-
-
 _NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
 
 

@@ -12,8 +12,6 @@ from opscope.report.document import Document, Meaning, Paragraph, Section, Table
 from opscope.report.json_encoding import Keys, encode
 from opscope.units import format_duration, format_fraction, format_share
 
-__all__ = ["overlap_document", "overlap_report"]
-
 
 def overlap_document(found: Sequence[CommunicationOverlap]) -> dict[str, Any]:
     """JSON: one object for each device of each trace, by rank."""

@@ -30,9 +30,6 @@ from opscope.report.document import (
 from opscope.report.meanings import lines_meaning, modules_meaning
 from opscope.units import format_duration, format_share
 
-__all__ = ["module_blocks", "program_sections", "recording_hint"]
-
-
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 _INDENT = "· "
 _KIND_NOTES = {

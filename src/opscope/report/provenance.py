@@ -30,19 +30,6 @@ from opscope.report.document import (
 from opscope.report.meanings import accuracy_meaning
 from opscope.units import format_count, format_fraction
 
-__all__ = [
-    "accuracy_blocks",
-    "accuracy_overview",
-    "entry_fact",
-    "function_facts",
-    "graded",
-    "implementation_facts",
-    "location_text",
-    "operator_chain_facts",
-    "release_text",
-]
-
-
 _UNKNOWN = "unknown"
 _CALLED = 4
 

@@ -17,8 +17,6 @@ from opscope.report.document import Block, BulletList, Inline, Text, joined, num
 from opscope.report.json_encoding import Keys, encode
 from opscope.units import counted, format_duration, format_fraction
 
-__all__ = ["rank_blocks", "rank_records"]
-
 _RANKS = 5
 _STEPS = 6
 _PARTS = 3

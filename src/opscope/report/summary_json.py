@@ -44,15 +44,6 @@ from opscope.report.operators import rank_fraction, ranked_findings, ranked_oper
 from opscope.report.ranks import rank_records
 from opscope.units import NS_PER_S, ns_to_ms
 
-__all__ = [
-    "ANALYSIS_SCHEMA_VERSION",
-    "EXPLANATION_SCHEMA_VERSION",
-    "STATS_SCHEMA_VERSION",
-    "analysis_document",
-    "explanation_json",
-    "stats_document",
-]
-
 ANALYSIS_SCHEMA_VERSION = 2
 EXPLANATION_SCHEMA_VERSION = 1
 STATS_SCHEMA_VERSION = 2

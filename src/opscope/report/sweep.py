@@ -42,14 +42,6 @@ from opscope.units import (
     significant,
 )
 
-__all__ = [
-    "SWEEP_SCHEMA_VERSION",
-    "SweepEntry",
-    "sweep_document",
-    "sweep_report",
-]
-
-
 SWEEP_SCHEMA_VERSION = 1
 _TENTH_TELLS = 10  # per second; of less, three digits
 

@@ -34,9 +34,6 @@ from opscope.report.terminal import GAP, column_need
 from opscope.units import counted, format_duration, format_share
 from opscope.visible_text import visible
 
-__all__ = ["query_document", "stats_csv", "stats_json", "stats_tables_document"]
-
-
 _FEWEST_GAPS = 4
 _OF_CODE = frozenset("<>{}[]=")
 

@@ -47,16 +47,6 @@ from opscope.report.document import (
 from opscope.report.names import fitting_names, is_operator_name, least_width, shorten_middle
 from opscope.visible_text import visible
 
-__all__ = [
-    "GAP",
-    "ColumnNeed",
-    "Shrink",
-    "column_need",
-    "fit_widths",
-    "render_terminal",
-]
-
-
 GAP = 2  # blanks between columns
 _SHORTEST_NAME = 24
 _ONE_LINE = 16  # characters of a text that are kept on one line

@@ -46,9 +46,6 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = ["time_blocks"]
-
-
 _GAP_ROWS = 5
 _PATH_ROWS = 6
 _WAIT_ROWS = 5

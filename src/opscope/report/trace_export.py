@@ -32,8 +32,6 @@ from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.units import UNKNOWN
 
-__all__ = ["export_trace"]
-
 _CATEGORY = "opscope"
 # Of processes: recorders use those of the operating system, devices and, for their own tracks, words.
 _PROCESS = 1 << 30

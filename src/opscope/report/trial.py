@@ -27,8 +27,6 @@ from opscope.report.document import (
 )
 from opscope.units import UNKNOWN, counted, format_bytes, format_duration, format_ratio
 
-__all__ = ["trial_document", "trial_json"]
-
 _SCHEMA_VERSION = 1
 _CHANGES = 3
 _LONGEST_CODE = 60

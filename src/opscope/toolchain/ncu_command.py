@@ -25,22 +25,6 @@ from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
 from opscope.toolchain.programs import find_program, run_program
 
-__all__ = [
-    "Collection",
-    "KernelFilter",
-    "NameBase",
-    "NcuRun",
-    "check_run",
-    "compute_capability",
-    "filter_of_functions",
-    "filter_of_mangled_names",
-    "find_ncu",
-    "ncu_command",
-    "options_of",
-    "run_ncu",
-]
-
-
 # Characters with a meaning in ECMAScript expressions, which ncu uses; to escape others is an error there.
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 

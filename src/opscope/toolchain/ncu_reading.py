@@ -47,8 +47,6 @@ from opscope.toolchain.ncu_report import (
     Quantity,
 )
 
-__all__ = ["MAGIC", "Container", "check_reader", "is_report", "read_container", "read_report"]
-
 MAGIC = b"NVR\0"
 # The file header's version, the same since 2019.
 _KNOWN_VERSION = 7

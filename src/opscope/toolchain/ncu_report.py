@@ -16,30 +16,6 @@ import tomli
 
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "OCCUPANCY_LIMITS",
-    "QUANTITIES",
-    "SECTIONS",
-    "SECTOR_BYTES",
-    "STALL_PREFIX",
-    "STALL_SUFFIX",
-    "TOPICS",
-    "WANTED",
-    "WARP_SIZE",
-    "Dimension",
-    "Extent",
-    "GlobalAccess",
-    "KernelCounters",
-    "NcuDevice",
-    "NcuMetric",
-    "NcuReport",
-    "Occupancy",
-    "Process",
-    "Quantity",
-    "SharedAccess",
-    "metrics_to_collect",
-]
-
 
 class Dimension(TextEnum):
     """What a quantity counts, and so what its value is: an integer of ns, bytes or events, or a float."""

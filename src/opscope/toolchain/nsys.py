@@ -21,21 +21,6 @@ from opscope.errors import CaptureError, DependencyError
 from opscope.model.files import scratch_prefix
 from opscope.toolchain.programs import find_program, run_attached, run_program
 
-__all__ = [
-    "NsysOptions",
-    "NsysRun",
-    "check_run",
-    "export_command",
-    "export_report",
-    "find_nsys",
-    "fresh_export",
-    "is_report",
-    "profile_command",
-    "readable_source",
-    "run_nsys",
-]
-
-
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 

@@ -19,8 +19,6 @@ import msgspec
 from opscope.errors import CaptureError
 from opscope.signals import Terminated
 
-__all__ = ["ProgramExit", "find_program", "run_attached", "run_program", "signal_name"]
-
 _AFTER_KILL_S = 2.0
 
 

@@ -23,8 +23,6 @@ from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
 from opscope.workloads.target import import_file
 
-__all__ = ["CATALOG", "ROUNDINGS", "Needs", "ProgramTraits", "TriedChange", "change_of_file", "changes_named"]
-
 
 class ProgramTraits(msgspec.Struct, kw_only=True):
     """What a run of the baseline showed of the program.

@@ -48,8 +48,6 @@ from opscope.trials.observation import Observation, Observer
 from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
 from opscope.workloads.spec import WorkloadOptions, resolve
 
-__all__ = ["LEAST_STEPS", "QUIET_FILE", "ForkedRun", "TrialRequest", "TrialRun", "remove_folder"]
-
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
 _LAST = 8

@@ -18,8 +18,6 @@ from typing import Any
 
 from opscope.capture.outermost_calls import OutermostCalls
 
-__all__ = ["Hooks"]
-
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 

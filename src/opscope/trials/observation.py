@@ -17,8 +17,6 @@ import numpy as np
 from opscope.model.trial import Correctness
 from opscope.trials.hooks import Hooks
 
-__all__ = ["Observation", "Observer", "compare"]
-
 _STEPS = 3  # whose losses and gradients are kept
 _ELEMENTS = 4096  # of a tensor of outputs
 _TENSORS = 8

@@ -11,8 +11,6 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Edit", "EditsOf", "after_imports", "edited", "unified_diff", "where_given", "with_keywords"]
-
 
 class Edit(NamedTuple):
     """Bytes of the source, from a line and column to others, to be replaced; lines count from 1."""

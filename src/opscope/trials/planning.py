@@ -20,8 +20,6 @@ from opscope.trials.ranks import LAUNCHERS, is_rank
 from opscope.trials.rounds import TrialPlan
 from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
 
-__all__ = ["target_of", "trial_plan"]
-
 
 def trial_plan(
     target: str,

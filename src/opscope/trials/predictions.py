@@ -19,8 +19,6 @@ from opscope.model.trial import Correctness, TrialResult, TrialVerdict
 from opscope.trials.child import TrialRequest
 from opscope.trials.processes import ProgramRuns
 
-__all__ = ["SaidGain", "append_history", "gains_said", "predicted"]
-
 _WORKLOAD = """
 from opscope.workloads.spec import WorkloadOptions, resolve
 workload = resolve({target!r}, WorkloadOptions(**{options!r})).build(*{sizes!r})

@@ -32,8 +32,6 @@ from opscope.model.files import scratch_prefix
 from opscope.toolchain.programs import signal_name
 from opscope.trials.child import QUIET_FILE, ForkedRun, TrialRequest, TrialRun, remove_folder
 
-__all__ = ["ProgramRuns"]
-
 _SAID_LINES = 6
 _END_S = 5.0
 _MOST_AHEAD = 4

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from opscope.errors import InputError
 
-__all__ = ["LAUNCHERS", "RanksCommand", "is_first_rank", "is_rank", "launch_of", "run_ranks"]
-
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _POLL_S, _END_S = 0.02, 10.0
 _MODULE_OPTIONS = ("-m", "--module")

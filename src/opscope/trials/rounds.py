@@ -52,8 +52,6 @@ from opscope.trials.processes import ProgramRuns
 from opscope.units import counted, format_duration
 from opscope.visible_text import without_secrets
 
-__all__ = ["BASELINE", "Trial", "TrialPlan"]
-
 BASELINE, _AGAIN = "baseline", "baseline again"
 _SAME_WITHIN, _MOST_SAME_WITHIN = 0.02, 0.1
 _VERDICTS = {

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from opscope.workloads.bert import BertConfig
 
-__all__ = ["Bert", "BertClassifier"]
-
 
 class BertEmbeddings(nn.Module):  # type: ignore[misc]
     """Token, position and segment embeddings, summed and normalized."""

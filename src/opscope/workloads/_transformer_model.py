@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from opscope.workloads.transformer import TransformerConfig
 
-__all__ = ["Transformer"]
-
 
 class Transformer(nn.Module):  # type: ignore[misc]
     """Token embedding plus sinusoidal positions, encoder, and an output layer tied to the embedding."""

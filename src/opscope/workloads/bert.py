@@ -22,8 +22,6 @@ from opscope.workloads.workload import (
     training_step,
 )
 
-__all__ = ["BertConfig", "build_bert"]
-
 _CLASS_COUNT = 2
 
 

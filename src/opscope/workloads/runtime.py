@@ -16,18 +16,6 @@ from typing import Any
 
 from opscope.errors import DependencyError, InputError
 
-__all__ = [
-    "check_dtype",
-    "is_out_of_memory",
-    "release_memory",
-    "require_torch",
-    "resident_bytes",
-    "resolve_device",
-    "resolve_dtype",
-    "seeded",
-    "synchronize",
-]
-
 _DTYPE_NAMES = {
     "float32": "float32",
     "fp32": "float32",

@@ -45,18 +45,6 @@ from opscope.workloads.workload import (
     training_step,
 )
 
-__all__ = [
-    "FACTORY_PARAMETERS",
-    "failure_place",
-    "function_of",
-    "import_file",
-    "is_file_name",
-    "load_function",
-    "load_module",
-    "target_builder",
-]
-
-
 _DEFAULT_HINT = "Write file.py:function or package.module:function"
 
 

@@ -21,8 +21,6 @@ from opscope.workloads.workload import (
     training_step,
 )
 
-__all__ = ["TransformerConfig", "build_transformer"]
-
 
 @dataclass(frozen=True)
 class TransformerConfig:

@@ -12,16 +12,6 @@ from typing import Any
 from opscope.errors import InputError
 from opscope.workloads.runtime import require_torch
 
-__all__ = [
-    "Workload",
-    "WorkloadOptions",
-    "WorkloadSpec",
-    "count_parameters",
-    "head_count",
-    "inference_step",
-    "training_step",
-]
-
 _HEAD_SIZE = 64
 
 

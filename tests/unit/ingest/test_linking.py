@@ -212,7 +212,7 @@ def test_gather_keeps_what_is_missing_missing() -> None:
     assert gather(int64([]), int64([-1])).tolist() == [-1]
 
 
-def naive(  # noqa: C901 - one function is what makes it readable as the rules
+def naive(
     operators: list[Operator], calls: list[Call], activities: list[Activity]
 ) -> list[tuple[str, int | None, int | None]]:
     """The rules of DESIGN §2, one activity at a time."""

@@ -32,18 +32,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedStructure
 
-__all__ = [
-    "Frames",
-    "Line",
-    "ProgramStructure",
-    "innermost_line",
-    "line_totals",
-    "lines_of_frames",
-    "program_functions",
-    "read_frames",
-    "read_structure",
-]
-
 
 class _Sidecar(msgspec.Struct):
     """The one field of a kept sidecar that is read here."""

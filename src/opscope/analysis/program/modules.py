@@ -18,8 +18,6 @@ from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64
 from opscope.model.session import Session
 
-__all__ = ["ModulePlace", "module_places", "module_totals", "read_modules"]
-
 # Name of a module in its caller, by (trace, name of the caller's module, own recorded name); None if unknown.
 AttributeName = Callable[[int, str, str], str | None]
 

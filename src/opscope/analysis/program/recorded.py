@@ -17,24 +17,6 @@ from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = [
-    "NONE",
-    "BackwardCalls",
-    "Bools",
-    "Operators",
-    "ProgramActivities",
-    "call_forest",
-    "charge",
-    "columns",
-    "inherit",
-    "is_backward",
-    "read_activities",
-    "read_operators",
-    "sum_by",
-    "within",
-]
-
-
 NONE = np.int64(-1)
 _AT_ONCE = 1 << 20  # operators
 Bools = npt.NDArray[np.bool_]

@@ -35,19 +35,6 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
-__all__ = [
-    "BackwardPlace",
-    "CallPaths",
-    "PathTree",
-    "StackBasis",
-    "StackIntervals",
-    "StackProfile",
-    "StackWeight",
-    "frame_intervals",
-    "operator_intervals",
-    "stack_profiles",
-]
-
 
 class PathTree:
     """Distinct paths. A node is a path: a name under the node of the path before it; -1 is the empty path.

@@ -40,8 +40,6 @@ from opscope.ingest.nesting import Forest, Int64, enclosing
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["program_totals"]
-
 
 def program_totals(session: Session) -> ProgramTotals:
     """Device time by module and by line; empty where neither modules nor stacks were recorded."""

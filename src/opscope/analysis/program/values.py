@@ -6,8 +6,6 @@ import msgspec
 
 from opscope.text_enum import TextEnum
 
-__all__ = ["LineKind", "LineTotal", "ModuleTotal", "ProgramTotals"]
-
 
 class LineKind(TextEnum):
     """What the line number of a LineTotal is.

@@ -17,8 +17,6 @@ from opscope.hardware.limits import DeviceLimits
 from opscope.model.session import Session
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 
-__all__ = ["efficiency_of", "measure_efficiency"]
-
 _UNKNOWN_REASON = "no rule for this operator"
 
 

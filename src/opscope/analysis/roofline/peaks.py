@@ -20,8 +20,6 @@ from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.operators.call_cost import CallCost, FlopSource
 from opscope.provenance.kernel_names import DecodedKernel
 
-__all__ = ["ComputeLimit", "compute_limit", "memory_limit"]
-
 _DOUBLE = (DataType.FP64, DataType.FP64_TENSOR)
 # A call that reads, or writes, at least this share of its bytes is held against the rate of reading, or
 # writing, alone: memory that need not turn between both is a few percent faster.

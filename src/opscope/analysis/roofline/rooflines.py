@@ -17,8 +17,6 @@ from opscope.analysis.roofline.peaks import ComputeLimit, compute_limit, memory_
 from opscope.analysis.roofline.work import Work
 from opscope.hardware.limits import DeviceLimits
 
-__all__ = ["RooflineModel", "combine", "roofline_of"]
-
 _Key = TypeVar("_Key", bound=Hashable)
 # Measured limits are medians: a call may beat them by a few percent.
 _MOST_FRACTION = 1.05

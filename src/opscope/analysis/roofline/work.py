@@ -19,8 +19,6 @@ from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost
 from opscope.provenance.kernel_names import DecodedKernel, decode
 
-__all__ = ["Launches", "Work", "read_launches", "work_by_kernel", "work_of_call"]
-
 # What runs beside a kernel to prepare or finish its work, and is no work of its own.
 _HELPERS = frozenset(
     (

@@ -27,8 +27,6 @@ from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = ["Occupation", "Step", "TraceWindow", "device_steps", "occupation", "read_windows"]
-
 
 class Step(NamedTuple):
     """One step; its turn lasts `until_ns`, which includes what the recorder does before the next begins."""

@@ -31,21 +31,6 @@ from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-__all__ = [
-    "RECORDED_EVENT_NS",
-    "FrameNames",
-    "Host",
-    "NamedRanges",
-    "SessionRecords",
-    "Stall",
-    "ThreadEvents",
-    "called_operators",
-    "named_ranges",
-    "program_functions",
-    "read_session",
-]
-
-
 _LOADING = re.compile(r"(?:^|/)torch/utils/data/dataloader\.py\(\d+\): __next__$")
 # Python functions that give the processor away until something happens elsewhere.
 _SLEEPING = re.compile(

@@ -37,9 +37,6 @@ from opscope.analysis.timeline.values import IdleCause, IdleGap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
-__all__ = ["CAUSES", "PAUSE_NS", "DeviceIdle", "IdleAccount", "account_for_idle", "longest_gaps"]
-
-
 CAUSES: tuple[IdleCause, ...] = tuple(IdleCause)
 # Python between two operators is not recorded without stacks. Of the pauses between recorded events of a
 # launching thread, 99 in 100 take less than 0.2 ms in recordings of BERT, GPT-2, ResNet and DLRM on H200,

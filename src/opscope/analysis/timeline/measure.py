@@ -52,20 +52,6 @@ from opscope.analysis.timeline.waits import Places, by_place, waiting_calls
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
-__all__ = [
-    "RecorderEstimate",
-    "count_host_events",
-    "estimate_recorder",
-    "host_time",
-    "join_timelines",
-    "launch_latency",
-    "measure_timeline",
-    "queue_depth",
-    "queue_over_time",
-    "step_statistics",
-]
-
-
 _UNCERTAINTY = "within a third on that host, a factor of two on others"
 
 

@@ -25,23 +25,6 @@ from opscope.provenance.kernel_names import decode
 if TYPE_CHECKING:
     from opscope.model.session import Session
 
-__all__ = [
-    "CallRole",
-    "Columns",
-    "DeviceRecords",
-    "Flags",
-    "RuntimeCalls",
-    "TraceRecords",
-    "WorkKind",
-    "blocked_launches",
-    "by_thread",
-    "columns",
-    "distinct",
-    "is_graph_launch",
-    "read_records",
-    "role_of",
-]
-
 
 class CallRole(IntEnum):
     """What a call does to the host thread that makes it."""

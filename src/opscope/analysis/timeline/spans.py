@@ -13,20 +13,6 @@ import numpy as np
 from opscope.analysis.timeline.records import distinct
 from opscope.ingest.nesting import Int64
 
-__all__ = [
-    "NOTHING",
-    "Spans",
-    "between",
-    "covering",
-    "cut",
-    "length",
-    "merge",
-    "overlap",
-    "subtract",
-    "total",
-    "within",
-]
-
 
 class Spans(NamedTuple):
     """Disjoint half-open intervals `[start_ns[i], end_ns[i])`, ascending, with room between neighbors."""

@@ -24,8 +24,6 @@ from opscope.model.session import Session
 if TYPE_CHECKING:
     from opscope.analysis.timeline.device_windows import Step
 
-__all__ = ["ONCE", "find_start_ups", "first_calls"]
-
 # What a program does once, as patterns of whole names; HIP's names are CUDA's with another prefix.
 ONCE = {
     # The driver and a context begin, device memory and pinned memory are taken, handles made.

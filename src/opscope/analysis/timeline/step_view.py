@@ -26,8 +26,6 @@ from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
-__all__ = ["Arrow", "Lane", "LaneKind", "StepTime", "StepView", "step_times", "step_view"]
-
 # Titles of the rows of a thread; its first has the thread's name.
 _NESTED = ("", "nested", "nested twice")
 _DEEPEST = len(_NESTED)  # operators within operators that are drawn

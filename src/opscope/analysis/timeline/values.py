@@ -9,25 +9,6 @@ from msgspec.structs import replace
 
 from opscope.text_enum import MeaningEnum, TextEnum
 
-__all__ = [
-    "DeviceStep",
-    "HostTime",
-    "IdleCause",
-    "IdleGap",
-    "LaunchLatency",
-    "QueueDepth",
-    "QueueSeries",
-    "RankSkew",
-    "SkewEvidence",
-    "StartGap",
-    "StartUp",
-    "StepStatistics",
-    "TimePartition",
-    "Timeline",
-    "WaitingCall",
-    "WindowKind",
-]
-
 
 class WindowKind(TextEnum):
     """The time that figures are of: the recorded steps, or where there are none everything recorded."""

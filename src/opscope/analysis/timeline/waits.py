@@ -17,8 +17,6 @@ from opscope.analysis.timeline.values import WaitingCall
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
-__all__ = ["Places", "by_place", "waiting_calls"]
-
 _Place = tuple[str, str | None, str | None, str | None]  # call, operator, line, copy
 
 

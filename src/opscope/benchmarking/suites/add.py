@@ -17,8 +17,6 @@ from opscope.benchmarking.suite import (
 )
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["SUITE"]
-
 
 def _make(settings: Settings) -> Problem:
     return problem_of(

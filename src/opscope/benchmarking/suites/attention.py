@@ -20,8 +20,6 @@ from opscope.benchmarking.suite import (
 from opscope.errors import MeasurementError
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
-__all__ = ["SUITE"]
-
 # Implementation → torch.nn.attention.SDPBackend, and what it is.
 _BACKENDS = {
     "sdpa_math": ("MATH", "torch's composition of operators"),

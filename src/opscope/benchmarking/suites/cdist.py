@@ -8,8 +8,6 @@ from opscope.benchmarking.problem import Problem
 from opscope.benchmarking.suite import Settings, Suite, by_torch, problem_of
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["SUITE"]
-
 _CHUNK_ELEMENTS = 1 << 25  # of differences held at once: 256 MB in float64
 
 

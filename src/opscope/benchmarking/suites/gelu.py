@@ -20,8 +20,6 @@ from opscope.benchmarking.suite import (
 )
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["SUITE"]
-
 
 def _make(settings: Settings) -> Problem:
     approximate = settings.parameters["approximate"]

@@ -18,8 +18,6 @@ from opscope.benchmarking.suite import (
 )
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["SUITE"]
-
 _EPS = 1e-5
 
 

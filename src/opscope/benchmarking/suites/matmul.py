@@ -21,8 +21,6 @@ from opscope.benchmarking.suite import (
 from opscope.errors import MeasurementError
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["SUITE"]
-
 # TF32 keeps 10 bits of the mantissa of float32 operands, as many as float16 has.
 _TF32_TOLERANCE = default_tolerance("float16")
 

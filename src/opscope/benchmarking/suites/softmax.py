@@ -18,8 +18,6 @@ from opscope.benchmarking.suite import (
 )
 from opscope.workloads.runtime import require_torch
 
-__all__ = ["SUITE"]
-
 
 def _make(settings: Settings) -> Problem:
     by_operator = functools.partial(require_torch().softmax, dim=-1)

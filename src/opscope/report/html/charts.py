@@ -46,8 +46,6 @@ from opscope.units import (
     format_share,
 )
 
-__all__ = ["session_charts"]
-
 _STEP_BARS = 24
 _CELLS = 1_024  # of the map of ranks and steps
 _DIFFERENCES = 10  # operators of the rank that is waited for

@@ -18,29 +18,6 @@ from opscope.report.names import fitting_names
 from opscope.units import format_duration
 from opscope.visible_text import visible
 
-__all__ = [
-    "BLUE",
-    "GRAY",
-    "GREEN",
-    "LABEL",
-    "LINE_COLORS",
-    "ORANGE",
-    "RED",
-    "Bar",
-    "Chart",
-    "Drawing",
-    "TimeUnit",
-    "as_lines",
-    "as_text",
-    "bars",
-    "cells",
-    "log_axis",
-    "row_axis",
-    "scaled",
-    "unit_of",
-    "whiskers",
-]
-
 # Okabe and Ito's palette, its black left out, and grays: https://jfly.uni-koeln.de/color/
 BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#a5a9b5"
 LINE_COLORS = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#8c6d31", "#8a8fa0")

@@ -13,8 +13,6 @@ import msgspec
 
 from opscope.report.languages import FIRST_MARK, Language, catalog
 
-__all__ = ["page_words"]
-
 _VOID = frozenset(("br", "hr", "img", "input", "link", "meta"))
 _OPAQUE = frozenset(("code", "pre", "script", "style"))
 _SCRIPTED = ("Light", "Dark", "Copied", "Copy")

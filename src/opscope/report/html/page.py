@@ -41,8 +41,6 @@ from opscope.report.names import telling_name
 from opscope.report.provenance import operator_chain_facts
 from opscope.visible_text import visible
 
-__all__ = ["render_page", "session_page"]
-
 _REPEAT = "To repeat"
 _CHAINS = 200  # operators whose way to the source is in the page
 

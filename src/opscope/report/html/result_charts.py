@@ -43,15 +43,6 @@ from opscope.report.names import fitting_names
 from opscope.toolchain.ncu_report import Quantity
 from opscope.units import NS_PER_MS, counted, format_duration, format_fraction, format_share
 
-__all__ = [
-    "benchmark_charts",
-    "comparison_charts",
-    "counter_charts",
-    "statistics_charts",
-    "trial_charts",
-    "workload_charts",
-]
-
 _ROWS = 15  # of bars, that are read at once
 _TITLE = 36  # characters of a kernel beside its bars
 _EVERY_SAMPLE = 3_000  # points that a browser draws without delay

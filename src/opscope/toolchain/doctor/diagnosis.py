@@ -10,8 +10,6 @@ from opscope.toolchain.doctor.gpu_checks import GPU_CHECKS
 from opscope.toolchain.doctor.outcome import CheckVerdict, DoctorOutcome, EnvironmentCheck, unknown
 from opscope.toolchain.doctor.software_checks import SOFTWARE_CHECKS
 
-__all__ = ["CHECKS", "CheckResult", "Diagnosis", "diagnose"]
-
 CHECKS = (*GPU_CHECKS, *SOFTWARE_CHECKS)
 
 

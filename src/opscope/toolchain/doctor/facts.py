@@ -10,24 +10,6 @@ from dataclasses import dataclass, field
 
 from opscope.hardware.driver import CudaDevice
 
-__all__ = [
-    "BuildFacts",
-    "CaptureFacts",
-    "CounterFacts",
-    "DeviceCalculation",
-    "DeviceProcess",
-    "DriverFacts",
-    "Facts",
-    "FolderFacts",
-    "GpuFacts",
-    "MachineFacts",
-    "PackageFacts",
-    "Pin",
-    "ProgramFacts",
-    "PythonFacts",
-    "TorchFacts",
-]
-
 
 @dataclass(frozen=True)
 class ProgramFacts:

@@ -47,8 +47,6 @@ from opscope.toolchain.doctor.software_probes import (
 )
 from opscope.toolchain.doctor.surroundings import Surroundings
 
-__all__ = ["gather_facts"]
-
 _T = TypeVar("_T")
 _LIMIT_S = TORCH_TIMEOUT_S + 15
 _FOLDER_LIMIT_S = 10.0

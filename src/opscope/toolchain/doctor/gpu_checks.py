@@ -36,8 +36,6 @@ from opscope.toolchain.doctor.outcome import (
 )
 from opscope.units import counted
 
-__all__ = ["GPU_CHECKS"]
-
 GPU_CHECKS: list[EnvironmentCheck] = []
 _USED_BYTES = 1024**3
 _BUSY_FRACTION = 0.05

@@ -33,21 +33,6 @@ from opscope.toolchain.doctor.surroundings import (
 )
 from opscope.toolchain.programs import ProgramExit
 
-__all__ = [
-    "TORCH_TIMEOUT_S",
-    "CudaVersions",
-    "DeviceInventory",
-    "ask_driver",
-    "complete_devices",
-    "probe_counters",
-    "probe_devices",
-    "probe_driver_files",
-    "probe_torch",
-    "read_counters",
-    "read_smi",
-]
-
-
 _TIMEOUT_S = 60.0
 _MODULE_VERSION = re.compile(r"Kernel Module\S*(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _ADMIN_ONLY = re.compile(r"^RmProfilingAdminOnly:\s*(\d+)", re.MULTILINE)

@@ -10,33 +10,6 @@ from functools import partial
 from opscope.text_enum import TextEnum
 from opscope.toolchain.doctor.facts import Facts, GpuFacts
 
-__all__ = [
-    "ALLOW_COUNTERS",
-    "LEAST_DRIVERS",
-    "Answer",
-    "CheckVerdict",
-    "DoctorOutcome",
-    "EnvironmentCheck",
-    "GpuPresence",
-    "check",
-    "device_count",
-    "gpu_presence",
-    "gpu_signs",
-    "hides_all",
-    "install_torch",
-    "is_amd",
-    "major_minor",
-    "newer_driver",
-    "not_applicable",
-    "numbered_files",
-    "numbers",
-    "ok",
-    "problem",
-    "unknown",
-    "visible_devices",
-    "warning",
-]
-
 
 class CheckVerdict(TextEnum):
     """How something stands.

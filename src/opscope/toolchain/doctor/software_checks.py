@@ -29,8 +29,6 @@ from opscope.toolchain.doctor.outcome import (
 )
 from opscope.toolchain.doctor.software_probes import SHARED_MEMORY
 
-__all__ = ["SOFTWARE_CHECKS"]
-
 SOFTWARE_CHECKS: list[EnvironmentCheck] = []
 _MONITORS = ("nv-hostengine", "dcgm-exporter", "dcgmproftester")
 _LAST_GCC = re.compile(r"gcc versions later than (\d+)")

@@ -35,20 +35,6 @@ from opscope.toolchain.ncu_command import find_ncu
 from opscope.toolchain.nsys import find_nsys
 from opscope.toolchain.programs import ProgramExit
 
-__all__ = [
-    "SHARED_MEMORY",
-    "describe_program",
-    "probe_build",
-    "probe_cuobjdump",
-    "probe_folders",
-    "probe_machine",
-    "probe_ncu",
-    "probe_nsys",
-    "probe_packages",
-    "probe_python",
-]
-
-
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH",
     "NSYS_PROFILING_SESSION_ID", "CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING",

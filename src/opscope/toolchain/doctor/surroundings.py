@@ -16,17 +16,6 @@ from opscope.hardware.toolkit import find_cuda_tool
 from opscope.toolchain.doctor import child
 from opscope.toolchain.programs import ProgramExit, find_program, run_program, signal_name
 
-__all__ = [
-    "VERSION_TIMEOUT_S",
-    "ChildAnswer",
-    "Surroundings",
-    "child_command",
-    "last_lines",
-    "read_answer",
-    "run_child",
-]
-
-
 VERSION_TIMEOUT_S = 15.0
 
 
