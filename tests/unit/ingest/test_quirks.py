@@ -212,7 +212,7 @@ class TestFlaws:
     def test_no_table_has_events_without_a_usable_time(
         self, load: Load, category: str, duration: str
     ) -> None:
-        odd = operator("1", duration, "ProfilerStep#3").replace("cpu_op", category)
+        odd = operator("1", duration, "epoch").replace("cpu_op", category)
         session = load(trace_of([odd, operator("5")]))
         assert findings(session) == {"trace.events_without_time": {"event_count": 1}}
         for table in ("annotations", "frames", "overheads", "steps"):
