@@ -2,9 +2,10 @@
 
     python benchmarks/field/first_changes.py FOLDER_OF_SCRIPTS RESULT.json
 
-Processes of one program differ by a third on a busy host, so a change is switched on and off within one process:
-blocks of steps with and without it take turns. The first steps of a block do not count, nor do the first two blocks;
-the gain is the median of the differences of neighbors. A step is one of the optimizer, an encoded batch, or a token.
+Processes of one program differ by a third on a busy host, so a change is switched on and off within one
+process: blocks of steps with and without it take turns. The first steps of a block do not count, nor do the
+first two blocks; the gain is the median of the differences of neighbors. A step is one of the optimizer, an
+encoded batch, or a token.
 """
 
 from __future__ import annotations
