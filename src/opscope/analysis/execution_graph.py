@@ -213,6 +213,7 @@ def simulate(
     lag_ns: Int64 | None = None,
     duration_ns: Int64 | None = None,
     rounds: int | None = None,
+    is_idle: bool = False,
 ) -> Simulation:
     """The graph with other lags or durations than its own; as often in a row as makes the step steady.
 
@@ -224,6 +225,7 @@ def simulate(
         lag_ns: int64[3, n].
         duration_ns: int64[n].
         rounds: How often; 1 begins with streams as occupied as they were recorded.
+        is_idle: Once, with streams that have nothing to do.
     """
     order, place, before, follows, levels = graph.order
     lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, order]
@@ -234,8 +236,8 @@ def simulate(
     nodes = list(graph.carried)
     given, ends = place[nodes], place[list(graph.carried.values())]
     times = graph.time_ns[order]
-    if rounds is None:
-        rounds = max(2, -(-_STEPS_SIMULATED // graph.steps))
+    if rounds is None or is_idle:
+        rounds = 1 if is_idle else max(2, -(-_STEPS_SIMULATED // graph.steps))
         times[given] = np.where(graph.kind[nodes] == NodeKind.TAIL, NEVER_NS, 0)
     reached_ns, began_ns = 0, 0
     for number in range(rounds):

@@ -64,6 +64,7 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
         kind: What was timed.
         place: When; None if some ran before the recording and some after it.
         least_host_ns: The shortest step by the host's clock alone, warm-up included: the host was no slower.
+        alone_ns: Least, median and most of the steps that began with an idle device, by the host's clock.
     """
 
     median: float
@@ -76,6 +77,7 @@ class UnrecordedTime(msgspec.Struct, frozen=True):
     kind: StepKind
     place: StepPlace | None = None
     least_host_ns: float | None = None
+    alone_ns: tuple[float, float, float] | None = None
 
     @property
     def has_interval(self) -> bool:
@@ -176,7 +178,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
     """A step's time by these samples; None if none is left after the warm-up.
 
     Args:
-        samples: In the order taken, all of one kind.
+        samples: In the order taken, all of one kind, but for those of the host alone.
         has_device: The program uses a device: then the host's clock alone tells nothing.
     """
     found = _decisive(samples, has_device=has_device)
@@ -184,6 +186,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
         return None
     chosen, warmup, clock, times_ns = found
     interval = median_interval(times_ns)
+    alone = sorted(float(one.host_ns) for one in samples if one.kind is StepKind.ALONE)
     return UnrecordedTime(
         median=interval.median_ns,
         low=interval.low_ns,
@@ -195,6 +198,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
         kind=chosen[0].kind,
         place=chosen[0].place if len({one.place for one in chosen}) == 1 else None,
         least_host_ns=min(one.host_ns / one.step_count for one in samples),
+        alone_ns=(alone[0], float(np.median(alone)), alone[-1]) if len(alone) >= _FEWEST_SAMPLES else None,
     )
 
 
@@ -202,7 +206,7 @@ def step_times(samples: Sequence[UnrecordedStep], *, has_device: bool) -> tuple[
     """Times in ns of steps after the warm-up, by the slower clock, and what the warm-up took beyond as many.
 
     Args:
-        samples: In the order taken, all of one kind.
+        samples: In the order taken, all of one kind, but for those of the host alone.
         has_device: The program uses a device: then the host's clock alone tells nothing.
     """
     found = _decisive(samples, has_device=has_device)
@@ -226,7 +230,7 @@ def _decisive(
     samples: Sequence[UnrecordedStep], *, has_device: bool
 ) -> tuple[Sequence[UnrecordedStep], int, StepClockKind, list[float]] | None:
     """The samples that count, how many were warm-up, and the slower clock with their times by it."""
-    settled, warmup = _settled(samples)
+    settled, warmup = _settled([one for one in samples if one.kind is not StepKind.ALONE])
     chosen = _chosen(settled)
     if not chosen:
         return None

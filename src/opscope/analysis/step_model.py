@@ -59,12 +59,6 @@ _AS_RECORDED = HostSpeed(0.0)
 _UNTIMED = (HostSpeed(1.3), HostSpeed(0.7), HostSpeed(2.5))
 _MOST_RECORDER = 4.0  # times the estimate
 _DEVICE_DECIDES = 0.97  # of a step is what the device alone needs
-_RAN_AHEAD = 0.8  # of the device's time: a host that quick was not held up by it
-# Single steps of a host, on machines shared with others, against the median of many.
-_ONE_STEP_ERROR = 0.3
-# Of the recorded host's time, what is left without the profiler: median, least and most of 16 programs that
-# the host decides, on hosts of an H100 and an H200 (`benchmarks/results/*_gains*.json`).
-_HOST_SHARES = (0.43, 0.53, 0.74)
 _MOST_SHARE = 2.0
 # Of a duration: what takes no time at all is not waited for either.
 _NEXT_TO_NOTHING = 1e-3
@@ -442,24 +436,22 @@ class StepModel:
     def _fitted(self, timed: UnrecordedTime) -> tuple[HostSpeed, ...]:
         """How fast the host was, by the step that was timed.
 
-        Where the device decides, that step tells only that the host is no slower; how fast it is shows where
-        it ran ahead, before the launch queue was full.
+        Where the device decides, that step tells only that the host is no slower; how fast it is show steps
+        that began with an idle device. Without those it is estimated from what was recorded.
         """
-        device_ns, host_ns = self.device_ns, timed.least_host_ns
-        either = (1 - _ONE_STEP_ERROR, 1.0, 1 + _ONE_STEP_ERROR)
+        device_ns = self.device_ns
         if device_ns <= _DEVICE_DECIDES * timed.median:
             if self._step_ns(_AS_RECORDED) <= timed.median:
                 return self.hosts
             return self._taking((timed.low, timed.median, timed.high), self._step_ns)
-        if host_ns is not None and host_ns < _RAN_AHEAD * device_ns:
-            return self._taking([host_ns * one for one in either], self._host_ns)
-        # It never ran ahead as far as one step, so that it is only known to be quick enough.
+        alone_ns = timed.alone_ns
+        # Within a step whose own waits take as long, nothing shows of the host.
+        if alone_ns is not None and alone_ns[0] > self._alone_ns(HostSpeed(0.0, 0.0)):
+            return self._taking(alone_ns, self._alone_ns)
         enough_ns = self._host_ns(self._slowed(0.0, device_ns / _DEVICE_DECIDES, self._step_ns))
-        quick_ns = host_ns or self.recorded_host_ns
-        goals = [
-            min(share * self.recorded_host_ns, one * quick_ns, enough_ns)
-            for share, one in zip(_HOST_SHARES, either, strict=True)
-        ]
+        quick_ns = timed.least_host_ns or self.recorded_host_ns
+        likely, least, most = _UNTIMED
+        goals = [min(self._host_ns(one), quick_ns, enough_ns) for one in (most, likely, least)]
         return self._taking(goals, self._host_ns)
 
     def _taking(
@@ -490,6 +482,12 @@ class StepModel:
         """What the host needs for a step if no device ever kept it waiting."""
         nothing = np.zeros_like(self.graph.duration_ns)
         return simulate(self.graph, lag_ns=self.unrecorded_lags(host), duration_ns=nothing).step_ns
+
+    def _alone_ns(self, host: HostSpeed) -> float:
+        """When the host is through with its first step, if that begins with an idle device."""
+        graph = self.graph
+        times = simulate(graph, lag_ns=self.unrecorded_lags(host), is_idle=True).times
+        return float(times[graph.kind == NodeKind.MARK].min())
 
     @cached_property
     def is_handed_over(self) -> Flags:

@@ -5,7 +5,8 @@ the host's clock is read and a CUDA event recorded on the current stream. Nothin
 are read when the program has waited for it anyway, or at its end. A loop may run ahead of the device, so both
 clocks are kept, and whoever reads the samples takes the slower one. Taking both costs microseconds of the
 host, with events made beforehand; where that is more than a few thousandths of a step, one sample covers
-several steps. Importing this module does not import torch.
+several steps. A few steps begin when the device has nothing left to do: then the host is held up by nothing.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MOST_COST = 0.0025
 # The steps of a sample at most: of the first few, of the next few and so on. A loop that runs ahead of the
 # device does not tell yet how long its steps take, and a short one would leave too few samples.
 _MOST_STEPS, _FEW = (1, 2, 4, 16, 64, 256), 4
+_ALONE_EVERY, _MOST_ALONE = 6, 5  # periods, and steps in all, that find an idle device
 _SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
@@ -140,6 +142,7 @@ class StepClock:
         self._next_step = 0
         self._stretch, self._periods = -1, 0  # the periods of this stretch
         self._samples: list[_Sample] = []
+        self._is_idle, self._alone = False, 0  # whether the device had nothing to do at the last mark
         self._taken = dict.fromkeys(StepPlace, 0)
 
     @property
@@ -154,8 +157,8 @@ class StepClock:
 
     @property
     def sample_count(self) -> int:
-        """Samples taken and not read."""
-        return len(self._samples)
+        """Samples taken and not read, but for those of the host alone."""
+        return sum(one.kind is not StepKind.ALONE for one in self._samples)
 
     @property
     def is_free(self) -> bool:
@@ -184,13 +187,18 @@ class StepClock:
         if not self.is_free or self.is_full:
             return
         self._last = mark = self._take(step)
+        was_idle, self._is_idle = self._is_idle, False
         if last is None:
             self._stretch += 1
             self._next_step, self._period_ns, self._periods = step + 1, 0, 0
             self._began_ns, self._spent_ns = mark.time_ns, 0
             self._cost_ns = self._now_ns() - began_ns + self._around_ns
             return
-        self._add(StepKind.PERIOD, last, mark)
+        self._add(StepKind.ALONE if was_idle else StepKind.PERIOD, last, mark)
+        if was_idle:
+            self._alone += 1
+            self._next_step = step + 1
+            return
         self._periods += 1
         before_ns, self._period_ns = self._period_ns, (mark.time_ns - last.time_ns) // (step - last.step)
         # Of two marks the cheaper, for at times the host does something else in between; of two steps the
@@ -204,6 +212,10 @@ class StepClock:
         wanted = math.ceil(affordable_after_ns / max(1, before_ns, self._period_ns))
         most = _MOST_STEPS[min(self._periods // _FEW, len(_MOST_STEPS) - 1)]
         self._next_step = step + max(1, min(most, wanted))
+        if mark.event is not None and not self._periods % _ALONE_EVERY and self._alone < _MOST_ALONE:
+            mark.event.synchronize()
+            self._is_idle, self._last, self._next_step = True, self._take(step), step + 1
+            self._spent_ns += 2 * usual_ns
 
     def call(self, number: int, fn: Callable[[], R]) -> R:
         """The result of a call; its time becomes a sample unless it raises, or a profiler is attached."""

@@ -498,7 +498,12 @@ TABLES: tuple[Table, ...] = (
         (
             _TRACE_ID,
             Column("sample", "INTEGER", "Number in the trace's sidecar, from 0"),
-            Column("kind", "VARCHAR", "`period`: from step start to step start; `call`: from call to return"),
+            Column(
+                "kind",
+                "VARCHAR",
+                "`period`: from step start to step start; `call`: from call to return; `alone`: a period at "
+                "whose start the device was idle",
+            ),
             Column("place", "VARCHAR", "`before` a profiler was attached, `after`, or in a `second_run`"),
             Column("stretch", "INTEGER", "Samples that followed each other without a break share it"),
             Column("step", "INTEGER", "N of the first step or call in it"),

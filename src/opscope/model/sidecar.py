@@ -140,6 +140,7 @@ class StepKind(TextEnum):
 
     PERIOD = "period"  # from one step's start to the next one's
     CALL = "call"  # from a call's start to its return; the time between calls is not in it
+    ALONE = "alone"  # a period at whose start the device had nothing left to do: the host by itself
 
 
 class StepPlace(TextEnum):
