@@ -37,15 +37,18 @@ def capture_of(run: ProfiledRun) -> Applicability:
         for (operator, line), count in calls.most_common()
         if count >= _USUAL * run.step_count
     ]
-    blockers = blockers or [
-        Blocker(one["operator"], None, one["per_step"])
-        for one in run.session.records(sql(__package__, "capture:differing"), [left_out])
-    ]
-    if blockers:
-        return Applicability(ApplicabilityStatus.BLOCKED, tuple(blockers))
+    if found := tuple(blockers) or differing(run):
+        return Applicability(ApplicabilityStatus.BLOCKED, found)
     # One step of each trace is compared with nothing.
     is_known = len(run.summary.steps) > len({one.trace_id for one in run.summary.steps})
     return Applicability(ApplicabilityStatus.APPLICABLE if is_known else ApplicabilityStatus.UNKNOWN)
+
+
+def differing(run: ProfiledRun) -> tuple[Blocker, ...]:
+    """Operators that launch other kernels, or for other shapes, in one step than in another."""
+    left_out = [list(one) for one in sorted(run.summary.timeline.left_out)]
+    rows = run.session.records(sql(__package__, "capture:differing"), [left_out])
+    return tuple(Blocker(one["operator"], None, one["per_step"]) for one in rows)
 
 
 def in_the_way(run: ProfiledRun, found: Applicability) -> str:

@@ -24,13 +24,14 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     optimizer,
     products,
 )
+from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import EngineWords, Rule
 from opscope.analysis.job_model import Job, JobChange, job_of
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
-from opscope.model.finding import ApplicabilityStatus, Finding, Severity
+from opscope.model.finding import Applicability, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
@@ -114,7 +115,7 @@ def _mode(finding: Finding) -> str | None:
 def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
     """What a rule finds and what it does to a step, without what is not worth a word."""
     found: list[_Found] = []
-    for advice in map(_possible, FINDERS[rule.code](run, rule)):
+    for advice in (_possible(run, rule, one) for one in FINDERS[rule.code](run, rule)):
         worth = _worth(run, rule, advice)
         if worth is None:
             continue
@@ -137,11 +138,22 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
     return found
 
 
-def _possible(advice: Advice) -> Advice:
-    """The same without gain and code, if what it suggests cannot be done."""
-    if advice.applicability.status is not ApplicabilityStatus.BLOCKED:
-        return advice
-    return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
+def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
+    """The same without gain and code, if what it suggests cannot be done.
+
+    What torch.compile brings where shapes differ from step to step depends on how often it compiles anew.
+    """
+    if advice.applicability.status is ApplicabilityStatus.BLOCKED:
+        return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
+    change = rule.change if advice.change is None else advice.change
+    if run.summary.engine is None and "torch.compile" in (change or "") and (found := differing(run)):
+        blocked = Applicability(ApplicabilityStatus.UNKNOWN, found)
+        message = (
+            f"{advice.message} Shapes or kernels differ from step to step ({in_the_way(run, blocked)}): "
+            "torch.compile may compile again and again."
+        )
+        return msgspec.structs.replace(advice, applicability=blocked, message=message)
+    return advice
 
 
 def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:

@@ -88,9 +88,10 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def is_gain_known(self) -> bool:
-        """Whether its gain is a number to show: above 0, and known to within a factor of 3."""
+        """Whether its gain is a number to show: above 0, to within a factor of 3, with nothing in the way."""
         low_ns, high_ns = self.gain_interval_ns_per_step or (1.0, 1.0)
-        return bool(self.estimated_gain_ns_per_step) and 0 < high_ns <= _WIDEST_GAIN * low_ns
+        is_near = 0 < high_ns <= _WIDEST_GAIN * low_ns
+        return bool(self.estimated_gain_ns_per_step) and is_near and not self.applicability.blocked_by
 
 
 RECORDER_KEY = "opscopeRecorder"

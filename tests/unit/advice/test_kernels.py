@@ -10,7 +10,7 @@ import pytest
 from opscope.analysis.efficiency import Bound, Roofline
 from opscope.testing import TraceBuilder
 
-from .conftest import MS, Program, codes, host, told, trace
+from .conftest import MS, Program, codes, host, only, told, trace
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array"
@@ -124,6 +124,22 @@ def test_a_chain_keeps_its_passes_at_both_ends(advise_on: Program, asked: list[A
     ((scaled, (firsts, factor)), (gone, (others,)), (on_host, _)), *_ = asked
     assert (scaled, gone, on_host) == ("scale_operators", "drop_operators", "drop_host")
     assert (len(firsts), factor, len(others)) == (4, pytest.approx(80 / 3 / 20), 12)
+
+
+@pytest.mark.parametrize("size", [SIZE, [4096, 2048]], ids=["same shapes", "other shapes"])
+def test_what_compiling_brings_is_unknown_where_shapes_differ(advise_on: Program, size: list[int]) -> None:
+    builder = chain_of(GELU_BY_HAND)
+    shift = max(event["ts"] + event.get("dur", 0) for event in builder.events) + 10
+    again = chain_of([(name, [size if shape else [] for shape in shapes]) for name, shapes in GELU_BY_HAND])
+    for event in again.events:
+        moved = {**event, "ts": event["ts"] + shift, "name": event["name"].replace("Step#1", "Step#2")}
+        ids = {
+            key: moved["args"][key] + 1000 for key in ("correlation", "External id") if key in moved["args"]
+        }
+        builder.events.append({**moved, "args": {**moved["args"], **ids}})
+    finding = only(advise_on(builder, **FAST_HOST), "unfused_pointwise")
+    assert bool(finding.applicability.blocked_by) is (size != SIZE)
+    assert ("Shapes or kernels differ from step to step" in finding.message) is (size != SIZE)
 
 
 def test_no_chain_gets_shorter_than_the_shortest_kernel(advise_on: Program) -> None:
