@@ -32,3 +32,17 @@ WITH launches AS (
         FROM launches JOIN traces USING (trace_id) GROUP BY trace_id, name, shapes, name_id)
 SELECT name AS operator, (sum(launches) / (SELECT sum(steps) FROM traces))::DOUBLE AS per_step
 FROM kinds WHERE differs GROUP BY name ORDER BY per_step DESC, name
+
+-- :name growing
+-- Calls of aten::cat per step that append one row, position or token to a cache, if caches of four lengths or more are
+-- seen: a loop that generates. The list of inputs begins their recorded shapes.
+-- Reads operators, steps.
+WITH appended AS (
+        SELECT TRY_CAST((input_shapes->'$[0][0]') AS BIGINT[]) AS held,
+            TRY_CAST((input_shapes->'$[0][1]') AS BIGINT[]) AS added, count(*) AS calls
+        FROM operators WHERE name = 'aten::cat' GROUP BY ALL),
+    differing AS (
+        SELECT *, list_filter(range(1, len(held) + 1), lambda place: held[place] <> added[place]) AS places
+        FROM appended WHERE len(held) = len(added))
+SELECT sum(calls) / greatest(1, (SELECT count(*) FROM steps)) AS per_step FROM differing
+WHERE len(places) = 1 AND added[places[1]] = 1 HAVING count(DISTINCT held[places[1]]) >= 4

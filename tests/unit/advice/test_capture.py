@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.advice.capture import capture_of
+from opscope.advice.capture import capture_of, differing
 from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
@@ -86,3 +86,16 @@ def test_a_graph_that_cannot_be_is_no_numbered_change(advise_on: Program) -> Non
     assert (blocked.estimated_gain_ns_per_step, blocked.change) == (None, None)
     assert "No CUDA graph can hold it as it is: aten::mm 40 times per step" in blocked.message
     assert "CUDAGraph" not in json.dumps([blocked.message, blocked.suggestion])
+
+
+@pytest.mark.parametrize(("lengths", "grows"), [(8, True), (3, False)])
+def test_a_loop_that_generates_has_other_shapes_for_each_token(
+    tmp_path: Path, lengths: int, grows: bool
+) -> None:
+    builder = forwards(steps=1)
+    for held in range(lengths):
+        shapes = [[[1, 12, held + 16, 64], [1, 12, 1, 64]], []]
+        builder.operator("aten::cat", 900 + 10 * held, 8, **{"Input Dims": shapes})
+    with opscope.load(builder.write(tmp_path / "trace.json")) as session:
+        found = differing(ProfiledRun(session, Summary(session).complete()))
+    assert found == ((Blocker("aten::cat", None, float(lengths)),) if grows else ())
