@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +145,52 @@ def test_graphs_are_replayed_within_and_after_recordings(tmp_path):
     later.replay()
     graph.replay()
     torch.testing.assert_close(product, other)
+
+
+PROGRAM = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(6)]).cuda()
+x = torch.randn(16384, 2048, device="cuda")
+{loop}
+print("done")
+"""
+TRAINING = """
+opt = torch.optim.SGD(net.parameters(), lr=1e-4)
+for _ in range(60):
+    loss = net(x).pow(2).mean()
+    loss.backward(); opt.step(); opt.zero_grad()
+"""
+INFERENCE = """
+with torch.no_grad():
+    for _ in range(60):
+        net(x)
+"""
+
+
+def recorded(tmp_path: Path, loop: str, *options: str) -> Path:
+    """Folder of a recording of the program, which ends as it does alone."""
+    (tmp_path / "program.py").write_text(PROGRAM.format(loop=loop))
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "opscope", "run", "--output-dir", str(out), *options, "program.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("done\n")
+    return out
+
+
+@pytest.mark.parametrize("loop", [TRAINING, INFERENCE], ids=["training", "inference"])
+def test_the_host_by_itself_is_known_where_the_device_decides(tmp_path: Path, loop: str) -> None:
+    """Launching a step takes a small part of what the device takes for it."""
+    out = recorded(tmp_path, loop)
+    steps = json.loads((out / "trace.opscope.json").read_text())["unrecorded_steps"]
+    assert sum(one["kind"] == "alone" for one in steps) >= 3
+    simulation = json.loads((out / "analysis.json").read_text())["simulation"]
+    assert 0 < simulation["host_ns"] < 0.5 * simulation["device_ns"]
+
+
+@pytest.mark.parametrize("loop", [TRAINING, INFERENCE], ids=["training", "inference"])
+@pytest.mark.parametrize("flag", ["--with-stack", "--with-modules", "--profile-memory"])
+def test_no_flag_harms_a_program_whose_forwards_are_steps(tmp_path: Path, loop: str, flag: str) -> None:
+    out = recorded(tmp_path, loop, "--steps", "forward", flag)
+    assert len(json.loads((out / "analysis.json").read_text())["steps"]) >= 3
