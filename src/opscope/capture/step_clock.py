@@ -29,7 +29,7 @@ MOST_COST = 0.0025
 # The steps of a sample at most: of the first few, of the next few and so on. A loop that runs ahead of the
 # device does not tell yet how long its steps take, and a short one would leave too few samples.
 _MOST_STEPS, _FEW = (1, 2, 4, 16, 64, 256), 4
-_ALONE_EVERY, _MOST_ALONE = 6, 5  # periods, and steps in all, that find an idle device
+_ALONE_EVERY, _MOST_ALONE = (3, 6), 5  # periods, of long and of short steps; steps in all
 _SPARE = 8  # events: of stretches that were broken off, and the one that waits for its second
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
@@ -212,7 +212,8 @@ class StepClock:
         wanted = math.ceil(affordable_after_ns / max(1, before_ns, self._period_ns))
         most = _MOST_STEPS[min(self._periods // _FEW, len(_MOST_STEPS) - 1)]
         self._next_step = step + max(1, min(most, wanted))
-        if mark.event is not None and not self._periods % _ALONE_EVERY and self._alone < _MOST_ALONE:
+        is_due = self._periods > 1 and self._periods % _ALONE_EVERY[wanted > 1] == 1
+        if mark.event is not None and is_due and self._alone < _MOST_ALONE:
             mark.event.synchronize()
             self._is_idle, self._last, self._next_step = True, self._take(step), step + 1
             self._spent_ns += 2 * usual_ns
