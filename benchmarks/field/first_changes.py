@@ -1,6 +1,6 @@
 """The first changes shown for scripts as users write them, applied by hand and timed without a profiler.
 
-    python benchmarks/field/first_changes.py FOLDER_OF_SCRIPTS RESULT.json
+    python benchmarks/field/first_changes.py RESULT.json FOLDER_OF_SCRIPTS…
 
 Processes of one program differ by a third on a busy host, so a change is switched on and off within one
 process: blocks of steps with and without it take turns. The first steps of a block do not count, nor do the
@@ -15,8 +15,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 LIMIT_S = 150
 # Steps of a block, and how many of them do not count; `END_OF(n)` is called behind step n.
@@ -33,56 +35,137 @@ def END_OF(n):
 """
 END = "\nprint('BLOCKS', json.dumps(BLOCKS))\n"
 MODEL_CALL = "h = m(input_ids=ids, attention_mask=mask).last_hidden_state"
-# Script: the change, block and lead-in, steps that END_OF ends at once, and the edits that switch the change.
+
+
+class Trial(NamedTuple):
+    """One change of one script.
+
+    Attributes:
+        edits: Texts of the script and what comes in their place, so that the change can be switched.
+        block: Steps of a block.
+        lead_in: How many of them do not count.
+        steps: That one call of END_OF ends.
+    """
+
+    edits: Sequence[tuple[str, str]]
+    block: int = 10
+    lead_in: int = 3
+    steps: int = 1
+
+
+def looped(count: int, *switches: str, indent: int = 4) -> tuple[str, str]:
+    """The edit of `for step in range(count):` that switches at the start of each step."""
+    lines = ["for step in range(12 * BLOCK + 1):", "END_OF(step - 1) if step else None", *switches]
+    return f"for step in range({count}):", f"\n{' ' * indent}".join(lines)
+
+
+def autocast(target: str, call: str, line: str) -> tuple[str, str]:
+    """The edit of a line that calls the model: in 16 bits where the change is on, its result in float32."""
+    inside = f"with torch.autocast('cuda', dtype=torch.bfloat16, enabled=ON(step)): {target} = {call}"
+    return line, f"{inside}\n    {target} = {target}.float()\n    {line.replace(call, target)}"
+
+
+def fused(optimizer: str) -> tuple[tuple[str, str], str]:
+    """The edit of an optimizer into one without and one with its fused form, and the switch."""
+    both = f"[{optimizer}, {optimizer[:-1]}, fused=True)]"
+    return (f"opt = {optimizer}", f"opts = {both}"), "opt = opts[ON(step)]"
+
+
+TF32 = "torch.backends.cuda.matmul.allow_tf32 = ON(step)"
+ADAMW_UNET, SWITCH = fused("torch.optim.AdamW(model.parameters(), lr=1e-3)")
+ADAM_LM, _ = fused("torch.optim.Adam(model.parameters(), lr=1e-3)")
+ADAMW_CTC, _ = fused("torch.optim.AdamW(model.parameters(), lr=1e-4)")
+ADAM_GAT, _ = fused("torch.optim.Adam(model.parameters(), lr=5e-3)")
+# By script and change.
 TRIALS = {
-    "moe_loop": ("fused", 12, 3, 1, [
+    ("moe_loop", "fused"): Trial([
         ("opt = torch.optim.AdamW(net.parameters(), lr=1e-4)",
          "opts = [torch.optim.AdamW(net.parameters(), lr=1e-4, fused=f) for f in (None, True)]"),
         ("for _ in range(30):", "for n in range(168):\n    opt = opts[ON(n)]"),
         ("opt.zero_grad()", "opt.zero_grad(); END_OF(n)"),
-    ]),
-    "lora_lightning": ("tf32", 12, 3, 1, [
+    ], block=12),
+    ("lora_lightning", "tf32"): Trial([
         ("(400, 512)", "(1600, 512)"), ("max_steps=40", "max_steps=169"),
         ("        loss = self.m(",
          "        END_OF(i - 1) if i else 0; torch.backends.cuda.matmul.allow_tf32 = ON(i); loss = self.m("),
-    ]),
-    "encode_list": ("bf16_autocast", 50, 10, 1, [
+    ], block=12),
+    ("encode_list", "bf16"): Trial([
         ("for i in range(0, 1600, 32):", "for k, i in enumerate([*range(0, 1600, 32)] * 10):"),
         (MODEL_CALL,
          f"\n        with torch.autocast('cuda', dtype=torch.bfloat16, enabled=ON(k)): {MODEL_CALL}"),
         (".cpu().numpy())", ".float().cpu().numpy()); END_OF(k)"),
-    ]),
-    "t5_generate": ("compile", 3, 1, 40, [
+    ], block=50, lead_in=10),
+    ("t5_generate", "compile"): Trial([
         (".half().eval()", ".half().eval(); models = [m, torch.compile(m)]"),
         ("for _ in range(3):", "for n in range(36):"),
         ("        m.generate(", "        models[ON(n)].generate("),
         ("do_sample=False)", "do_sample=False); END_OF(n)"),
+    ], block=3, lead_in=1, steps=40),
+    ("unet3d", "bf16"): Trial([
+        looped(40), autocast("logits", "model(volume)", "loss = F.cross_entropy(model(volume), target)"),
     ]),
+    ("unet3d", "fused"): Trial([looped(40, SWITCH), ADAMW_UNET]),
+    ("lstm_lm", "tf32"): Trial([looped(50, TF32)]),
+    ("lstm_lm", "bf16"): Trial([
+        looped(50), ("    logits, state = model(x, state)",
+         "    with torch.autocast('cuda', dtype=torch.bfloat16, enabled=ON(step)):\n"
+         "        logits, state = model(x, state)\n"
+         "    logits, state = logits.float(), [s.float() for s in state]"),
+    ]),
+    ("lstm_lm", "fused"): Trial([looped(50, SWITCH), ADAM_LM]),
+    ("dlrm", "tf32"): Trial([looped(60, TF32)]),
+    ("ddpm_sample", "bf16"): Trial([
+        looped(100, indent=8), ("    t = 99 - step", "    t = 99 - step % 100"),
+        ("    noise = model(",
+         "    with torch.autocast('cuda', dtype=torch.bfloat16, enabled=ON(step)): noise = model("),
+    ]),
+    ("ddpm_sample", "tf32"): Trial([
+        looped(100, TF32, indent=8), ("    t = 99 - step", "    t = 99 - step % 100"),
+    ]),
+    ("ddpm_sample", "channels_last"): Trial([
+        looped(100, indent=8), ("    t = 99 - step", "    t = 99 - step % 100"),
+        ("model = UNet().cuda().eval()",
+         "import copy\nmodel = UNet().cuda().eval()\n"
+         "models = [model, copy.deepcopy(model).to(memory_format=torch.channels_last)]"),
+        ("    noise = model(images,", "    noise = models[ON(step)](images.contiguous(memory_format="
+         "torch.channels_last if ON(step) else torch.contiguous_format),"),
+    ]),
+    ("speech_ctc", "tf32"): Trial([looped(50, TF32)]),
+    ("speech_ctc", "bf16"): Trial([
+        looped(50), ("    out = model(wave)",
+         "    with torch.autocast('cuda', dtype=torch.bfloat16, enabled=ON(step)): out = model(wave)\n"
+         "    out = out.float()"),
+    ]),
+    ("speech_ctc", "fused"): Trial([looped(50, SWITCH), ADAMW_CTC]),
+    ("graph_attention", "tf32"): Trial([looped(50, TF32)]),
+    ("graph_attention", "bf16"): Trial([
+        looped(50), autocast("out", "model(x, edges)", "out = model(x, edges)"),
+    ]),
+    ("graph_attention", "fused"): Trial([looped(50, SWITCH), ADAM_GAT]),
 }  # fmt: skip
 
 
-def blocks_ms(name: str, folder: Path) -> list[tuple[int, float]]:
+def blocks_ms(name: str, trial: Trial, folder: Path) -> list[tuple[int, float]]:
     """Whether a block had the change, and milliseconds of one of its steps, in their order.
 
     Raises:
         SystemExit: An edit does not apply, or the script fails.
     """
-    _, block, lead_in, steps, edits = TRIALS[name]
     text = (folder / f"{name}.py").read_text(encoding="utf-8")
-    for old, new in edits:
+    for old, new in trial.edits:
         if old not in text:
             raise SystemExit(f"{name} has no {old!r}")
         text = text.replace(old, new)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "script.py"
-        path.write_text(CLOCK.format(block=block, lead_in=lead_in) + text + END, encoding="utf-8")
+        path.write_text(CLOCK.format(block=trial.block, lead_in=trial.lead_in) + text + END, encoding="utf-8")
         ran = subprocess.run(
             [sys.executable, str(path)], capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     lines = [line for line in ran.stdout.splitlines() if line.startswith("BLOCKS ")]
     if not lines:
         raise SystemExit(f"{name} failed: {ran.stderr[-400:]}")
-    return [(int(on), 1000 * s / steps) for on, s in json.loads(lines[0].removeprefix("BLOCKS "))]
+    return [(int(on), 1000 * s / trial.steps) for on, s in json.loads(lines[0].removeprefix("BLOCKS "))]
 
 
 def compared(blocks: list[tuple[int, float]]) -> dict[str, float | list[float]]:
@@ -98,17 +181,22 @@ def compared(blocks: list[tuple[int, float]]) -> dict[str, float | list[float]]:
     }
 
 
-def main(folder: Path, result: Path) -> None:
-    """Time every change and write the result."""
-    found: dict[str, dict[str, object]] = {}
-    for name, (change, *_) in TRIALS.items():
+def main(result: Path, folders: Sequence[Path]) -> None:
+    """Time every change of the scripts that the folders hold, and write the result after each."""
+    found: list[dict[str, object]] = []
+    for (name, change), trial in TRIALS.items():
+        folder = next((one for one in folders if (one / f"{name}.py").exists()), None)
+        if folder is None:
+            continue
+        row: dict[str, object] = {"program": name, "change": change}
         try:
-            found[name] = {"change": change, **compared(blocks_ms(name, folder))}
+            row |= compared(blocks_ms(name, trial, folder))
         except (SystemExit, statistics.StatisticsError, subprocess.TimeoutExpired) as error:
-            found[name] = {"change": change, "error": str(error)}
-        print(name, found[name], flush=True)
-        result.write_text(json.dumps({"programs": found}, indent=1) + "\n", encoding="utf-8")
+            row["error"] = str(error)[-300:]
+        found.append(row)
+        print(json.dumps(row), flush=True)
+        result.write_text(json.dumps({"changes": found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), [Path(one) for one in sys.argv[2:]])
