@@ -17,6 +17,8 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
+from trials import TRIALS
+
 LIMIT_S = 150
 # Steps of a block, and how many of them do not count; `END_OF(n)` is called behind step n.
 CLOCK = """import json, time, torch
@@ -31,46 +33,19 @@ def END_OF(n):
         BEGAN = now
 """
 END = "\nprint('BLOCKS', json.dumps(BLOCKS))\n"
-MODEL_CALL = "h = m(input_ids=ids, attention_mask=mask).last_hidden_state"
-# Script: the change, block and lead-in, steps that END_OF ends at once, and the edits that switch the change.
-TRIALS = {
-    "moe_loop": ("fused", 12, 3, 1, [
-        ("opt = torch.optim.AdamW(net.parameters(), lr=1e-4)",
-         "opts = [torch.optim.AdamW(net.parameters(), lr=1e-4, fused=f) for f in (None, True)]"),
-        ("for _ in range(30):", "for n in range(168):\n    opt = opts[ON(n)]"),
-        ("opt.zero_grad()", "opt.zero_grad(); END_OF(n)"),
-    ]),
-    "lora_lightning": ("tf32", 12, 3, 1, [
-        ("(400, 512)", "(1600, 512)"), ("max_steps=40", "max_steps=169"),
-        ("        loss = self.m(",
-         "        END_OF(i - 1) if i else 0; torch.backends.cuda.matmul.allow_tf32 = ON(i); loss = self.m("),
-    ]),
-    "encode_list": ("bf16_autocast", 50, 10, 1, [
-        ("for i in range(0, 1600, 32):", "for k, i in enumerate([*range(0, 1600, 32)] * 10):"),
-        (MODEL_CALL,
-         f"\n        with torch.autocast('cuda', dtype=torch.bfloat16, enabled=ON(k)): {MODEL_CALL}"),
-        (".cpu().numpy())", ".float().cpu().numpy()); END_OF(k)"),
-    ]),
-    "t5_generate": ("compile", 3, 1, 40, [
-        (".half().eval()", ".half().eval(); models = [m, torch.compile(m)]"),
-        ("for _ in range(3):", "for n in range(36):"),
-        ("        m.generate(", "        models[ON(n)].generate("),
-        ("do_sample=False)", "do_sample=False); END_OF(n)"),
-    ]),
-}  # fmt: skip
 
 
-def blocks_ms(name: str, folder: Path) -> list[tuple[int, float]]:
+def blocks_ms(name: str, folder: Path, trial: tuple[str, int, int, int, list[tuple[str, str]]]) -> list[tuple[int, float]]:
     """Whether a block had the change, and milliseconds of one of its steps, in their order.
 
     Raises:
         SystemExit: An edit does not apply, or the script fails.
     """
-    _, block, lead_in, steps, edits = TRIALS[name]
+    _, block, lead_in, steps, edits = trial
     text = (folder / f"{name}.py").read_text(encoding="utf-8")
     for old, new in edits:
-        if old not in text:
-            raise SystemExit(f"{name} has no {old!r}")
+        if text.count(old) != 1:
+            raise SystemExit(f"{name} has not exactly one {old!r}")
         text = text.replace(old, new)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "script.py"
@@ -100,13 +75,18 @@ def compared(blocks: list[tuple[int, float]]) -> dict[str, float | list[float]]:
 def main(folder: Path, result: Path) -> None:
     """Time every change and write the result."""
     found: dict[str, dict[str, object]] = {}
-    for name, (change, *_) in TRIALS.items():
-        try:
-            found[name] = {"change": change, **compared(blocks_ms(name, folder))}
-        except (SystemExit, statistics.StatisticsError, subprocess.TimeoutExpired) as error:
-            found[name] = {"change": change, "error": str(error)}
-        print(name, found[name], flush=True)
-        result.write_text(json.dumps({"programs": found}, indent=1) + "\n", encoding="utf-8")
+    for name, trials in TRIALS.items():
+        if not (folder / f"{name}.py").exists():
+            continue
+        for trial in trials:
+            row: dict[str, object] = {"change": trial[0]}
+            try:
+                row |= compared(blocks_ms(name, folder, trial))
+            except (SystemExit, statistics.StatisticsError, subprocess.TimeoutExpired) as error:
+                row["error"] = str(error)
+            found[f"{name}.{trial[0]}"] = row
+            print(name, row, flush=True)
+            result.write_text(json.dumps({"programs": found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
