@@ -35,7 +35,9 @@ def END_OF(n):
 END = "\nprint('BLOCKS', json.dumps(BLOCKS))\n"
 
 
-def blocks_ms(name: str, folder: Path, trial: tuple[str, int, int, int, list[tuple[str, str]]]) -> list[tuple[int, float]]:
+def blocks_ms(
+    name: str, folder: Path, trial: tuple[str, int, int, int, list[tuple[str, str]]]
+) -> list[tuple[int, float]]:
     """Whether a block had the change, and milliseconds of one of its steps, in their order.
 
     Raises:
