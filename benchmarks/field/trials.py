@@ -27,15 +27,13 @@ TRIALS: dict[str, list[tuple[str, int, int, int, list[tuple[str, str]]]]] = {
         ("do_sample=False)", "do_sample=False); END_OF(n)"),
     ])],
     "point_cloud": [("tf32", 25, 5, 1, [
-        ("for step in range(100):", "for step in range(400):\n    torch.set_float32_matmul_precision('high' if ON(step) else 'highest'); torch.backends.cudnn.allow_tf32 = True"),
-        ("opt.step()", "opt.step(); END_OF(step)"),
-    ])],
-    "unet3d": [("tf32", 25, 5, 1, [
-        ("for step in range(100):", "for step in range(400):\n    torch.set_float32_matmul_precision('high' if ON(step) else 'highest'); torch.backends.cudnn.allow_tf32 = True"),
+        ("for step in range(100):",
+         "for step in range(400):\n    torch.set_float32_matmul_precision('high' if ON(step) else 'highest')"),
         ("opt.step()", "opt.step(); END_OF(step)"),
     ])],
     "recommender_bags": [("tf32", 25, 5, 1, [
-        ("for step in range(100):", "for step in range(400):\n    torch.set_float32_matmul_precision('high' if ON(step) else 'highest'); torch.backends.cudnn.allow_tf32 = True"),
+        ("for step in range(100):",
+         "for step in range(400):\n    torch.set_float32_matmul_precision('high' if ON(step) else 'highest')"),
         ("losses.append(loss.item())", "losses.append(loss.item()); END_OF(step)"),
     ])],
     "packed_gru": [("fused", 25, 5, 1, [
