@@ -20,6 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from scoring import Shown, misses, verdict
+
 LIMIT_S = 150
 # Steps of a block, and how many of them do not count; `END_OF(n)` is called behind step n.
 CLOCK = """import json, time, torch
@@ -137,6 +139,15 @@ TRIALS = {
          "    out = out.float()"),
     ]),
     ("speech_ctc", "fused"): Trial([looped(50, SWITCH), ADAMW_CTC]),
+    ("point_cloud", "tf32"): Trial([looped(100, TF32)]),
+    ("recommender_bags", "tf32"): Trial([looped(100, TF32)]),
+    ("packed_gru", "fused"): Trial([
+        ("opt = torch.optim.AdamW(net.parameters(), lr=1e-3)",
+         "opts = [torch.optim.AdamW(net.parameters(), lr=1e-3, fused=f) for f in (None, True)]"),
+        ("for row in lengths.tolist():", "for n, row in enumerate(lengths.tolist()):\n    opt = opts[ON(n)]"),
+        ("for n in row]", "for k in row]"), ("torch.randn(n, 80)", "torch.randn(k, 80)"),
+        (".sum().item()", ".sum().item(); END_OF(n)"),
+    ], block=8),
     ("graph_attention", "tf32"): Trial([looped(50, TF32)]),
     ("graph_attention", "bf16"): Trial([
         looped(50), autocast("out", "model(x, edges)", "out = model(x, edges)"),
@@ -181,21 +192,65 @@ def compared(blocks: list[tuple[int, float]]) -> dict[str, float | list[float]]:
     }
 
 
+# What the advice of a code is called above; of others nothing is measured.
+CHANGES = {
+    "advice.tf32_off": "tf32", "advice.reduced_precision": "bf16", "advice.foreach_optimizer": "fused",
+    "advice.per_tensor_optimizer": "fused", "advice.layout_conversion": "channels_last",
+    "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile",
+    "advice.launch_bound": "compile",
+}  # fmt: skip
+FIRST_SCREEN = 3
+
+
+def recorded(path: Path) -> tuple[float, list[Shown]]:
+    """Milliseconds of a step without the profiler, and the changes of the first screen.
+
+    Raises:
+        SystemExit: The script cannot be recorded.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, "-m", "opscope", "run", "--output-dir", f"{scratch}/out", str(path)]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        if ran.returncode:
+            raise SystemExit(f"{path.stem} was not recorded: {ran.stderr[-400:]}")
+        document = json.loads((Path(scratch) / "out/analysis.json").read_text(encoding="utf-8"))
+    shown: dict[str, Shown] = {}
+    for one in document["findings"]:
+        gain_ns, interval_ns = one["estimated_gain_ns_per_step"], one["gain_interval_ns_per_step"]
+        if one["code"].startswith("advice.") and gain_ns and len(shown) < FIRST_SCREEN:
+            change = CHANGES.get(one["code"], one["code"])
+            interval = (interval_ns[0] / 1e6, interval_ns[1] / 1e6) if interval_ns else None
+            is_unknown = bool(one["applicability"]["blocked_by"])
+            shown.setdefault(change, Shown(change, gain_ns / 1e6, interval, is_unknown))
+    return (document["step"]["unrecorded_ns"] or {"median": 0})["median"] / 1e6, list(shown.values())
+
+
 def main(result: Path, folders: Sequence[Path]) -> None:
-    """Time every change of the scripts that the folders hold, and write the result after each."""
+    """Record each script of the folders, time every change declared for it, judge, and write after each."""
     found: list[dict[str, object]] = []
-    for (name, change), trial in TRIALS.items():
-        folder = next((one for one in folders if (one / f"{name}.py").exists()), None)
-        if folder is None:
-            continue
-        row: dict[str, object] = {"program": name, "change": change}
+    for path in sorted(path for folder in folders for path in folder.glob("*.py")):
+        trials = {change: trial for (name, change), trial in TRIALS.items() if name == path.stem}
+        row: dict[str, object] = {"program": path.stem, "changes": {}}
+        gains: dict[str, float | None] = {}
+        for change, trial in trials.items():
+            try:
+                measured = compared(blocks_ms(path.stem, trial, path.parent))
+                gains[change] = float(measured["gain_ms"])  # type: ignore[arg-type]
+            except (SystemExit, statistics.StatisticsError, subprocess.TimeoutExpired) as error:
+                measured, gains[change] = {"error": str(error)[-300:]}, None  # type: ignore[dict-item]
+            row["changes"][change] = measured  # type: ignore[index]
         try:
-            row |= compared(blocks_ms(name, trial, folder))
-        except (SystemExit, statistics.StatisticsError, subprocess.TimeoutExpired) as error:
+            step_ms, shown = recorded(path)
+            row |= {
+                "step_ms": step_ms,
+                "shown": [vars(one) | {"verdict": verdict(one, gains)} for one in shown],
+                "missed": misses(shown, gains, step_ms),
+            }
+        except (SystemExit, subprocess.TimeoutExpired) as error:
             row["error"] = str(error)[-300:]
         found.append(row)
         print(json.dumps(row), flush=True)
-        result.write_text(json.dumps({"changes": found}, indent=1) + "\n", encoding="utf-8")
+        result.write_text(json.dumps({"programs": found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -138,12 +138,13 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         waits = sorted(places[place], key=lambda one: (-max(one.idle_ns, one.host_ns), one.name))
         longest = waits[0]
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
+        # A small copy returns at once, and its operator waits for the stream.
+        copies = [longest.copy] if longest.copy else run.session.query(_COPIES_SQL, [[*longest.call_ids]])
+        copy = str(next(iter(copies), ""))
         # It waits because it copies from host memory that is not pinned.
-        is_upload = longest.copy is not None and "(Pageable -> Device)" in longest.copy
-        is_upload = is_upload or (longest.operator is None and "Memcpy" in longest.name)
+        is_upload = "(Pageable -> Device)" in copy or (longest.operator is None and "Memcpy" in longest.name)
         # Results, not numbers: they can be copied beside the next step.
-        is_download = longest.copy is not None and "DtoH" in longest.copy
-        is_download = is_download and longest.operator not in _QUESTIONS
+        is_download = "DtoH" in copy and longest.operator not in _QUESTIONS
         better = pinned if is_upload else beside if is_download else rule
         # The program's own call, which asks for nothing that could be kept on the device.
         is_explicit = longest.name.endswith("Synchronize") and longest.operator not in _QUESTIONS
@@ -171,6 +172,11 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             change="" if is_explicit else better.change,
             like=better,
         )
+
+
+_COPIES_SQL = """SELECT n.name FROM runtime_calls r JOIN device_activities a USING (operator_id)
+JOIN kernel_names n USING (name_id)
+WHERE a.kind = 'memcpy' AND list_contains(?::BIGINT[], r.runtime_call_id) LIMIT 1"""
 
 
 def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:

@@ -137,6 +137,19 @@ def test_an_explicit_wait_gets_no_code_for_losses(advise_on: Program, is_torch: 
     assert (finding.change is None) is is_torch
 
 
+def test_an_upload_that_waits_for_its_stream_is_told_to_pin(advise_on: Program) -> None:
+    """A small copy from pageable memory returns at once; the operator then waits for the stream."""
+    builder = step_of(10).operator("aten::to", 50, 30).launch(52, 4, name="cudaMemcpyAsync")
+    builder.kernel("Memcpy HtoD (Pageable -> Device)", 58, 2, category="gpu_memcpy", bytes=4096)
+    builder.launch(60, 15, name="cudaStreamSynchronize")
+    call = len([one for one in builder.events if one.get("cat") == "cuda_runtime"]) - 1
+    wait = WaitingCall("cudaStreamSynchronize", "aten::to", None, 1, 2 * MS, 2 * MS, call_ids=(call,))
+    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(wait,))
+    finding = only(advise_on(builder, **facts), "host_sync")
+    assert "pin_memory=True" in (finding.change or "")
+    assert "loss" not in (finding.change or "")
+
+
 def test_waiting_for_data_is_told_with_where(advise_on: Program) -> None:
     gap = IdleGap(0, 3 * MS, IdleCause.DATA_LOADING, host="enumerate(DataLoader)")
     slow = partition(10 * MS, {IdleCause.DATA_LOADING: 3 * MS}, longest_gaps=(gap,))
