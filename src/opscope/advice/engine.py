@@ -132,7 +132,9 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
             gain_interval_ns_per_step=worth.interval_ns,
             gain_basis=basis or None,
             change=words.change or None,
-            applicability=advice.applicability,
+            applicability=Applicability(ApplicabilityStatus.UNKNOWN, advice.applicability.blocked_by)
+            if worth.is_open
+            else advice.applicability,
         )
         found.append((finding, worth.change))
     return found
@@ -175,12 +177,16 @@ def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
 
 
 class _Worth(msgspec.Struct, frozen=True):
-    """What an advice is worth; `is_deferred` where the slower host hides it today."""
+    """What an advice is worth.
+
+    `is_deferred` where the slower host hides it today, `is_open` where it could not be simulated.
+    """
 
     gain_ns: float | None = None
     interval_ns: tuple[float, float] | None = None
     words: str | None = None
     is_deferred: bool = False
+    is_open: bool = False
     change: JobChange | None = None
 
 
@@ -190,7 +196,8 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     if advice.effect is None and advice.gain is None:
         return _Worth()
     if job is None:
-        return _Worth(words="not converted into a gain: the host's side of a step is unknown")
+        words = "not converted into a gain: the host's side of a step is unknown"
+        return _Worth(words=words, is_open=True)
     least_ns = run.book.number("least_gain_fraction") * job.step_ns
     change, gain = None, advice.gain
     missing = next((model.missing for model in job.ranks if model.missing), None)
@@ -198,7 +205,7 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
         change = job.changed(advice.effect)
         missing = job.missing_for(change)
     if missing is not None:
-        return _Worth(words=f"not simulated: {missing}")
+        return _Worth(words=f"not simulated: {missing}", is_open=True)
     if change is not None:
         error = rule.gain_error if advice.error is None else advice.error
         gain = job.gain(change, error)
@@ -231,9 +238,9 @@ def _simulated(job: Job) -> str:
 def _rank(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
     gain_ns = finding.estimated_gain_ns_per_step
     return (
-        gain_ns is None,
+        gain_ns is None and not finding.is_to_try,
         not finding.is_gain_known,
-        -(gain_ns or 0.0),
+        -(gain_ns or finding.evidence.get("device_ns") or 0.0),
         finding.severity.rank,
         finding.code,
         finding.message,

@@ -25,6 +25,7 @@ from opscope.analysis.efficiency import Bound, CallEfficiency, TensorCoreUse
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import has_tensor_cores_for
 from opscope.hardware.devices import DataType
+from opscope.model.finding import Applicability, ApplicabilityStatus
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct
 from opscope.provenance.categories import category_of
@@ -65,6 +66,7 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         None if after_ns is None else calls_taking(calls, after_ns),
         _basis(run, DataType.TF32, calls, after_ns),
         change="\n".join(line for line, kind in lines if kind in kinds),
+        applicability=_known(after_ns),
     )
 
 
@@ -109,6 +111,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         best=best,
         change=(rule.change or "").replace("bfloat16", _NAMES[half]),
         error=error,
+        applicability=_known(after_ns),
     )
 
 
@@ -217,6 +220,11 @@ def _times_ns(
     return {
         one.call_id: ns for one in calls if (ns := found.get(one.call_id)) and ns < one.roofline.device_ns
     }
+
+
+def _known(after_ns: Mapping[int, float] | None) -> Applicability:
+    """What a change brings is open where its times could not be told."""
+    return Applicability(ApplicabilityStatus.UNKNOWN if after_ns is None else ApplicabilityStatus.APPLICABLE)
 
 
 def _unmeasured(run: ProfiledRun, calls: Sequence[CallEfficiency]) -> list[CallEfficiency]:

@@ -87,6 +87,12 @@ class Finding(msgspec.Struct, frozen=True):
     _repr_html_ = notebook_html
 
     @property
+    def is_to_try(self) -> bool:
+        """Whether it is a change with a gain, be that known or not."""
+        is_open = self.change is not None and self.applicability.status is ApplicabilityStatus.UNKNOWN
+        return bool(self.estimated_gain_ns_per_step) or is_open
+
+    @property
     def is_gain_known(self) -> bool:
         """Whether its gain is a number to show: above 0, to within a factor of 3, with nothing in the way."""
         low_ns, high_ns = self.gain_interval_ns_per_step or (1.0, 1.0)

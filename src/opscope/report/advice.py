@@ -68,8 +68,8 @@ def advice_notes(summary: Summary) -> tuple[Block, ...]:
 
 
 def change_numbers(summary: Summary) -> dict[str, int]:
-    """The number of each change with a gain, by code, the largest gain first."""
-    gaining = [one.code for one in summary.advice or () if one.estimated_gain_ns_per_step]
+    """The number of each change with a gain, by code, the largest gain first, unknown ones last."""
+    gaining = [one.code for one in summary.advice or () if one.is_to_try]
     return {code: number for number, code in enumerate(dict.fromkeys(gaining), 1)}
 
 
@@ -102,7 +102,7 @@ def _apart(summary: Summary) -> tuple[Block, ...]:
 def _point(finding: Finding, summary: Summary) -> Text:
     parts: list[Inline] = []
     number = change_numbers(summary).get(finding.code)
-    if finding.estimated_gain_ns_per_step:
+    if finding.is_to_try:
         parts += [Strong(f"Change {number}"), ": ", Strong(_gain(finding, summary, "−")), ". "]
     parts.append(finding.message)
     if finding.suggestion:
@@ -147,7 +147,7 @@ def _section(finding: Finding, summary: Summary) -> Section:
         facts.append(("How it was estimated", finding.gain_basis))
     facts += [(_label(key), _value(key, value)) for key, value in finding.evidence.items()]
     facts.append(("Rule", Code(finding.code)))
-    number = change_numbers(summary).get(finding.code) if finding.estimated_gain_ns_per_step else None
+    number = change_numbers(summary).get(finding.code) if finding.is_to_try else None
     title = change_title(finding)
     return Section(
         title if number is None else f"Change {number}: {title}", (*blocks, FactList(tuple(facts)))

@@ -256,7 +256,7 @@ def accuracy_meaning(summary: Summary) -> Meaning | None:
 
 def advice_meaning(summary: Summary) -> Meaning | None:
     """How to find out."""
-    if not any(one.estimated_gain_ns_per_step for one in summary.advice or ()):
+    if not any(one.is_to_try for one in summary.advice or ()):
         return Meaning("No gain could be estimated for these.") if summary.advice else None
     return Meaning(
         (

@@ -103,7 +103,10 @@ def test_layers_that_were_not_measured_have_no_gain(
     )  # fmt: skip
     found = advise_on(program(), calls=[layer], hosts=[host(STEP_NS, 1e6)])
     finding = told(found, code, f"{operator} of such sizes were not measured", has_gain=False)
-    assert (line in (finding.change or "")) is (operator == "aten::cudnn_convolution" or code != "tf32_off")
+    has_line = operator == "aten::cudnn_convolution" or code != "tf32_off"
+    assert (line in (finding.change or "")) is has_line
+    # It is a change of the first screen all the same, without a number.
+    assert (finding.is_to_try, finding.is_gain_known) == (bool(finding.change), False)
 
 
 HALF: dict[str, Any] = {
