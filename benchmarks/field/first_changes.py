@@ -77,6 +77,7 @@ TF32 = "torch.backends.cuda.matmul.allow_tf32 = ON(step)"
 ADAMW_UNET, SWITCH = fused("torch.optim.AdamW(model.parameters(), lr=1e-3)")
 ADAM_LM, _ = fused("torch.optim.Adam(model.parameters(), lr=1e-3)")
 ADAMW_CTC, _ = fused("torch.optim.AdamW(model.parameters(), lr=1e-4)")
+ADAGRAD, _ = fused("torch.optim.Adagrad(model.parameters(), lr=0.01)")
 ADAM_GAT, _ = fused("torch.optim.Adam(model.parameters(), lr=5e-3)")
 # By script and change.
 TRIALS = {
@@ -139,6 +140,35 @@ TRIALS = {
          "    out = out.float()"),
     ]),
     ("speech_ctc", "fused"): Trial([looped(50, SWITCH), ADAMW_CTC]),
+    ("lstm_lm", "advice.host_sync"): Trial([
+        looped(50), ("data = torch.randint(0, VOCAB, (4000, 64))",
+         "data = torch.randint(0, VOCAB, (4000, 64)).pin_memory()"),
+        ("    x, y = data[i : i + 70].cuda(), data[i + 1 : i + 71].cuda()",
+         "    x, y = data[i:i + 70], data[i + 1:i + 71]\n"
+         "    x, y = (x, y) if ON(step) else (x.clone(), y.clone())\n"
+         "    x, y = x.cuda(non_blocking=ON(step)), y.cuda(non_blocking=ON(step))"),
+    ]),
+    ("dlrm", "fused"): Trial([looped(60, SWITCH), ADAGRAD]),
+    ("dlrm", "advice.host_work"): Trial([
+        ("for step in range(60):", "ready = torch.rand(8192, 13), torch.randint(0, 100000, (8192, 26, 3)), "
+         "torch.randint(0, 2, (8192,)).float()\nfor step in range(12 * BLOCK + 1):\n"
+         "    END_OF(step - 1) if step else None"),
+        ("    dense = torch.rand(8192, 13)\n    sparse = torch.randint(0, 100000, (8192, 26, 3))\n"
+         "    clicked = torch.randint(0, 2, (8192,)).float()\n",
+         "    dense, sparse, clicked = ready if ON(step) else (torch.rand(8192, 13), "
+         "torch.randint(0, 100000, (8192, 26, 3)), torch.randint(0, 2, (8192,)).float())\n"),
+    ]),
+    ("speech_ctc", "advice.host_work"): Trial([
+        ("for step in range(50):", "ready = torch.randn(16, 160000)\nfor step in range(12 * BLOCK + 1):\n"
+         "    END_OF(step - 1) if step else None"),
+        ("wave = torch.randn(16, 160000).cuda()",
+         "wave = (ready if ON(step) else torch.randn(16, 160000)).cuda()"),
+    ]),
+    ("graph_attention", "advice.host_sync"): Trial([
+        looped(50), ("    accuracy = (out.argmax(1) == y).float().mean().item()",
+         "    accuracy = (out.argmax(1) == y).float().mean()\n"
+         "    accuracy = accuracy if ON(step) else accuracy.item()"),
+    ]),
     ("point_cloud", "tf32"): Trial([looped(100, TF32)]),
     ("recommender_bags", "tf32"): Trial([looped(100, TF32)]),
     ("packed_gru", "fused"): Trial([

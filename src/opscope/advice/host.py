@@ -25,6 +25,15 @@ _WITHOUT_GRAPH = (
 )
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
+# Operators whose results are as large as values say.
+_SIZED = (
+    "aten::nonzero",
+    "aten::index",
+    "aten::masked_select",
+    "aten::where",
+    "aten::unique",
+    "aten::_unique",
+)
 
 
 @finds
@@ -146,11 +155,19 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         # Results, not numbers: they can be copied beside the next step.
         is_download = "DtoH" in copy and longest.operator not in _QUESTIONS
         better = pinned if is_upload else beside if is_download else rule
-        # The program's own call, which asks for nothing that could be kept on the device.
-        is_explicit = longest.name.endswith("Synchronize") and longest.operator not in _QUESTIONS
-        is_explicit = (
-            is_explicit and longest.copy is None and not (longest.operator or "").startswith("aten::")
-        )
+        operator, suggestion, change = longest.operator or "", better.suggestion, better.change
+        # Only a number can be asked for later, and only a copy be made beside what follows.
+        if better is rule and operator not in _QUESTIONS:
+            change = ""
+            if operator.startswith(_SIZED):
+                suggestion = (
+                    "How large its result is depends on values, so the host waits for them: work on all "
+                    "rows with a mask (torch.where), or ask for the sizes of many at once."
+                )
+            elif operator.startswith("aten::"):
+                suggestion = "Look for what in it needs a value on the host (a check, a size, a scalar)."
+            else:
+                suggestion = rule.engines["cuda"].suggestion
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
             f"{run.period}: the host spends {format_duration(host_ns / run.step_count)} in it, the "
@@ -168,8 +185,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 [call_id for one in waits for call_id in one.call_ids],
             ),
             "the step simulated with these calls returning at once",
-            suggestion=rule.engines["cuda"].suggestion if is_explicit else better.suggestion,
-            change="" if is_explicit else better.change,
+            suggestion=suggestion,
+            change=change,
             like=better,
         )
 

@@ -12,6 +12,8 @@ from opscope.units import counted
 
 _FUSED = ("aten::_fused_",)
 _FOREACH = ("aten::_foreach_",)
+# With a fused form for CUDA; Adagrad's is for CPUs. Source: torch/optim, PyTorch 2.11.
+_HAVE_FUSED = ("Adam", "AdamW", "SGD")
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -19,7 +21,7 @@ Rows = Sequence[Mapping[str, Any]]
 @finds
 def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Optimizer steps that work on one parameter at a time."""
-    rows = [row for row in _phase(run, "step") if not row["name"].startswith(_FUSED + _FOREACH)]
+    rows = [row for row in _fusible(run) if not row["name"].startswith(_FUSED + _FOREACH)]
     if run.per_step(_sum(rows, "launches")) < rule.threshold("least_launches"):
         return
     fused = run.book.rules["advice.foreach_optimizer"].threshold("fused_share")
@@ -38,7 +40,7 @@ def per_tensor_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def foreach_optimizer(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Optimizer steps that pass over all parameters once per operation."""
-    rows = [row for row in _phase(run, "step") if row["name"].startswith(_FOREACH)]
+    rows = [row for row in _fusible(run) if row["name"].startswith(_FOREACH)]
     device_ns = _sum(rows, "device_ns")
     is_on_path = bool(rows) and run.step is not None and run.step.is_host_bound
     if run.is_minor(device_ns, rule) and not is_on_path:
@@ -77,6 +79,10 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 def _phase(run: ProfiledRun, phase: str) -> Rows:
     return [row for row in run.records("optimizer") if row["phase"] == phase]
+
+
+def _fusible(run: ProfiledRun) -> Rows:
+    return [row for row in _phase(run, "step") if _name_of(row["optimizer"]) in _HAVE_FUSED]
 
 
 def _sum(rows: Rows, column: str) -> int:

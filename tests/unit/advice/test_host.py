@@ -137,6 +137,24 @@ def test_an_explicit_wait_gets_no_code_for_losses(advise_on: Program, is_torch: 
     assert (finding.change is None) is is_torch
 
 
+@pytest.mark.parametrize(
+    ("operator", "words"),
+    [
+        ("aten::nonzero", "How large its result is"),
+        ("aten::index", "torch.where"),
+        ("aten::inverse", "a check"),
+    ],
+)
+def test_a_wait_for_sizes_or_checks_gets_no_code_for_losses(
+    advise_on: Program, operator: str, words: str
+) -> None:
+    wait = WaitingCall("cudaStreamSynchronize", operator, None, 1, 2 * MS, 2 * MS)
+    facts = waiting(hosts=[host(8 * MS, 2 * MS, step_ns=10 * MS)], waits=(wait,))
+    finding = only(advise_on(step_of(10), **facts), "host_sync")
+    assert words in (finding.suggestion or "")
+    assert finding.change is None
+
+
 def test_an_upload_that_waits_for_its_stream_is_told_to_pin(advise_on: Program) -> None:
     """A small copy from pageable memory returns at once; the operator then waits for the stream."""
     builder = step_of(10).operator("aten::to", 50, 30).launch(52, 4, name="cudaMemcpyAsync")

@@ -145,3 +145,11 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("content", LEFT_ALONE.values(), ids=LEFT_ALONE)
 def test_what_is_left_alone(advise_on: Program, content: TraceBuilder) -> None:
     assert codes(advise_on(content, hosts=[host(2.5 * MS, 1 * MS)])) == []
+
+
+@pytest.mark.parametrize("operator", ["aten::addcdiv_", "aten::_foreach_addcdiv_"])
+@pytest.mark.parametrize("name", ["Adagrad", "RMSprop", "Lion"])
+def test_no_fused_form_is_suggested_that_cuda_has_not(advise_on: Program, operator: str, name: str) -> None:
+    content = optimizing(operator, 100, phase=f"Optimizer.step#{name}.step")
+    found = advise_on(content, hosts=[host(2.5 * MS, 1 * MS, launches=101)])
+    assert not {"per_tensor_optimizer", "foreach_optimizer"} & set(codes(found))
