@@ -109,30 +109,6 @@ def test_steps_after_the_recording_are_timed_or_their_lack_is_told(run, script: 
     assert step["host_stretch"] == step["recorded_ns"] / step["unrecorded_ns"]["median"]
 
 
-def test_a_second_run_times_the_steps_of_a_short_script(run, script: str) -> None:
-    outcome = run("--second-run", "--quiet", script, "--count", 12)
-    assert (outcome.code, outcome.out) == (0, "trained False train.py\n")
-    places = {one.place for one in read_sidecar("opscope_run/trace.opscope.json").unrecorded_steps}
-    assert "second_run" in places
-    step = json.loads(Path("opscope_run/analysis.json").read_text())["step"]
-    assert step["unrecorded_ns"]["median"] > 0
-
-
-@pytest.mark.exhaustive  # a process that imports torch
-def test_a_second_run_that_fails_is_told(run, script: str) -> None:
-    then = "sys.exit(3) if os.path.exists('ran') else open('ran', 'w').close()"
-    outcome = run("--second-run", "--quiet", script, "--then", then)
-    assert outcome.code == 0
-    assert "note: the second run of the program failed with exit code 1" in outcome.err
-    assert Path("opscope_run/report.md").exists()
-
-
-def test_a_second_run_needs_steps(run, script: str) -> None:
-    outcome = run("--second-run", "--steps", "none", "--force", script)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "--steps none has no steps to time" in outcome.err
-
-
 def test_workers_change_nothing(run, script: str) -> None:
     outcome = run("--quiet", script, "--workers", 1)
     assert (outcome.code, outcome.out) == (0, "trained False train.py\n")

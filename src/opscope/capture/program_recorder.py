@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +28,6 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.capture.size_watch import SizeWatch
 from opscope.errors import CaptureError, InputError
-from opscope.model.sidecar import UnrecordedStep
 from opscope.units import counted, format_bytes
 from opscope.workloads.runtime import require_torch
 
@@ -382,15 +381,6 @@ class ProgramRecorder:
     def has_steps(self) -> bool:
         """Whether steps are told apart at all."""
         return self._source is not None
-
-    def add_unrecorded(self, steps: Iterable[UnrecordedStep]) -> None:
-        """Add steps that were timed elsewhere to the cycles recorded.
-
-        Raises:
-            CaptureError: Their sidecars cannot be written.
-        """
-        self._profiler.unrecorded_steps += steps
-        self._profiler.keep_late_steps()
 
     @property
     def is_child(self) -> bool:

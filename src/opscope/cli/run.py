@@ -24,7 +24,6 @@ from opscope.capture.environment import launched_as
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, program_of, step_source
-from opscope.capture.second_run import time_second_run
 from opscope.cli.console import (
     ProgramParts,
     Top,
@@ -37,7 +36,7 @@ from opscope.cli.console import (
     say_wrote,
     write_recording_page,
 )
-from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
+from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
@@ -149,7 +148,6 @@ def run(
     recording: _Recording = _DEFAULT_RECORDING,
     output_dir: Path = Path("opscope_run"),
     html: Path | None = None,
-    second_run: bool = False,
     stop: bool = False,
     force: bool = False,
     quiet: bool = False,
@@ -171,8 +169,6 @@ def run(
         module: SCRIPT is the name of a module, run as python -m does.
         recording: What is recorded.
         output_dir: Where the files go.
-        second_run: Run the script a second time, without the profiler, to time its steps; its output is
-            dropped then.
         stop: End the script once its steps are recorded and timed.
         html: Also write the report with pictures to this HTML file, which needs no network.
         force: Overwrite existing files.
@@ -181,10 +177,6 @@ def run(
         reading: How much of the report is printed.
     """
     program, source = program_of(script, arguments, step_source(recording.steps), is_module=module)
-    if second_run and source is None:
-        raise InputError(
-            "--steps none has no steps to time: --second-run does not apply", hint="Leave it out"
-        )
     if stop and source is None:
         raise InputError("--steps none records the whole run: --stop does not apply", hint="Leave it out")
     schedule = recording.schedule()
@@ -214,8 +206,6 @@ def run(
                 "no optimizer had stepped when recording ended, so each call of the model is a step; "
                 "--steps optimizer waits for one"
             )
-        if second_run and end.exit_code == 0:
-            _add_second_run(recorder, script, arguments, taken, is_module=module)
         _report(recorder, outputs, top=None if quiet else top, reading=reading)
     except OpscopeError as error:
         if end.exit_code == 0:
@@ -223,16 +213,6 @@ def run(
         # The script's own failure comes first.
         say(f"error: {error}")
     return end.exit_code
-
-
-def _add_second_run(
-    recorder: ProgramRecorder, script: str, arguments: tuple[str, ...], steps: str, *, is_module: bool
-) -> None:
-    """Time the steps once more; if that fails, the recording is reported without them."""
-    try:
-        recorder.add_unrecorded(time_second_run(script, arguments, steps=steps, is_module=is_module))
-    except CaptureError as error:
-        recorder.notes.append(str(error))
 
 
 def _check(program: Program) -> None:
@@ -324,7 +304,7 @@ def _untimed(recorder: ProgramRecorder) -> Iterator[str]:
     if unrecorded_time(steps, has_device=False) is None:
         yield (
             "the program is too short to have steps without the profiler, so how long they take is unknown: "
-            "--second-run runs it again to time them"
+            "let it run for more of them"
         )
 
 
