@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from operator import methodcaller
 
@@ -232,6 +233,7 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if idle_ns < rule.threshold("least_idle_fraction") * run.window_ns:
             continue
         where = " at ".join(part for part in (host, line) if part) or "code that was not recorded"
+        is_input = _PREPARES.search(host or "") is not None
         yield Advice(
             f"The device is idle for {format_duration(idle_ns / run.step_count)} "
             f"{run.period}, {format_fraction(idle_ns / run.window_ns)} of the time, while the host is in "
@@ -241,7 +243,17 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "drop_host_between",
                 {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found},
             ),
+            suggestion=None
+            if is_input
+            else "See what the host does there: what does not need the step before can run ahead of it, or "
+            "beside it in another thread.",
+            change=None if is_input else "",
+            like=rule,
         )
+
+
+# Operators on the CPU, and functions whose names say that they make inputs.
+_PREPARES = re.compile(r"^aten::|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
 
 
 def _is_compiling(run: ProfiledRun, trace_id: int, gap: IdleGap) -> bool:

@@ -37,7 +37,7 @@ def overview_meaning(summary: Summary) -> Meaning:
         return Meaning(
             "The recording is not sound: nothing is concluded about the GPU."
             if not summary.is_usable
-            else "No device was used: every time here is CPU time."
+            else "No device activity was recorded: every time here is CPU time."
             if summary.is_cuda_traced
             else "No CUDA was traced: every time here is the host's, of NVTX ranges."
         )

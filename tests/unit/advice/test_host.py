@@ -176,6 +176,19 @@ def test_waiting_for_data_is_told_with_where(advise_on: Program) -> None:
     assert finding.evidence["waits_in"] == ["enumerate(DataLoader)"]
 
 
+@pytest.mark.parametrize(
+    ("place", "is_input"),
+    [("aten::normal_", True), ("train.py(3): preprocess", True), ("## backward ##", False), (None, False)],
+)
+def test_a_loader_is_the_answer_to_what_makes_inputs_alone(
+    advise_on: Program, place: str | None, is_input: bool
+) -> None:
+    gap = IdleGap(0, 3 * MS, IdleCause.HOST_LAUNCH, host=place)
+    slow = partition(10 * MS, {IdleCause.HOST_LAUNCH: 3 * MS}, longest_gaps=(gap,))
+    finding = only(advise_on(step_of(10), hosts=[host(7 * MS, 10 * MS)], partitions=[slow]), "host_work")
+    assert ("DataLoader" in f"{finding.suggestion} {finding.change}") is is_input
+
+
 @pytest.mark.parametrize(("place", "is_told"), [("aten::empty", True), ("cudaLaunchKernel", False)])
 def test_a_gap_in_which_the_host_runs_something_of_its_own_is_told(
     advise_on: Program, place: str, is_told: bool
