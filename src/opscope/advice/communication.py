@@ -14,6 +14,7 @@ from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
 from opscope.analysis.straggler import RankDifference, Straggler, StragglerKind, find_straggler
 from opscope.analysis.timeline.values import RankSkew
+from opscope.model.finding import Applicability, ApplicabilityStatus
 from opscope.operators.collective_costs import collective_rates
 from opscope.units import counted, format_byte_rate, format_bytes, format_duration, format_fraction
 
@@ -67,6 +68,10 @@ def exposed_communication(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+# Of what others wait for a rank: a simulation that shows less knows another program than the recorded one.
+_LEAST_EXPLAINED = 0.5
+
+
 @finds
 def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """The rank for which the others wait in most collectives."""
@@ -77,6 +82,8 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     skew = next(one for one in skews if one.trace_id == late.trace_id)
     waiting = max((one for one in skews if one is not skew), key=lambda one: one.waiting_ns)
     differs = listed([_told(one) for one in late.differences[: int(rule.threshold("differences"))]])
+    gain = _as_fast_as_others(run, late.trace_id)
+    is_open = gain is not None and gain.high_ns < _LEAST_EXPLAINED * late.lag_ns_per_step
     yield Advice(
         f"Rank {late.rank} comes last in {skew.last_count} of {skew.collectives} collectives: every other "
         f"rank waits for it, {_lag(run, late)}. "
@@ -94,7 +101,13 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "takes_longer_for": [_told(one) for one in late.differences],
             "waiting_by_rank": _waiting(skews),
         },
-        gain=_as_fast_as_others(run, late.trace_id),
+        gain=None if is_open else gain,
+        basis="not estimated: the recording shows a longer wait than the steps simulated without the profiler"
+        if is_open
+        else None,
+        applicability=Applicability(
+            ApplicabilityStatus.UNKNOWN if is_open else ApplicabilityStatus.APPLICABLE
+        ),
         trace_id=late.trace_id,
         change=(rule.change or "").replace("REFERENCE LATE", _files(run, waiting.trace_id, late.trace_id)),
     )

@@ -126,7 +126,7 @@ class _Stretches(NamedTuple):
     ns: Int64
 
 
-_BALANCED = 0.02  # of the longer side: no nearer is what simulations of the two are worth
+_BALANCED = 0.05  # of the longer side: no nearer is what simulations of the two are worth
 
 
 class StepExecution(msgspec.Struct, frozen=True):
