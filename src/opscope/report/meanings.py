@@ -19,7 +19,7 @@ from opscope.units import counted, format_duration, format_fraction, format_shar
 _MOST = 0.8
 _SHORT_NS = 10_000  # a launch costs the host about as much
 _REMEDIES = {
-    IdleCause.HOST_LAUNCH: "launch fewer kernels, or replay them as a CUDA graph",
+    IdleCause.HOST_LAUNCH: "launch fewer kernels",
     IdleCause.SYNCHRONIZATION: "remove the calls that make the host wait",
     IdleCause.DATA_LOADING: "load batches ahead, in other processes",
     IdleCause.MEMORY_ALLOCATION: "keep device memory instead of freeing it",
@@ -127,7 +127,7 @@ def kernels_meaning(summary: Summary) -> Meaning | None:
         f"launches are of kernels shorter than {format_duration(_SHORT_NS)}"
     )
     if short > launches / 2:
-        return Meaning(f"{text}: fusing them, or a CUDA graph, saves launches.")
+        return Meaning(f"{text}: fusing them saves launches.")
     return Meaning(f"{text}.")
 
 
@@ -166,6 +166,13 @@ def waits_meaning(summary: Summary) -> Meaning | None:
         remedy = (
             "that may be the profiler's doing, for without it the host alone needs less time than the GPU"
         )
+    elif cause is IdleCause.HOST_LAUNCH:
+        # One diagnosis: what the first change is about, and a graph only where the step can be captured.
+        changes = [one for one in summary.advice or () if one.is_to_try]
+        if changes and changes[0].code == "advice.host_work":
+            remedy = "most of that is what change 1 is about"
+        elif any(one.code == "advice.launch_bound" for one in changes):
+            remedy = "launch fewer kernels, or replay them as a CUDA graph"
     idle = f"{format_duration(causes.total())} ({format_share(causes.total(), span_ns)})"
     return Meaning(
         f"The GPU waits for {idle}, {format_share(ns, causes.total())} of it because {cause.meaning}: "
