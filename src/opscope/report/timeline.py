@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from opscope.analysis.step_model import StepExecution
+from opscope.analysis.step_model import PathTotal, StepExecution
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import (
     HostTime,
@@ -116,10 +116,17 @@ def _path_table(summary: Summary) -> Table | None:
     return table(
         step.critical_path[:_PATH_ROWS],
         words("On the critical path", "kind"),
-        words("Of", lambda one: Code(one.name) if one.name else "–"),
+        words("Of", _path_place),
         number("Per step" if summary.steps else "Time", "ns", format_duration),
         number("Share", "fraction"),
     )
+
+
+def _path_place(one: PathTotal) -> Text:
+    """What the host does before it launches an operator need not be of that operator."""
+    if not one.name:
+        return "–"
+    return ("until ", Code(one.name)) if one.kind == "host" else Code(one.name)
 
 
 def _window_caption(partitions: tuple[TimePartition, ...]) -> str:
