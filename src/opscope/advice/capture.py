@@ -49,13 +49,8 @@ def differing(run: ProfiledRun) -> tuple[Blocker, ...]:
 
     A loop that generates has other shapes for each token, also within one step.
     """
-    left_out = [list(one) for one in sorted(run.summary.timeline.left_out)]
-    rows = run.session.query(sql(__package__, "capture:differing"), [left_out])
-    growing = [] if rows else run.session.query(sql(__package__, "capture:growing"))
-    return tuple(
-        Blocker(operator, None, per_step)
-        for operator, per_step in (*rows, *(("aten::cat", per_step) for (per_step,) in growing))
-    )
+    rows = run.records("capture:differing") or run.records("capture:growing")
+    return tuple(Blocker(one["operator"], None, one["per_step"]) for one in rows)
 
 
 def in_the_way(run: ProfiledRun, found: Applicability) -> str:

@@ -44,5 +44,5 @@ WITH appended AS (
     differing AS (
         SELECT *, list_filter(range(1, len(held) + 1), lambda place: held[place] <> added[place]) AS places
         FROM appended WHERE len(held) = len(added))
-SELECT sum(calls) / greatest(1, (SELECT count(*) FROM steps)) AS per_step FROM differing
+SELECT 'aten::cat' AS operator, sum(calls) / greatest(1, (SELECT count(*) FROM steps)) AS per_step FROM differing
 WHERE len(places) = 1 AND added[places[1]] = 1 HAVING count(DISTINCT held[places[1]]) >= 4

@@ -14,7 +14,7 @@ from opscope.advice.rules import Rule
 from opscope.analysis.step_model import Gain
 from opscope.analysis.straggler import RankDifference, Straggler, StragglerKind, find_straggler
 from opscope.analysis.timeline.values import RankSkew
-from opscope.model.finding import Applicability, ApplicabilityStatus
+from opscope.model.finding import OPEN, Applicability
 from opscope.operators.collective_costs import collective_rates
 from opscope.units import counted, format_byte_rate, format_bytes, format_duration, format_fraction
 
@@ -105,9 +105,7 @@ def straggler_rank(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         basis="not estimated: the recording shows a longer wait than the steps simulated without the profiler"
         if is_open
         else None,
-        applicability=Applicability(
-            ApplicabilityStatus.UNKNOWN if is_open else ApplicabilityStatus.APPLICABLE
-        ),
+        applicability=OPEN if is_open else Applicability(),
         trace_id=late.trace_id,
         change=(rule.change or "").replace("REFERENCE LATE", _files(run, waiting.trace_id, late.trace_id)),
     )

@@ -31,7 +31,7 @@ from opscope.analysis.job_model import Job, JobChange, job_of
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
-from opscope.model.finding import Applicability, ApplicabilityStatus, Finding, Severity
+from opscope.model.finding import OPEN, ApplicabilityStatus, Finding, Severity
 from opscope.model.session import Session
 from opscope.provenance.serving import ServingPhase
 from opscope.units import format_duration
@@ -132,7 +132,7 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
             gain_interval_ns_per_step=worth.interval_ns,
             gain_basis=basis or None,
             change=words.change or None,
-            applicability=Applicability(ApplicabilityStatus.UNKNOWN, advice.applicability.blocked_by)
+            applicability=msgspec.structs.replace(OPEN, blocked_by=advice.applicability.blocked_by)
             if worth.is_open
             else advice.applicability,
         )
@@ -149,7 +149,7 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
         return msgspec.structs.replace(advice, effect=None, gain=None, basis=None, change="")
     change = rule.change if advice.change is None else advice.change
     if run.summary.engine is None and "torch.compile" in (change or "") and (found := differing(run)):
-        blocked = Applicability(ApplicabilityStatus.UNKNOWN, found)
+        blocked = msgspec.structs.replace(OPEN, blocked_by=found)
         message = (
             f"{advice.message} Shapes or kernels differ from step to step ({in_the_way(run, blocked)}): "
             "torch.compile may compile again and again."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import methodcaller
+from typing import Any
 
 import numpy as np
 
@@ -149,8 +150,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         longest = waits[0]
         idle_ns, host_ns = sum(one.idle_ns for one in waits), sum(one.host_ns for one in waits)
         # A small copy returns at once, and its operator waits for the stream.
-        copies = [longest.copy] if longest.copy else run.session.query(_COPIES_SQL, [[*longest.call_ids]])
-        copy = str(next(iter(copies), ""))
+        copy = longest.copy or run.session.scalar(_COPIES_SQL, [[*longest.call_ids]]) or ""
         # It waits because it copies from host memory that is not pinned.
         is_upload = "(Pageable -> Device)" in copy or (longest.operator is None and "Memcpy" in longest.name)
         # Results, not numbers: they can be copied beside the next step.
@@ -219,11 +219,13 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     launching.update(name for (name,) in run.session.query("SELECT DISTINCT name FROM runtime_calls"))
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
     for partition in run.summary.timeline.in_use:
+        is_dark = any(gap.host is None for gap in partition.longest_gaps)
+        silences = first_calls(run.session, partition.trace_id) if is_dark else {}
         for gap in partition.longest_gaps:
             is_own = gap.cause in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED)
             is_recorder = gap.host is not None and "torch/profiler/" in gap.host
             if is_own and gap.duration_ns >= least_ns and not is_recorder and gap.host not in launching:
-                if gap.host is None and _is_compiling(run, partition.trace_id, gap):
+                if gap.host is None and _is_compiling(gap, silences):
                     continue
                 places.setdefault((gap.host, gap.line), []).append((partition.trace_id, gap))
     for (host, line), found in sorted(
@@ -256,9 +258,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 _PREPARES = re.compile(r"^aten::|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
 
 
-def _is_compiling(run: ProfiledRun, trace_id: int, gap: IdleGap) -> bool:
+def _is_compiling(gap: IdleGap, silences: Mapping[str, Any]) -> bool:
     """Whether most of a gap lies before the first call of something that was compiled then."""
-    silences = first_calls(run.session, trace_id)
     end_ns = gap.start_ns + gap.duration_ns
     shared = np.minimum(silences["end_ns"], end_ns) - np.maximum(silences["start_ns"], gap.start_ns)
     return bool((2 * shared > gap.duration_ns).any())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from opscope.advice.image_calls import ImageKind, image_calls, type_share
+from opscope.advice.image_calls import ImageCall, ImageKind, image_calls, type_share
 from opscope.advice.kernel_times import ITEM_BYTES, padded, product_ns
 from opscope.advice.profiled_run import (
     Advice,
@@ -25,7 +25,7 @@ from opscope.analysis.efficiency import Bound, CallEfficiency, TensorCoreUse
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import has_tensor_cores_for
 from opscope.hardware.devices import DataType
-from opscope.model.finding import Applicability, ApplicabilityStatus
+from opscope.model.finding import OPEN, Applicability
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct
 from opscope.provenance.categories import category_of
@@ -66,7 +66,7 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         None if after_ns is None else calls_taking(calls, after_ns),
         _basis(run, DataType.TF32, calls, after_ns),
         change="\n".join(line for line, kind in lines if kind in kinds),
-        applicability=_known(after_ns),
+        applicability=OPEN if after_ns is None else Applicability(),
     )
 
 
@@ -111,7 +111,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         best=best,
         change=(rule.change or "").replace("bfloat16", _NAMES[half]),
         error=error,
-        applicability=_known(after_ns),
+        applicability=OPEN if after_ns is None else Applicability(),
     )
 
 
@@ -171,9 +171,7 @@ def small_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 def _are_images(run: ProfiledRun, calls: Sequence[CallEfficiency]) -> bool:
     """Whether most of the calls' time is of convolutions with channels first."""
-    first = {
-        one.call.call_id for one in image_calls(run) if one.kind.is_convolution and one.is_channels_first
-    }
+    first = {call_id for call_id, one in _images(run).items() if one.is_channels_first}
     return 2 * time_of(call for call in calls if call.call_id in first) > time_of(calls)
 
 
@@ -207,9 +205,9 @@ def _times_ns(
     run: ProfiledRun, calls: Sequence[CallEfficiency], data_type: DataType
 ) -> dict[int, float] | None:
     """Device time of the calls in a type, where shorter, by call id; None where that cannot be told."""
-    if run.rates.flop_per_s(data_type) is None or _unmeasured(run, calls):
+    images = _images(run)
+    if run.rates.flop_per_s(data_type) is None or _unmeasured(calls, images):
         return None
-    images = {one.call.call_id: one for one in image_calls(run) if one.kind.is_convolution}
     found = {}
     for call in calls:
         image = images.get(call.call_id)
@@ -222,18 +220,17 @@ def _times_ns(
     }
 
 
-def _known(after_ns: Mapping[int, float] | None) -> Applicability:
-    """What a change brings is open where its times could not be told."""
-    return Applicability(ApplicabilityStatus.UNKNOWN if after_ns is None else ApplicabilityStatus.APPLICABLE)
+def _images(run: ProfiledRun) -> dict[int, ImageCall]:
+    """Convolutions of two-dimensional images, by call id."""
+    return {one.call.call_id: one for one in image_calls(run) if one.kind.is_convolution}
 
 
-def _unmeasured(run: ProfiledRun, calls: Sequence[CallEfficiency]) -> list[CallEfficiency]:
+def _unmeasured(calls: Sequence[CallEfficiency], images: Container[int]) -> list[CallEfficiency]:
     """Layers that were measured in no other type, if they take much of the time; else they stay as they are.
 
     Convolutions in one and three dimensions and recurrent layers choose kernels by rules of their own: in 16
     bits a 3-D U-Net gained twice what was estimated from its limits.
     """
-    images = {one.call.call_id for one in image_calls(run) if one.kind.is_convolution}
     found = [
         call
         for call in calls
@@ -250,7 +247,7 @@ def _basis(
     after_ns: Mapping[int, float] | None,
 ) -> str:
     name, kinds = _NAMES[data_type], _kinds_of(calls)
-    if after_ns is None and (layers := _unmeasured(run, calls)):
+    if after_ns is None and (layers := _unmeasured(calls, _images(run))):
         return f"not estimated: {listed(operators_of(layers), 3)} of such sizes were not measured in {name}"
     if after_ns is None:
         return f"not estimated: the device's {name} rate is unknown"

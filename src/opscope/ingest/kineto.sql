@@ -86,6 +86,10 @@ CREATE OR REPLACE TABLE staging.thread_links AS
 SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
 
 -- :name events
+-- A launch of a kernel, copy or set of its own, by the name of its call; one of a graph is a launch of many.
+CREATE OR REPLACE MACRO staging.is_own_launch(name) AS
+    regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)')
+    AND NOT contains(name, 'GraphLaunch') AND NOT contains(name, 'HostFunc');
 -- The events that are nested and linked. What is found out about them stands in their order (by `row_id`), so a
 -- POSITIONAL JOIN puts it beside them; it costs half of a hash join, and every row is checked.
 -- Categories are tested with ranges of the enumeration: a scan skips what is outside before it reads other columns,
@@ -140,8 +144,7 @@ WHERE category = 'python_function' AND name LIKE 'nn.Module: %' AND ph = 'X' AND
 -- Calls that launch a kernel, copy or set (`kind`), or begin or end capturing (`capture`); an absent id is -1.
 SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
     coalesce(correlation_id, -1) AS correlation_id, name, launched_kernel AS kernel, grid, block,
-    CASE WHEN NOT regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)') OR name LIKE '%GraphLaunch%'
-            OR name LIKE '%HostFunc%' THEN ''
+    CASE WHEN NOT staging.is_own_launch(name) THEN ''
         WHEN contains(name, 'Memcpy') THEN 'memcpy' WHEN contains(name, 'Memset') THEN 'memset' ELSE 'kernel' END AS kind,
     CASE WHEN contains(name, 'StreamBeginCapture') THEN 'begin' WHEN contains(name, 'StreamEndCapture') THEN 'end' ELSE '' END
         AS capture
@@ -379,12 +382,12 @@ FROM (FROM arrows UNION ALL FROM numbered)
 -- :name set_aside
 -- Device records that cannot be right, with the reason; how many, how long. Of one stream, 16 records never lie inside
 -- of another one (programmatic dependent launch overlaps neighbors), but for replays of a graph with branches.
-INSERT INTO set_aside
+CREATE OR REPLACE TABLE staging.judged AS
 WITH host AS (
     SELECT min(start_ns) AS first_ns, max(start_ns + duration_ns) AS last_ns,
         greatest({distance}, last_ns - first_ns) AS room_ns
     FROM staging.staged WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver') AND ph = 'X' AND duration_ns >= 0
-), judged AS (
+), tested AS (
     SELECT *, CASE
         WHEN start_ns + duration_ns < first_ns - room_ns OR start_ns + duration_ns > last_ns + room_ns
             THEN 'outside_recording'
@@ -393,15 +396,13 @@ WITH host AS (
                 <= start_ns + duration_ns THEN 'overruns_stream' END AS reason
     FROM staging.activity_events, host
 )
-SELECT {trace_id}, replace(category::VARCHAR, 'gpu_', ''), name, correlation_id, device, stream, start_ns, duration_ns, reason
-FROM judged WHERE reason IS NOT NULL;
-SELECT count(*), coalesce(sum(duration_ns), 0)::BIGINT FROM set_aside WHERE trace_id = {trace_id}
+SELECT row_id, replace(category::VARCHAR, 'gpu_', '') AS kind, name, correlation_id, device, stream, start_ns, duration_ns, reason
+FROM tested WHERE reason IS NOT NULL;
+SELECT count(*), coalesce(sum(duration_ns), 0)::BIGINT FROM staging.judged
 
--- :name drop_set_aside
-DELETE FROM staging.staged WHERE rowid IN (
-    SELECT a.row_id FROM staging.activity_events a JOIN set_aside s
-    ON s.trace_id = {trace_id} AND s.start_ns = a.start_ns AND s.duration_ns = a.duration_ns
-        AND s.name IS NOT DISTINCT FROM a.name AND s.correlation_id IS NOT DISTINCT FROM a.correlation_id)
+-- :name move_set_aside
+INSERT INTO set_aside SELECT {trace_id}, * EXCLUDE row_id FROM staging.judged;
+DELETE FROM staging.staged WHERE rowid IN (SELECT row_id FROM staging.judged)
 
 -- :name launches_without_records
 -- Launches that no device record names, but for those into a graph while it is captured; all launches; device records.
@@ -410,14 +411,13 @@ FROM (
     SELECT name, correlation_id, sum(contains(name, 'BeginCapture')::INT - contains(name, 'EndCapture')::INT)
         OVER (ORDER BY start_ns, row_id) > 0 AS is_capturing FROM staging.call_events
 ) LEFT JOIN (SELECT DISTINCT correlation_id FROM staging.activity_events) a USING (correlation_id)
-WHERE NOT is_capturing AND regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Graph)?(Launch|Memcpy|Memset)')
-    AND NOT contains(name, 'HostFunc')
+WHERE NOT is_capturing AND (staging.is_own_launch(name) OR contains(name, 'GraphLaunch'))
 
 -- :name launch_lags
 -- Of each activity with a launch call of its own: from the begin of the call to its begin.
 SELECT coalesce(a.device, -1) AS device, c.start_ns, a.duration_ns, a.start_ns - c.start_ns AS lag_ns
 FROM staging.activity_events a JOIN staging.call_events c USING (correlation_id)
-WHERE regexp_matches(c.name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)')
+WHERE staging.is_own_launch(c.name)
 
 -- :name shift_device
 UPDATE staging.staged SET start_ns = start_ns + {offset}
@@ -427,7 +427,7 @@ WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::stagi
 
 -- :name end_steps
 -- Steps without an end get one: where the next begins, or the last host event ends. How many, of which without a time.
-CREATE OR REPLACE TEMP TABLE endless_steps AS
+CREATE OR REPLACE TABLE staging.endless_steps AS
 SELECT rowid AS step_row, duration_ns, coalesce(
     (SELECT min(start_ns) FROM staging.staged n
         WHERE n.category = 'user_annotation' AND n.name LIKE 'ProfilerStep#%' AND n.start_ns > s.start_ns),
@@ -436,5 +436,5 @@ SELECT rowid AS step_row, duration_ns, coalesce(
 FROM staging.staged s
 WHERE category = 'user_annotation' AND name LIKE 'ProfilerStep#%' AND ph = 'X' AND start_ns IS NOT NULL
     AND coalesce(duration_ns, 0) <= 0;
-UPDATE staging.staged SET duration_ns = greatest(length_ns, 0) FROM endless_steps WHERE staged.rowid = step_row;
-SELECT count(*), count(*) FILTER (WHERE duration_ns IS NULL OR duration_ns < 0) FROM endless_steps
+UPDATE staging.staged SET duration_ns = greatest(length_ns, 0) FROM staging.endless_steps WHERE staged.rowid = step_row;
+SELECT count(*), count(*) FILTER (WHERE duration_ns IS NULL OR duration_ns < 0) FROM staging.endless_steps

@@ -34,7 +34,7 @@ _MISSING_FRACTION = 0.1
 def distrust(session: Session, trace_id: int, census: Census) -> Iterator[Finding]:
     """Mend the staged events of a trace where that can be done, and say what cannot be trusted."""
     yield from _unknown_devices(trace_id, census)
-    if "kernel" not in census.categories and not census.categories.keys() & {"cuda_runtime", "cuda_driver"}:
+    if not census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
         return
     session.connection.execute(sql(__package__, "kineto:events"))
     yield from _missing_records(session, trace_id)
@@ -89,11 +89,11 @@ def _unknown_devices(trace_id: int, census: Census) -> Iterator[Finding]:
 
 def _impossible_times(session: Session, trace_id: int) -> Iterator[Finding]:
     count, device_ns = session.query(
-        sql(__package__, "kineto:set_aside").format(trace_id=trace_id, distance=_LEAST_DISTANCE_NS)
+        sql(__package__, "kineto:set_aside").format(distance=_LEAST_DISTANCE_NS)
     )[0]
     if not count:
         return
-    session.connection.execute(sql(__package__, "kineto:drop_set_aside").format(trace_id=trace_id))
+    session.connection.execute(sql(__package__, "kineto:move_set_aside").format(trace_id=trace_id))
     yield _defect(
         trace_id,
         "impossible_times",

@@ -55,6 +55,10 @@ class Applicability(msgspec.Struct, frozen=True):
     blocked_by: tuple[Blocker, ...] = ()
 
 
+# What a change brings cannot be told.
+OPEN = Applicability(ApplicabilityStatus.UNKNOWN)
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One fact with a stable code.
 

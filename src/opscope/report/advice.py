@@ -110,17 +110,16 @@ def _point(finding: Finding, summary: Summary) -> Text:
     return tuple(parts)
 
 
-def gain_text(finding: Finding, period: str) -> str:
+def gain_text(finding: Finding, period: str, sign: str = "−") -> str:
     """What a change takes off; no number where that is known to no better than a factor of 3."""
     if not finding.is_gain_known:
         return "unknown, try it"
-    return f"−{format_duration(finding.estimated_gain_ns_per_step)} {period}"
+    return f"{sign}{format_duration(finding.estimated_gain_ns_per_step)} {period}"
 
 
 def _gain(finding: Finding, summary: Summary, sign: str = "") -> str:
     """The gain, and between what it lies."""
-    text, interval = gain_text(finding, _period(summary)), finding.gain_interval_ns_per_step
-    text = sign + text.removeprefix("−") if finding.is_gain_known else text
+    text, interval = gain_text(finding, _period(summary), sign), finding.gain_interval_ns_per_step
     if interval is None or not finding.is_gain_known:
         return text
     low, high = map(format_duration, interval)

@@ -16,7 +16,7 @@ from scoring import Shown, misses, verdict  # noqa: E402
 SHARED = FIELD.parents[2] / "shared/field/programs"
 
 
-@pytest.mark.parametrize(("name", "change"), TRIALS, ids=" ".join)
+@pytest.mark.parametrize(("name", "change"), TRIALS, ids=map(" ".join, TRIALS))
 def test_every_edit_applies_once_and_the_text_compiles(name: str, change: str) -> None:
     path = FIELD / f"programs/{name}.py"
     path = path if path.exists() else SHARED / path.name

@@ -103,6 +103,7 @@ def test_a_time_that_cannot_be_is_set_aside(
     ]
     assert (summary.device_time_ns, summary.set_aside_ns) == (40 * 60_000, duration_us * 1000)
     assert all(check.holds for check in session.check())
+    assert session.scalar("SELECT count(*) FROM duckdb_tables() WHERE temporary") == 0
     assert silent(summary)
 
 
