@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
-_FILES = ("pyproject.toml", "README.md", "LICENSE", "src")
+_FILES = ("pyproject.toml", "README.md", "LICENSE", "src", "scripts")
 
 
 def digest(folder: Path, *, mtime: int, umask: int, zone: str) -> str:

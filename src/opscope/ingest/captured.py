@@ -141,7 +141,6 @@ class _Staged:
 
     def __init__(self, session: Session) -> None:
         self._connection = session.connection
-        self._connection.execute(sql(__package__, "kineto:events"))
         operators, modules = self._arrays("operator_rows"), self._arrays("module_frames")
         self._calls, activities = self._arrays("captured_calls"), self._arrays("launched_activities")
         threads = np.unique(

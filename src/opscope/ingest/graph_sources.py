@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.ingest import quality
 from opscope.ingest.captured import Capture, captured_phases, eager_run, with_nodes
 from opscope.ingest.replays import open_replays
-from opscope.ingest.source import TraceFile, local_text, locate_events
+from opscope.ingest.source import TraceFile, local_text, mapped_text
+from opscope.ingest.staging import StagedEvents, staged_events
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
@@ -25,8 +25,7 @@ from opscope.units import counted
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
 
-_HAS_REPLAYS = """SELECT count(*) FROM staging.staged
-WHERE category IN ('cuda_runtime', 'cuda_driver') AND name LIKE '%GraphLaunch%'"""
+_HAS_REPLAYS = "SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"
 
 
 class CaptureTraces:
@@ -74,15 +73,17 @@ class GraphSources:
         self._unread: list[str] = []
         self.are_asked_for = bool(given.files)
 
-    def open_in(self, session: Session, trace_id: int, census: quality.Census) -> quality.Census:
-        """Open the replays of the staged trace; the census, with what that added.
+    def open_in(self, session: Session, trace_id: int, events: StagedEvents) -> None:
+        """Open the replays of the staged trace.
 
         Raises:
             InputError: A trace that the user gave cannot be read.
         """
+        census = events.census
         calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
         if not calls or not session.scalar(_HAS_REPLAYS):
-            return census
+            return
+        events.as_table()
         self.are_asked_for = True
         name = self._trace.name
         phases = captured_phases(session, ReplaySource.CAPTURE_PHASE, name)
@@ -91,17 +92,16 @@ class GraphSources:
         for found, run in self._given.read():
             captures += found
             eager.append(run)
-        added = open_replays(
-            session, trace_id, captures, [one for one in eager if one is not None],
-            has_details=census.detailed_count > 0,
-        )  # fmt: skip
+        added = open_replays(session, trace_id, captures, [one for one in eager if one is not None])
         if self._unread:
             session.add_findings([_unreadable(trace_id, self._unread)])
         # What is nested and written later depends on what the trace holds.
         counts = (
             {"python_function": added.modules, **census.categories} if added.modules else census.categories
         )
-        return replace(census, categories=counts, detailed_count=census.detailed_count + added.details)
+        events.census = replace(
+            census, categories=counts, detailed_count=census.detailed_count + added.details
+        )
 
     def _noted(self) -> Iterator[Capture]:
         """Captures that were recorded beside the trace."""
@@ -126,24 +126,14 @@ class GraphSources:
 
 
 def _read(trace: TraceFile, source: ReplaySource) -> tuple[tuple[Capture, ...], Capture | None]:
-    # Which imports this module.
-    from opscope.ingest.kineto_file import Text, ingest_text, mapped_text  # noqa: PLC0415
-
-    found: list[tuple[tuple[Capture, ...], Capture | None]] = []
     with (
         Session() as session,
         local_text(trace, session.temporary_directory) as local,
         mapped_text(local.path, trace.name) as mapped,
+        staged_events(session, mapped, trace.name, damage=local.damage),
     ):
-
-        def keep(census: quality.Census) -> quality.Census:
-            phases = captured_phases(session, source, trace.name)
-            found.append((phases, eager_run(session, source, trace.name)))
-            return census
-
-        events = locate_events(mapped, trace.name)
-        ingest_text(session, Text(trace.name, local.path, mapped, events, local.damage), keep)
-    return found[-1]
+        phases = captured_phases(session, source, trace.name)
+        return phases, eager_run(session, source, trace.name)
 
 
 def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from opscope.ingest import linking, nesting, quality
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, RecordedSteps
+from opscope.ingest.staging import StagedEvents
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
@@ -132,27 +133,28 @@ class _Operators(msgspec.Struct, frozen=True):
     external_id: Int64
 
 
-def fill_tables(session: Session, trace_id: int, census: quality.Census) -> quality.Census:
+def fill_tables(session: Session, trace_id: int, events: StagedEvents) -> quality.Census:
     """Fill the Session's tables from the staged events of one trace.
 
     Args:
-        session: Where the rows go; the events are in its attached database `staging`.
+        session: Where the rows go.
         trace_id: Row of `traces` the events belong to.
-        census: What was staged.
+        events: What was staged.
 
     Returns:
         The census, with what linking found.
     """
-    keys, ids = _write_threads(session, trace_id, census)
+    keys, ids = _write_threads(session, trace_id, events.census)
     with (
         session.connection.cursor() as cursor,
         tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
         ThreadPoolExecutor(1) as executor,
     ):
+        events.show_on(cursor)
         main, side = (
             Statements(connection, trace_id, keys, ids) for connection in (session.connection, cursor)
         )
-        return _Filler(main, side, executor, census, Path(folder)).fill()
+        return _Filler(main, side, executor, events.census, Path(folder)).fill()
 
 
 class _Filler:
@@ -179,7 +181,6 @@ class _Filler:
         self.irregular_count = 0
 
     def fill(self) -> quality.Census:
-        self.main.run("events")
         prepared = self._beside(self._prepare)
         calls_read = self._beside(self.side.arrays, "call_rows")
         activities_read = self._beside(self.side.arrays, "activity_rows")

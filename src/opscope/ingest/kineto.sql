@@ -1,97 +1,23 @@
 -- Statements that turn one trace's events into tables. `{…}` are filled in by staging.py and kineto.py: integers,
--- first ids, and fragments from arguments.py and kineto.py. Raw keys of the exporter (`ts`, `External id`) appear
--- here, in arguments.py (their types) and in rewrite.py (their text) alone.
+-- first ids, and fragments of kineto.py. Events are read by class (`operator_events`, …, see staging.py); each row has
+-- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in scan.py alone.
 
--- :name stage
--- One row per event that a table holds or a census counts. Times are exact: a double holds microseconds with three
--- decimals up to 2**43, but its product with 1000 does not, so whole microseconds and decimals are converted apart
--- (decision 0002); durations are far below 2**40 us, where the product is exact after rounding. DuckDB reads only the keys of `args` that are named here; rare ones are read by `details`.
-CREATE OR REPLACE TABLE staging.staged AS
-SELECT {category} AS category, CASE WHEN category IS NULL THEN coalesce(cat, '') END AS other_category,
-    ph, name, pid, tid, id, hash(pid, tid) AS thread_key,
-    {cast}(floor(ts) AS BIGINT) * 1000 + {cast}(round((ts - floor(ts)) * 1000) AS BIGINT) AS start_ns,
-    {cast}(round(dur * 1000) AS BIGINT) AS duration_ns,
-    ts >= {double_limit} AS is_wide,
-    args."name" AS label,
-    args."External id" AS external_id,
-    args."correlation" AS correlation_id,
-    args."Sequence number" AS sequence_number,
-    args."Fwd thread id" AS forward_thread_id,
-    args."Input Dims" AS input_shapes,
-    args."Input type" AS input_types,
-    args."Input Strides" AS input_strides,
-    args."Concrete Inputs" AS concrete_inputs,
-    args."Python id" AS python_id,
-    args."Python parent id" AS parent_python_id,
-    args."Python module id" AS python_module_id,
-    args."device" AS device,
-    args."stream" AS stream,
-    args."context" AS context,
-    args."grid" AS grid,
-    args."block" AS block,
-    args."registers per thread" AS registers_per_thread,
-    args."shared memory" AS shared_memory_bytes,
-    args."blocks per SM" AS blocks_per_sm,
-    args."warps per SM" AS warps_per_sm,
-    args."est. achieved occupancy %" AS occupancy_percent,
-    args."bytes" AS size_bytes,
-    args."graph id" AS graph_id,
-    args."graph node id" AS graph_node_id,
-    args."kernel" AS launched_kernel,
-    NULL::TINYINT AS replay,
-    args."Collective name" IS NOT NULL OR args."kernel_backend" IS NOT NULL OR args."Call stack" <> ''
-        OR args."Module Hierarchy" <> '' AS has_details
-FROM {events}
-WHERE cat IS NULL OR cat NOT IN ('ac2g', 'async', 'async_cpu_to_gpu')
-
--- :name details
--- The rarer keys of `args`, for the few events that have them; a second reading, made only if there are any.
-CREATE OR REPLACE TABLE staging.details AS
-SELECT hash(pid, tid) AS thread_key, cat, name,
-    TRY_CAST(floor(ts) AS BIGINT) * 1000 + TRY_CAST(round((ts - floor(ts)) * 1000) AS BIGINT) AS start_ns,
-    TRY_CAST(round(dur * 1000) AS BIGINT) AS duration_ns,
-    args
-FROM {events}
-WHERE cat = 'cuda_sync' OR (ph = 'i' AND name = '[memory]' AND (cat IS NULL OR cat IN ('', 'cpu_instant_event')))
-    OR args."Collective name" IS NOT NULL OR args."kernel_backend" IS NOT NULL
-    OR args."Call stack" <> '' OR args."Module Hierarchy" <> ''
-
--- :name census
--- One row per category, phase and thread: how many events, how many without a usable time. What is the same in all
--- of a group is asked of the group, not of every event.
-WITH groups AS (
-    SELECT category, other_category, ph, thread_key, min(rowid) AS first_row, count(*) AS events,
-        min(start_ns) AS first_start_ns, max(start_ns + duration_ns) AS last_end_ns,
-        count(*) - count(start_ns) AS without_start,
-        count(*) FILTER (WHERE start_ns IS NULL OR duration_ns IS NULL OR duration_ns < 0) AS without_extent,
-        count(*) FILTER (WHERE is_wide) AS wide, count(*) FILTER (WHERE has_details) AS detailed,
-        count(*) FILTER (WHERE has_details OR name = '[memory]') AS detailed_or_memory
-    FROM staging.staged GROUP BY ALL
-)
-SELECT g.category::VARCHAR AS category, g.other_category, g.ph, g.thread_key, s.pid AS process, s.tid AS thread,
-    first_row, events, first_start_ns, last_end_ns,
-    CASE g.ph WHEN 'X' THEN without_extent ELSE without_start END AS without_time, wide,
-    CASE WHEN g.category = 'cuda_sync' THEN events
-        WHEN g.ph = 'i' AND (g.other_category = '' OR g.category = 'cpu_instant_event') THEN detailed_or_memory
-        ELSE detailed END AS detailed
-FROM staging.staged s JOIN groups g ON s.rowid = g.first_row ORDER BY first_row
-
--- :name thread_labels
-SELECT thread_key, pid, name, label FROM staging.staged
-WHERE ph = 'M' AND name IN ('process_name', 'thread_name') AND label IS NOT NULL
-
--- :name thread_links
--- The host threads by the keys of their events; ids ascend from the first one.
-CREATE OR REPLACE TABLE staging.thread_links AS
-SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
-
--- :name events
+-- :name tables
+-- The events of one trace where they lie in a table; and the rarer arguments of the few events that have any.
+CREATE OR REPLACE TABLE staging.staged (
+    category staging.kineto_category, ph VARCHAR, name VARCHAR, pid VARCHAR, tid VARCHAR, id BIGINT, thread_key UBIGINT,
+    start_ns BIGINT, duration_ns BIGINT, label VARCHAR, external_id BIGINT, correlation_id BIGINT, sequence_number BIGINT,
+    forward_thread_id BIGINT, input_shapes VARCHAR, input_types VARCHAR, input_strides VARCHAR, concrete_inputs VARCHAR,
+    python_id BIGINT, parent_python_id BIGINT, python_module_id BIGINT, device INTEGER, stream BIGINT, context INTEGER,
+    grid VARCHAR, block VARCHAR, registers_per_thread INTEGER, shared_memory_bytes INTEGER, blocks_per_sm DOUBLE,
+    warps_per_sm DOUBLE, occupancy_percent DOUBLE, size_bytes BIGINT, graph_id BIGINT, graph_node_id BIGINT,
+    launched_kernel VARCHAR, replay BIGINT, has_details BOOLEAN);
+CREATE OR REPLACE TABLE staging.details (
+    thread_key UBIGINT, cat VARCHAR, name VARCHAR, start_ns BIGINT, duration_ns BIGINT, args STRUCT({fields}));
 -- A launch of a kernel, copy or set of its own, by the name of its call; one of a graph is a launch of many.
 CREATE OR REPLACE MACRO staging.is_own_launch(name) AS
     regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)')
     AND NOT contains(name, 'GraphLaunch') AND NOT contains(name, 'HostFunc');
--- The events that are nested and linked. What is found out about them stands in their order (by `row_id`), so a
--- POSITIONAL JOIN puts it beside them; it costs half of a hash join, and every row is checked.
 -- Categories are tested with ranges of the enumeration: a scan skips what is outside before it reads other columns,
 -- which it does not for IN. Without the casts the bounds would be compared as text.
 CREATE OR REPLACE VIEW staging.operator_events AS SELECT rowid AS row_id, * FROM staging.staged
@@ -101,30 +27,66 @@ WHERE category BETWEEN 'cuda_runtime'::staging.kineto_category AND 'cuda_driver'
     AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
 CREATE OR REPLACE VIEW staging.activity_events AS SELECT rowid AS row_id, * FROM staging.staged
 WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category
-    AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+    AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
+CREATE OR REPLACE VIEW staging.frame_events AS SELECT rowid AS row_id, * FROM staging.staged
+WHERE category = 'python_function' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
+CREATE OR REPLACE VIEW staging.annotation_events AS SELECT rowid AS row_id, * FROM staging.staged
+WHERE category BETWEEN 'user_annotation'::staging.kineto_category AND 'gpu_user_annotation'::staging.kineto_category;
+CREATE OR REPLACE VIEW staging.overhead_events AS SELECT rowid AS row_id, * FROM staging.staged
+WHERE category = 'overhead' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
+CREATE OR REPLACE VIEW staging.flow_events AS SELECT rowid AS row_id, * FROM staging.staged WHERE category = 'fwdbwd';
+CREATE OR REPLACE VIEW staging.label_events AS SELECT rowid AS row_id, * FROM staging.staged WHERE ph = 'M'
+
+-- :name details
+INSERT INTO staging.details
+SELECT thread_key, coalesce(category, other_category), name, start_ns, duration_ns, {{{arguments}}}
+FROM detailed_events
+WHERE has_details OR category = 'cuda_sync'
+    OR (ph = 'i' AND name = '[memory]' AND (other_category = '' OR category = 'cpu_instant_event'))
+
+-- :name census
+-- One row per category, phase and thread: how many events, how many without a usable time.
+SELECT category, other_category, ph, thread_key, any_value(pid) AS process, any_value(tid) AS thread,
+    min(row_id) AS first_row, count(*) AS events, min(start_ns) AS first_start_ns, max(start_ns + duration_ns) AS last_end_ns,
+    CASE ph WHEN 'X' THEN count(*) FILTER (WHERE start_ns IS NULL OR duration_ns IS NULL OR duration_ns < 0)
+        ELSE count(*) - count(start_ns) END AS without_time,
+    CASE WHEN category = 'cuda_sync' THEN count(*)
+        WHEN ph = 'i' AND (other_category = '' OR category = 'cpu_instant_event')
+            THEN count(*) FILTER (WHERE has_details OR name = '[memory]')
+        ELSE count(*) FILTER (WHERE has_details) END AS detailed
+FROM counted_events GROUP BY category, other_category, ph, thread_key ORDER BY first_row
+
+-- :name thread_labels
+SELECT thread_key, pid, name, label FROM label_events
+WHERE name IN ('process_name', 'thread_name') AND label IS NOT NULL
+
+-- :name thread_links
+-- The host threads by the keys of their events; ids ascend from the first one.
+CREATE OR REPLACE TABLE staging.thread_links AS
+SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
 
 -- :name operator_threads
 -- One row per thread with operators, and whether all times of its clock are whole microseconds.
 SELECT thread_key, count(*) AS operators, bool_and(start_ns % 1000 = 0 AND duration_ns % 1000 = 0) AS ticks_us
-FROM staging.operator_events GROUP BY thread_key
+FROM operator_events GROUP BY thread_key
 
 -- :name operator_quantiles
 -- Moments between which about as many operators begin.
-SELECT approx_quantile(start_ns, {fractions}) FROM staging.operator_events
+SELECT approx_quantile(start_ns, {fractions}) FROM operator_events
 
 -- :name operator_rows
 -- Columns for nesting; an absent id is -1.
 SELECT row_id, thread_key, start_ns, duration_ns, coalesce(external_id, -1) AS external_id
-FROM staging.operator_events WHERE {extent}
+FROM operator_events WHERE {extent}
 
 -- :name operator_names
-SELECT row_id, hash({base_name}) AS name_hash FROM staging.operator_events WHERE {extent}
+SELECT row_id, hash({base_name}) AS name_hash FROM operator_events WHERE {extent}
 
 -- :name call_rows
 -- Columns for linking; an absent id is -1.
 SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
     coalesce(correlation_id, -1) AS correlation_id, name LIKE '%GraphLaunch%' AS is_graph_launch
-FROM staging.call_events
+FROM call_events
 
 -- :name activity_rows
 SELECT row_id, start_ns, duration_ns,
@@ -133,12 +95,11 @@ SELECT row_id, start_ns, duration_ns,
     coalesce(replay, 0) AS replay,
     coalesce(device, TRY_CAST(pid AS INTEGER), -1) AS device,
     coalesce(stream, TRY_CAST(regexp_extract(tid, '\d+') AS BIGINT), -1) AS stream
-FROM staging.activity_events
+FROM activity_events
 
 -- :name module_frames
 -- Calls of modules, to be nested.
-SELECT rowid AS row_id, thread_key, start_ns, duration_ns FROM staging.staged
-WHERE category = 'python_function' AND name LIKE 'nn.Module: %' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+SELECT row_id, thread_key, start_ns, duration_ns FROM frame_events WHERE name LIKE 'nn.Module: %'
 
 -- :name captured_calls
 -- Calls that launch a kernel, copy or set (`kind`), or begin or end capturing (`capture`); an absent id is -1.
@@ -148,35 +109,35 @@ SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
         WHEN contains(name, 'Memcpy') THEN 'memcpy' WHEN contains(name, 'Memset') THEN 'memset' ELSE 'kernel' END AS kind,
     CASE WHEN contains(name, 'StreamBeginCapture') THEN 'begin' WHEN contains(name, 'StreamEndCapture') THEN 'end' ELSE '' END
         AS capture
-FROM staging.call_events
+FROM call_events
 WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCapture%' OR name LIKE '%StreamEndCapture%'
 
 -- :name launched_activities
 -- Activities by the call that launched them, outside of graphs.
 SELECT row_id, correlation_id, coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, grid, block
-FROM staging.activity_events WHERE correlation_id IS NOT NULL
+FROM activity_events WHERE correlation_id IS NOT NULL
 
 -- :name captured_columns
 -- The columns of operators and modules (`captured_rows`) that a replay repeats.
-SELECT rowid AS row_id, name, input_shapes::VARCHAR AS input_shapes, input_types::VARCHAR AS input_types,
-    input_strides::VARCHAR AS input_strides, concrete_inputs::VARCHAR AS concrete_inputs, python_module_id,
-    has_details
-FROM staging.staged JOIN captured_rows ON rowid = row_id
+SELECT row_id, name, input_shapes, input_types, input_strides, concrete_inputs, NULL::BIGINT AS python_module_id, has_details
+FROM operator_events JOIN captured_rows USING (row_id)
+UNION ALL
+SELECT row_id, name, NULL, NULL, NULL, NULL, python_module_id, has_details FROM frame_events JOIN captured_rows USING (row_id)
 
 -- :name captured_details
 -- Their rarer arguments, where they have any, as JSON text.
-SELECT row_id, any_value(to_json(d.args)::VARCHAR) AS details
-FROM staging.staged s JOIN captured_rows r ON s.rowid = r.row_id
+SELECT s.row_id, any_value(to_json(d.args)::VARCHAR) AS details
+FROM operator_events s JOIN captured_rows r USING (row_id)
 JOIN staging.details d ON d.start_ns = s.start_ns AND d.name = s.name AND d.args."External id" = s.external_id
-WHERE s.has_details AND d.args."kernel_backend" IS NOT NULL GROUP BY row_id
+WHERE s.has_details AND d.args."kernel_backend" IS NOT NULL GROUP BY s.row_id
 
 -- :name replayed
 -- One row per activity of a graph launch, in order of start: the launch call and its thread, and what tells the activity.
 SELECT c.row_id AS call, a.row_id AS activity, c.start_ns AS call_start_ns, c.duration_ns AS call_duration_ns,
     c.correlation_id, coalesce(a.name, '') AS name, replace(a.category::VARCHAR, 'gpu_', '') AS kind, a.start_ns,
     a.duration_ns, a.graph_id, a.graph_node_id, a.grid
-FROM staging.activity_events a
-JOIN (SELECT * FROM staging.call_events WHERE name LIKE '%GraphLaunch%'
+FROM activity_events a
+JOIN (SELECT * FROM call_events WHERE name LIKE '%GraphLaunch%'
     QUALIFY row_number() OVER (PARTITION BY correlation_id ORDER BY start_ns) = 1) c USING (correlation_id)
 ORDER BY c.start_ns, c.row_id, a.start_ns, a.row_id
 
@@ -184,8 +145,7 @@ ORDER BY c.start_ns, c.row_id, a.start_ns, a.row_id
 -- Operators and modules of the captures, repeated inside the launch calls (`replayed_events`).
 INSERT INTO staging.staged BY NAME
 SELECT e.category::staging.kineto_category AS category, 'X' AS ph, e.name, c.pid, c.tid, c.thread_key,
-    e.start_ns, e.duration_ns, false AS is_wide, e.external_id, e.input_shapes::JSON AS input_shapes,
-    e.input_types::JSON AS input_types, e.input_strides::JSON AS input_strides, e.concrete_inputs::JSON AS concrete_inputs,
+    e.start_ns, e.duration_ns, e.external_id, e.input_shapes, e.input_types, e.input_strides, e.concrete_inputs,
     e.python_module_id, e.details IS NOT NULL AS has_details
 FROM replayed_events e JOIN staging.staged c ON c.rowid = e.call
 
@@ -202,7 +162,8 @@ UPDATE staging.staged SET external_id = r.external_id, replay = r.replay,
 FROM replayed_activities r WHERE staged.rowid = r.activity
 
 -- :name largest_external_id
-SELECT coalesce(max(external_id), 0) FROM staging.staged
+SELECT coalesce(max(external_id), 0)
+FROM (SELECT external_id FROM operator_events UNION ALL SELECT external_id FROM activity_events)
 
 -- :name operators
 INSERT INTO operators
@@ -216,7 +177,7 @@ SELECT CASE WHEN s.row_id = l.row_id THEN l.operator_id ELSE error('staged rows 
     s.input_shapes, s.input_types, s.input_strides, s.concrete_inputs,
     {call_stack}, {module_hierarchy},
     nullif(l.module_id, -1), nullif(l.step, -1), l.self_cpu_ns, l.self_device_ns, l.total_device_ns
-FROM (FROM staging.operator_events WHERE {extent}) s POSITIONAL JOIN links l {details}
+FROM (FROM operator_events WHERE {extent}) s POSITIONAL JOIN links l {details}
 
 -- :name runtime_calls
 INSERT INTO runtime_calls
@@ -224,16 +185,14 @@ SELECT CASE WHEN s.row_id = l.row_id THEN l.runtime_call_id ELSE error('staged r
     {trace_id}, l.thread_id, s.name,
     CASE s.category WHEN 'cuda_driver' THEN 'driver' ELSE 'runtime' END,
     s.correlation_id, s.external_id, s.start_ns, s.duration_ns, nullif(l.operator_id, -1), nullif(l.step, -1)
-FROM staging.call_events s POSITIONAL JOIN links l
+FROM call_events s POSITIONAL JOIN links l
 
 -- :name kernel_names
 INSERT INTO kernel_names
 SELECT {first_id} + row_number() OVER (ORDER BY first_row) - 1, name, kind
 FROM (
-    SELECT coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, first_row FROM (
-        SELECT name, category, min(rowid) AS first_row FROM staging.staged
-        WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category AND ph = 'X'
-        GROUP BY name, category)
+    SELECT coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, first_row
+    FROM (SELECT name, category, min(row_id) AS first_row FROM activity_events GROUP BY name, category)
 ) new ANTI JOIN kernel_names old ON new.name = old.name AND new.kind = old.kind
 
 -- :name device_activities
@@ -242,7 +201,7 @@ WITH parsed AS (
     SELECT * EXCLUDE (s.row_id, l.row_id), s.row_id = l.row_id AS fits,
         replace(category::VARCHAR, 'gpu_', '') AS kind, coalesce(s.name, '') AS kernel_name,
         TRY_CAST(grid AS BIGINT[]) AS g, TRY_CAST(block AS INTEGER[]) AS b
-    FROM staging.activity_events s POSITIONAL JOIN links l
+    FROM activity_events s POSITIONAL JOIN links l
 )
 SELECT CASE WHEN fits THEN activity_id ELSE error('staged rows out of order') END,
     {trace_id}, p.kind, n.name_id, correlation_id, external_id,
@@ -254,15 +213,14 @@ FROM parsed p JOIN kernel_names n ON n.name = p.kernel_name AND n.kind = p.kind
 
 -- :name annotations
 INSERT INTO annotations
-SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id},
+SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id},
     CASE category WHEN 'user_annotation' THEN 'host' ELSE 'device' END, s.name,
     CASE category WHEN 'user_annotation' THEN thread_id END,
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(pid AS INTEGER) END,
     CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(tid AS BIGINT) END,
     external_id, start_ns, duration_ns
-FROM staging.staged s LEFT JOIN staging.thread_links USING (thread_key)
-WHERE category BETWEEN 'user_annotation'::staging.kineto_category AND 'gpu_user_annotation'::staging.kineto_category
-    AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+FROM annotation_events s LEFT JOIN staging.thread_links USING (thread_key)
+WHERE ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name step_rows
 SELECT step::BIGINT AS step, start_ns, duration_ns FROM (
@@ -287,29 +245,27 @@ INSERT INTO modules
 SELECT {first_id} + row_number() OVER (ORDER BY first_row) - 1, {trace_id}, python_module_id, module,
     regexp_replace(module, '_\d+$', ''), calls
 FROM (
-    SELECT python_module_id, regexp_replace(name, '^nn\.Module: ', '') AS module, min(rowid) AS first_row, count(*) AS calls
-    FROM staging.staged WHERE category = 'python_function' AND name LIKE 'nn.Module: %' GROUP BY ALL)
+    SELECT python_module_id, regexp_replace(name, '^nn\.Module: ', '') AS module, min(row_id) AS first_row, count(*) AS calls
+    FROM frame_events WHERE name LIKE 'nn.Module: %' GROUP BY ALL)
 
 -- :name module_rows
-SELECT s.rowid AS row_id, thread_key, start_ns, duration_ns, module_id
-FROM staging.staged s JOIN modules m ON m.trace_id = {trace_id} AND s.name = 'nn.Module: ' || m.name
+SELECT s.row_id, thread_key, start_ns, duration_ns, module_id
+FROM frame_events s JOIN modules m ON m.trace_id = {trace_id} AND s.name = 'nn.Module: ' || m.name
     AND m.python_module_id IS NOT DISTINCT FROM s.python_module_id
-WHERE category = 'python_function' AND s.name LIKE 'nn.Module: %' AND ph = 'X' AND duration_ns >= 0
+WHERE s.name LIKE 'nn.Module: %'
 
 -- :name frames
 INSERT INTO frames
-SELECT {first_id} + s.rowid, {trace_id}, thread_id, s.name, python_id, parent_python_id, module_id, start_ns, duration_ns
-FROM staging.staged s
+SELECT {first_id} + s.row_id, {trace_id}, thread_id, s.name, python_id, parent_python_id, module_id, start_ns, duration_ns
+FROM frame_events s
 JOIN staging.thread_links USING (thread_key)
 LEFT JOIN modules m ON m.trace_id = {trace_id} AND m.python_module_id = s.python_module_id
     AND s.name = 'nn.Module: ' || m.name
-WHERE category = 'python_function' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name overheads
 INSERT INTO overheads
-SELECT {first_id} + row_number() OVER (ORDER BY s.rowid) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
-FROM staging.staged s LEFT JOIN staging.thread_links USING (thread_key)
-WHERE category = 'overhead' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
+FROM overhead_events s LEFT JOIN staging.thread_links USING (thread_key)
 
 -- :name memory_rows
 SELECT rowid AS row_id, thread_key, start_ns FROM staging.details WHERE name = '[memory]' AND start_ns IS NOT NULL
@@ -362,10 +318,10 @@ WHERE args."kernel_backend" IS NOT NULL
 INSERT INTO autograd_links
 WITH ends AS (
     SELECT s.id, s.ph, min(o.operator_id) AS operator_id
-    FROM staging.staged s JOIN staging.thread_links t USING (thread_key)
+    FROM flow_events s JOIN staging.thread_links t USING (thread_key)
     JOIN operators o ON o.trace_id = {trace_id} AND o.thread_id = t.thread_id AND o.start_ns = s.start_ns
         AND o.sequence_number IS NOT NULL
-    WHERE category = 'fwdbwd' AND ph IN ('s', 'f') GROUP BY ALL
+    WHERE ph IN ('s', 'f') GROUP BY ALL
 ), arrows AS (
     SELECT f.operator_id AS forward, b.operator_id AS backward, 'flow' AS evidence
     FROM ends f JOIN ends b ON f.id = b.id AND f.ph = 's' AND b.ph = 'f'
@@ -380,13 +336,11 @@ SELECT {first_id} + row_number() OVER (ORDER BY backward, forward) - 1, {trace_i
 FROM (FROM arrows UNION ALL FROM numbered)
 
 -- :name set_aside
--- Device records that cannot be right, with the reason; how many, how long. Of one stream, 16 records never lie inside
--- of another one (programmatic dependent launch overlaps neighbors), but for replays of a graph with branches.
-CREATE OR REPLACE TABLE staging.judged AS
+-- Device records that cannot be right, with the reason. Of one stream, 16 records never lie inside of another one
+-- (programmatic dependent launch overlaps neighbors), but for replays of a graph with branches.
 WITH host AS (
-    SELECT min(start_ns) AS first_ns, max(start_ns + duration_ns) AS last_ns,
-        greatest({distance}, last_ns - first_ns) AS room_ns
-    FROM staging.staged WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver') AND ph = 'X' AND duration_ns >= 0
+    SELECT min(start_ns) AS first_ns, max(start_ns + duration_ns) AS last_ns, greatest({distance}, last_ns - first_ns) AS room_ns
+    FROM (SELECT start_ns, duration_ns FROM operator_events UNION ALL SELECT start_ns, duration_ns FROM call_events)
 ), tested AS (
     SELECT *, CASE
         WHEN start_ns + duration_ns < first_ns - room_ns OR start_ns + duration_ns > last_ns + room_ns
@@ -394,29 +348,24 @@ WITH host AS (
         WHEN graph_id IS NULL AND count(*) OVER (PARTITION BY correlation_id) = 1
             AND lead(start_ns + duration_ns, 16) OVER (PARTITION BY device, stream ORDER BY start_ns, row_id)
                 <= start_ns + duration_ns THEN 'overruns_stream' END AS reason
-    FROM staging.activity_events, host
+    FROM activity_events, host
 )
 SELECT row_id, replace(category::VARCHAR, 'gpu_', '') AS kind, name, correlation_id, device, stream, start_ns, duration_ns, reason
-FROM tested WHERE reason IS NOT NULL;
-SELECT count(*), coalesce(sum(duration_ns), 0)::BIGINT FROM staging.judged
-
--- :name move_set_aside
-INSERT INTO set_aside SELECT {trace_id}, * EXCLUDE row_id FROM staging.judged;
-DELETE FROM staging.staged WHERE rowid IN (SELECT row_id FROM staging.judged)
+FROM tested WHERE reason IS NOT NULL
 
 -- :name launches_without_records
 -- Launches that no device record names, but for those into a graph while it is captured; all launches; device records.
-SELECT count(*) FILTER (WHERE a.correlation_id IS NULL), count(*), (SELECT count(*) FROM staging.activity_events)
+SELECT count(*) FILTER (WHERE a.correlation_id IS NULL), count(*), (SELECT count(*) FROM activity_events)
 FROM (
     SELECT name, correlation_id, sum(contains(name, 'BeginCapture')::INT - contains(name, 'EndCapture')::INT)
-        OVER (ORDER BY start_ns, row_id) > 0 AS is_capturing FROM staging.call_events
-) LEFT JOIN (SELECT DISTINCT correlation_id FROM staging.activity_events) a USING (correlation_id)
+        OVER (ORDER BY start_ns, row_id) > 0 AS is_capturing FROM call_events
+) LEFT JOIN (SELECT DISTINCT correlation_id FROM activity_events) a USING (correlation_id)
 WHERE NOT is_capturing AND (staging.is_own_launch(name) OR contains(name, 'GraphLaunch'))
 
 -- :name launch_lags
 -- Of each activity with a launch call of its own: from the begin of the call to its begin.
 SELECT coalesce(a.device, -1) AS device, c.start_ns, a.duration_ns, a.start_ns - c.start_ns AS lag_ns
-FROM staging.activity_events a JOIN staging.call_events c USING (correlation_id)
+FROM activity_events a JOIN call_events c USING (correlation_id)
 WHERE staging.is_own_launch(c.name)
 
 -- :name shift_device
@@ -425,16 +374,15 @@ WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::stagi
     AND coalesce(device, -1) = {device} AND start_ns IS NOT NULL
     OR category = 'gpu_user_annotation' AND TRY_CAST(pid AS INTEGER) = {device}
 
--- :name end_steps
--- Steps without an end get one: where the next begins, or the last host event ends. How many, of which without a time.
-CREATE OR REPLACE TABLE staging.endless_steps AS
-SELECT rowid AS step_row, duration_ns, coalesce(
-    (SELECT min(start_ns) FROM staging.staged n
+-- :name endless_steps
+-- Steps without an end, whether they have a length at all, and one to give them: to where the next begins, or to the
+-- end of the last host event.
+SELECT row_id AS step_row, duration_ns IS NULL OR duration_ns < 0 AS is_timeless, greatest(0, coalesce(
+    (SELECT min(start_ns) FROM annotation_events n
         WHERE n.category = 'user_annotation' AND n.name LIKE 'ProfilerStep#%' AND n.start_ns > s.start_ns),
-    (SELECT max(start_ns + coalesce(duration_ns, 0)) FROM staging.staged
-        WHERE category IN ('cpu_op', 'cuda_runtime', 'cuda_driver'))) - start_ns AS length_ns
-FROM staging.staged s
+    (SELECT max(start_ns + duration_ns)
+        FROM (SELECT start_ns, duration_ns FROM operator_events UNION ALL SELECT start_ns, duration_ns FROM call_events))
+    ) - start_ns) AS length_ns
+FROM annotation_events s
 WHERE category = 'user_annotation' AND name LIKE 'ProfilerStep#%' AND ph = 'X' AND start_ns IS NOT NULL
-    AND coalesce(duration_ns, 0) <= 0;
-UPDATE staging.staged SET duration_ns = greatest(length_ns, 0) FROM staging.endless_steps WHERE staged.rowid = step_row;
-SELECT count(*), count(*) FILTER (WHERE duration_ns IS NULL OR duration_ns < 0) FROM staging.endless_steps
+    AND coalesce(duration_ns, 0) <= 0

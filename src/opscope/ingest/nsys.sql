@@ -84,7 +84,7 @@ INSERT INTO staging.staged BY NAME
 SELECT 'cpu_op' AS category, 'X' AS ph, name, process::VARCHAR AS pid, thread::VARCHAR AS tid, hash(pid, tid) AS thread_key,
     start_ns, duration_ns, op_id AS external_id, sequence_number,
     CASE WHEN regexp_matches(name, '^aten::\w+$') AND NOT regexp_matches(name, '{takes_lists}')
-        THEN TRY_CAST(sizes AS JSON) END AS input_shapes
+        THEN TRY_CAST(sizes AS JSON)::VARCHAR END AS input_shapes
 FROM staging.ranges WHERE process = {process} AND is_operator
 
 -- :name stage_owners

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
@@ -30,7 +29,7 @@ from opscope.ingest.nsys_words import (
     stage_words,
 )
 from opscope.ingest.source import LocalText, TraceFile
-from opscope.ingest.staging import DETAILS, create_tables, staging_area
+from opscope.ingest.staging import DETAILS, StagedEvents, create_tables, staging_area
 from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -118,8 +117,9 @@ def read_export(
     Raises:
         InputError: It cannot be read, or holds nothing to read.
     """
-    with staging_area(session), open_export(trace.name, local.path) as export:
-        reader = _Reader(session, export, local)
+    with staging_area(session) as events, open_export(trace.name, local.path) as export:
+        reader = _Reader(session, export, local, events)
+        events.show_on(session.connection)
         missing = reader.stage(demangle)
         chosen, others = reader.processes()
         for offset, process in enumerate(chosen):
@@ -130,8 +130,9 @@ def read_export(
 class _Reader:
     """Reads one export; `stage` comes first, then each process is filled."""
 
-    def __init__(self, session: Session, export: Export, local: LocalText) -> None:
+    def __init__(self, session: Session, export: Export, local: LocalText, events: StagedEvents) -> None:
         self.session = session
+        self.events = events
         self.export = export
         self.facts: ExportFacts = read_facts(export)
         self.damage = local.damage
@@ -168,11 +169,12 @@ class _Reader:
     def fill(self, one: _Process) -> None:
         """The rows of one process."""
         owners = self._stage_process(one.process)
-        census = quality.take_census(self.session.records(sql(__package__, "kineto:census")))
-        labels = int(self.session.scalar("SELECT count(*) FROM staging.staged WHERE ph = 'M'"))
-        census = fill_tables(
-            self.session, one.trace_id, replace(census, event_count=census.event_count - labels)
+        counted = (
+            "(SELECT rowid AS row_id, NULL::VARCHAR AS other_category, * FROM staging.staged WHERE ph <> 'M')"
         )
+        query = sql(__package__, "kineto:census").replace("counted_events", counted)
+        self.events.census = quality.take_census(self.session.records(query))
+        census = fill_tables(self.session, one.trace_id, self.events)
         self._run("kernel_symbols")
         self._write_trace(one, census)
         write_devices(self.session, one.trace_id, devices_of(self.export, one.process))

@@ -26,8 +26,6 @@ __all__ = [
     "unrelated",
 ]
 
-LEGACY_CATEGORIES = ("Operator", "Kernel", "Memcpy", "Memset", "Runtime")
-
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
@@ -46,8 +44,7 @@ class Census(msgspec.Struct, frozen=True):
         categories: Events by category (legacy names translated).
         ignored: Events by category that no table holds.
         without_time: Events of ingested categories without a usable time; they are in no table.
-        wide_count: Events whose time has more integer digits than leave a double room for three decimals.
-        detailed_count: Events with arguments that only the second reading has.
+        detailed_count: Events with arguments that few have.
         threads: (key, process, thread) of every host thread, by first event.
         window_start_ns: Opening of the recording window, where the trace says.
         window_end_ns: Its end.
@@ -63,10 +60,9 @@ class Census(msgspec.Struct, frozen=True):
     categories: dict[str, int]
     ignored: dict[str, int]
     without_time: int
-    wide_count: int
     detailed_count: int
     threads: list[tuple[int, str | None, str | None]]
-    is_legacy: bool
+    is_legacy: bool = False
     is_lenient: bool = False
     window_start_ns: int | None = None
     window_end_ns: int | None = None
@@ -101,12 +97,10 @@ def take_census(rows: list[dict[str, Any]], *, is_lenient: bool = False) -> Cens
         categories=categories,
         ignored=ignored,
         without_time=without_time,
-        wide_count=sum(row["wide"] for row in rows),
         detailed_count=sum(row["detailed"] for row in rows),
         threads=list(threads.values()),
         window_start_ns=min(starts, default=None),
         window_end_ns=max((row["last_end_ns"] for row in spans), default=None),
-        is_legacy=any(row["other_category"] in LEGACY_CATEGORIES for row in rows),
         is_lenient=is_lenient,
     )
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from opscope.ingest.captured import Capture, CapturedEvent
 from opscope.ingest.linking import REPLAYS
 from opscope.ingest.nesting import Int64
-from opscope.ingest.staging import DETAILS, create_details
+from opscope.ingest.staging import DETAILS
 from opscope.model.queries import sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
 from opscope.model.session import Session
@@ -95,8 +95,6 @@ def open_replays(
     trace_id: int,
     captures: Sequence[Capture],
     eager: Sequence[Capture],
-    *,
-    has_details: bool,
 ) -> Added:
     """Repeat the captured operators inside the launch calls of the staged trace, and note how it went.
 
@@ -105,7 +103,6 @@ def open_replays(
         trace_id: Of the trace.
         captures: Captures to match replays with, best source first.
         eager: All eager launches of each trace that may hold the same kernels.
-        has_details: Whether the trace has rarer arguments staged.
 
     Returns:
         What was added.
@@ -116,7 +113,7 @@ def open_replays(
     opened = _opened(replays, captures, eager)
     graphs = _graph_numbers(replays)
     found = [(one, opened[one.correlation_id]) for one in replays]
-    added = _Writer(session, has_details=has_details).write(found, graphs)
+    added = _Writer(session).write(found, graphs)
     session.insert_rows(
         "graph_replays",
         [
@@ -139,7 +136,6 @@ def open_replays(
 
 def read_replays(session: Session) -> Iterator[Replay]:
     """The replays of the staged trace whose activities were recorded, in order of their calls."""
-    session.connection.execute(sql(__package__, "kineto:events"))
     rows = session.query(sql(__package__, "kineto:replayed"))
     by_call: dict[int, list[Any]] = defaultdict(list)
     for row in rows:
@@ -456,16 +452,15 @@ class _Rows(NamedTuple):
 class _Writer:
     """Adds the events of replays to the staged ones, and ties the activities to them."""
 
-    def __init__(self, session: Session, *, has_details: bool) -> None:
-        self._session, self._has_details = session, has_details
+    def __init__(self, session: Session) -> None:
         self._connection = session.connection
         self._next_id = int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1
         rows = self._connection.execute(
-            "SELECT row_id, thread_key, start_ns, duration_ns FROM staging.operator_events"
+            "SELECT row_id, thread_key, start_ns, duration_ns FROM operator_events"
         ).fetchnumpy()
         self._operators = rows
         self._calls = self._connection.execute(
-            "SELECT row_id, thread_key FROM staging.call_events WHERE name LIKE '%GraphLaunch%'"
+            "SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'"
         ).fetchall()
 
     def write(
@@ -541,8 +536,6 @@ class _Writer:
             self._connection.register("replayed_events", columns)
             self._connection.execute(sql(__package__, "kineto:add_replayed_events"))
             if any(rows.events["details"]):
-                if not self._has_details:
-                    create_details(self._session)
                 keys = json.dumps(DETAILS).replace("'", "''")
                 self._connection.execute(
                     sql(__package__, "kineto:add_replayed_details").replace("{keys}", keys)

@@ -303,38 +303,10 @@ _WHITESPACE = re.compile(rb"[ \t\r\n]*")
 _COLON = re.compile(rb"\s*(?::|\Z)")
 # Strings and brackets. A string without an end takes the rest: what is looked at is looked at once.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)|[{}\[\]]', re.DOTALL)
-_EVENT_END = re.compile(rb"\}\s*\]")
-_ARRAY_END = re.compile(rb"\s*\]")
-# The rest of an object is `}` or `, "key"`, never another brace or bracket.
-_TRAILER = re.compile(rb'\s*(?:,\s*"|\}\s*\Z)')
-_NOTHING = re.compile(rb"\s*\Z")
-_TAIL_BYTES = 1 << 16
 _KEY = b'"traceEvents"'
-# Every event has a phase; objects in its arguments, or in keys after the array, have none.
-_PHASE = b'"ph"'
-# How far a salvage looks: objects in front of the phase of one event, broken events, bytes of one event.
-_MOST_OBJECTS, _MOST_BROKEN_EVENTS, _LARGEST_EVENT_BYTES = 64, 20, 16 << 20
 # Strings and brackets in front of the array (hundreds are usual), and how deep they nest.
 _MOST_TOKENS, _DEEPEST = 1 << 20, 1000
-# What is parsed in search of the array's end, in all: places that only look like one cost time.
-_MOST_PARSED_BYTES = 32 << 20
-
-
-class _Allowance:
-    """Bytes that may still be parsed."""
-
-    def __init__(self) -> None:
-        self._left = _MOST_PARSED_BYTES
-
-    def allows(self, size_bytes: int) -> bool:
-        """Take so many off; whether there were any left."""
-        self._left -= size_bytes
-        return self._left + size_bytes > 0
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether there is nothing left."""
-        return self._left <= 0
+_SEARCH_BYTES = 1 << 20
 
 
 class EventArray(msgspec.Struct, frozen=True):
@@ -349,41 +321,69 @@ class EventArray(msgspec.Struct, frozen=True):
     lost_bytes: int = 0
 
 
-def locate_events(text: mmap.mmap, source: str) -> EventArray:
-    """The event array of a trace.
+@contextmanager
+def mapped_text(path: Path, name: str) -> Iterator[mmap.mmap]:
+    """The text of a local file, mapped.
+
+    Raises:
+        InputError: It is empty.
+    """
+    with path.open("rb") as file:
+        try:
+            text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            raise InputError("the file is empty", source=name, byte_offset=0) from None
+        with text:
+            yield text
+
+
+class OpenArray(msgspec.Struct, frozen=True):
+    """Where the event array begins (behind its bracket), and the object's keys before it."""
+
+    start: int
+    header: dict[str, Any] | None = None  # None of an array that is in no object
+
+
+def open_array(text: mmap.mmap, source: str) -> OpenArray:
+    """The begin of a trace's event array.
 
     Args:
         text: The whole uncompressed file.
         source: Its name, for errors.
 
     Raises:
-        InputError: Not JSON, no traceEvents array, or no complete event in it.
+        InputError: Not JSON, no traceEvents array, or an empty one.
     """
     first = _skip_whitespace(text, 3 if text[:3] == b"\xef\xbb\xbf" else 0)
     if first >= len(text):
         raise InputError("the file is empty", source=source, byte_offset=0)
-    header: dict[str, Any] = {}
     if text[first : first + 1] == b"[":
-        start = first + 1
+        opened = OpenArray(first + 1)
         if (other := _other_array(text, first)) is not None:
             raise InputError(other[0], source=source, hint=other[1])
     elif text[first : first + 1] == b"{":
-        start, header = _find_array_start(text, first, source)
+        opened = OpenArray(*_find_array_start(text, first, source))
     else:
         what, hint = _other_kind(text, source)
         raise InputError(what, source=source, byte_offset=first, hint=hint)
-    if text[(after := _skip_whitespace(text, start)) : after + 1] == b"]":
+    if text[(after := _skip_whitespace(text, opened.start)) : after + 1] == b"]":
         raise InputError(
             "the traceEvents array is empty",
             source=source,
-            byte_offset=start - 1,
+            byte_offset=opened.start - 1,
             hint="Record at least one active step",
         )
-    found = _find_array_end(text, start, is_bare_array=not header and text[first : first + 1] == b"[")
-    if found is None:
-        return _salvage(text, start, header, source)
-    end, trailer = found
-    return EventArray(start, end, {**header, **trailer})
+    return opened
+
+
+def trailer(text: mmap.mmap, bracket: int, opened: OpenArray) -> dict[str, Any] | None:
+    """The object's keys behind the array that a bracket closes; None if they are cut off or no keys."""
+    if opened.header is None:
+        return None if text[bracket + 1 :].strip(b" \t\r\n\0") else {}
+    found = _parse_object(b'{"":0' + text[bracket + 1 :])
+    if found is not None:
+        found.pop("")
+    return found
 
 
 def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
@@ -438,32 +438,6 @@ def _other_array(text: mmap.mmap, first: int) -> tuple[str, str] | None:
             "Look at it with MindStudio Insight; " + _READS,
         )
     return None
-
-
-# Up to here a double of microseconds has room for three decimals (decision 0002).
-LARGEST_EXACT_DOUBLE_US = 1 << 43
-_BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
-_SEARCH_BYTES = 1 << 20
-
-
-def split_windows(text: mmap.mmap, start: int, end: int, count: int) -> list[tuple[int, int]]:
-    """At most `count` windows `[start, end)` of about equal size that hold whole events.
-
-    Returns:
-        Byte ranges in file order; the commas between them belong to none.
-    """
-    windows, left = [], start
-    for index in range(1, count):
-        guess = start + (end - start) * index // count
-        if guess <= left:
-            continue
-        match = _BOUNDARY.search(text, guess, min(end, guess + _SEARCH_BYTES))
-        if match is None:
-            continue
-        windows.append((left, match.start() + 1))
-        left = match.end()
-    windows.append((left, end))
-    return windows
 
 
 def _skip_whitespace(text: mmap.mmap, position: int) -> int:
@@ -523,165 +497,6 @@ def _explain_missing_array(text: mmap.mmap, first: int, source: str) -> None:
         byte_offset=first,
         hint="opscope reads Kineto (Chrome) traces; a stats or sidecar file is not one",
     )
-
-
-def _find_array_end(text: mmap.mmap, start: int, *, is_bare_array: bool) -> tuple[int, dict[str, Any]] | None:
-    """Position of the closing bracket and the keys after it, or None if the array is not closed.
-
-    Arrays may follow traceEvents (`INFO`, `distributedInfo`), so the last `}]` need not be the one. The right
-    one ends an event, and what follows it parses as the rest of an object. The tail grows until it is found.
-    """
-    size, allowance, stop = _TAIL_BYTES, _Allowance(), _without_whitespace(text)
-    while True:
-        tail_start = max(start, stop - size)
-        tail = text[tail_start:stop]
-        for match in _EVENT_END.finditer(tail):
-            trailer = _trailer(tail, match.end(), is_bare_array, allowance)
-            end = tail_start + match.start() + 1
-            if trailer is not None and _last_event_end(text, start, end, allowance, end) == end:
-                return tail_start + match.end() - 1, trailer
-        if tail_start == start or size >= 64 * _TAIL_BYTES:
-            return None
-        size *= 4
-
-
-def _without_whitespace(text: mmap.mmap) -> int:
-    """Where the whitespace at the end begins."""
-    stop = len(text)
-    while stop and not (tail := text[max(0, stop - _TAIL_BYTES) : stop].rstrip()):
-        stop = max(0, stop - _TAIL_BYTES)
-    return max(0, stop - _TAIL_BYTES) + len(tail) if stop else 0
-
-
-def _trailer(tail: bytes, position: int, is_bare_array: bool, allowance: _Allowance) -> dict[str, Any] | None:
-    """The keys after the array, if the text after a bracket can be what follows it."""
-    if is_bare_array:
-        return {} if _NOTHING.match(tail, position) else None
-    # A cheap look first.
-    if not _TRAILER.match(tail, position) or not allowance.allows(len(tail) - position):
-        return None
-    trailer = _parse_object(b'{"":0' + tail[position:])
-    if trailer is not None:
-        trailer.pop("")
-    return trailer
-
-
-def _salvage(text: mmap.mmap, start: int, header: dict[str, Any], source: str) -> EventArray:
-    """The array up to the last event that parses; the rest is counted as lost."""
-    position, allowance = len(text), _Allowance()
-    for _ in range(_MOST_BROKEN_EVENTS):
-        position = text.rfind(_PHASE, start, position)
-        if position < 0:
-            break
-        end = _last_event_end(text, start, position + len(_PHASE), allowance)
-        if end is not None:
-            return EventArray(start, end, header, lost_bytes=len(text) - end)
-    raise InputError("the file ends before its first complete event", source=source, byte_offset=len(text))
-
-
-def _last_event_end(
-    text: mmap.mmap, start: int, before: int, allowance: _Allowance, end: int | None = None
-) -> int | None:
-    """Where the event with the last phase before a position ends; None if it is cut off, or there is none.
-
-    Args:
-        text: The whole file.
-        start: Where its events begin.
-        before: The position.
-        allowance: What may be parsed for it.
-        end: Where it ends, if it does there.
-    """
-    opening = phase = text.rfind(_PHASE, start, before)
-    for _ in range(_MOST_OBJECTS):
-        opening = text.rfind(b"{", max(start, before - _LARGEST_EVENT_BYTES), opening) if opening >= 0 else -1
-        if opening < 0:
-            return None
-        length = _event_length(text, opening, allowance, end)
-        if opening + length > phase:
-            return opening + length
-    return None
-
-
-def _event_length(text: mmap.mmap, opening: int, allowance: _Allowance, end: int | None) -> int:
-    """Length of the event that begins at a place; 0 if none does."""
-    size = _TAIL_BYTES if end is None else end - opening
-    while True:
-        # Structure is ASCII, and Latin-1 keeps every byte one character.
-        piece = text[opening : opening + min(size, _LARGEST_EVENT_BYTES)].decode("latin-1")
-        if not allowance.allows(len(piece)):
-            return 0
-        try:
-            value, length = json.JSONDecoder(strict=False).raw_decode(piece)
-        except (ValueError, RecursionError):
-            # It may go on behind the piece.
-            if end is not None or len(piece) < size or size >= _LARGEST_EVENT_BYTES:
-                return 0
-            size *= 16
-        else:
-            return length if "ph" in value else 0
-
-
-_AT_ONCE = 1 << 20
-_BEGIN = re.compile(r'\{\s*"(?:ph|name|cat|pid|tid|ts|id|dur|args|s|bp)"\s*:')
-_BEHIND = re.compile(r"\s*(?:,\s*|\Z)")
-
-
-def broken_events(text: mmap.mmap, start: int, end: int) -> list[tuple[int, int]]:
-    """What stands in an array and is no JSON: each such event, up to the next that is sound.
-
-    Control characters and foreign bytes in texts are let pass. Nothing is told of an array without a sound
-    event, or that takes too long to go through.
-    """
-    decoder, allowance = json.JSONDecoder(strict=False), _Allowance()
-    found: list[tuple[int, int]] = []
-    position, size, sound_end = _skip_whitespace(text, start), _AT_ONCE, start
-    broken: int | None = None  # where it begins, while the next sound event is looked for
-    while position < end:
-        piece = text[position : min(end, position + size)].decode("latin-1")
-        is_last, at, size = position + len(piece) == end, 0, _AT_ONCE
-        while at < len(piece):
-            if broken is not None:
-                begin = _BEGIN.search(piece, at)
-                at = len(piece) if begin is None else begin.start()
-            value, behind = _decoded(decoder, piece, at, allowance)
-            after = _BEHIND.match(piece, behind)
-            goes_on = not is_last and after is not None and after.end() == len(piece)
-            is_sound = after is not None and isinstance(value, dict) and (broken is None or "ph" in value)
-            if after is not None and is_sound and not goes_on:
-                found += [] if broken is None else [(broken, position + at)]
-                broken, at, sound_end = None, after.end(), position + behind
-            elif goes_on and (at or (broken is None and len(piece) < _LARGEST_EVENT_BYTES)):
-                size = _AT_ONCE if at else len(piece) * 4
-                break
-            else:
-                broken, at = position + at if broken is None else broken, at + 1
-        if allowance.is_spent:
-            return []
-        position += at
-    if broken is not None:
-        found.append((sound_end, end))
-    return found if sound_end > start else []
-
-
-_LONGEST_WORD = len("-Infinity")
-
-
-def _decoded(decoder: json.JSONDecoder, piece: str, at: int, allowance: _Allowance) -> tuple[Any, int]:
-    """The value at a place and its end; None where there is none, and the end of the piece if that cut it."""
-    behind = at
-    try:
-        value, behind = decoder.raw_decode(piece, at)
-        if piece.find("\\u", at, behind) >= 0:  # half a character, perhaps, which no UTF-8 holds
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        is_cut = error.msg.startswith("Unterminated") or error.pos > len(piece) - _LONGEST_WORD
-        allowance.allows((len(piece) if is_cut else max(at, error.pos)) - at + 1)
-        return None, len(piece) if is_cut else at
-    except (ValueError, RecursionError):  # such a half, a number of thousands of digits, too deep a nest
-        allowance.allows(_DEEPEST)
-        return None, behind
-    else:
-        return value, behind
 
 
 def _parse_object(text: bytes) -> dict[str, Any] | None:

@@ -1,167 +1,146 @@
-"""The text of an event array → one wide table of typed columns, in a database attached as `staging`.
+"""The events of one trace as tables for `kineto.sql`: operators, calls, activities and so on, by class.
 
-DuckDB's JSON reader works through windows on all cores. Formats of different years differ only here, in
-`arguments.py` and in `kineto.sql`; whatever was staged looks the same afterwards. A reader of another kind of
-file fills the same columns itself, in `staging_area`.
+Events of a Kineto file are scanned into columns (`scan`), which the engine reads in place while they fit in
+memory. In a session on disk, and where events must be changed first, they are rows of `staging.staged`, and
+each class is a view; a reader of another kind of file fills that table itself, in `staging_area`.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import duckdb
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
 
+from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.source import LARGEST_EXACT_DOUBLE_US, EventArray, split_windows
+from opscope.ingest.arrow import ArrowRows, Column, Part, Texts
+from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, Kind, Scanned, pooled, scan
+from opscope.ingest.source import EventArray, OpenArray, open_array, trailer
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.signals import raise_if_interrupted
 
 CATEGORIES = (
     "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
     "gpu_user_annotation", "python_function", "cpu_instant_event", "cuda_sync", "overhead", "fwdbwd", "Trace",
 )  # fmt: skip
+# Of recorders until 2021.
+_LEGACY = {
+    "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime",
+}  # fmt: skip
+_SQL_TYPES = {Kind.TEXT: "VARCHAR", Kind.INTEGER: "BIGINT", Kind.UNSIGNED: "UBIGINT", Kind.REAL: "DOUBLE"}
+# The arguments in `staging.details`: keys that only few events have, and what finds those events again.
+_FINDING = {
+    "External id": ("external_id", "BIGINT"), "correlation": ("correlation_id", "BIGINT"),
+    "device": ("device", "BIGINT"), "stream": ("stream", "BIGINT"), "grid": ("grid", "VARCHAR"),
+}  # fmt: skip
+DETAILS = {key: kind for key, (_, kind) in _FINDING.items()} | {
+    member.key: _SQL_TYPES[member.kind] for member in MEMBERS if member.is_rare
+}
 
-ARGUMENTS: dict[str, str] = {
-    "External id": "BIGINT", "correlation": "BIGINT", "name": "VARCHAR",
-    "Sequence number": "BIGINT", "Fwd thread id": "BIGINT",
-    "Input Dims": "JSON", "Input type": "JSON", "Input Strides": "JSON", "Concrete Inputs": "JSON",
-    "Python id": "BIGINT", "Python parent id": "BIGINT", "Python module id": "BIGINT",
-    "Call stack": "VARCHAR", "Module Hierarchy": "VARCHAR",
-    "device": "INTEGER", "stream": "BIGINT", "context": "INTEGER", "grid": "VARCHAR", "block": "VARCHAR",
-    "registers per thread": "INTEGER", "shared memory": "INTEGER", "blocks per SM": "DOUBLE",
-    "warps per SM": "DOUBLE", "est. achieved occupancy %": "DOUBLE", "bytes": "BIGINT",
-    "graph id": "BIGINT", "graph node id": "BIGINT", "kernel": "VARCHAR",
-    "Collective name": "VARCHAR", "kernel_backend": "VARCHAR",
+_KINDS = {member.name: member.kind for member in MEMBERS}
+_PLACED = ("row_id", "thread_key", "start_ns", "duration_ns", "name")
+_ARGUMENTS = ("input_shapes", "input_types", "input_strides", "concrete_inputs")
+# Columns of each class, and whether only spans with usable times count.
+_CLASSES: dict[str, tuple[tuple[str, ...], bool]] = {
+    "operator": ((
+        *_PLACED, "category", "pid", "tid", "ph", "external_id", "sequence_number", "forward_thread_id",
+        *_ARGUMENTS, "python_module_id", "has_details",
+    ), True),
+    "call": ((
+        *_PLACED, "category", "pid", "tid", "ph", "external_id", "correlation_id", "launched_kernel", "grid",
+        "block",
+    ), True),
+    "activity": ((
+        *_PLACED, "category", "pid", "tid", "ph", "external_id", "correlation_id", "device", "stream",
+        "context", "grid", "block", "registers_per_thread", "shared_memory_bytes", "blocks_per_sm",
+        "warps_per_sm", "occupancy_percent", "size_bytes", "graph_id", "graph_node_id", "replay",
+    ), True),
+    "frame": ((
+        *_PLACED, "category", "pid", "tid", "ph", "python_id", "parent_python_id", "python_module_id",
+        "has_details",
+    ), True),
+    "annotation": ((*_PLACED, "category", "pid", "tid", "ph", "external_id"), False),
+    "overhead": ((*_PLACED, "category", "pid", "tid", "ph"), True),
+    "flow": ((*_PLACED, "category", "pid", "tid", "ph", "id"), False),
+    "label": ((*_PLACED, "category", "pid", "tid", "ph", "label"), False),
+}  # fmt: skip
+_CLASS_OF = {
+    "cpu_op": "operator", "cuda_runtime": "call", "cuda_driver": "call", "kernel": "activity",
+    "gpu_memcpy": "activity", "gpu_memset": "activity", "python_function": "frame",
+    "user_annotation": "annotation", "gpu_user_annotation": "annotation", "overhead": "overhead",
+    "fwdbwd": "flow",
+}  # fmt: skip
+_COUNTED = (*_PLACED, "category", "other_category", "pid", "tid", "ph", "has_details")
+_OWN_FORMATS = {
+    "row_id": "l", "thread_key": "L", "replay": "l", "has_details": "b", "category": "u",
+    "other_category": "u",
 }  # fmt: skip
 
-# Keys of few events, read a second time if there are any. (No DuckDB struct holds both `bytes` and `Bytes`.)
-DETAILS: dict[str, str] = {
-    "External id": "BIGINT", "correlation": "BIGINT", "Call stack": "VARCHAR", "Module Hierarchy": "VARCHAR",
-    "device": "BIGINT", "stream": "BIGINT", "grid": "VARCHAR",
-    "Collective name": "VARCHAR", "dtype": "VARCHAR", "In msg nelems": "BIGINT", "Out msg nelems": "BIGINT",
-    "In split size": "VARCHAR", "Out split size": "VARCHAR", "Process Group Name": "VARCHAR",
-    "Process Group Description": "VARCHAR", "Group size": "BIGINT", "Process Group Ranks": "VARCHAR",
-    "Src Rank": "BIGINT", "Dst Rank": "BIGINT", "Seq": "BIGINT",
-    "kernel_name": "VARCHAR", "kernel_backend": "VARCHAR", "kernel_file": "VARCHAR", "kernel_hash": "VARCHAR",
-    "kernel_kwargs": "VARCHAR", "num_warps": "BIGINT", "num_stages": "BIGINT", "kernel_flop": "DOUBLE",
-    "kernel_num_gb": "DOUBLE",
-    "Addr": "UBIGINT", "Bytes": "BIGINT", "Device Type": "BIGINT", "Device Id": "BIGINT",
-    "Total Allocated": "BIGINT", "Total Reserved": "BIGINT",
-    "cuda_sync_kind": "VARCHAR", "wait_on_stream": "BIGINT", "wait_on_cuda_event_id": "BIGINT",
-    "wait_on_cuda_event_record_corr_id": "BIGINT",
-}  # fmt: skip
 
-_READ = """read_json({urls}, format = 'array', records = true, maximum_object_size = {largest}, columns = {{
-    ph: 'VARCHAR', cat: 'VARCHAR', name: 'VARCHAR', ts: '{time_type}', dur: '{duration_type}',
-    pid: 'VARCHAR', tid: 'VARCHAR', id: 'VARCHAR', args: '{args_type}'}})"""
+def _formats(names: tuple[str, ...]) -> dict[str, str]:
+    return {name: _OWN_FORMATS.get(name) or FORMATS.get(_KINDS[name], "l") for name in names}
 
 
-CATEGORY = """TRY_CAST(CASE WHEN cat = 'cpu_op' AND starts_with(name, 'ProfilerStep#') THEN 'user_annotation'
-    ELSE cat END AS staging.kineto_category)"""
-LEGACY_CATEGORY = """CASE cat
-    WHEN 'Operator' THEN CASE WHEN name LIKE 'ProfilerStep#%' THEN 'user_annotation' ELSE 'cpu_op' END
-    WHEN 'Kernel' THEN 'kernel' WHEN 'Memcpy' THEN 'gpu_memcpy' WHEN 'Memset' THEN 'gpu_memset'
-    WHEN 'Runtime' THEN 'cuda_runtime' ELSE TRY_CAST(cat AS staging.kineto_category)
-    END::staging.kineto_category"""
-
-
-class Windows(NamedTuple):
-    """Byte ranges of a file, in its order."""
-
-    path: Path
-    ranges: list[tuple[int, int]]
-
-
-Reading = Callable[[dict[str, str], list[str], str, int], str]
-
-
-def strict_events(keys: dict[str, str], urls: list[str], time_type: str, largest_event_bytes: int) -> str:
-    """FROM clause that reads `args` by the declared types in one go; a value of another type is an error."""
-    fields = ", ".join(f'"{key}" {kind}' for key, kind in keys.items())
-    return _READ.format(
-        urls=urls,
-        largest=largest_event_bytes,
-        time_type=time_type,
-        duration_type="DOUBLE",
-        args_type=f"STRUCT({fields})",
-    )
-
-
-def lenient_events(keys: dict[str, str], urls: list[str], time_type: str, largest_event_bytes: int) -> str:
-    """The same, but a value of another type becomes NULL. Slower: `args` is parsed twice."""
-    text = _READ.format(
-        urls=urls, largest=largest_event_bytes, time_type="JSON", duration_type="JSON", args_type="JSON"
-    )
-    return (
-        f"(SELECT * REPLACE (TRY_CAST(ts ->> '$' AS {time_type}) AS ts, "
-        f"TRY_CAST(dur ->> '$' AS DOUBLE) AS dur, from_json(args, '{json.dumps(keys)}') AS args) FROM {text})"
-    )
-
-
-def no_events(keys: dict[str, str]) -> str:
-    """FROM clause without rows: the columns of `strict_events` alone."""
-    fields = ", ".join(f'"{key}" {kind}' for key, kind in keys.items())
-    texts = ", ".join(f"NULL::VARCHAR AS {name}" for name in ("ph", "cat", "name", "pid", "tid", "id"))
-    return (
-        f"(SELECT {texts}, NULL::DOUBLE AS ts, NULL::DOUBLE AS dur, NULL::STRUCT({fields}) AS args LIMIT 0)"
-    )
-
-
-_SMALLEST_WINDOW_BYTES = 4 << 20
-_LARGEST_EVENT_BYTES = 16 << 20
-_LARGEST_COPY_BYTES = 32 << 20
-# A time with a fraction that is not zero, or beyond 2**53 = 9007199254740992.
-_WIDE_TIME = re.compile(rb'"ts"\s*:\s*"?-?(?:\d+\.0*[1-9]|9[1-9]\d{14}|90[1-9]\d{13}|900[7-9]\d{12}|\d{17})')
-
-
-class NeedsRewritingError(Exception):
-    """Times that a double cannot hold, or names of 2021: `rewrite.normalize` the text, then stage it.
+class StagedEvents:
+    """The events of one trace, to be read as `operator_events`, `call_events`, … and `staging.details`.
 
     Args:
-        is_legacy: Whether the names are those of 2021.
+        session: Whose database reads them.
     """
 
-    def __init__(self, *, is_legacy: bool) -> None:
-        super().__init__()
-        self.is_legacy = is_legacy
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._parts: dict[str, list[Part]] | None = None  # None: in table `staging.staged`
+        self.census = quality.Census(0, {}, {}, 0, 0, [])
+        self.array = EventArray(0, 0)
+        self.flaws: dict[str, int] = {}
+
+    def hold(self, parts: dict[str, list[Part]]) -> None:
+        """Take events that lie in memory."""
+        self._parts = parts
+
+    def show_on(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Let a connection read the events; to be done anew after `as_table`."""
+        for name, (columns, _) in _CLASSES.items():
+            if self._parts is None:
+                connection.execute(f"CREATE OR REPLACE TEMP VIEW {name}_events AS FROM staging.{name}_events")
+            else:
+                connection.register(f"{name}_events", ArrowRows(_formats(columns), self._parts[name]))
+
+    def as_table(self) -> None:
+        """Move events that lie in memory to `staging.staged`, where statements can change them."""
+        connection = self._session.connection
+        if self._parts is None:
+            return
+        for name, parts in self._parts.items():
+            connection.unregister(f"{name}_events")
+            _insert(connection, name, parts)
+        self._parts = None
+        self.show_on(connection)
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, name: str, parts: list[Part]) -> None:
+    """Rows of one class → `staging.staged`."""
+    connection.register("added_events", ArrowRows(_formats(_CLASSES[name][0]), parts))
+    connection.execute("INSERT INTO staging.staged BY NAME SELECT * EXCLUDE row_id FROM added_events")
+    connection.unregister("added_events")
 
 
 @contextmanager
-def staged_events(
-    session: Session, path: Path, text: mmap.mmap, events: EventArray, *, is_rewritten: bool = False
-) -> Iterator[quality.Census]:
-    """Tables `staging.staged` (and `staging.details`, if an event has any) for the duration of the block.
-
-    Args:
-        session: Whose database does the work.
-        path: Local file with the text.
-        text: The same file, mapped.
-        events: Where the array lies.
-        is_rewritten: The text went through `rewrite.normalize`.
-
-    Yields:
-        What the events are, counted.
-
-    Raises:
-        NeedsRewritingError: The text must be normalized first.
-        duckdb.Error: The text is not valid JSON.
-    """
-    with staging_area(session):
-        session.plan_for(events.end - events.start)
-        yield _stage(session, path, text, events, is_rewritten)
-
-
-@contextmanager
-def staging_area(session: Session) -> Iterator[None]:
-    """The database `staging` with the type of categories, for the duration of the block."""
+def staging_area(session: Session) -> Iterator[StagedEvents]:
+    """The database `staging`, with its tables empty, for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
         # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
@@ -170,113 +149,271 @@ def staging_area(session: Session) -> Iterator[None]:
             # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
             session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
             session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
-            yield
+            create_tables(session)
+            yield StagedEvents(session)
         finally:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
+                for name in _CLASSES:
+                    session.connection.unregister(f"{name}_events")
+                    session.connection.execute(f"DROP VIEW IF EXISTS temp.{name}_events")
                 session.connection.execute("RESET disabled_optimizers")
                 session.connection.execute("DETACH staging")
 
 
 def create_tables(session: Session) -> None:
-    """Make `staging.staged` and `staging.details` anew, without rows, with the columns that events get."""
-    session.connection.execute(
-        sql(__package__, "kineto:stage").format(
-            events=no_events(ARGUMENTS), category=CATEGORY, cast="CAST", double_limit=LARGEST_EXACT_DOUBLE_US
-        )
-    )
-    create_details(session)
-
-
-def create_details(session: Session) -> None:
-    """Make `staging.details` anew, without rows."""
-    session.connection.execute(sql(__package__, "kineto:details").format(events=no_events(DETAILS)))
-
-
-def _stage(
-    session: Session, path: Path, text: mmap.mmap, events: EventArray, is_rewritten: bool
-) -> quality.Census:
-    count = max(1, (events.end - events.start) // _SMALLEST_WINDOW_BYTES)
-    if count > 1:
-        count = min(count, int(session.scalar("SELECT current_setting('threads')")))
-    windows = Windows(path, split_windows(text, events.start, events.end, count))
-    whole = Windows(path, [(events.start, events.end)])
-    # A cut may have hit text that only looks like an event boundary, or a time be none (NaN): then in one
-    # piece, with such times NULL. A value may be of another type than every known recorder writes: then
-    # forgiving types. What fails even so is broken.
-    census = (
-        _try_read(session, windows, strict_events, "CAST", is_rewritten)
-        or _try_read(session, whole, strict_events, "TRY_CAST", is_rewritten)
-        or _read(session, whole, lenient_events, "TRY_CAST", is_rewritten)
-    )
-    if not is_rewritten and (census.is_legacy or (census.wide_count and _has_wide_fraction(text, events))):
-        raise NeedsRewritingError(is_legacy=census.is_legacy)
-    return census
-
-
-def _has_wide_fraction(text: mmap.mmap, events: EventArray) -> bool:
-    """Whether some `ts` has more digits than a double keeps: a fraction, or beyond 2**53.
-
-    Old recorders write whole microseconds since the epoch, which a double holds.
-    """
-    return _WIDE_TIME.search(text, events.start, events.end) is not None
-
-
-def _try_read(
-    session: Session, windows: Windows, read: Reading, cast: str, is_rewritten: bool
-) -> quality.Census | None:
-    """As `_read`; None if the text does not fit."""
-    try:
-        return _read(session, windows, read, cast, is_rewritten)
-    except (duckdb.InvalidInputException, duckdb.ConversionException) as error:
-        raise_if_interrupted(error)
-        return None
-
-
-def _read(session: Session, windows: Windows, read: Reading, cast: str, is_rewritten: bool) -> quality.Census:
-    connection = session.connection
-    time_type = "DECIMAL(22, 3)" if is_rewritten else "DOUBLE"
-    with _readable(session, windows) as urls:
-        connection.execute(
-            sql(__package__, "kineto:stage").format(
-                events=read(ARGUMENTS, urls, time_type, _LARGEST_EVENT_BYTES),
-                category=LEGACY_CATEGORY if is_rewritten else CATEGORY,
-                cast=cast,
-                double_limit="NULL" if is_rewritten else LARGEST_EXACT_DOUBLE_US,
-            )
-        )
-        census = quality.take_census(
-            session.records(sql(__package__, "kineto:census")), is_lenient=read is lenient_events
-        )
-        if census.detailed_count:
-            details = read(DETAILS, urls, time_type, _LARGEST_EVENT_BYTES)
-            connection.execute(sql(__package__, "kineto:details").format(events=details))
-    return census
+    """Make `staging.staged` and `staging.details` anew, without rows."""
+    fields = ", ".join(f'"{key}" {kind}' for key, kind in DETAILS.items())
+    session.connection.execute(sql(__package__, "kineto:tables").format(fields=fields))
 
 
 @contextmanager
-def _readable(session: Session, windows: Windows) -> Iterator[list[str]]:
-    """Addresses at which the engine reads windows of a file, each as an array of its own.
+def staged_events(
+    session: Session, text: mmap.mmap, source: str, *, damage: str | None = None
+) -> Iterator[StagedEvents]:
+    """The events of a Kineto file for the duration of the block.
 
-    Small ones are copied: what serves them in place takes longer to import.
+    Args:
+        session: Whose database does the work.
+        text: The whole file.
+        source: Its name, for errors.
+        damage: What is known to be wrong with it.
+
+    Raises:
+        InputError: It holds no events that can be read; names the byte.
     """
-    if windows.ranges[-1][1] - windows.ranges[0][0] > _LARGEST_COPY_BYTES:
-        from opscope.ingest.windows import PROTOCOL, WindowFileSystem  # noqa: PLC0415 - imports fsspec
+    opened = open_array(text, source)
+    with staging_area(session) as events:
+        session.plan_for(len(text) - opened.start)
+        threads = int(session.scalar("SELECT current_setting('threads')"))
+        stager = _Stager(session)
+        for chunk in scan(text, opened.start, threads):
+            stager.add(chunk)
+        events.array = _array_end(text, opened, chunk.scanned, source, damage)
+        events.census, events.flaws = stager.census(), stager.flaws
+        if stager.parts is not None:
+            events.hold(stager.parts)
+        events.show_on(session.connection)
+        yield events
 
-        files = WindowFileSystem(str(windows.path), windows.ranges)
-        session.connection.register_filesystem(files)
+
+def locate_events(text: mmap.mmap, source: str) -> EventArray:
+    """Where the event array of a Kineto file lies.
+
+    Raises:
+        InputError: It holds no events that can be read; names the byte.
+    """
+    opened = open_array(text, source)
+    *_, last = scan(text, opened.start, threads=1)
+    return _array_end(text, opened, last.scanned, source, None)
+
+
+def _array_end(
+    text: mmap.mmap, opened: OpenArray, scanned: Scanned, source: str, damage: str | None
+) -> EventArray:
+    """Where the array ends, and the keys behind it; an array without a sound event is an error."""
+    header, start = opened.header or {}, opened.start
+    if text.find(b"{", start, scanned.sound_end) < 0:
+        hint = f"Decompression failed before: {damage}. Copy the file again" if damage else None
+        raise _no_event(text, start, source, hint)
+    keys = trailer(text, scanned.end, opened) if scanned.is_closed else None
+    if keys is None:
+        return EventArray(start, scanned.sound_end, header, len(text) - scanned.sound_end)
+    return EventArray(start, scanned.end, {**header, **keys})
+
+
+def _no_event(text: mmap.mmap, start: int, source: str, hint: str | None) -> InputError:
+    body = b"[" + text[start : start + _LOOKED_AT_BYTES]
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        found = re.search(r"\(byte (\d+)\)", str(error))
+        if found is None or start + int(found.group(1)) >= len(text):
+            message, offset = "the file ends before its first complete event", len(text)
+        else:
+            message, offset = "not valid JSON inside the traceEvents array", start + int(found.group(1)) - 1
+        return InputError(message, source=source, byte_offset=offset, hint=hint)
+    except RecursionError:
+        return InputError("an event is nested too deeply", source=source, byte_offset=start, hint=hint)
+    return InputError(
+        "the file ends before its first complete event", source=source, byte_offset=len(text), hint=hint
+    )
+
+
+_LOOKED_AT_BYTES = 1 << 20
+
+
+_Flagged = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]  # values, and whether one is there
+_Columns = dict[str, _Flagged]
+
+
+class _Stager:
+    """Splits chunks of events into classes and counts them; keeps them in memory, or in tables."""
+
+    def __init__(self, session: Session) -> None:
+        self._connection = session.connection
+        self.parts: dict[str, list[Part]] | None = None if session.is_file_backed else defaultdict(list)
+        self._counts: list[dict[str, Any]] = []
+        self._threads: dict[tuple[str | None, str | None], int] = {}
+        self._row_count = self._irregular_count = self._legacy_count = 0
+        self.broken_count = 0
+        self.flaws: dict[str, int] = {}
+
+    def census(self) -> quality.Census:
+        """All events so far, counted."""
+        return replace(
+            quality.take_census(self._counts, is_lenient=self._irregular_count > 0),
+            broken_count=self.broken_count,
+            is_legacy=self._legacy_count > 0,
+        )
+
+    def add(self, chunk: Chunk) -> None:
+        """Take in the next chunk."""
+        scanned, texts = chunk.scanned, [*chunk.texts]
+        self.broken_count += scanned.broken_count
+        self._irregular_count += scanned.irregular_count
+        for kind, first_byte in chunk.flaws.items():
+            self.flaws.setdefault(kind, first_byte)
+        rows = scanned.row_count
+        if not rows:
+            return
+        columns = {name: (values, _flags(bits, rows)) for name, (values, bits) in scanned.columns.items()}
+        nothing = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
+        place = {name: len(texts) + at for at, name in enumerate((*CATEGORIES, ""))}
+        texts += place
+        classes = self._categories(columns, texts, nothing, place)
+        every = np.ones(rows, dtype=bool)
+        columns["row_id"] = np.arange(self._row_count, self._row_count + rows), every
+        columns["thread_key"] = self._thread_keys(columns, texts, nothing), every
+        columns["has_details"] = self._details(chunk, columns, texts, place["cuda_sync"]), every
+        self._row_count += rows
+        pool = pooled(texts)
+        start, duration = columns.get("start_ns", nothing), columns.get("duration_ns", nothing)
+        is_span = _is(columns.get("ph", nothing), texts, "X")
+        is_span &= start[1] & duration[1] & (duration[0] >= 0)
+        counted = self._part(columns, _COUNTED, np.arange(rows), pool)
+        with self._shown("counted_events", ArrowRows(_formats(_COUNTED), [counted])):
+            cursor = self._connection.execute(sql(__package__, "kineto:census"))
+            names = [one[0] for one in cursor.description]
+            self._counts += [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        for name, (wanted, is_timed) in _CLASSES.items():
+            chosen = np.flatnonzero(classes[name] & is_span if is_timed else classes[name])
+            if not len(chosen):
+                continue
+            part = self._part(columns, wanted, chosen, pool)
+            if self.parts is None:
+                _insert(self._connection, name, [part])
+            else:
+                self.parts[name].append(part)
+
+    def _categories(
+        self, columns: _Columns, texts: list[str | None], nothing: _Flagged, place: dict[str, int]
+    ) -> dict[str, npt.NDArray[np.bool_]]:
+        """Add columns `category` and `other_category`; which rows are of each class."""
+        cat, has_cat = columns.get("cat", nothing)
+        known = [place.get(_LEGACY.get(one, one), -1) if one else -1 for one in texts]
+        category = np.where(has_cat, np.array(known, dtype=np.int32)[cat], -1).astype(np.int32)
+        self._legacy_count += int((has_cat & np.array([one in _LEGACY for one in texts])[cat]).sum())
+        name, has_name = columns.get("name", nothing)
+        is_step = has_name & np.array([(one or "").startswith("ProfilerStep#") for one in texts])[name]
+        category[is_step & (category == place["cpu_op"])] = place["user_annotation"]
+        columns["category"] = category, category >= 0
+        columns["other_category"] = np.where(has_cat, cat, place[""]).astype(np.int32), category < 0
+        classes = {
+            of: np.isin(category, [place[one] for one, other in _CLASS_OF.items() if other == of])
+            for of in _CLASSES
+        }
+        classes["label"] = _is(columns.get("ph", nothing), texts, "M")
+        return classes
+
+    def _thread_keys(
+        self, columns: _Columns, texts: list[str | None], nothing: _Flagged
+    ) -> npt.NDArray[np.int64]:
+        """A number for each pair of process and thread, the same in all chunks."""
+        pid, tid = (
+            np.where(has, values, -1).astype(np.int64)
+            for values, has in (columns.get(name, nothing) for name in ("pid", "tid"))
+        )
+        pairs, inverse = np.unique(pid << 32 | tid & 0xFFFFFFFF, return_inverse=True)
+        keys = [
+            self._threads.setdefault(
+                (None if one < 0 else texts[one], None if other < 0 else texts[other]), len(self._threads)
+            )
+            for one, other in zip((pairs >> 32).tolist(), pairs.astype(np.int32).tolist(), strict=True)
+        ]
+        return np.array(keys, dtype=np.int64)[inverse]
+
+    def _details(
+        self, chunk: Chunk, columns: _Columns, texts: list[str | None], synchronization: int
+    ) -> npt.NDArray[np.bool_]:
+        """Write `staging.details`; which rows have rarer arguments of their own."""
+        rows = chunk.scanned.row_count
+        of_row, of_member, value = chunk.scanned.rare
+        has, is_text = np.zeros(rows, dtype=bool), np.array([bool(one) for one in texts])
+        rare: _Columns = {}
+        for at in np.unique(of_member).tolist():
+            member, own = MEMBERS[at], of_member == at
+            values = np.zeros(rows, dtype=np.int32 if member.kind is Kind.TEXT else np.int64)
+            present = np.zeros(rows, dtype=bool)
+            values[of_row[own]], present[of_row[own]] = value[own], True
+            rare[member.key] = values, present
+            if member.key in _STACKS:
+                has |= present & is_text[values]
+            elif member.key in ("Collective name", "kernel_backend"):
+                has |= present
+        wanted = columns["category"][0] == synchronization
+        wanted[of_row] = True
+        if wanted.any():
+            kinds = {member.key: FORMATS.get(member.kind, "l") for member in MEMBERS if member.is_rare}
+            names = (*_COUNTED, *(name for name, _ in _FINDING.values()))
+            part = self._part(
+                {**columns, "has_details": (has, ~wanted | wanted), **rare}, (*names, *kinds),
+                np.flatnonzero(wanted), pooled(texts),
+            )  # fmt: skip
+            of_key = {key: name for key, (name, _) in _FINDING.items()}
+            arguments = ", ".join(
+                f"'{key}': \"{of_key.get(key, key)}\"::{kind}" for key, kind in DETAILS.items()
+            )
+            with self._shown("detailed_events", ArrowRows({**_formats(names), **kinds}, [part])):
+                self._connection.execute(sql(__package__, "kineto:details").format(arguments=arguments))
+        return has
+
+    @contextmanager
+    def _shown(self, name: str, rows: ArrowRows) -> Iterator[None]:
+        self._connection.register(name, rows)
         try:
-            yield files.urls
+            yield
         finally:
-            files.close()
-            with suppress(duckdb.ConnectionException):  # as above
-                session.connection.unregister_filesystem(PROTOCOL)
-        return
-    with (
-        tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
-        windows.path.open("rb") as file,
-    ):
-        copies = [Path(folder) / f"{index}.json" for index in range(len(windows.ranges))]
-        for copy, (start, end) in zip(copies, windows.ranges, strict=True):
-            file.seek(start)
-            copy.write_bytes(b"[" + file.read(end - start) + b"]")
-        yield [str(copy) for copy in copies]
+            with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
+                self._connection.unregister(name)
+
+    def _part(
+        self, columns: _Columns, names: tuple[str, ...], chosen: npt.NDArray[np.int64], pool: Texts
+    ) -> Part:
+        """Some rows, with the columns in which they have values."""
+        found: dict[str, Column] = {}
+        for name in names:
+            if name in columns:
+                values, present = columns[name]
+                flags = present[chosen]
+                if flags.any():
+                    own = values[chosen]
+                    found[name] = (
+                        np.packbits(own, bitorder="little") if own.dtype == bool else own,
+                        np.packbits(flags, bitorder="little"),
+                    )
+        return Part(len(chosen), found, pool)
+
+
+_STACKS = ("Call stack", "Module Hierarchy")
+
+
+def _flags(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
+    return np.unpackbits(bits, count=count, bitorder="little").astype(bool)
+
+
+def _is(column: _Flagged, texts: list[str | None], text: str) -> npt.NDArray[np.bool_]:
+    """Rows whose text is this one."""
+    values, present = column
+    same: npt.NDArray[np.bool_] = np.array([one == text for one in texts], dtype=bool)
+    found: npt.NDArray[np.bool_] = present & same[values]
+    return found

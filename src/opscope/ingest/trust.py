@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.ingest.quality import Census
+from opscope.ingest.staging import StagedEvents
 from opscope.model.finding import Finding, Severity
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -31,24 +32,30 @@ _STRAY_FRACTION = 0.01
 _MISSING_FRACTION = 0.1
 
 
-def distrust(session: Session, trace_id: int, census: Census) -> Iterator[Finding]:
+def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
     """Mend the staged events of a trace where that can be done, and say what cannot be trusted."""
-    yield from _unknown_devices(trace_id, census)
-    if not census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
+    yield from _unknown_devices(trace_id, events.census)
+    if not events.census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
         return
-    session.connection.execute(sql(__package__, "kineto:events"))
     yield from _missing_records(session, trace_id)
-    yield from _impossible_times(session, trace_id)
-    yield from _skew(session, trace_id)
+    yield from _impossible_times(session, trace_id, events)
+    yield from _skew(session, trace_id, events)
 
 
-def end_steps(session: Session, trace_id: int, census: Census) -> tuple[Census, list[Finding]]:
-    """The census with steps that were never closed ended, and that this was done."""
-    if "user_annotation" not in census.categories:
-        return census, []
-    ended, timeless = session.query(sql(__package__, "kineto:end_steps"))[0]
-    if not ended:
-        return census, []
+def end_steps(session: Session, trace_id: int, events: StagedEvents) -> list[Finding]:
+    """End the steps that were never closed, and say that this was done."""
+    if "user_annotation" not in events.census.categories:
+        return []
+    query = sql(__package__, "kineto:endless_steps")
+    found = session.query(query)
+    if not found:
+        return []
+    events.as_table()
+    session.connection.execute(
+        f"UPDATE staging.staged SET duration_ns = length_ns FROM ({query}) WHERE staged.rowid = step_row"
+    )
+    ended, timeless = len(found), sum(is_timeless for _, is_timeless, _ in found)
+    events.census = replace(events.census, without_time=events.census.without_time - timeless)
     finding = _defect(
         trace_id,
         "steps_without_end",
@@ -59,7 +66,7 @@ def end_steps(session: Session, trace_id: int, census: Census) -> tuple[Census, 
         device_ns=None,
         effect="their lengths are upper bounds",
     )
-    return replace(census, without_time=census.without_time - timeless), [finding]
+    return [finding]
 
 
 def _defect(
@@ -87,13 +94,18 @@ def _unknown_devices(trace_id: int, census: Census) -> Iterator[Finding]:
     )
 
 
-def _impossible_times(session: Session, trace_id: int) -> Iterator[Finding]:
-    count, device_ns = session.query(
-        sql(__package__, "kineto:set_aside").format(distance=_LEAST_DISTANCE_NS)
-    )[0]
+def _impossible_times(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
+    query = sql(__package__, "kineto:set_aside").format(distance=_LEAST_DISTANCE_NS)
+    totals = f"SELECT count(*), coalesce(sum(duration_ns), 0)::BIGINT FROM ({query})"
+    count, device_ns = session.query(totals)[0]
     if not count:
         return
-    session.connection.execute(sql(__package__, "kineto:move_set_aside").format(trace_id=trace_id))
+    events.as_table()
+    session.connection.execute(f"CREATE OR REPLACE TABLE staging.judged AS {query}")
+    session.connection.execute(
+        f"INSERT INTO set_aside SELECT {trace_id}, * EXCLUDE row_id FROM staging.judged; "
+        "DELETE FROM staging.staged WHERE rowid IN (SELECT row_id FROM staging.judged)"
+    )
     yield _defect(
         trace_id,
         "impossible_times",
@@ -129,7 +141,7 @@ def _missing_records(session: Session, trace_id: int) -> Iterator[Finding]:
     )
 
 
-def _skew(session: Session, trace_id: int) -> Iterator[Finding]:
+def _skew(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
     """Device records that begin before their launch: one offset is taken out, a varying one withholds."""
     lags = session.connection.execute(sql(__package__, "kineto:launch_lags")).fetchnumpy()
     for device in np.unique(lags["device"]).tolist():
@@ -147,6 +159,7 @@ def _skew(session: Session, trace_id: int) -> Iterator[Finding]:
         least = [int(lag_ns[part == one].min()) for one in np.unique(part[early])]
         is_constant = max(least) - min(least) <= max(_OFFSET_ERROR_NS, offset_ns // 2)
         if is_constant:
+            events.as_table()
             session.connection.execute(
                 sql(__package__, "kineto:shift_device").format(device=device, offset=offset_ns)
             )

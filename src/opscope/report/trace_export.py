@@ -26,7 +26,8 @@ from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.idle import CAUSES
 from opscope.analysis.timeline.step_view import step_times
 from opscope.errors import InputError
-from opscope.ingest.source import find_traces, is_export, local_text, locate_events
+from opscope.ingest.source import find_traces, is_export, local_text
+from opscope.ingest.staging import locate_events
 from opscope.model.files import replacing
 from opscope.model.schema import Attribution
 from opscope.model.session import Session

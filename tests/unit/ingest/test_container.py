@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.ingest.source import EventArray, locate_events
+from opscope.ingest.source import EventArray
+from opscope.ingest.staging import locate_events
 
 EVENTS: list[dict[str, Any]] = [
     {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "python"}},
