@@ -239,8 +239,9 @@ def _copied(address: int, count: int, kind: Any) -> npt.NDArray[Any]:
     if not count:
         return np.empty(0, dtype=kind)
     size = count * np.dtype(kind).itemsize
-    there: npt.NDArray[Any] = np.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=kind)
-    return there.copy()
+    there = np.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=kind)
+    copied: npt.NDArray[Any] = there.copy()
+    return copied
 
 
 class Chunk(NamedTuple):

@@ -329,18 +329,20 @@ class _Stager:
         self, columns: _Columns, texts: list[str | None], nothing: _Flagged
     ) -> npt.NDArray[np.int64]:
         """A number for each pair of process and thread, the same in all chunks."""
-        pid, tid = (
-            np.where(has, values, -1).astype(np.int64)
+        none = len(texts)
+        (pid, pids), (tid, tids) = (
+            _ranked(np.where(has, values, none), none + 1)
             for values, has in (columns.get(name, nothing) for name in ("pid", "tid"))
         )
-        pairs, inverse = np.unique(pid << 32 | tid & 0xFFFFFFFF, return_inverse=True)
+        pair, pairs = _ranked(pid * len(tids) + tid, len(pids) * len(tids))
+        named = [*texts, None]
         keys = [
             self._threads.setdefault(
-                (None if one < 0 else texts[one], None if other < 0 else texts[other]), len(self._threads)
+                (named[pids[one // len(tids)]], named[tids[one % len(tids)]]), len(self._threads)
             )
-            for one, other in zip((pairs >> 32).tolist(), pairs.astype(np.int32).tolist(), strict=True)
+            for one in pairs.tolist()
         ]
-        return np.array(keys, dtype=np.int64)[inverse]
+        return np.array(keys, dtype=np.int64)[pair]
 
     def _details(
         self, chunk: Chunk, columns: _Columns, texts: list[str | None], synchronization: int
@@ -409,6 +411,13 @@ _STACKS = ("Call stack", "Module Hierarchy")
 
 def _flags(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
     return np.unpackbits(bits, count=count, bitorder="little").astype(bool)
+
+
+def _ranked(ids: npt.NDArray[Any], end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The place of each of some ids, all below `end`, among their distinct ones, and these."""
+    is_there = np.zeros(end, dtype=bool)
+    is_there[ids] = True
+    return (np.cumsum(is_there) - 1)[ids], np.flatnonzero(is_there)
 
 
 def _is(column: _Flagged, texts: list[str | None], text: str) -> npt.NDArray[np.bool_]:
