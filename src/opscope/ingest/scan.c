@@ -291,6 +291,18 @@ static int fixed_point(const uint8_t *p, const uint8_t *end, int digits, int64_t
     return 1;
 }
 
+/* A handle in quotes, 0x7f…; 0 otherwise. */
+static int hexadecimal(const uint8_t *p, const uint8_t *end, int64_t *value) {
+    uint64_t bits = 0;
+    if (end - p < 3 || end - p > 18 || p[0] != '0' || lower(p[1]) != 'x') return 0;
+    for (p += 2; p < end; p++) {
+        if (!is_hex(*p)) return 0;
+        bits = bits << 4 | (uint64_t)(is_digit(*p) ? *p - '0' : lower(*p) - 'a' + 10);
+    }
+    *value = (int64_t)bits;
+    return 1;
+}
+
 /* A whole number that fits its column; 0 otherwise. */
 static int whole_number(const uint8_t *p, const uint8_t *end, int kind, int64_t *value) {
     int is_negative = p < end && *p == '-';
@@ -382,7 +394,10 @@ static int store(scan *s, int32_t i, const uint8_t *p, size_t length) {
         if (*p != '"' || c->kind == JSON) return put_text(s, i, p, length, 1);
         return put_text(s, i, p + 1, length - 2, 0);
     }
-    if (*p == '"') p++, end--;
+    if (*p == '"') {
+        p++, end--;
+        if ((c->kind == INTEGER || c->kind == UNSIGNED) && hexadecimal(p, end, &value)) return put(s, i, value);
+    }
     const uint8_t *behind = p < end ? token_end(p, end) : NULL;
     if (behind == end && (c->kind == TIME   ? fixed_point(p, end, 3, &value)
                           : c->kind == REAL ? real_number(p, end, &value)

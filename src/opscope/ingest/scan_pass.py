@@ -25,6 +25,7 @@ _NO_NUMBER = rb"-?(?:[nN][aA][nN]|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)(?![a-zA
 _TOKEN = re.compile(rb"%b|(?:true|false|null)(?![a-zA-Z])|%b" % (_NUMBER, _NO_NUMBER))
 _BRACKET = re.compile(rb'[\[\]{}"]')
 _DECIMAL = re.compile(rb"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
+_HANDLE = re.compile(rb"0[xX][0-9a-fA-F]{1,16}")
 _WHOLE = re.compile(rb"(-?[0-9]+)(?:\.0*)?")
 _BEGIN = re.compile(rb'\{[ \n\t\r]*"(?:ph|name|cat|pid|tid|ts|id|dur|args|s|bp)"[ \n\t\r]*:')
 _KEYS = {(one.key.encode(), one.in_arguments): at for at, one in enumerate(MEMBERS)}
@@ -127,9 +128,13 @@ class _Pass:
             is_json = member.kind is Kind.JSON or raw[:1] != b'"'
             value = self.intern(begin + (not is_json), end - (not is_json), is_json=is_json)
         else:
-            raw = raw[1:-1] if raw[:1] == b'"' else raw
+            is_quoted = raw[:1] == b'"'
+            raw = raw[1:-1] if is_quoted else raw
             token = _TOKEN.fullmatch(raw)
             value = None if token is None else _number(member.kind, raw)
+            if is_quoted and member.kind in (Kind.INTEGER, Kind.UNSIGNED) and _HANDLE.fullmatch(raw):
+                value = int(raw, 16)
+                value -= (1 << 64) if member.kind is Kind.INTEGER and value >= 1 << 63 else 0
             if value is None:
                 is_number = token is not None and raw not in (b"true", b"false")
                 row.irregular += not (is_number and member.kind in (Kind.TIME, Kind.REAL))

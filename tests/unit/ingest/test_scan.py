@@ -133,6 +133,7 @@ class TestNumbers:
     @pytest.mark.parametrize(
         ("text", "value"),
         [
+            ('"0x1F"', 31), ('"0xffffffffffffffff"', -1), ('"0x"', None),
             ("5", 5), ('"5"', 5), ("-3", -3), ("5.0", 5), ("9223372036854775807", 2**63 - 1),
             ("9223372036854775808", None), ("5.5", None), ("true", None),
             ('"x"', None), ("[5]", None), ("{}", None),
