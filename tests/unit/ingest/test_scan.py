@@ -267,3 +267,21 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
     for at in range(0, len(files), 500):
         run = subprocess.run([program, *files[at : at + 500]], capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr[-3000:]
+
+
+def test_a_machine_without_a_compiler_reads_the_same(
+    load: Load, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = shared / "traces" / "h200" / "bert_compile_bf16.json.gz"
+    queries = (
+        "FROM operators",
+        "FROM device_activities",
+        "FROM runtime_calls",
+        "FROM frames",
+        "FROM modules",
+    )
+    compiled = load(file, threads=2)
+    monkeypatch.setattr(scanning, "_library", lambda: None)
+    in_python = load(file, threads=2)
+    for query in queries:
+        assert in_python.query(query) == compiled.query(query)
