@@ -52,13 +52,10 @@ _._torchdynamo_disable
 _.allow_tf32
 _.acc_events
 _.block_shape
-_.cachable
-_.modified
 _.named_args
 _.no_wrap
 _.on_broken_pipe
 _.overflow
-_.seekable
 _.suppress_keyboard_interrupt
 _.text_factory
 
@@ -124,3 +121,11 @@ _.handle_error
 _.log_message
 _.server_version
 _.sys_version
+
+# Fields of structs that other code reads through Arrow's C interface, and the hook that hatchling calls.
+_._fields_
+_.buffer_count
+_.child_count
+_.dictionary
+_.initialize
+_.ScannerHook

@@ -1,7 +1,7 @@
 """How much of a job's communication runs beside computation, by rank: one question, answered by itself.
 
-Files are loaded one after the other. Of recorded steps what they launched counts, whenever it ran; without steps
-all that was recorded.
+Files are loaded one after the other. Of recorded steps what they launched counts, whenever it ran; without
+steps all that was recorded.
 """
 
 from __future__ import annotations

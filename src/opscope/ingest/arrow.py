@@ -69,7 +69,7 @@ class Texts(NamedTuple):
 Column = tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]  # values, and a bit per row: is there one
 
 
-class Part(NamedTuple):
+class RowPart(NamedTuple):
     """Some rows: their columns, and the texts that columns of texts are int32 indices of."""
 
     row_count: int
@@ -85,7 +85,7 @@ class ArrowRows:
         parts: The rows. A column that a part lacks is NULL there.
     """
 
-    def __init__(self, formats: dict[str, str], parts: Sequence[Part]) -> None:
+    def __init__(self, formats: dict[str, str], parts: Sequence[RowPart]) -> None:
         self._formats, self._parts = formats, parts
         most = max((part.row_count for part in parts), default=0)
         self._nothing = np.zeros(most, dtype=np.int64), np.zeros(most // 8 + 1, dtype=np.uint8)
@@ -140,7 +140,7 @@ class ArrowRows:
         schema.format, schema.name, schema.release = b"+s", b"", release
         schema.child_count, schema.children = len(children), self._pointers(children, _Schema)
 
-    def _column(self, part: Part, name: str, first: int, count: int) -> _Array:
+    def _column(self, part: RowPart, name: str, first: int, count: int) -> _Array:
         values, present = part.columns.get(name, self._nothing)
         bits = np.unpackbits(present[first // 8 : (first + count + 7) // 8], bitorder="little")
         null_count = count - int(np.count_nonzero(bits[:count]))

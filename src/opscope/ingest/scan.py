@@ -28,7 +28,7 @@ import numpy.typing as npt
 from opscope.ingest.arrow import Column, Texts
 
 
-class Kind(IntEnum):
+class ColumnKind(IntEnum):
     """Types of columns; as in scan.c."""
 
     INTEGER, UNSIGNED, REAL, TEXT, JSON, TIME, OBJECT, INT32 = range(8)
@@ -42,65 +42,65 @@ class Member(NamedTuple):
 
     key: str
     name: str
-    kind: Kind
+    kind: ColumnKind
     in_arguments: bool = True
     is_rare: bool = False
 
 
 _EVENT = (
-    Member("ph", "ph", Kind.TEXT, in_arguments=False),
-    Member("cat", "cat", Kind.TEXT, in_arguments=False),
-    Member("name", "name", Kind.TEXT, in_arguments=False),
-    Member("pid", "pid", Kind.TEXT, in_arguments=False),
-    Member("tid", "tid", Kind.TEXT, in_arguments=False),
-    Member("id", "id", Kind.INTEGER, in_arguments=False),
-    Member("ts", "start_ns", Kind.TIME, in_arguments=False),
-    Member("dur", "duration_ns", Kind.TIME, in_arguments=False),
-    Member("args", "args", Kind.OBJECT, in_arguments=False),
+    Member("ph", "ph", ColumnKind.TEXT, in_arguments=False),
+    Member("cat", "cat", ColumnKind.TEXT, in_arguments=False),
+    Member("name", "name", ColumnKind.TEXT, in_arguments=False),
+    Member("pid", "pid", ColumnKind.TEXT, in_arguments=False),
+    Member("tid", "tid", ColumnKind.TEXT, in_arguments=False),
+    Member("id", "id", ColumnKind.INTEGER, in_arguments=False),
+    Member("ts", "start_ns", ColumnKind.TIME, in_arguments=False),
+    Member("dur", "duration_ns", ColumnKind.TIME, in_arguments=False),
+    Member("args", "args", ColumnKind.OBJECT, in_arguments=False),
 )
 _ARGUMENTS = (
-    Member("name", "label", Kind.TEXT),
-    Member("External id", "external_id", Kind.INTEGER),
-    Member("external id", "external_id", Kind.INTEGER),  # of recorders until 2021
-    Member("correlation", "correlation_id", Kind.INTEGER),
-    Member("Sequence number", "sequence_number", Kind.INTEGER),
-    Member("Fwd thread id", "forward_thread_id", Kind.INTEGER),
-    Member("Input Dims", "input_shapes", Kind.JSON),
-    Member("Input type", "input_types", Kind.JSON),
-    Member("Input Strides", "input_strides", Kind.JSON),
-    Member("Concrete Inputs", "concrete_inputs", Kind.JSON),
-    Member("Python id", "python_id", Kind.INTEGER),
-    Member("Python parent id", "parent_python_id", Kind.INTEGER),
-    Member("Python module id", "python_module_id", Kind.INTEGER),
-    Member("device", "device", Kind.INT32),
-    Member("stream", "stream", Kind.INTEGER),
-    Member("context", "context", Kind.INT32),
-    Member("grid", "grid", Kind.TEXT),
-    Member("block", "block", Kind.TEXT),
-    Member("registers per thread", "registers_per_thread", Kind.INT32),
-    Member("shared memory", "shared_memory_bytes", Kind.INT32),
-    Member("blocks per SM", "blocks_per_sm", Kind.REAL),
-    Member("warps per SM", "warps_per_sm", Kind.REAL),
-    Member("est. achieved occupancy %", "occupancy_percent", Kind.REAL),
-    Member("bytes", "size_bytes", Kind.INTEGER),
-    Member("graph id", "graph_id", Kind.INTEGER),
-    Member("graph node id", "graph_node_id", Kind.INTEGER),
-    Member("kernel", "launched_kernel", Kind.TEXT),
+    Member("name", "label", ColumnKind.TEXT),
+    Member("External id", "external_id", ColumnKind.INTEGER),
+    Member("external id", "external_id", ColumnKind.INTEGER),  # of recorders until 2021
+    Member("correlation", "correlation_id", ColumnKind.INTEGER),
+    Member("Sequence number", "sequence_number", ColumnKind.INTEGER),
+    Member("Fwd thread id", "forward_thread_id", ColumnKind.INTEGER),
+    Member("Input Dims", "input_shapes", ColumnKind.JSON),
+    Member("Input type", "input_types", ColumnKind.JSON),
+    Member("Input Strides", "input_strides", ColumnKind.JSON),
+    Member("Concrete Inputs", "concrete_inputs", ColumnKind.JSON),
+    Member("Python id", "python_id", ColumnKind.INTEGER),
+    Member("Python parent id", "parent_python_id", ColumnKind.INTEGER),
+    Member("Python module id", "python_module_id", ColumnKind.INTEGER),
+    Member("device", "device", ColumnKind.INT32),
+    Member("stream", "stream", ColumnKind.INTEGER),
+    Member("context", "context", ColumnKind.INT32),
+    Member("grid", "grid", ColumnKind.TEXT),
+    Member("block", "block", ColumnKind.TEXT),
+    Member("registers per thread", "registers_per_thread", ColumnKind.INT32),
+    Member("shared memory", "shared_memory_bytes", ColumnKind.INT32),
+    Member("blocks per SM", "blocks_per_sm", ColumnKind.REAL),
+    Member("warps per SM", "warps_per_sm", ColumnKind.REAL),
+    Member("est. achieved occupancy %", "occupancy_percent", ColumnKind.REAL),
+    Member("bytes", "size_bytes", ColumnKind.INTEGER),
+    Member("graph id", "graph_id", ColumnKind.INTEGER),
+    Member("graph node id", "graph_node_id", ColumnKind.INTEGER),
+    Member("kernel", "launched_kernel", ColumnKind.TEXT),
 )
 # Those of `staging.details`, by their keys.
 _DETAILS = {
-    Kind.TEXT: (
+    ColumnKind.TEXT: (
         "Call stack", "Module Hierarchy", "Collective name", "dtype", "In split size", "Out split size",
         "Process Group Name", "Process Group Description", "Process Group Ranks", "kernel_name",
         "kernel_backend", "kernel_file", "kernel_hash", "kernel_kwargs", "cuda_sync_kind",
     ),
-    Kind.INTEGER: (
+    ColumnKind.INTEGER: (
         "In msg nelems", "Out msg nelems", "Group size", "Src Rank", "Dst Rank", "Seq", "num_warps",
         "num_stages", "Bytes", "Device Type", "Device Id", "Total Allocated", "Total Reserved",
         "wait_on_stream", "wait_on_cuda_event_id", "wait_on_cuda_event_record_corr_id",
     ),
-    Kind.UNSIGNED: ("Addr",),
-    Kind.REAL: ("kernel_flop", "kernel_num_gb"),
+    ColumnKind.UNSIGNED: ("Addr",),
+    ColumnKind.REAL: ("kernel_flop", "kernel_num_gb"),
 }  # fmt: skip
 MEMBERS = (
     *_EVENT,
@@ -109,7 +109,12 @@ MEMBERS = (
 )
 # Arrows from launches to kernels repeat what correlation ids say.
 SKIPPED_CATEGORIES = ("ac2g", "async", "async_cpu_to_gpu")
-FORMATS = {Kind.TEXT: "u", Kind.JSON: "u", Kind.REAL: "g", Kind.UNSIGNED: "L"}  # of Arrow; others are `l`
+FORMATS = {
+    ColumnKind.TEXT: "u",
+    ColumnKind.JSON: "u",
+    ColumnKind.REAL: "g",
+    ColumnKind.UNSIGNED: "L",
+}  # of Arrow; others are `l`
 
 _CHUNK_BYTES = 32 << 20
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{\s*\"(?:ph|name|cat|pid|ts)\"\s*:)")
@@ -332,7 +337,7 @@ def _used(scanned: Scanned) -> list[bool]:
     for values, bits in scanned.columns.values():
         if values.dtype == np.int32:
             used[values[np.unpackbits(bits, count=len(values), bitorder="little").astype(bool)]] = True
-    is_text = np.array([member.kind is Kind.TEXT for member in MEMBERS])
+    is_text = np.array([member.kind is ColumnKind.TEXT for member in MEMBERS])
     used[scanned.rare[2][is_text[scanned.rare[1]]]] = True
     return list(used.tolist())
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opscope.ingest.arrow import Column
-from opscope.ingest.scan import FORMATS, MEMBERS, SKIPPED_CATEGORIES, Kind, Scanned
+from opscope.ingest.scan import FORMATS, MEMBERS, SKIPPED_CATEGORIES, ColumnKind, Scanned
 
 _DEEPEST, _LARGEST_EVENT, _LARGEST_RETRIED, _MOST_TRIES = 64, 16 << 20, 1 << 20, 1000
 _SPACE = re.compile(rb"[ \n\t\r]*")
@@ -90,7 +90,7 @@ class _Pass:
             if text[at : min(at + 1, end)] != b":":
                 return None
             at = self.space_end(at + 1, end)
-            is_object = index is not None and MEMBERS[index].kind is Kind.OBJECT
+            is_object = index is not None and MEMBERS[index].kind is ColumnKind.OBJECT
             if is_object and text[at : min(at + 1, end)] == b"{":
                 behind = self.members(row, at + 1, end, True)
             else:
@@ -124,20 +124,24 @@ class _Pass:
         if raw == b"null":
             return
         value: Any
-        if member.kind in (Kind.TEXT, Kind.JSON):
-            is_json = member.kind is Kind.JSON or raw[:1] != b'"'
+        if member.kind in (ColumnKind.TEXT, ColumnKind.JSON):
+            is_json = member.kind is ColumnKind.JSON or raw[:1] != b'"'
             value = self.intern(begin + (not is_json), end - (not is_json), is_json=is_json)
         else:
             is_quoted = raw[:1] == b'"'
             raw = raw[1:-1] if is_quoted else raw
             token = _TOKEN.fullmatch(raw)
             value = None if token is None else _number(member.kind, raw)
-            if is_quoted and member.kind in (Kind.INTEGER, Kind.UNSIGNED) and _HANDLE.fullmatch(raw):
+            if (
+                is_quoted
+                and member.kind in (ColumnKind.INTEGER, ColumnKind.UNSIGNED)
+                and _HANDLE.fullmatch(raw)
+            ):
                 value = int(raw, 16)
-                value -= (1 << 64) if member.kind is Kind.INTEGER and value >= 1 << 63 else 0
+                value -= (1 << 64) if member.kind is ColumnKind.INTEGER and value >= 1 << 63 else 0
             if value is None:
                 is_number = token is not None and raw not in (b"true", b"false")
-                row.irregular += not (is_number and member.kind in (Kind.TIME, Kind.REAL))
+                row.irregular += not (is_number and member.kind in (ColumnKind.TIME, ColumnKind.REAL))
                 return
         if member.is_rare:
             row.rare.append((target, value))
@@ -210,8 +214,8 @@ def scan_in_python(text: mmap.mmap, start: int, limit: int) -> Scanned:
     )  # fmt: skip
 
 
-def _column(rows: list[dict[int, Any]], index: int, kind: Kind) -> Column:
-    dtype = np.int32 if FORMATS.get(kind) == "u" else np.float64 if kind is Kind.REAL else np.int64
+def _column(rows: list[dict[int, Any]], index: int, kind: ColumnKind) -> Column:
+    dtype = np.int32 if FORMATS.get(kind) == "u" else np.float64 if kind is ColumnKind.REAL else np.int64
     values = np.zeros(len(rows), dtype=dtype)
     has = np.zeros(len(rows), dtype=bool)
     for at, row in enumerate(rows):
@@ -223,12 +227,12 @@ def _column(rows: list[dict[int, Any]], index: int, kind: Kind) -> Column:
 _CARE = re.compile(rb"[\x00-\x1f\\\x80-\xff]")
 
 
-def _number(kind: Kind, raw: bytes) -> int | float | None:
+def _number(kind: ColumnKind, raw: bytes) -> int | float | None:
     """A number as its column holds it; None if it does not fit."""
-    if kind is Kind.REAL:
+    if kind is ColumnKind.REAL:
         value = float(raw) if len(raw) < _LONGEST_REAL and raw[-1:].isdigit() else math.inf
         return value if math.isfinite(value) else None
-    if kind is Kind.TIME:
+    if kind is ColumnKind.TIME:
         return _fixed_point(raw)
     found = _WHOLE.fullmatch(raw)
     number = None if found is None else int(found.group(1))
@@ -236,7 +240,7 @@ def _number(kind: Kind, raw: bytes) -> int | float | None:
     return number if number is not None and low <= number < high else None
 
 
-_RANGES = {Kind.UNSIGNED: (0, 1 << 64), Kind.INT32: (-(1 << 31), 1 << 31)}
+_RANGES = {ColumnKind.UNSIGNED: (0, 1 << 64), ColumnKind.INT32: (-(1 << 31), 1 << 31)}
 
 
 _LONGEST_REAL, _MOST_DIGITS, _DECIMALS = 64, 36, 3

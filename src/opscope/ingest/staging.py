@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.arrow import ArrowRows, Column, Part, Texts
-from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, Kind, Scanned, pooled, scan
+from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts
+from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, pooled, scan
 from opscope.ingest.source import EventArray, OpenArray, open_array, trailer
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -39,7 +39,12 @@ _LEGACY = {
     "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
     "Runtime": "cuda_runtime",
 }  # fmt: skip
-_SQL_TYPES = {Kind.TEXT: "VARCHAR", Kind.INTEGER: "BIGINT", Kind.UNSIGNED: "UBIGINT", Kind.REAL: "DOUBLE"}
+_SQL_TYPES = {
+    ColumnKind.TEXT: "VARCHAR",
+    ColumnKind.INTEGER: "BIGINT",
+    ColumnKind.UNSIGNED: "UBIGINT",
+    ColumnKind.REAL: "DOUBLE",
+}
 # The arguments in `staging.details`: keys that only few events have, and what finds those events again.
 _FINDING = {
     "External id": ("external_id", "BIGINT"), "correlation": ("correlation_id", "BIGINT"),
@@ -102,12 +107,12 @@ class StagedEvents:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._parts: dict[str, list[Part]] | None = None  # None: in table `staging.staged`
+        self._parts: dict[str, list[RowPart]] | None = None  # None: in table `staging.staged`
         self.census = quality.Census(0, {}, {}, 0, 0, [])
         self.array = EventArray(0, 0)
         self.flaws: dict[str, int] = {}
 
-    def hold(self, parts: dict[str, list[Part]]) -> None:
+    def hold(self, parts: dict[str, list[RowPart]]) -> None:
         """Take events that lie in memory."""
         self._parts = parts
 
@@ -131,7 +136,7 @@ class StagedEvents:
         self.show_on(connection)
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, name: str, parts: list[Part]) -> None:
+def _insert(connection: duckdb.DuckDBPyConnection, name: str, parts: list[RowPart]) -> None:
     """Rows of one class → `staging.staged`."""
     connection.register("added_events", ArrowRows(_formats(_CLASSES[name][0]), parts))
     connection.execute("INSERT INTO staging.staged BY NAME SELECT * EXCLUDE row_id FROM added_events")
@@ -251,7 +256,7 @@ class _Stager:
 
     def __init__(self, session: Session) -> None:
         self._connection = session.connection
-        self.parts: dict[str, list[Part]] | None = None if session.is_file_backed else defaultdict(list)
+        self.parts: dict[str, list[RowPart]] | None = None if session.is_file_backed else defaultdict(list)
         self._counts: list[dict[str, Any]] = []
         self._threads: dict[tuple[str | None, str | None], int] = {}
         self._row_count = self._irregular_count = self._legacy_count = 0
@@ -354,7 +359,7 @@ class _Stager:
         rare: _Columns = {}
         for at in np.unique(of_member).tolist():
             member, own = MEMBERS[at], of_member == at
-            values = np.zeros(rows, dtype=np.int32 if member.kind is Kind.TEXT else np.int64)
+            values = np.zeros(rows, dtype=np.int32 if member.kind is ColumnKind.TEXT else np.int64)
             present = np.zeros(rows, dtype=bool)
             values[of_row[own]], present[of_row[own]] = value[own], True
             rare[member.key] = values, present
@@ -390,7 +395,7 @@ class _Stager:
 
     def _part(
         self, columns: _Columns, names: tuple[str, ...], chosen: npt.NDArray[np.int64], pool: Texts
-    ) -> Part:
+    ) -> RowPart:
         """Some rows, with the columns in which they have values."""
         found: dict[str, Column] = {}
         for name in names:
@@ -403,7 +408,7 @@ class _Stager:
                         np.packbits(own, bitorder="little") if own.dtype == bool else own,
                         np.packbits(flags, bitorder="little"),
                     )
-        return Part(len(chosen), found, pool)
+        return RowPart(len(chosen), found, pool)
 
 
 _STACKS = ("Call stack", "Module Hierarchy")

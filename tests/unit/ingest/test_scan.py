@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from opscope.ingest import scan as scanning
-from opscope.ingest.scan import MEMBERS, Chunk, Kind, Scanned, scan, scan_natively
+from opscope.ingest.scan import MEMBERS, Chunk, ColumnKind, Scanned, scan, scan_natively
 from opscope.ingest.scan_pass import scan_in_python
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -51,12 +51,12 @@ def rows(scanned: Scanned, chunk: Chunk) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{} for _ in range(scanned.row_count)]
     for name, (values, bits) in scanned.columns.items():
         present = np.unpackbits(bits, count=scanned.row_count, bitorder="little")
-        shown = values.view(np.float64) if kinds[name] is Kind.REAL else values
+        shown = values.view(np.float64) if kinds[name] is ColumnKind.REAL else values
         for at in np.flatnonzero(present).tolist():
             value = shown[at].item()
             found[at][name] = chunk.texts[value] if values.dtype == np.int32 else value
     for row, index, value in scanned.rare.T.tolist():
-        is_text = MEMBERS[index].kind is Kind.TEXT
+        is_text = MEMBERS[index].kind is ColumnKind.TEXT
         found[row][MEMBERS[index].key] = chunk.texts[value] if is_text else value
     return found
 
