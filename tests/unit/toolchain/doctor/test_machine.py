@@ -1,4 +1,4 @@
-"""Probes that run programs of their own: against a driver, an NVML and a torch made for the test."""
+"""What a machine is asked: its files, and a driver, an NVML and a torch made for the test."""
 
 from __future__ import annotations
 
@@ -7,31 +7,276 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from opscope.errors import DependencyError
 from opscope.hardware.driver import CudaDevice
 from opscope.toolchain.doctor import child
-from opscope.toolchain.doctor.facts import DriverFacts, GpuFacts, ProgramFacts, TorchFacts
-from opscope.toolchain.doctor.gpu_probes import (
-    ask_driver,
-    complete_devices,
-    probe_devices,
-    probe_torch,
+from opscope.toolchain.doctor import machine as asked
+from opscope.toolchain.doctor.machine import (
+    Counters,
+    Driver,
+    ExaminedMachine,
+    Gpu,
+    Inventory,
+    ProgramFacts,
+    Torch,
+    read_answer,
+    read_counters,
     read_smi,
 )
-from opscope.toolchain.doctor.surroundings import Surroundings, read_answer
 from opscope.toolchain.programs import ProgramExit
 
-Make = Callable[..., Surroundings]
+Make = Callable[..., ExaminedMachine]
 
 FOLDER = Path(__file__).resolve().parent
 FIRST = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 SECOND = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
 NO_SMI = ProgramFacts("nvidia-smi")
+BUS = "/sys/bus/pci/devices/0000:1b:00.0"
+
+
+def test_gpus_are_counted_on_the_bus(machine: Make) -> None:
+    files = {
+        f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n",
+        "/sys/bus/pci/devices/0000:1c:00.0/vendor": "0x10de\n",
+        "/sys/bus/pci/devices/0000:1c:00.0/class": "0x068000\n",  # a switch of theirs
+        "/sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n",
+        "/sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n",
+    }  # fmt: skip
+    assert machine(files=files).machine().pci_gpu_count == 1
+
+
+def test_without_a_list_of_the_bus_the_count_is_not_known(machine: Make) -> None:
+    assert machine().machine().pci_gpu_count is None
+
+
+def test_the_machine_from_its_files(machine: Make) -> None:
+    files = {
+        "/proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654\n",
+        "/proc/meminfo": "MemTotal:       131072 kB\n",
+        "/proc/12/comm": "dynolog\n",
+        "/proc/13/comm": "bash\n",
+    }
+    facts = machine(files=files, variables={"CUDA_LAUNCH_BLOCKING": "1", "SECRET": "x"}).machine()
+    assert facts.processor == "AMD EPYC 9654"
+    assert facts.memory_bytes == 131072 * 1024
+    assert facts.tools_running == ("dynolog",)
+    assert facts.variables == {"CUDA_LAUNCH_BLOCKING": "1"}
+    assert facts.container is None
+
+
+@pytest.mark.parametrize(
+    ("files", "variables", "kind"),
+    [
+        ({"/.dockerenv": ""}, {}, "docker"),
+        ({"/run/.containerenv": ""}, {}, "podman"),
+        ({"/proc/1/cgroup": "0::/kubepods/besteffort/pod1\n"}, {}, "kubepods"),
+        ({}, {"APPTAINER_CONTAINER": "/x.sif"}, "apptainer"),
+        ({}, {"container": "systemd-nspawn"}, "systemd-nspawn"),
+        ({"/proc/1/cgroup": "0::/init.scope\n"}, {}, None),
+    ],
+)
+def test_kinds_of_containers(
+    machine: Make, files: dict[str, str], variables: dict[str, str], kind: str | None
+) -> None:
+    assert machine(files=files, variables=variables).machine().container == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\n",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n",
+    ],
+)
+def test_the_driver_from_its_files(machine: Make, text: str) -> None:
+    files = {
+        "/proc/driver/nvidia/version": text,
+        "/proc/driver/nvidia/params": "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n",
+        "/proc/self/status": "Name:\tpython\nCapEff:\t00000000a80425fb\n",
+        "/dev/nvidia0": "", "/dev/nvidiactl": "", "/dev/nvidia-uvm": "", "/dev/null": "",
+    }  # fmt: skip
+    facts = machine(files=files, programs={"nvidia-smi": "exit 1"}, python="/nonexistent/python").driver()
+    assert facts.version == "580.95.05"
+    assert facts.admin_only_counters is True
+    assert facts.is_admin is False, "what docker leaves to root lacks SYS_ADMIN"
+    assert facts.device_files == ("nvidia-uvm", "nvidia0", "nvidiactl")
+    assert Path(facts.smi.path or "").name == "nvidia-smi"
+    assert "cannot be started" in (facts.library_failure or "")
+
+
+def test_a_machine_without_files_of_the_driver(machine: Make) -> None:
+    files = {"/proc/self/status": "CapEff:\t000001ffffffffff\n"}
+    facts = machine(files=files, python="/nonexistent/python").driver()
+    assert (facts.version, facts.admin_only_counters, facts.is_admin) == (None, None, True)
+    assert (facts.device_files, facts.smi) == ((), NO_SMI)
+    known = machine(files={"/sys/module/nvidia/version": "570.1\n"}, python="/nonexistent/python").driver()
+    assert known.version == "570.1"
+
+
+def test_versions_of_packages_are_read_from_metadata(machine: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "site" / "torch-2.11.0+cu130.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu130\n")
+    found = machine().packages()
+    assert (found["torch"], found["transformers"]) == ("2.11.0+cu130", None)
+    assert ExaminedMachine({}, "", Path()).packages()["numpy"] is not None
+
+
+def test_folders_that_exist_and_that_do_not(machine: Make, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    here = machine(variables={"TMPDIR": str(tmp_path / "none" / "temporary")})
+    output, temporary = here.folders()
+    assert (output.path, output.failure) == (str(tmp_path / "work"), None)
+    assert (temporary.path, temporary.failure) == (str(tmp_path / "none" / "temporary"), None)
+    assert not (tmp_path / "none").exists(), "nothing is made"
+    assert list((tmp_path / "work").iterdir()) == [], "the file is gone"
+    assert (output.free_bytes or 0) > 0
+    assert output.file_system == (tmp_path / "work").stat().st_dev
+
+
+def test_a_file_in_place_of_a_folder(machine: Make, tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("", encoding="utf-8")
+    assert "Not a directory" in (machine().folders()[0].failure or "")
+
+
+def test_a_folder_in_which_nothing_can_be_made(machine: Make) -> None:
+    here = machine()
+    here.folder = Path("/proc")
+    assert (here.folders()[0].failure or "").startswith("/proc: ")
+
+
+@pytest.fixture
+def _no_installed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools in the usual places of the machine that runs the tests are not those of the test."""
+    for finder, name in (("find_nsys", "nsys"), ("find_ncu", "ncu")):
+
+        def find(search_path: str | None, name: str = name) -> str:
+            found = shutil.which(name, path=search_path)
+            if found is None:
+                raise DependencyError("not installed")
+            return found
+
+        monkeypatch.setattr(asked, finder, find)
+
+
+@pytest.mark.usefixtures("_no_installed_tools")
+@pytest.mark.parametrize(
+    ("name", "said", "version"),
+    [
+        ("nsys", "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0", "2025.3.2.474"),
+        ("ncu", "Nsight Compute CLI\nVersion 2025.3.1.0 (build 36398880)", "2025.3.1.0"),
+        ("cuobjdump", "Cuda compilation tools, release 13.0, V13.0.85", "13.0"),
+        ("nvcc", "Cuda compilation tools, release 13.0, V13.0.88", "13.0.88"),
+        ("ninja", "1.12.1", "1.12.1"),
+    ],
+)
+def test_versions_of_tools(machine: Make, name: str, said: str, version: str) -> None:
+    assert getattr(machine(), name)() == ProgramFacts(name)
+    here = machine(programs={name: f"printf '%s\\n' '{said}'"})
+    found = getattr(here, name)()
+    assert (found.name, found.version, found.failure) == (name, version, None)
+    assert found.path.startswith(here.environment["PATH"])
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo broken >&2; exit 5", "broken"),
+        ("exit 5", "exit code 5"),
+        ("echo hello", "no version"),
+        ("echo version 1.2.3; exit 1", "version 1.2.3"),
+    ],
+)
+def test_a_tool_that_does_not_answer(machine: Make, script: str, words: str) -> None:
+    found = machine(programs={"nsys": script}).nsys()
+    assert found.path is not None
+    assert words in (found.failure or "")
+
+
+def test_cuobjdump_of_the_toolkit_or_of_triton(machine: Make, tmp_path: Path) -> None:
+    def put(folder: Path, version: str) -> None:
+        folder.mkdir(parents=True)
+        (folder / "cuobjdump").write_text(f"#!/bin/sh\necho 'release {version}'\n", encoding="utf-8")
+        (folder / "cuobjdump").chmod(0o755)
+
+    put(tmp_path / "site" / "triton" / "backends" / "nvidia" / "bin", "12.8")
+    assert machine().cuobjdump().version == "12.8"
+    put(tmp_path / "cuda" / "bin", "13.0")
+    assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump().version == "13.0"
+
+
+@pytest.mark.parametrize(
+    ("first_line", "kind", "version"),
+    [
+        ("c++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0", "gcc", "11.4.0"),
+        ("g++ (GCC) 8.5.0 20210514 (Red Hat 8.5.0-4)", "gcc", "8.5.0"),
+        ("x86_64-conda-linux-gnu-c++ (conda-forge gcc 13.3.0-1) 13.3.0", "gcc", "13.3.0"),
+        ("Ubuntu clang version 14.0.0-1ubuntu1.1", "clang", "14.0.0"),
+        ("Apple clang version 15.0.0 (clang-1500.3.9.4)", "clang", "15.0.0"),
+        ("icpx 2025.0.0", "c++", "2025.0.0"),
+    ],
+)
+def test_kinds_of_compilers(machine: Make, first_line: str, kind: str, version: str) -> None:
+    found = machine(programs={"c++": f"echo '{first_line}'"}).compiler()
+    assert (found.name, found.version) == (kind, version)
+
+
+RAW_PAGE = (
+    "==PROF== Connected to process 1\n"
+    'opscope-doctor {"launched": true}\n'
+    "==PROF== Disconnected from process 1\n"
+    '"ID","Process ID","Process Name","MachineFacts Name","Kernel Name","Context","Stream","Block Size",'
+    '"Grid Size","Device","CC","sm__cycles_elapsed.max"\n'
+    '"","","","","","","","","","","","cycle"\n'
+    '"0","1","python","127.0.0.1","opscope_doctor","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","2,816"\n'
+)
+
+
+def test_a_counter_that_was_read() -> None:
+    facts = read_counters(ProgramExit(0, RAW_PAGE, ""))
+    assert (facts.is_readable, facts.value, facts.failure) == (True, 2816.0, None)
+
+
+@pytest.mark.parametrize(
+    ("out", "is_denied", "is_taken", "words"),
+    [
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", True, False, "permission"),
+        (
+            "==ERROR== Profiling failed because a driver resource was unavailable.\n",
+            False,
+            True,
+            "unavailable",
+        ),
+        ("==ERROR== LibraryNotLoaded\n" + RAW_PAGE, False, False, "LibraryNotLoaded"),
+        ("==PROF== nothing\n", False, False, "exit code 1"),
+        (RAW_PAGE.replace("2,816", "n/a"), False, False, "no counter"),
+    ],
+)
+def test_a_counter_that_was_not_read(out: str, is_denied: bool, is_taken: bool, words: str) -> None:
+    facts = read_counters(ProgramExit(1, out, ""))
+    assert facts.is_readable is False
+    assert (facts.is_denied, facts.is_taken) == (is_denied, is_taken)
+    assert words in (facts.failure or "")
+
+
+def test_counters_are_read_with_ncu_of_doctors_own_kernel(
+    machine: Make, tmp_path: Path, gpu_machine: dict[str, Any]
+) -> None:
+    page = tmp_path / "page.csv"
+    page.write_text(RAW_PAGE, encoding="utf-8")
+    known = {name: gpu_machine[name] for name in ("driver", "devices", "torch")}
+    here = machine(programs={"ncu": f'echo "$@" > {tmp_path}/log; /bin/cat {page}'}, **known)
+    assert here.counters().is_readable
+    words = (tmp_path / "log").read_text(encoding="utf-8").split()
+    assert words[words.index("--clock-control") + 1] == "none"
+    assert words[-2].endswith("child.py")
+    assert words[-1] == "driver"
+    assert machine(ncu=ProgramFacts("ncu"), **known).counters() == Counters(failure="ncu is not installed")
 
 
 @pytest.mark.parametrize(
@@ -52,8 +297,7 @@ NO_SMI = ProgramFacts("nvidia-smi")
 def test_what_was_said_before_an_end_counts(
     end: ProgramExit, facts: dict[str, Any], stopped: str | None
 ) -> None:
-    answer = read_answer(end)
-    assert (answer.facts, answer.stopped) == (facts, stopped)
+    assert read_answer(end) == (facts, stopped)
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +312,14 @@ def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _driver(make: Make, folder: Path, mode: str, **options: Any) -> DriverFacts:
-    here = make(variables={"LD_LIBRARY_PATH": str(folder), "OPSCOPE_FAKE_CUDA": mode})
-    return ask_driver(here, DriverFacts(version="580.95.05"), **options)
+def _driver(make: Make, folder: Path, mode: str) -> Driver:
+    inventory = Inventory(driver_version="580.95.05")
+    variables = {"LD_LIBRARY_PATH": str(folder), "OPSCOPE_FAKE_CUDA": mode}
+    return make(variables=variables, _inventory=inventory).driver()
 
 
-def test_a_driver_that_runs_a_kernel(surroundings: Make, fake_cuda: Path) -> None:
-    facts = _driver(surroundings, fake_cuda, "none")
+def test_a_driver_that_runs_a_kernel(machine: Make, fake_cuda: Path) -> None:
+    facts = _driver(machine, fake_cuda, "none")
     assert (facts.version, facts.cuda_version, facts.launched, facts.launch_error) == (
         "580.95.05",
         "13.1",
@@ -98,37 +343,35 @@ def test_a_driver_that_runs_a_kernel(surroundings: Make, fake_cuda: Path) -> Non
     ],
 )
 def test_a_driver_that_fails_says_where(
-    surroundings: Make, fake_cuda: Path, mode: str, part: str, words: str
+    machine: Make, fake_cuda: Path, mode: str, part: str, words: str
 ) -> None:
-    facts = _driver(surroundings, fake_cuda, mode)
+    facts = _driver(machine, fake_cuda, mode)
     assert words in getattr(facts, part)
     assert facts.launched is (False if part == "launch_error" else None)
     assert (facts.devices is None) == (part == "init_error")
 
 
-def test_a_driver_that_hangs_does_not_hang_doctor(surroundings: Make, fake_cuda: Path) -> None:
-    facts = _driver(surroundings, fake_cuda, "hang", timeout_s=1.5)
+def test_a_driver_that_hangs_does_not_hang_doctor(
+    machine: Make, fake_cuda: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "DRIVER_TIMEOUT_S", 1.5)
+    facts = _driver(machine, fake_cuda, "hang")
     assert facts.init_error == "the program that asks the driver did not end within 1.5 s"
     assert facts.cuda_version == "13.1"
 
 
-def test_a_driver_without_a_device(surroundings: Make, fake_cuda: Path) -> None:
-    facts = _driver(surroundings, fake_cuda, "no_device")
+def test_a_driver_without_a_device(machine: Make, fake_cuda: Path) -> None:
+    facts = _driver(machine, fake_cuda, "no_device")
     assert (facts.devices, facts.launched, facts.init_error) == ((), None, None)
 
 
-def test_no_driver(surroundings: Make, tmp_path: Path) -> None:
+def test_no_driver(machine: Make, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "libcuda.so.1").write_text("no library", encoding="utf-8")
-    facts = _driver(surroundings, broken, "none")
+    facts = _driver(machine, broken, "none")
     assert (facts.library, facts.devices) == (None, None)
     assert "libcuda.so.1" in (facts.library_failure or "")
-
-
-def test_a_python_that_does_not_start(surroundings: Make) -> None:
-    facts = ask_driver(surroundings(python="/nonexistent/python"), DriverFacts())
-    assert "cannot be started" in (facts.library_failure or "")
 
 
 PYNVML = f"""
@@ -150,7 +393,6 @@ def nvmlDeviceGetTemperature(handle, kind): raise NVMLError("Not Supported")
 def nvmlDeviceGetPowerUsage(handle): return 75123
 def nvmlDeviceGetUtilizationRates(handle): return Of(gpu=12, memory=0)
 def nvmlDeviceGetPersistenceMode(handle): return 1
-def nvmlDeviceGetComputeMode(handle): return 3
 def nvmlDeviceGetMigMode(handle): return [1, 1]
 def nvmlDeviceGetMaxMigDeviceCount(handle): return 7
 def nvmlDeviceGetMigDeviceHandleByIndex(handle, index):
@@ -174,10 +416,10 @@ def _module(folder: Path, name: str, text: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder / "modules")}
 
 
-def test_the_state_of_gpus_by_nvml(surroundings: Make, tmp_path: Path) -> None:
+def test_the_state_of_gpus_by_nvml(machine: Make, tmp_path: Path) -> None:
     variables = _module(tmp_path, "pynvml.py", PYNVML.format(init="pass"))
-    inventory = probe_devices(surroundings(variables=variables), NO_SMI)
-    (device,) = inventory.devices
+    inventory = machine(variables=variables)._inventory()
+    (device,) = inventory.gpus
     assert inventory.driver_version == "580.95.05"
     assert (device.source, device.name, device.uuid, device.compute_capability) == (
         "nvml",
@@ -189,7 +431,7 @@ def test_the_state_of_gpus_by_nvml(surroundings: Make, tmp_path: Path) -> None:
     assert (device.sm_clock_mhz, device.max_sm_clock_mhz, device.memory_clock_mhz) == (345, 1980, 3201)
     assert (device.temperature_c, device.power_w, device.power_limit_w) == (None, 75.123, None)
     assert (device.utilization_fraction, device.persistence_mode) == (0.12, True)
-    assert (device.compute_mode, device.mig_mode, device.mig_instance_count) == ("exclusive process", True, 2)
+    assert (device.mig_mode, device.mig_instance_count) == (True, 2)
     assert device.clock_reasons == ("sw power cap", "sw thermal slowdown", "reason 0x4000")
     assert [(one.pid, one.name, one.memory_bytes) for one in device.processes or ()] == [
         (7, "python", 5),
@@ -209,7 +451,6 @@ SMI = f"""<?xml version="1.0" ?>
     <mig_mode><current_mig>Disabled</current_mig></mig_mode>
     <mig_devices>None</mig_devices>
     <fb_memory_usage><total>81920 MiB</total><reserved>500 MiB</reserved><used>4 MiB</used></fb_memory_usage>
-    <compute_mode>Exclusive_Process</compute_mode>
     <utilization><gpu_util>3 %</gpu_util></utilization>
     <temperature><gpu_temp>31 C</gpu_temp></temperature>
     <gpu_power_readings>
@@ -243,15 +484,13 @@ SMI = f"""<?xml version="1.0" ?>
 @pytest.mark.parametrize(
     "init", ["raise NVMLError('Driver/library version mismatch')", "import os; os.abort()"]
 )
-def test_nvidia_smi_answers_where_nvml_does_not(surroundings: Make, tmp_path: Path, init: str) -> None:
+def test_nvidia_smi_answers_where_nvml_does_not(machine: Make, tmp_path: Path, init: str) -> None:
     variables = _module(tmp_path, "pynvml.py", PYNVML.format(init=init))
     xml = tmp_path / "smi.xml"
     xml.write_text(SMI, encoding="utf-8")
-    here = surroundings(
-        variables=variables, programs={"nvidia-smi": f'[ "$1 $2" = "-q -x" ] && /bin/cat {xml}'}
-    )
-    inventory = probe_devices(here, ProgramFacts("nvidia-smi", here.find("nvidia-smi")))
-    first, second = inventory.devices
+    here = machine(variables=variables, programs={"nvidia-smi": f'[ "$1 $2" = "-q -x" ] && /bin/cat {xml}'})
+    inventory = here._inventory()
+    first, second = inventory.gpus
     assert inventory.driver_version == "535.183.01"
     assert (first.source, first.name, first.uuid, first.index) == (
         "nvidia-smi",
@@ -262,7 +501,7 @@ def test_nvidia_smi_answers_where_nvml_does_not(surroundings: Make, tmp_path: Pa
     assert (first.memory_bytes, first.memory_used_bytes) == (81920 << 20, 4 << 20)
     assert (first.sm_clock_mhz, first.max_sm_clock_mhz, first.temperature_c) == (210, 1410, 31)
     assert (first.power_w, first.power_limit_w, first.utilization_fraction) == (62.1, 400.0, 0.03)
-    assert (first.persistence_mode, first.compute_mode) == (False, "exclusive process")
+    assert first.persistence_mode is False
     assert (first.mig_mode, first.mig_instance_count) == (False, None)
     assert first.clock_reasons == ("hw thermal slowdown",)
     assert [(one.pid, one.name, one.memory_bytes) for one in first.processes or ()] == [
@@ -285,28 +524,30 @@ def test_nvidia_smi_answers_where_nvml_does_not(surroundings: Make, tmp_path: Pa
     ],
 )
 def test_an_nvidia_smi_without_a_device_says_why(
-    surroundings: Make, tmp_path: Path, script: str, words: str
+    machine: Make, tmp_path: Path, script: str, words: str
 ) -> None:
     variables = _module(tmp_path, "pynvml.py", "raise ImportError('none')")
-    here = surroundings(variables=variables, programs={"nvidia-smi": script})
-    inventory = probe_devices(here, ProgramFacts("nvidia-smi", here.find("nvidia-smi")))
-    assert inventory.devices == ()
+    here = machine(variables=variables, programs={"nvidia-smi": script})
+    inventory = here._inventory()
+    assert inventory.gpus == ()
     assert words in (inventory.smi.failure or "")
 
 
-def test_neither_nvml_nor_nvidia_smi(surroundings: Make, tmp_path: Path) -> None:
+def test_neither_nvml_nor_nvidia_smi(machine: Make, tmp_path: Path) -> None:
     variables = _module(tmp_path, "pynvml.py", "raise ImportError('none')")
-    assert probe_devices(surroundings(variables=variables), NO_SMI).devices == ()
+    assert machine(variables=variables)._inventory() == Inventory()
 
 
-def _versions(capability: str) -> tuple[str | None, str | None]:
-    return {"9.0": ("11.8", None), "7.0": ("9.0", "12.9")}.get(capability, (None, None))
+def _gpus(
+    *found: Gpu, shown: tuple[CudaDevice, ...] | None = None, torch: Torch | None = None
+) -> tuple[Gpu, ...]:
+    answers = {"_inventory": Inventory(found), "driver": Driver(devices=shown), "torch": torch}
+    return ExaminedMachine({}, "", Path(), answers=answers).devices()
 
 
 def test_cuda_completes_what_nvidia_smi_tells() -> None:
-    devices = read_smi(SMI, NO_SMI).devices
     shown = (CudaDevice(0, "A100", "8.0", 108, 1, SECOND),)
-    first, second = complete_devices(devices, DriverFacts(devices=shown), (), _versions)
+    first, second = _gpus(*read_smi(SMI, NO_SMI).gpus, shown=shown)
     assert (first.compute_capability, first.sm_count, first.is_visible) == ("8.0", 108, True)
     assert first.memory_bytes == 81920 << 20, "what the tool told stays"
     assert second.is_visible is False
@@ -314,37 +555,31 @@ def test_cuda_completes_what_nvidia_smi_tells() -> None:
 
 def test_devices_that_only_cuda_or_torch_tells_of() -> None:
     shown = (CudaDevice(0, "A", "9.0", 132, 5, FIRST), CudaDevice(1, "B", "7.0", 80, 6, SECOND))
-    of_driver = complete_devices((), DriverFacts(devices=shown), (), _versions)
-    assert [(one.name, one.source, one.sm_count, one.is_visible) for one in of_driver] == [
+    assert [(one.name, one.source, one.sm_count, one.is_visible) for one in _gpus(shown=shown)] == [
         ("A", "cuda", 132, True), ("B", "cuda", 80, True),
     ]  # fmt: skip
-    assert [(one.least_cuda_version, one.last_cuda_version) for one in of_driver] == [
-        ("11.8", None),
-        ("9.0", "12.9"),
-    ]
-    assert [one.source for one in complete_devices((), DriverFacts(), shown, _versions)] == ["torch", "torch"]
-    assert complete_devices((), DriverFacts(), (), _versions) == ()
+    assert [one.source for one in _gpus(torch=Torch(devices=shown))] == ["torch", "torch"]
+    assert _gpus() == ()
 
 
 def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
-    device = GpuFacts(0, "NVIDIA H200", "nvml", uuid=FIRST, mig_mode=True)
+    device = Gpu(0, "NVIDIA H200", "nvml", uuid=FIRST, mig_mode=True)
     shown = (CudaDevice(0, "NVIDIA H200 MIG 1g.18gb", "9.0", 16, 5, SECOND),)
-    (one,) = complete_devices((device,), DriverFacts(devices=shown), (), _versions)
+    (one,) = _gpus(device, shown=shown)
     assert (one.sm_count, one.is_visible) == (16, True)
-    two = complete_devices((device, device), DriverFacts(devices=shown), (), _versions)
+    two = _gpus(device, device, shown=shown)
     assert [other.is_visible for other in two] == [None, None], "which one is partly shown is not known"
 
 
 def test_devices_whose_driver_was_not_asked_keep_what_is_known() -> None:
-    device = GpuFacts(0, "NVIDIA H200", "nvml", uuid=FIRST, compute_capability="9.0")
-    (one,) = complete_devices((device,), DriverFacts(), (), _versions)
-    assert one == replace(device, least_cuda_version="11.8")
+    device = Gpu(0, "NVIDIA H200", "nvml", uuid=FIRST, compute_capability="9.0")
+    assert _gpus(device) == (device,)
 
 
 TORCH = """
 import sys, os, types
 __version__ = "2.11.0+cu130"
-version = types.SimpleNamespace(cuda="13.0", hip=None, git_version="abc", debug=False)
+version = types.SimpleNamespace(cuda="13.0", hip=None, git_version="abc")
 def _boom(*arguments, **options): raise RuntimeError("CUDA unknown error\\nmore")
 class Tensor:
     def __init__(self, values): self.values = values
@@ -391,13 +626,19 @@ WORKING = {
 }
 
 
-def _torch(make: Make, folder: Path, *, timeout_s: float = 60.0, **parts: str) -> TorchFacts:
-    variables = _module(folder, "torch/__init__.py", TORCH.format(**{**WORKING, **parts}))
-    return probe_torch(make(variables=variables), timeout_s=timeout_s)
+def _torch(make: Make, folder: Path, **parts: str) -> Torch:
+    return _asked_torch(make, folder, TORCH.format(**{**WORKING, **parts}))
 
 
-def test_torch_on_a_machine_with_two_gpus(surroundings: Make, tmp_path: Path) -> None:
-    facts = _torch(surroundings, tmp_path)
+def _asked_torch(make: Make, folder: Path, text: str) -> Torch:
+    variables = _module(folder, "torch/__init__.py", text)
+    found = make(variables=variables, _inventory=Inventory()).torch()
+    assert found is not None
+    return found
+
+
+def test_torch_on_a_machine_with_two_gpus(machine: Make, tmp_path: Path) -> None:
+    facts = _torch(machine, tmp_path)
     assert (facts.version, facts.cuda, facts.git_version, facts.cudnn) == (
         "2.11.0+cu130",
         "13.0",
@@ -417,22 +658,22 @@ def test_torch_on_a_machine_with_two_gpus(surroundings: Make, tmp_path: Path) ->
     )
 
 
-def test_torch_whose_cuda_does_not_start(surroundings: Make, tmp_path: Path) -> None:
-    facts = _torch(surroundings, tmp_path, available="False", init="_boom")
+def test_torch_whose_cuda_does_not_start(machine: Make, tmp_path: Path) -> None:
+    facts = _torch(machine, tmp_path, available="False", init="_boom")
     assert facts.cuda_error == "RuntimeError: CUDA unknown error"
     assert (facts.devices, facts.calculations, facts.has_product) == ((), (), False)
     assert facts.capture is not None, "the CPU is recorded all the same"
     assert (facts.capture.operator_count, facts.capture.kernels_launched) == (1, 0)
 
 
-def test_a_wrong_result_is_an_error(surroundings: Make, tmp_path: Path) -> None:
-    facts = _torch(surroundings, tmp_path, multiply="return Tensor([0, 0, 0])")
+def test_a_wrong_result_is_an_error(machine: Make, tmp_path: Path) -> None:
+    facts = _torch(machine, tmp_path, multiply="return Tensor([0, 0, 0])")
     assert facts.calculations[0].error == "ArithmeticError: [1, 2, 3] * 2 gave [0.0, 0.0, 0.0]"
 
 
-def test_a_recording_that_fails_and_what_the_profiler_says(surroundings: Make, tmp_path: Path) -> None:
+def test_a_recording_that_fails_and_what_the_profiler_says(machine: Make, tmp_path: Path) -> None:
     enter = "sys.stderr.write('CUPTI_ERROR_INVALID_DEVICE\\nchatter\\n'); raise RuntimeError('no Kineto')"
-    facts = _torch(surroundings, tmp_path, enter=enter)
+    facts = _torch(machine, tmp_path, enter=enter)
     assert facts.capture is not None
     assert facts.capture.error == "RuntimeError: no Kineto"
     assert facts.capture.messages == "CUPTI_ERROR_INVALID_DEVICE"
@@ -447,9 +688,10 @@ def test_a_recording_that_fails_and_what_the_profiler_says(surroundings: Make, t
     ],
 )
 def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
-    surroundings: Make, tmp_path: Path, parts: dict[str, str], stopped: str
+    machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str], stopped: str
 ) -> None:
-    facts = _torch(surroundings, tmp_path, timeout_s=1.5, **parts)
+    monkeypatch.setattr(asked, "TORCH_TIMEOUT_S", 1.5)
+    facts = _torch(machine, tmp_path, **parts)
     assert facts.stopped == stopped
     assert facts.version == "2.11.0+cu130", "what was said before"
     if "recording" in stopped:
@@ -464,8 +706,8 @@ def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
         ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
     ],
 )
-def test_a_torch_that_cannot_be_imported(surroundings: Make, tmp_path: Path, text: str, error: str) -> None:
-    facts = probe_torch(surroundings(variables=_module(tmp_path, "torch/__init__.py", text)))
+def test_a_torch_that_cannot_be_imported(machine: Make, tmp_path: Path, text: str, error: str) -> None:
+    facts = _asked_torch(machine, tmp_path, text)
     assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
 
 
@@ -488,10 +730,15 @@ def test_libraries_of_ld_library_path_shadow_torchs_own(
     assert child._shadowed(torch, loaded) == []
 
 
-def test_this_pythons_own_torch(surroundings: Make) -> None:
+def test_a_torch_that_is_not_installed(machine: Make, tmp_path: Path) -> None:
+    text = "raise ModuleNotFoundError(\"No module named 'torch'\")"
+    variables = _module(tmp_path, "torch/__init__.py", text)
+    assert machine(variables=variables, _inventory=Inventory()).torch() is None
+
+
+def test_this_pythons_own_torch() -> None:
     pytest.importorskip("torch")
-    here = Surroundings(dict(os.environ), sys.executable, Path(), Path())
-    facts = probe_torch(here)
-    assert facts.version is not None
+    facts = ExaminedMachine(dict(os.environ), sys.executable, Path()).torch()
+    assert facts is not None
     assert facts.capture is not None
     assert (facts.capture.operator_count or 0) >= 8
