@@ -25,29 +25,15 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """How a program ended.
-
-    Args:
-        process: Its process id.
-        exit_code: As a shell reports it: 128 and the signal's number for one that a signal ended.
-        signal: That signal's number, or None.
-    """
+    """How a program ended."""
 
     process: int
-    exit_code: int
+    exit_code: int  # as a shell reports it: 128 and the signal's number for one that a signal ended
     signal: int | None = None
 
 
 def check_program(name: str, search_path: str | None) -> None:
-    """Return if there is such a program.
-
-    Args:
-        name: A path, or a name to be searched for.
-        search_path: Folders as in the variable PATH; the process's own where it is None.
-
-    Raises:
-        InputError: There is none, it is a folder, or it may not be executed.
-    """
+    """Raise an InputError unless there is such a program: a path, or a name to be searched for."""
     if shutil.which(name, path=search_path) is not None:
         return
     path = Path(name)
@@ -102,11 +88,6 @@ def run_recorded(
     command: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None
 ) -> ProgramRun:
     """Run a program to its end.
-
-    Args:
-        command: Its name or path, and its arguments.
-        environment: Its variables.
-        stdout: File descriptor that takes its standard output; this process's own if None.
 
     Raises:
         InputError: It is not a program for this machine.

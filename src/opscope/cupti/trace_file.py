@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from opscope._version import __version__
 from opscope.cupti.events import ProcessEvents, process_events
@@ -139,23 +139,14 @@ def _unified(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Findi
 
 @dataclass(frozen=True)
 class WrittenTrace:
-    """A trace that was written.
-
-    Args:
-        path: The file.
-        recording: What it was made of.
-        counts: Events by what they are: `kernels`, `copies`, `sets`, `migrations`, `calls`.
-        findings: Of the recorder; the trace holds them too.
-        kernel_names: As shown.
-        is_clean: The recording ended in order, with nothing still running.
-    """
+    """A trace that was written."""
 
     path: Path
     recording: CuptiRecording
-    counts: Mapping[str, int]
-    findings: tuple[Finding, ...]
-    kernel_names: frozenset[str]
-    is_clean: bool
+    counts: Mapping[str, int]  # events by what they are: `kernels`, `copies`, `sets`, `migrations`, `calls`
+    findings: tuple[Finding, ...]  # of the recorder; the trace holds them too
+    kernel_names: frozenset[str]  # as shown
+    is_clean: bool  # the recording ended in order, with nothing still running
 
 
 def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenTrace:
@@ -182,7 +173,11 @@ def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenT
         "findings": findings_as_json(findings),
         "mangled_names": {text: name for name, text in texts.items() if text is not None},
     }
-    _write(path, _properties(recording, base_ns), recorder, events)
+    head = json.dumps({**_properties(recording, base_ns), RECORDER_KEY: recorder}, indent=1)
+    with replacing(path, "the trace", error=CaptureError) as partial, partial.open("wb") as stream:
+        stream.write(f'{head.rstrip()[:-1].rstrip()},\n"traceEvents": [\n'.encode())
+        stream.write(b",\n".join(events.lines))
+        stream.write(b"\n]}\n")
     is_clean = not any(one.code in {"recorder.not_ended", "recorder.unfinished"} for one in findings)
     return WrittenTrace(path, recording, events.counts, findings, frozenset(shown.values()), is_clean)
 
@@ -223,25 +218,6 @@ def _device(record: Any) -> dict[str, Any]:
     # A minor version of 0 is a fact where the major one is known.
     minor = {"computeMinor": int(record["minor"])} if "computeMajor" in known else {}
     return {"id": int(record["device"]), **({"name": name} if name else {}), **known, **minor}
-
-
-def _write(
-    path: Path, properties: Mapping[str, Any], recorder: Mapping[str, Any], events: ProcessEvents
-) -> None:
-    with (
-        replacing(path, "the trace", error=CaptureError) as partial,
-        partial.open("w", encoding="utf-8", newline="\n") as stream,
-    ):
-        _write_document(stream, properties, recorder, events)
-
-
-def _write_document(
-    stream: TextIO, properties: Mapping[str, Any], recorder: Mapping[str, Any], events: ProcessEvents
-) -> None:
-    head = json.dumps({**properties, RECORDER_KEY: recorder}, indent=1)
-    stream.write(f'{head.rstrip()[:-1].rstrip()},\n"traceEvents": [\n')
-    stream.write(",\n".join(events.lines))
-    stream.write("\n]}\n")
 
 
 # One window, which is the whole run, without steps.
