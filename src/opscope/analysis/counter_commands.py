@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,6 @@ from opscope.errors import CaptureError, InputError
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
-from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_command import (
     Collection,
     KernelFilter,
@@ -122,7 +121,7 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
     matches = kernel_filter(names)
     covered = {name for name in {launch.name for launch in launches} if matches.covers(name)}
     matching = [launch for launch in launches if launch.name in covered]
-    window = best_window(matching, names, limit, Prefer.FIRST)
+    window = best_window(matching, names, limit)
     if window is None:
         raise InputError("the recording holds no kernels", hint="Record the GPU's activities too")
     if window.end <= limit:
@@ -142,9 +141,11 @@ def plan_by_profile(report: NcuReport, *, kernels: int, limit: int) -> Collectio
         if kernel.duration_ns is not None
     ]
     names = longest_kernels(launches, kernels)
-    window = best_window([launch for launch in launches if launch.name in names], names, limit)
+    matching = [launch for launch in launches if launch.name in names]
+    window = best_window(matching[::-1], names, limit)  # the last ones, for the program has warmed up
     if window is None:
         raise CaptureError("the first profile holds no kernel times")
+    window = Window(len(matching) - window.end, len(matching) - window.start, window.covered_ns)
     shown = {kernel.mangled_name: recorded_name(kernel) for kernel in report.kernels}
     plan = _plan(filter_of_mangled_names(names), window, launches, names)
     return replace(plan, names=tuple(shown[name] for name in names))
@@ -172,13 +173,6 @@ class Launch(msgspec.Struct, frozen=True):
         return self.name, self.grid, self.block
 
 
-class Prefer(TextEnum):
-    """Which of several equally good windows: the first, or the last, when a program has warmed up."""
-
-    FIRST = "first"
-    LAST = "last"
-
-
 class Window(msgspec.Struct, frozen=True):
     """Launches `start` up to `end` of a sequence; `covered_ns` is the time of all launches of their kinds."""
 
@@ -195,46 +189,26 @@ def longest_kernels(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
     return tuple(name for name, _ in by_name.most_common(count))
 
 
-def best_window(
-    launches: Sequence[Launch], names: Iterable[str], limit: int, prefer: Prefer = Prefer.LAST
-) -> Window | None:
-    """The window of at most `limit` launches that covers most time of the named kernels; None without any.
-
-    Of windows that cover as much, the shortest, and of those the preferred.
+def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> Window | None:
+    """The first of the shortest windows that cover most time of the named kernels; None without any.
 
     Args:
         launches: What the filter matches, in order; kernels not named may be among them.
         names: The kernels that matter.
         limit: Launches of a window, at least 1.
-        prefer: Which of those equally good.
     """
     wanted = frozenset(names)
     worth: Counter[Kind] = Counter()
     for launch in launches:
-        worth[launch.kind] += launch.duration_ns if launch.name in wanted else 0
-    windows = _windows(launches, worth, limit)
-    later = 1 if prefer is Prefer.LAST else -1
-    return max(
-        windows, key=lambda one: (one.covered_ns, one.start - one.end, later * one.start), default=None
-    )
+        if launch.name in wanted:
+            worth[launch.kind] += launch.duration_ns
 
+    def window(start: int) -> Window:
+        firsts: dict[Kind, int] = {}
+        for index, launch in enumerate(launches[start : start + limit], start):
+            if launch.kind in worth:
+                firsts.setdefault(launch.kind, index)
+        return Window(start, max(firsts.values()) + 1, sum(worth[kind] for kind in firsts))
 
-def _windows(launches: Sequence[Launch], worth: Counter[Kind], limit: int) -> Iterator[Window]:
-    """For every end the window that starts as late as it can without covering less."""
-    held: Counter[Kind] = Counter()
-    start = covered_ns = 0
-    for end, launch in enumerate(launches, 1):
-        held[launch.kind] += 1
-        if held[launch.kind] == 1:
-            covered_ns += worth[launch.kind]
-        while end - start > limit or _is_dispensable(launches[start], held, worth, end - start):
-            dropped = launches[start].kind
-            held[dropped] -= 1
-            if held[dropped] == 0:
-                covered_ns -= worth[dropped]
-            start += 1
-        yield Window(start, end, covered_ns)
-
-
-def _is_dispensable(launch: Launch, held: Counter[Kind], worth: Counter[Kind], length: int) -> bool:
-    return length > 1 and (held[launch.kind] > 1 or worth[launch.kind] == 0)
+    starts = (index for index, launch in enumerate(launches) if launch.name in wanted)
+    return max(map(window, starts), key=lambda one: (one.covered_ns, one.start - one.end), default=None)

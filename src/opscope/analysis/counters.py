@@ -35,10 +35,9 @@ class Threshold(msgspec.Struct, frozen=True):
 
 
 class StallReason(msgspec.Struct, frozen=True):
-    """What a reason to stall means, and what helps."""
+    """What a reason to stall means."""
 
     meaning: str
-    remedy: str | None = None
 
 
 # States of a warp that has nothing to wait for: it issues, or another warp was taken.

@@ -93,7 +93,7 @@ def ncu_command(
     """
     options = ["--target-processes", "all", "--replay-mode", collection.replay_mode]
     # Locked clocks need privileges, and their times compare with nothing else.
-    options += ["--clock-control", "none", "--apply-rules", "no"]
+    options += ["--clock-control", "none"]
     options += options_of(collection)
     options += ["--export", str(output), "--force-overwrite"]
     if log_file is not None:

@@ -40,6 +40,7 @@ from opscope.toolchain.ncu_report import (
     Dimension,
     Extent,
     KernelCounters,
+    NcuAdvice,
     NcuDevice,
     NcuReport,
     Occupancy,
@@ -264,7 +265,23 @@ def _kernel(index: int, action: Any) -> KernelCounters:
         if hasattr(action, "sections")
         else None,
         replay_passes=metrics.integer("profiler__replayer_passes"),
+        advice=tuple(_advice(action)),
     )
+
+
+_OPTIMIZATION, _GLOBAL = 2, 2  # of ncu_report's MsgType and SpeedupType
+# `@section:Occupancy:Occupancy@`, `@url:fused:https://…@`: what viewers make links of.
+_SECTION_LINK, _URL_LINK = re.compile(r"@section:[^:@]*:([^@]*)@"), re.compile(r"@\w+:([^:@]*):[^@]*@")
+
+
+def _advice(action: Any) -> Iterator[NcuAdvice]:
+    for found in action.rule_results_as_dicts() if hasattr(action, "rule_results_as_dicts") else ():
+        said, speedup = found.get("rule_message") or {}, found.get("speedup_estimation") or {}
+        if said.get("type") == _OPTIMIZATION:
+            text = _URL_LINK.sub(r"\1", _SECTION_LINK.sub(r"\1", said["message"]))
+            share = speedup["speedup"] / 100 if speedup.get("type") == _GLOBAL else None
+            remedy = next((metric["info"] for metric in found.get("focus_metrics") or ()), None)
+            yield NcuAdvice(found["rule_identifier"], said["title"] or found["name"], text, remedy, share)
 
 
 class _Metrics:

@@ -247,6 +247,16 @@ class Occupancy(msgspec.Struct, frozen=True):
         return tuple(name for name, blocks in self.block_limits.items() if blocks == least)
 
 
+class NcuAdvice(msgspec.Struct, frozen=True):
+    """What one of NVIDIA's rules found to be improved, in its words."""
+
+    rule: str  # its identifier, `TheoreticalOccupancy`
+    title: str
+    text: str
+    remedy: str | None = None  # of the metric it looks at first
+    speedup_fraction: float | None = None  # as the rule estimates, of the kernel's time
+
+
 class KernelCounters(msgspec.Struct, frozen=True):
     """One profiled launch.
 
@@ -266,6 +276,7 @@ class KernelCounters(msgspec.Struct, frozen=True):
         occupancy: Theoretical and achieved.
         sections: Identifiers of the sections collected; None if the reader does not tell.
         replay_passes: How often the kernel ran to collect all.
+        advice: Of NVIDIA's rules, where ncu applied them.
     """
 
     index: int
@@ -283,6 +294,7 @@ class KernelCounters(msgspec.Struct, frozen=True):
     occupancy: Occupancy = Occupancy()
     sections: tuple[str, ...] | None = None
     replay_passes: int | None = None
+    advice: tuple[NcuAdvice, ...] = ()
 
     def count(self, quantity: Quantity) -> int | None:
         """A quantity of integers (times, bytes, events)."""

@@ -61,7 +61,7 @@ def test_the_command_of_a_collection() -> None:
         collection, ["python", "x.py", "--lr", "1"], output=Path("o.ncu-rep"), log_file=Path("l")
     )
     assert " ".join(command) == (
-        "ncu --target-processes all --replay-mode kernel --clock-control none --apply-rules no "
+        "ncu --target-processes all --replay-mode kernel --clock-control none "
         "--kernel-name-base demangled --kernel-name regex:gemm --launch-skip 3 --launch-count 2 --set full "
         "--section Occupancy --metrics a.sum,b.sum --export o.ncu-rep --force-overwrite --log-file l "
         "python x.py --lr 1"
