@@ -155,6 +155,7 @@ def diagnose(machine: ExaminedMachine) -> Diagnosis:
 
 
 _ASK_KERNEL_LOG = "dmesg | grep -i -e xid -e nvrm"
+_NO_STATE = "nvidia-smi -q  # tells what it knows, or why it knows nothing"
 _GIVE_TO_CONTAINER = "docker run --gpus all …  # with the NVIDIA Container Toolkit on the host"
 _ALLOW_COUNTERS = (
     "run it as root (in a container with --cap-add SYS_ADMIN), or: "
@@ -516,7 +517,7 @@ def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
     if _is_amd(machine):
         return not_applicable("other work is known for NVIDIA GPUs only")
     if all(one.processes is None and one.memory_used_bytes is None for one in gpus):
-        return unknown("which processes use the GPU is not known", "pip install 'opscope[nvml]'")
+        return unknown("which processes use the GPU is not known", _NO_STATE)
     return ok("no other process, and little memory in use")
 
 
@@ -552,7 +553,7 @@ def _gpu_clocks(machine: ExaminedMachine) -> DoctorOutcome:
     if _is_amd(machine):
         return not_applicable("clocks are known for NVIDIA GPUs only")
     if all(one.sm_clock_mhz is None for one in gpus):
-        return unknown("the clocks are not reported", "pip install 'opscope[nvml]'")
+        return unknown("the clocks are not reported", _NO_STATE)
     return ok("nothing throttles the clocks")
 
 

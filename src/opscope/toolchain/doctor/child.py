@@ -1,7 +1,7 @@
 """The program that doctor runs in processes of its own, because what it asks may crash or hang.
 
 `child.py driver` asks the CUDA driver and launches a kernel (also the program whose counters ncu reads),
-`child.py nvml` asks NVML for every GPU's state, `child.py torch` imports torch, calculates on every device
+`child.py torch` imports torch, calculates on every device
 and records a few operators. What is found is printed at once, one JSON object per line behind a mark, so that
 it is not lost with the process; so is the stage that begins.
 """
@@ -89,74 +89,6 @@ def _launch(driver: Any) -> None:
     driver.call("cuMemcpyDtoH_v2", numbers, memory, ctypes.c_size_t(ctypes.sizeof(numbers)))
     if list(numbers) != [2 * index for index in range(_THREADS)]:
         raise ArithmeticError("the kernel ran, but its results are wrong")
-
-
-def ask_nvml() -> int:
-    """Print the driver's version and every GPU of the machine; 0 if NVML answered."""
-    from opscope.errors import OpscopeError  # noqa: PLC0415
-    from opscope.hardware.nvml import Nvml  # noqa: PLC0415
-
-    try:
-        nvml = Nvml()
-    except (OpscopeError, ImportError):
-        return 1
-    _say(driver=nvml.ask("nvmlSystemGetDriverVersion"))
-    try:
-        count = nvml.module.nvmlDeviceGetCount()
-        handles = [nvml.module.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-    except nvml.error:
-        return 1
-    _say(devices=[{"index": index, **_gpu_state(nvml, handle)} for index, handle in enumerate(handles)])
-    return 0
-
-
-def _gpu_state(nvml: Any, handle: Any) -> dict[str, Any]:
-    """What NVML tells of one GPU."""
-
-    def ask(query: str, *arguments: Any) -> Any:
-        return nvml.ask(query, handle, *arguments)
-
-    capability = ask("nvmlDeviceGetCudaComputeCapability")
-    use, mig = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetMigMode")
-    persistence = ask("nvmlDeviceGetPersistenceMode")
-    # The second version of the query tells apart what the driver reserves.
-    version = getattr(nvml.module, "nvmlMemory_v2", None)
-    memory = (version and ask("nvmlDeviceGetMemoryInfo", version)) or ask("nvmlDeviceGetMemoryInfo")
-    facts = {
-        "name": ask("nvmlDeviceGetName") or "",
-        "uuid": ask("nvmlDeviceGetUUID"),
-        "compute_capability": capability and f"{capability[0]}.{capability[1]}",
-        "memory_bytes": memory and int(memory.total),
-        "memory_used_bytes": memory and int(memory.used),
-        "max_sm_clock_mhz": nvml.max_sm_clock_mhz(handle),
-        "power_limit_w": nvml.watts("nvmlDeviceGetEnforcedPowerLimit", handle),
-        "utilization_fraction": None if use is None else use.gpu / 100,
-        "persistence_mode": None if persistence is None else bool(persistence),
-        "mig_mode": mig and bool(mig[0]),
-        "clock_reasons": [one.words for one in nvml.slowdowns(handle)],
-        "processes": _processes(nvml, handle),
-        **nvml.readings(handle),
-    }
-    if mig and mig[0]:
-        slots = range(ask("nvmlDeviceGetMaxMigDeviceCount") or 0)
-        found = [ask("nvmlDeviceGetMigDeviceHandleByIndex", slot) for slot in slots]
-        facts["mig_instance_count"] = sum(one is not None for one in found)
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _processes(nvml: Any, handle: Any) -> list[dict[str, Any]] | None:
-    """Processes that compute or draw, each once; None if the driver does not tell."""
-    lists = [nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", handle) for kind in ("Compute", "Graphics")]
-    if all(one is None for one in lists):
-        return None
-    return [
-        {
-            "pid": pid,
-            "name": nvml.ask("nvmlSystemGetProcessName", pid) or None,
-            "memory_bytes": one.usedGpuMemory,
-        }
-        for pid, one in {one.pid: one for found in lists for one in found or ()}.items()
-    ]
 
 
 def try_torch() -> int:
@@ -312,7 +244,7 @@ if __name__ == "__main__":
     importlib.import_module("opscope")
     del sys.path[0]
     task = sys.argv[1]
-    code = {"driver": ask_driver, "nvml": ask_nvml, "torch": try_torch}[task]()
+    code = {"driver": ask_driver, "torch": try_torch}[task]()
     sys.stderr.flush()
     if task == "torch":  # All is said, and taking torch and CUDA down takes time and may crash.
         os._exit(code)

@@ -117,12 +117,12 @@ class Gpu(msgspec.Struct, frozen=True):
 
     index: int
     name: str
-    source: str  # who told: nvml, nvidia-smi, cuda or torch
+    source: str  # who told: nvidia-smi, cuda or torch
     uuid: str | None = None
     compute_capability: str | None = None
     sm_count: int | None = None
     memory_bytes: int | None = None
-    memory_used_bytes: int | None = None  # without what the driver reserves, where that is told apart
+    memory_used_bytes: int | None = None
     sm_clock_mhz: int | None = None
     max_sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
@@ -139,7 +139,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What NVML or nvidia-smi told of the machine's GPUs; `smi` has what it answered if asked in vain."""
+    """What nvidia-smi told of the machine's GPUs; `smi` has what it answered if asked in vain."""
 
     gpus: tuple[Gpu, ...] = ()
     driver_version: str | None = None
@@ -336,19 +336,15 @@ class ExaminedMachine:
 
     @_once
     def _inventory(self) -> Inventory:
-        """By NVML where its package is installed, else by nvidia-smi."""
-        said, stopped, _ = self.ask_child("nvml", _STATE_TIMEOUT_S)
+        """What nvidia-smi tells."""
         smi = ProgramFacts("nvidia-smi", self.find("nvidia-smi"))
-        if said.get("devices") and stopped is None:
-            gpus = msgspec.convert([{**one, "source": "nvml"} for one in said["devices"]], tuple[Gpu, ...])
-            return Inventory(gpus, said.get("driver"), smi)
         if smi.path is None:
-            return Inventory((), said.get("driver"), smi)
+            return Inventory(smi=smi)
         end = self.run(smi.path, "-q", "-x", timeout_s=_STATE_TIMEOUT_S)
-        if not end.succeeded:
-            failure = end.failure or last_lines(end.err or end.out) or f"exit code {end.exit_code}"
-            return Inventory((), said.get("driver"), msgspec.structs.replace(smi, failure=failure))
-        return read_smi(end.out, smi)
+        if end.succeeded:
+            return read_smi(end.out, smi)
+        failure = end.failure or last_lines(end.err or end.out) or f"exit code {end.exit_code}"
+        return Inventory(smi=msgspec.structs.replace(smi, failure=failure))
 
     @_once
     def driver(self) -> Driver:

@@ -77,7 +77,7 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
             Gpu(
                 0,
                 H200.name,
-                "nvml",
+                "nvidia-smi",
                 uuid=UUID,
                 compute_capability="9.0",
                 sm_count=132,

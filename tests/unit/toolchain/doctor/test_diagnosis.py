@@ -35,6 +35,7 @@ from opscope.toolchain.doctor.machine import (
     MachineFacts,
     Torch,
 )
+from opscope.toolchain.programs import ProgramExit
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
 GOOD = (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE)
@@ -143,18 +144,20 @@ def test_gpus_are_looked_at_first_and_counted_last(
     machine: Callable[..., ExaminedMachine], gpu_machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    said = {"driver": {"devices": [], "launched": True}, "torch": {"import_error": "OSError: x"}}
+    device = {"index": 0, "name": "A", "compute_capability": "9.0"}
+    said = {"driver": {"devices": [device], "launched": True}, "torch": {"import_error": "OSError: x"}}
 
     def ask(self: ExaminedMachine, task: str, timeout_s: float) -> tuple[dict[str, Any], str | None, str]:
         order.append(task)
-        return dict(said.get(task, {"devices": [{"index": 0, "name": "A"}]})), None, ""
+        return dict(said[task]), None, ""
 
     monkeypatch.setattr(ExaminedMachine, "ask_child", ask)
-    here = machine(ncu=gpu_machine["ncu"])
-    monkeypatch.setattr(here, "run", lambda *command, timeout_s: order.append("counters"))
+    here = machine(ncu=gpu_machine["ncu"], programs={"nvidia-smi": "exit 1"})
+    end = ProgramExit(1, "", "")
+    monkeypatch.setattr(here, "run", lambda *command, timeout_s: order.append(Path(command[0]).name) or end)
     monkeypatch.setattr("opscope.toolchain.doctor.machine.read_counters", lambda end: Counters(value=1.0))
     assert here.counters().value == 1.0
-    assert (order[0], order[-1], len(order)) == ("nvml", "counters", 4)
+    assert (order[0], order[-1], len(order)) == ("nvidia-smi", "ncu", 4)
 
 
 def test_counters_are_not_tried_where_no_kernel_runs(gpu_machine: dict[str, Any]) -> None:
