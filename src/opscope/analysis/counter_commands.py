@@ -82,21 +82,13 @@ def suggest_command(
 
 
 class CollectionPlan(msgspec.Struct, frozen=True):
-    """Launches to profile.
-
-    Attributes:
-        kernels: The filter.
-        launch_skip: Matching launches to pass over.
-        launch_count: Matching launches to profile.
-        covered_fraction: Share of all kernel time that launches of the kinds profiled take.
-        names: The kernels, most time first, as recordings name them.
-    """
+    """Launches to profile."""
 
     kernels: KernelFilter
-    launch_skip: int
+    launch_skip: int  # matching launches to pass over
     launch_count: int
-    covered_fraction: float
-    names: tuple[str, ...]
+    covered_fraction: float  # of all kernel time, by launches of the kinds profiled
+    names: tuple[str, ...]  # most time first, as recordings name them
 
 
 def plan_by_recording(session: Session, *, kernels: int, limit: int) -> CollectionPlan:

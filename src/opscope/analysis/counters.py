@@ -98,55 +98,31 @@ def limit_of(kernel: KernelCounters) -> CounterLimit | None:
 
 
 class CountedCall(msgspec.Struct, frozen=True):
-    """Calls alike of the recording, and what each must do at least.
+    """Calls alike of the recording, and what each must do at least."""
 
-    Attributes:
-        operator: None for launches of no operator.
-        overload: As recorded.
-        shapes: JSON text, as recorded; so `types` and `concrete`.
-        types: Element types.
-        concrete: Scalars.
-        attribution: Of launches of no operator, how they were launched (a value of `Attribution`).
-        calls: How many.
-        activities_per_call: Kernels, copies and memory sets that one call issues.
-        cost: What one call must do at least.
-    """
-
-    operator: str | None
+    operator: str | None  # None for launches of no operator
     overload: str | None
-    shapes: str | None
+    shapes: str | None  # JSON text, as recorded; so types and concrete
     types: str | None
     concrete: str | None
     calls: int
-    activities_per_call: float
-    attribution: str | None = None
-    cost: CallCost = UNKNOWN_COST
+    activities_per_call: float  # kernels, copies and memory sets that one call issues
+    attribution: str | None = None  # of launches of no operator, how they were launched
+    cost: CallCost = UNKNOWN_COST  # of one call
 
 
 class CountedKernel(msgspec.Struct, frozen=True):
-    """One profiled launch.
-
-    Attributes:
-        counters: What ncu counted.
-        name: Its name as recordings write it.
-        decoded: What that name says.
-        match: How it was found in the recording; None without one.
-        call: The call that launched it; None if it was not found, or calls that differ do.
-        operators: Operators that launch it so, where the call is not certain.
-        launches: Launches of the recording alike in name and geometry, of that call where it is certain.
-        launches_per_step: The same per step; None without steps.
-        recorded_ns: Median time of those launches.
-    """
+    """One profiled launch, and what a recording knows of its like."""
 
     counters: KernelCounters
-    name: str
+    name: str  # as recordings write it
     decoded: DecodedKernel
-    match: Match | None = None
-    call: CountedCall | None = None
-    operators: tuple[str, ...] = ()
-    launches: int = 0
-    launches_per_step: float | None = None
-    recorded_ns: int | None = None
+    match: Match | None = None  # None without a recording
+    call: CountedCall | None = None  # None if it was not found, or calls that differ launch it
+    operators: tuple[str, ...] = ()  # that launch it so, where the call is not certain
+    launches: int = 0  # alike in name and geometry, of that call where it is certain
+    launches_per_step: float | None = None  # None without steps
+    recorded_ns: int | None = None  # the median of those launches
 
     @property
     def title(self) -> str:
@@ -195,19 +171,12 @@ class CountedKernel(msgspec.Struct, frozen=True):
 
 
 class CounterAnalysis(msgspec.Struct, frozen=True):
-    """A report, its kernels and what follows.
-
-    Attributes:
-        report: As read.
-        kernels: Its kernel launches, in order.
-        findings: Most severe first.
-        recordings: Sources of the recording they were joined to; empty without one.
-    """
+    """A report, its kernels in order, and what follows, most severe first."""
 
     report: NcuReport
     kernels: tuple[CountedKernel, ...]
     findings: tuple[Finding, ...] = ()
-    recordings: tuple[str, ...] = ()
+    recordings: tuple[str, ...] = ()  # sources of the one they were joined to
 
     _repr_html_ = notebook_html
 
