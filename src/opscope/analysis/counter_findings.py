@@ -25,12 +25,6 @@ from opscope.model.session import Session
 from opscope.toolchain.ncu_report import WIDEST_REQUEST_SECTORS, NcuReport, Quantity
 
 Rule = Callable[[CountedKernel], "Finding | None"]
-# NVIDIA's rules that are passed on, and for which kernels: of others they tell what would gain nothing.
-_WAITING, _IDLE, _ANY = "waiting", "idle", "any"
-_NVIDIA_RULES = {
-    "TheoreticalOccupancy": _WAITING, "CPIStall": _WAITING, "AchievedOccupancy": _IDLE,
-    "LaunchConfiguration": _IDLE, "ThreadDivergence": _ANY,
-}  # fmt: skip
 
 
 def analyze_counters(report: NcuReport, session: Session | None = None) -> CounterAnalysis:
@@ -253,25 +247,31 @@ def _idle_tensor_cores(kernel: CountedKernel) -> Finding | None:
 
 
 def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
-    """What NVIDIA's rules say, in their words."""
+    """What NVIDIA's rules say, in their words, with what helps."""
     used = (kernel.counters.ratio(Quantity.SM_FRACTION), kernel.counters.ratio(Quantity.MEMORY_FRACTION))
     is_busy = any(fraction is not None and fraction >= threshold("busy_fraction") for fraction in used)
-    holds = {_ANY: True, _IDLE: not is_busy, _WAITING: kernel.limit is CounterLimit.LATENCY}
+    holds = {"any": True, "idle": not is_busy, "waiting": kernel.limit is CounterLimit.LATENCY}
     for advice in kernel.counters.advice:
-        if holds.get(_NVIDIA_RULES.get(advice.rule, ""), False):
-            share = advice.speedup_fraction
-            estimate = "" if share is None else f", {_percent(share)} of its time by NVIDIA's estimate"
-            yield Finding(
-                f"ncu.{advice.rule}",
-                Severity.INFO,
-                f"{kernel.title} (launch {kernel.counters.index}): {advice.title}{estimate}. {advice.text}",
-                advice.remedy and f"{advice.remedy.rstrip('.')}.",
-                evidence={
-                    "launch": kernel.counters.index,
-                    "kernel": kernel.name,
-                    "estimated_speedup_fraction": share,
-                },
-            )
+        rule = counter_book().rules.get(advice.rule)
+        if rule is None or not holds[rule["of"]]:
+            continue
+        # `Long Scoreboard Stalls`
+        stall = counter_book().stalls.get(advice.title.removesuffix(" Stalls").lower().replace(" ", "_"))
+        suggestion = rule.get("suggestion") or (None if stall is None else stall.remedy)
+        share = advice.speedup_fraction
+        estimate = "" if share is None else f" ({_percent(share)} of its time)"
+        yield Finding(
+            f"ncu.{advice.rule}",
+            Severity.INFO,
+            f"{kernel.title} (launch {kernel.counters.index}): NVIDIA's rule {advice.rule} says{estimate}: "
+            f"{advice.text}",
+            suggestion and f"{suggestion}.",
+            evidence={
+                "launch": kernel.counters.index,
+                "kernel": kernel.name,
+                "estimated_speedup_fraction": share,
+            },
+        )
 
 
 def _percent(fraction: float, decimals: int = 0) -> str:

@@ -35,9 +35,10 @@ class Threshold(msgspec.Struct, frozen=True):
 
 
 class StallReason(msgspec.Struct, frozen=True):
-    """What a reason to stall means."""
+    """What a reason to stall means, and what helps."""
 
     meaning: str
+    remedy: str | None = None
 
 
 # States of a warp that has nothing to wait for: it issues, or another warp was taken.
@@ -45,11 +46,12 @@ NO_STALL = frozenset({"selected", "not_selected"})
 
 
 class CounterBook(msgspec.Struct, frozen=True):
-    """What `counters.toml` holds: thresholds, stalls and what all findings of a code share, by name."""
+    """What `counters.toml` holds, by name."""
 
     thresholds: Mapping[str, Threshold]
     stalls: Mapping[str, StallReason]
     findings: Mapping[str, Mapping[str, str]]
+    rules: Mapping[str, Mapping[str, str]]
 
 
 @cache

@@ -280,8 +280,7 @@ def _advice(action: Any) -> Iterator[NcuAdvice]:
         if said.get("type") == _OPTIMIZATION:
             text = _URL_LINK.sub(r"\1", _SECTION_LINK.sub(r"\1", said["message"]))
             share = speedup["speedup"] / 100 if speedup.get("type") == _GLOBAL else None
-            remedy = next((metric["info"] for metric in found.get("focus_metrics") or ()), None)
-            yield NcuAdvice(found["rule_identifier"], said["title"] or found["name"], text, remedy, share)
+            yield NcuAdvice(found["rule_identifier"], said["title"] or found["name"], text, share)
 
 
 class _Metrics:

@@ -220,7 +220,6 @@ class NcuAdvice(msgspec.Struct, frozen=True):
     rule: str  # its identifier, `TheoreticalOccupancy`
     title: str
     text: str
-    remedy: str | None = None  # of the metric it looks at first
     speedup_fraction: float | None = None  # as the rule estimates, of the kernel's time
 
 

@@ -51,9 +51,9 @@ def test_a_real_report_by_itself(real_report: NcuReport) -> None:
         ("ncu.LaunchConfiguration", 3),
     ]
     assert "is limited by the number of required registers" in findings[2].message
-    assert "Small Grid, 3 % of its time by NVIDIA's estimate. The grid for this launch" in findings[3].message
+    assert "NVIDIA's rule LaunchConfiguration says (3 % of its time): The grid for" in findings[3].message
     assert "See the Hardware Model description" in findings[3].message, "without the markup of a link"
-    assert findings[3].suggestion == "Increase the grid size towards the number of multiprocessors (132)."
+    assert (findings[3].suggestion or "").startswith("Give it more work at a time")
 
 
 def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(
@@ -159,12 +159,22 @@ def test_the_hardwares_count_of_conflicts_accuses_nobody(kernel: Kernel) -> None
 def test_nvidias_rules_are_passed_on_where_they_matter(
     kernel: Kernel, rule: str, values: dict[Quantity, float], is_told: bool
 ) -> None:
-    advice = NcuAdvice(rule, "Title", "Some words.", "Do this", 0.25)
+    advice = NcuAdvice(rule, "Long Scoreboard Stalls", "Some words.", 0.25)
     found = counter_findings([with_values(kernel, values, advice=(advice,))])
     assert [one.code for one in found] == ([f"ncu.{rule}"] if is_told else [])
     for one in found:
-        assert one.message.endswith(": Title, 25 % of its time by NVIDIA's estimate. Some words.")
-        assert (one.suggestion, one.severity) == ("Do this.", Severity.INFO)
+        assert one.message.endswith(f": NVIDIA's rule {rule} says (25 % of its time): Some words.")
+        assert one.severity is Severity.INFO
+        assert one.suggestion
+
+
+def test_a_stall_has_the_remedy_of_its_reason(kernel: Kernel) -> None:
+    def told(title: str) -> str | None:
+        advice = NcuAdvice("CPIStall", title, "Words.")
+        return only(with_values(kernel, WAITING, advice=(advice,))).suggestion
+
+    assert told("Barrier Stalls") == "Smaller blocks, or fewer barriers."
+    assert told("Something New Stalls") is None
 
 
 def recorded(

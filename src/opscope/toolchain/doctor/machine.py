@@ -558,12 +558,12 @@ def _smi_number(parent: ElementTree.Element, *paths: str, scale: int = 1, whole:
 
 
 def _smi_gpu(index: int, gpu: ElementTree.Element) -> Gpu:
-    number, whole = partial(_smi_number, gpu, whole=False), partial(_smi_number, gpu)
+    real, whole = partial(_smi_number, gpu, whole=False), partial(_smi_number, gpu)
 
     def power(*names: str) -> Any:
-        return number(*(f"{of}/{name}" for of in ("gpu_power_readings", "power_readings") for name in names))
+        return real(*(f"{of}/{name}" for of in ("gpu_power_readings", "power_readings") for name in names))
 
-    busy = number("utilization/gpu_util")
+    busy = real("utilization/gpu_util")
     mig, persistence = _smi_word(gpu, "mig_mode/current_mig"), _smi_word(gpu, "persistence_mode")
     return Gpu(
         index,
