@@ -33,31 +33,20 @@ from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
 from opscope.provenance.demangle import demangle_all
 from opscope.toolchain.programs import signal_name
+from opscope.units import counted
 from opscope.visible_text import without_secrets
 
 _FLUSH_PERIOD = "0.2 s"  # FLUSH_PERIOD_MS in native/recorder.c
 
 
-def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> tuple[Finding, ...]:
+def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Finding]:
     """Findings on one process's recording, whatever is missing first."""
-    return (
-        *_missing(recording),
-        *_cut_off(recording, events),
-        *_unified(recording, events),
-    )
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _missing(recording: CuptiRecording) -> Iterator[Finding]:
     outcome = recording.outcome
     if outcome.dropped_count:
         yield Finding(
             "recorder.dropped",
             Severity.WARNING,
-            f"CUPTI dropped {_count(outcome.dropped_count, 'record')}: counts and times are too small.",
+            f"CUPTI dropped {counted(outcome.dropped_count, 'record')}: counts and times are too small.",
             "Record a shorter run.",
             evidence={"dropped_count": outcome.dropped_count},
         )
@@ -65,7 +54,7 @@ def _missing(recording: CuptiRecording) -> Iterator[Finding]:
         yield Finding(
             "recorder.size_limit",
             Severity.WARNING,
-            f"The records reached --max-trace-size: {_count(outcome.lost_count, 'record')} that came later "
+            f"The records reached --max-trace-size: {counted(outcome.lost_count, 'record')} that came later "
             "are left out, and counts and times are those of the beginning.",
             "Give more (--max-trace-size), or record a shorter run.",
             evidence={"lost_count": outcome.lost_count},
@@ -75,7 +64,7 @@ def _missing(recording: CuptiRecording) -> Iterator[Finding]:
         yield Finding(
             "recorder.lost",
             Severity.WARNING,
-            f"{_count(outcome.lost_count, 'record')} could not be written ({reason}): counts and times are "
+            f"{counted(outcome.lost_count, 'record')} could not be written ({reason}): counts and times are "
             "too small.",
             "Have more room where the trace goes (--output-dir), or record a shorter run.",
             evidence={"lost_count": outcome.lost_count, "reason": reason},
@@ -84,14 +73,10 @@ def _missing(recording: CuptiRecording) -> Iterator[Finding]:
         yield Finding(
             "recorder.unreadable",
             Severity.WARNING,
-            f"CUPTI could not read {_count(outcome.unreadable_count, 'buffer')} to the end: records are "
+            f"CUPTI could not read {counted(outcome.unreadable_count, 'buffer')} to the end: records are "
             "missing.",
             evidence={"buffer_count": outcome.unreadable_count},
         )
-
-
-def _cut_off(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Finding]:
-    outcome = recording.outcome
     if outcome.state is not FileState.ENDED:
         yield Finding(
             "recorder.not_ended",
@@ -113,13 +98,9 @@ def _cut_off(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Findi
             "recorder.unfinished",
             Severity.INFO,
             f"Left out, because it had not ended when the recording did: "
-            f"{_count(events.unfinished_count, 'activity', 'activities')}.",
+            f"{counted(events.unfinished_count, 'activity', 'activities')}.",
             evidence={"activity_count": events.unfinished_count},
         )
-
-
-def _unified(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Finding]:
-    outcome = recording.outcome
     if outcome.unified is UnifiedState.RECORDED:
         return
     if outcome.unified is UnifiedState.REFUSED:
@@ -164,7 +145,7 @@ def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenT
     texts = dict(zip(mangled.values(), demangle_all(mangled.values()), strict=True))
     shown = {id_: texts[name] or name for id_, name in mangled.items()}
     events = process_events(recording, shown, base_ns)
-    findings = recording_findings(recording, events)
+    findings = tuple(recording_findings(recording, events))
     recorder = {
         "schema_version": 1,
         "opscope_version": __version__,
@@ -173,26 +154,22 @@ def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenT
         "findings": findings_as_json(findings),
         "mangled_names": {text: name for name, text in texts.items() if text is not None},
     }
-    head = json.dumps({**_properties(recording, base_ns), RECORDER_KEY: recorder}, indent=1)
+    versions = {"cupti_version": recording.cupti_version, "cuda_driver_version": recording.driver_version}
+    properties = {  # which Kineto writes in front of the events, as far as they are known
+        "schemaVersion": 1,
+        "deviceProperties": [_device(record) for record in recording.of(ChunkKind.DEVICES)],
+        **{key: value for key, value in versions.items() if value is not None},
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": base_ns + recording.clock_offset_ns,
+        RECORDER_KEY: recorder,
+    }
+    head = json.dumps(properties, indent=1)
     with replacing(path, "the trace", error=CaptureError) as partial, partial.open("wb") as stream:
         stream.write(f'{head.rstrip()[:-1].rstrip()},\n"traceEvents": [\n'.encode())
         stream.write(b",\n".join(events.lines))
         stream.write(b"\n]}\n")
     is_clean = not any(one.code in {"recorder.not_ended", "recorder.unfinished"} for one in findings)
     return WrittenTrace(path, recording, events.counts, findings, frozenset(shown.values()), is_clean)
-
-
-def _properties(recording: CuptiRecording, base_ns: int) -> dict[str, Any]:
-    """What Kineto writes in front of the events, as far as it is known."""
-    devices = [_device(record) for record in recording.of(ChunkKind.DEVICES)]
-    versions = {"cupti_version": recording.cupti_version, "cuda_driver_version": recording.driver_version}
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": devices,
-        **{key: value for key, value in versions.items() if value is not None},
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": base_ns + recording.clock_offset_ns,
-    }
 
 
 def _device(record: Any) -> dict[str, Any]:
@@ -220,22 +197,10 @@ def _device(record: Any) -> dict[str, Any]:
     return {"id": int(record["device"]), **({"name": name} if name else {}), **known, **minor}
 
 
-# One window, which is the whole run, without steps.
-_SCHEDULE = RecordedSchedule(wait=0, warmup=0, active=1, repeat=1, cycle=0)
-_SETTINGS = RecordedSettings(
-    record_shapes=False,
-    with_stack=False,
-    with_modules=False,
-    profile_memory=False,
-    activities=("cuda",),
-    engine="cupti",
-)
-
-
 def recording_sidecar(
     written: WrittenTrace, kernels: Sequence[RecordedKernel], gaps: Sequence[Gap], *, created: str
 ) -> Sidecar:
-    """The sidecar of a trace.
+    """The sidecar of a trace: one window, which is the whole run, without steps.
 
     Args:
         written: The trace.
@@ -243,35 +208,39 @@ def recording_sidecar(
         gaps: What of these could not be found out.
         created: When the recording ended, ISO 8601 in UTC.
     """
+    environment = Environment(
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}".strip(),
+        opscope=__version__,
+        cuda_driver=version_text(written.recording.driver_version),
+        gpu=tuple(
+            GpuInfo(
+                name=bytes(device["name"]).decode("utf-8", "replace"),
+                compute_capability=f"{device['major']}.{device['minor']}",
+                sm_count=int(device["multiprocessors"]),
+                memory_bytes=int(device["memory_bytes"]),
+            )
+            for device in written.recording.of(ChunkKind.DEVICES)
+        ),
+    )
+    settings = RecordedSettings(
+        record_shapes=False,
+        with_stack=False,
+        with_modules=False,
+        profile_memory=False,
+        activities=("cuda",),
+        engine="cupti",
+    )
     return Sidecar(
         trace=written.path.name,
         created=created,
-        environment=_environment(written.recording),
-        schedule=_SCHEDULE,
-        settings=_SETTINGS,
+        environment=environment,
+        schedule=RecordedSchedule(wait=0, warmup=0, active=1, repeat=1, cycle=0),
+        settings=settings,
         steps=0,
         partial=False,
         clean_window=written.is_clean,
         wall_time_ns_per_step=(),
         kernels=tuple(kernels),
         gaps=tuple(gaps),
-    )
-
-
-def _environment(recording: CuptiRecording) -> Environment:
-    return Environment(
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}".strip(),
-        opscope=__version__,
-        cuda_driver=version_text(recording.driver_version),
-        gpu=tuple(map(_gpu, recording.of(ChunkKind.DEVICES))),
-    )
-
-
-def _gpu(device: Any) -> GpuInfo:
-    return GpuInfo(
-        name=bytes(device["name"]).decode("utf-8", "replace"),
-        compute_capability=f"{device['major']}.{device['minor']}",
-        sm_count=int(device["multiprocessors"]),
-        memory_bytes=int(device["memory_bytes"]),
     )
