@@ -24,7 +24,7 @@ from opscope.report.document import (
 )
 from opscope.report.json_encoding import versions
 from opscope.toolchain.doctor.checks import CheckResult, CheckVerdict, Diagnosis
-from opscope.toolchain.doctor.machine import Driver, Gpu, ProgramFacts, Torch
+from opscope.toolchain.doctor.machine import Driver, Gpu, MachineFacts, ProgramFacts, Torch
 from opscope.units import UNKNOWN, counted, format_binary, format_fraction
 
 _gib = partial(format_binary, unit="GiB")
@@ -68,8 +68,12 @@ def _bullet(result: CheckResult) -> Text:
 
 def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     """What was not found out in time is left out, or said to be unknown."""
-    host, driver, gpus = facts["machine"], facts.get("driver") or Driver(), facts.get("devices") or ()
-    packages, torch = facts["packages"], facts.get("torch") or Torch()
+    host, driver = facts.get("machine") or MachineFacts(""), facts.get("driver") or Driver()
+    packages, torch, gpus = (
+        facts.get("packages") or {},
+        facts.get("torch") or Torch(),
+        facts.get("devices") or (),
+    )
     yield (
         "Machine",
         _joined(

@@ -23,19 +23,12 @@ _AFTER_KILL_S = 2.0
 
 
 class ProgramExit(msgspec.Struct, frozen=True):
-    """How a program ended.
+    """How a program ended, and what it wrote as far as it came."""
 
-    Attributes:
-        exit_code: Negative for a signal; None where it did not start or did not end in time.
-        out: Its standard output as far as it came.
-        err: Its standard error as far as it came.
-        failure: Why there is no exit code; None where there is one.
-    """
-
-    exit_code: int | None
+    exit_code: int | None  # negative for a signal; None where it did not start or did not end in time
     out: str
     err: str
-    failure: str | None = None
+    failure: str | None = None  # why there is no exit code
 
     @property
     def succeeded(self) -> bool:
@@ -92,9 +85,15 @@ def run_program(
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as expired:
-        partly_out, partly_err = _end(process, expired)
+        _kill(process)
+        written: tuple[bytes | None, bytes | None]
+        try:
+            written = process.communicate(timeout=_AFTER_KILL_S)
+        except subprocess.TimeoutExpired as again:
+            # Inside a system call that does not return. Nothing more can be done from here.
+            written = again.output or expired.output, again.stderr or expired.stderr
         failure = f"did not end within {timeout_s:g} s"
-        return ProgramExit(None, _text(partly_out), _text(partly_err), failure)
+        return ProgramExit(None, _text(written[0]), _text(written[1]), failure)
     except BaseException:
         _kill(process)
         raise
@@ -139,18 +138,6 @@ def run_attached(
             with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 return process.wait(grace_s), True
         return process.wait(), True
-
-
-def _end(
-    process: subprocess.Popen[bytes], expired: subprocess.TimeoutExpired
-) -> tuple[bytes | None, bytes | None]:
-    """Kill a process with all it started; what it wrote."""
-    _kill(process)
-    try:
-        return process.communicate(timeout=_AFTER_KILL_S)
-    except subprocess.TimeoutExpired as again:
-        # Inside a system call that does not return. Nothing more can be done from here.
-        return again.output or expired.output, again.stderr or expired.stderr
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,6 @@ names an element of a list, `=` stands before a whole object in place of the old
 from __future__ import annotations
 
 import json
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -22,7 +21,7 @@ ROWS = [
     json.loads(line)
     for line in (Path(__file__).parent / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
 ]
-TRIED_HERE = {"build.compiler", "build.python_headers"}
+TRIED_HERE = {"build.compiler"}
 
 
 def answer(code: str, machine: ExaminedMachine) -> DoctorOutcome:
@@ -94,13 +93,3 @@ def test_the_configured_compiler_is_tried(machine: Callable[..., ExaminedMachine
     assert "-std=c++17 -fsyntax-only" in (tmp_path / "log").read_text(encoding="utf-8")
     works = answer("build.compiler", machine(programs={"c++": "echo 'c++ (Debian) 12.2.0'"}))
     assert (works.verdict, works.reason) == (CheckVerdict.OK, "gcc 12.2.0 compiles C++17")
-
-
-def test_missing_headers_name_the_package_of_this_python(
-    machine: Callable[..., ExaminedMachine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    missing = answer("build.python_headers", machine())
-    assert missing.remedy == f"sudo apt-get install python{sysconfig.get_python_version()}-dev"
-    (tmp_path / "Python.h").touch()
-    assert answer("build.python_headers", machine()).reason == f"Python.h is in {tmp_path}"
