@@ -42,27 +42,6 @@ _RUNTIME_VERSION = re.compile(r"_v\d{4,}$")
 _PER_THREAD_STREAM = re.compile(r"_pts[zd]$")
 
 
-def copy_name(kind: int, source: int, target: int) -> str:
-    """`Memcpy HtoD (Pageable -> Device)`."""
-    ends = f"{_MEMORY.get(source, _UNKNOWN)} -> {_MEMORY.get(target, _UNKNOWN)}"
-    return f"Memcpy {_COPIES.get(kind, _UNKNOWN)} ({ends})"
-
-
-def set_name(memory_kind: int) -> str:
-    """`Memset (Device)`."""
-    return f"Memset ({_MEMORY.get(memory_kind, _UNKNOWN)})"
-
-
-def migration_name(kind: int) -> str:
-    """`Memcpy Unified HtoD`."""
-    return f"Memcpy Unified {_MIGRATIONS.get(kind, _UNKNOWN)}"
-
-
-def overhead_name(kind: int) -> str:
-    """`Buffer Flush`."""
-    return _OVERHEADS.get(kind, "Unknown")
-
-
 def call_name(name: str | None, function: int, *, is_driver: bool) -> str:
     """`cudaLaunchKernel`, of CUPTI's `cudaLaunchKernel_ptsz_v7000`; its number where it has no name."""
     if name is None:
@@ -231,19 +210,21 @@ def _kernels(
 def _memory(whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
     """Copies, sets, those of unified memory (on a row of their own: CUPTI names no stream), overheads."""
     for row in _rows(whole[ChunkKind.COPIES], base_ns):
-        name = copy_name(row["kind"], row["source"], row["target"])
+        source, target = (_MEMORY.get(row[end], _UNKNOWN) for end in ("source", "target"))
+        name = f"Memcpy {_COPIES.get(row['kind'], _UNKNOWN)} ({source} -> {target})"
         ends = {"fromDevice": row["source_device"], "toDevice": row["target_device"]}
         args = {**_memory_args(row), **{key: end for key, end in ends.items() if end != ABSENT}}
         yield _event("gpu_memcpy", name, (row["device"], row["stream"]), row, args)
     for row in _rows(whole[ChunkKind.SETS], base_ns):
-        place = row["device"], row["stream"]
-        yield _event("gpu_memset", set_name(row["memory_kind"]), place, row, _memory_args(row))
+        name = f"Memset ({_MEMORY.get(row['memory_kind'], _UNKNOWN)})"
+        yield _event("gpu_memset", name, (row["device"], row["stream"]), row, _memory_args(row))
     for row in _rows(whole[ChunkKind.MIGRATIONS], base_ns):
         device = _migration_device(row)
         args = {"device": device, **_traffic(row)}
-        yield _event("gpu_memcpy", migration_name(row["kind"]), (device, _UNIFIED_ROW), row, args)
+        name = f"Memcpy Unified {_MIGRATIONS.get(row['kind'], _UNKNOWN)}"
+        yield _event("gpu_memcpy", name, (device, _UNIFIED_ROW), row, args)
     for row in _rows(whole[ChunkKind.OVERHEADS], base_ns):
-        yield _event("overhead", overhead_name(row["kind"]), (-1, 0), row, {})
+        yield _event("overhead", _OVERHEADS.get(row["kind"], "Unknown"), (-1, 0), row, {})
 
 
 def _migration_device(row: Any) -> int:

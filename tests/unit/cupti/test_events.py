@@ -16,16 +16,13 @@ from hypothesis import strategies as st
 from opscope.cupti.events import (
     _rows,
     call_name,
-    copy_name,
     first_moment_ns,
-    migration_name,
-    overhead_name,
     process_events,
-    set_name,
 )
 from opscope.cupti.recording import ABSENT, RECORDS, ChunkKind, CuptiRecording, TextTable
 
 Make = Callable[..., CuptiRecording]
+SHOWN = ("gpu_memcpy", "gpu_memset", "overhead")
 BASE_NS = 1_790_857_026_000_000_000
 
 
@@ -249,8 +246,17 @@ def test_names_of_calls(name: str | None, is_driver: bool, shown: str) -> None:
     assert call_name(name, 307, is_driver=is_driver) == shown
 
 
-def test_names_of_what_is_unknown() -> None:
-    assert copy_name(77, 1, 88) == "Memcpy <unknown> (Pageable -> <unknown>)"
-    assert set_name(99) == "Memset (<unknown>)"
-    assert migration_name(8) == "Memcpy Unified DtoD"
-    assert overhead_name(99) == "Unknown"
+def test_names_of_what_is_unknown(make_recording: Make) -> None:
+    recording = make_recording(
+        {
+            ChunkKind.COPIES: [at(0, 1, kind=77, source=1, target=88)],
+            ChunkKind.SETS: [at(0, 1, memory_kind=99)],
+            ChunkKind.MIGRATIONS: [at(0, 1, kind=8), at(1, 2, kind=9)],
+            ChunkKind.OVERHEADS: [at(0, 1, kind=99)],
+        }
+    )
+    named = {one["name"] for one in events_of(recording) if one.get("cat") in SHOWN}
+    assert named == {
+        "Memcpy <unknown> (Pageable -> <unknown>)", "Memset (<unknown>)", "Memcpy Unified DtoD",
+        "Memcpy Unified <unknown>", "Unknown",
+    }  # fmt: skip
