@@ -80,6 +80,15 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document
     """
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
     shown = ranked[:top]
+    report = analysis.report
+    # The command without the folder of ncu, which says nothing.
+    executable, _, rest = (report.command or "").partition(" ")
+    read = facts(
+        ("Report", Code(str(report.source))),
+        *(("Recording", Code(source)) for source in analysis.recordings),
+        ("Written by", f"ncu {report.ncu_version}" if report.ncu_version else None),
+        ("Command", Code(f"{PurePath(executable).name} {rest}", is_whole=True) if report.command else None),
+    )
     each = Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
     return Document(
         "Hardware counters",
@@ -89,7 +98,7 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document
             Section("What to change", (FindingList(analysis.findings),)),
             each,
             Section("Not collected", _missing(analysis)),
-            Section("What was read", (_read_facts(analysis),)),
+            Section("What was read", (read,)),
         ),
     )
 
@@ -117,7 +126,11 @@ def _opening(analysis: CounterAnalysis) -> FactList:
             (f"Change {number}", _first_sentence(finding))
             for number, finding in enumerate(analysis.findings[:_CHANGES], 1)
         ),
-        ("Based on", _basis(analysis)),
+        (
+            "Based on",
+            ", ".join(dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels))
+            + (f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""),
+        ),
     )
 
 
@@ -134,32 +147,10 @@ def _first_sentence(finding: Finding) -> str:
     return text if launch is None else f"launch {launch}: {text}"
 
 
-def _basis(analysis: CounterAnalysis) -> Text:
-    devices = dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels)
-    version = f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""
-    return f"{', '.join(devices)}{version}"
-
-
-def _read_facts(analysis: CounterAnalysis) -> FactList:
-    report = analysis.report
-    return facts(
-        ("Report", Code(str(report.source))),
-        *(("Recording", Code(source)) for source in analysis.recordings),
-        ("Written by", f"ncu {report.ncu_version}" if report.ncu_version else None),
-        ("Command", _program(report.command) if report.command else None),
-    )
-
-
 def _device(counters: KernelCounters) -> str:
     device = counters.device
     capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
     return (device.name or "a device the report does not name") + capability
-
-
-def _program(command: str) -> Text:
-    """The command without the folder of ncu, which says nothing."""
-    executable, _, rest = command.partition(" ")
-    return Code(f"{PurePath(executable).name} {rest}", is_whole=True)
 
 
 def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> Iterator[Block]:
@@ -172,22 +163,20 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
     yield Paragraph(_times_note(analysis.report.command or ""))
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
-        yield Paragraph(_lost(lost))
-    yield from _kernels_meaning(analysis)
-
-
-def _kernels_meaning(analysis: CounterAnalysis) -> Iterator[Meaning]:
-    """What limits most of the time, and how much of it is one launch's."""
+        parts: list[Inline] = ["Without a certain call in the recording: "]
+        for index, kernel in enumerate(lost):
+            reason = kernel.match.meaning if kernel.match else ""
+            parts += ["; " if index else "", f"launch {kernel.counters.index} ("]
+            parts += [Code(kernel.title), f", {reason})"]
+        yield Paragraph((*parts, "."))
     times = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels]
-    if not sum(times):
-        return
-    limits = _limits(analysis)
-    limit, ns = limits.most_common(1)[0]
-    longest = format_share(max(times), sum(times))
-    yield Meaning(
-        f"{format_share(ns, sum(times))} of the kernel time is limited by {limit}; "
-        f"the longest launch takes {longest}."
-    )
+    if sum(times):
+        limit, ns = _limits(analysis).most_common(1)[0]
+        longest = format_share(max(times), sum(times))
+        yield Meaning(
+            f"{format_share(ns, sum(times))} of the kernel time is limited by {limit}; "
+            f"the longest launch takes {longest}."
+        )
 
 
 def _limits(analysis: CounterAnalysis) -> Counter[str]:
@@ -231,19 +220,6 @@ def _times_note(command: str) -> str:
         f"Times are ncu's: it runs a kernel alone, once per group of counters{caches}, {clocks}, so they are "
         "not those of the program."
     )
-
-
-def _lost(kernels: Sequence[CountedKernel]) -> Text:
-    parts: list[Inline] = ["Without a certain call in the recording: "]
-    for index, kernel in enumerate(kernels):
-        reason = kernel.match.meaning if kernel.match else ""
-        parts += [
-            "; " if index else "",
-            f"launch {kernel.counters.index} (",
-            Code(kernel.title),
-            f", {reason})",
-        ]
-    return (*parts, ".")
 
 
 def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
