@@ -44,13 +44,13 @@ def _function(name: str) -> tuple[str, str | None]:
     decoded = decode(name)
     if decoded.function is None:
         return name, None
-    functor = (decoded.functor or "").rpartition("::")[2] or _telling_argument(decoded.template_arguments)
-    return decoded.function.rpartition("::")[2], functor
-
-
-def _telling_argument(arguments: Sequence[str]) -> str | None:
-    """A template argument that names what a generic kernel runs, `cutlass_80_simt_sgemm_64x64_8x5_nn`."""
-    return next((one for one in arguments if len(one) >= _TELLING and re.fullmatch(r"\w+", one)), None)
+    functor = (decoded.functor or "").rpartition("::")[2]
+    # Else an argument that names what a generic kernel runs, `cutlass_80_simt_sgemm_64x64_8x5_nn`.
+    telling = (
+        one for one in decoded.template_arguments if len(one) >= _TELLING and re.fullmatch(r"\w+", one)
+    )
+    functor = functor or next(telling, "")
+    return decoded.function.rpartition("::")[2], functor or None
 
 
 def suggest_command(

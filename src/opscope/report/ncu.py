@@ -224,6 +224,8 @@ def _times_note(command: str) -> str:
 
 def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
     counters = kernel.counters
+    threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
+    accesses = [*_access("loads", counters.loads), *_access("stores", counters.stores)]
     known = facts(
         ("Kernel", Code(kernel.name, is_whole=True)),
         ("Operator", _call(kernel) if analysis.recordings else None),
@@ -231,9 +233,12 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
         ("Time", _time(kernel)),
         ("Device memory", _traffic(kernel)),
         ("Share of peak", _peaks(counters)),
-        ("Coalescing", _coalescing(counters)),
+        ("Coalescing", "; ".join(accesses) or _ABSENT),
         ("Bank conflicts", _conflicts(counters)),
-        ("Divergence", _divergence(counters)),
+        (
+            "Divergence",
+            _ABSENT if threads is None else f"{threads:.1f} of {WARP_SIZE} threads active per instruction",
+        ),
         ("Occupancy", _occupancy(counters)),
         ("Warp stalls", _stalls(counters)),
     )
@@ -256,13 +261,11 @@ def _call(kernel: CountedKernel) -> Text:
     if kernel.call is None:
         names = ", ".join(kernel.operators)
         return f"{names or _NO_LIMIT}{meaning}"
-    operator: Inline = Code(kernel.call.operator) if kernel.call.operator else _no_operator(kernel.call)
+    attribution = kernel.call.attribution
+    without = "no operator" if attribution is None else f"none: {Attribution(attribution).meaning}"
+    operator: Inline = Code(kernel.call.operator) if kernel.call.operator else without
     shapes = ", ".join(shape_texts(kernel.call.shapes) or ())
     return (operator, f" on {shapes}" if shapes else "", meaning)
-
-
-def _no_operator(call: CountedCall) -> str:
-    return "no operator" if call.attribution is None else f"none: {Attribution(call.attribution).meaning}"
 
 
 def _launch(counters: KernelCounters) -> str:
@@ -294,13 +297,10 @@ def _traffic(kernel: CountedKernel) -> str:
     split = f" ({', '.join(parts)})" if parts else ""
     l2 = counters.count(Quantity.L2_BYTES)
     through = "" if l2 is None else f"; {format_bytes(l2)} through L2"
-    return f"{format_bytes(counters.dram_bytes)}{split}{through}{_least(kernel)}"
-
-
-def _least(kernel: CountedKernel) -> str:
+    least = "" if kernel.match is None else f"; not compared with the minimum: {kernel.no_ratio_reason}"
     if kernel.traffic_ratio is not None:
-        return f"; {kernel.traffic_ratio:.2f} × the minimum of {format_bytes(kernel.min_bytes)}"
-    return "" if kernel.match is None else f"; not compared with the minimum: {kernel.no_ratio_reason}"
+        least = f"; {kernel.traffic_ratio:.2f} × the minimum of {format_bytes(kernel.min_bytes)}"
+    return f"{format_bytes(counters.dram_bytes)}{split}{through}{least}"
 
 
 def _peaks(counters: KernelCounters) -> str:
@@ -320,11 +320,6 @@ def _peaks(counters: KernelCounters) -> str:
     return ", ".join(parts) or _ABSENT
 
 
-def _coalescing(counters: KernelCounters) -> str:
-    parts = [*_access("loads", counters.loads), *_access("stores", counters.stores)]
-    return "; ".join(parts) or _ABSENT
-
-
 def _access(name: str, access: GlobalAccess) -> Iterator[str]:
     if access.requests == 0:
         yield f"no {name}"
@@ -339,25 +334,16 @@ def _conflicts(counters: KernelCounters) -> str:
     if shared.wavefronts == 0:
         return "shared memory is not used"
     if shared.conflict_fraction is None:
-        return _hardware_conflicts(counters)
+        # The hardware's count, where that of the addresses is missing.
+        loads = counters.count(Quantity.SHARED_LOAD_CONFLICTS)
+        stores = counters.count(Quantity.SHARED_STORE_CONFLICTS)
+        if loads is None or stores is None:
+            return _ABSENT
+        return f"at most {format_count(loads + stores)} passes by the hardware's count, which includes others"
     return (
         f"{format_count(shared.excess)} of {format_count(shared.wavefronts)} passes through shared memory "
         f"({format_fraction(shared.conflict_fraction)})"
     )
-
-
-def _hardware_conflicts(counters: KernelCounters) -> str:
-    """The hardware's count, where that of the addresses is missing."""
-    loads = counters.count(Quantity.SHARED_LOAD_CONFLICTS)
-    stores = counters.count(Quantity.SHARED_STORE_CONFLICTS)
-    if loads is None or stores is None:
-        return _ABSENT
-    return f"at most {format_count(loads + stores)} passes by the hardware's count, which includes others"
-
-
-def _divergence(counters: KernelCounters) -> str:
-    threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
-    return _ABSENT if threads is None else f"{threads:.1f} of {WARP_SIZE} threads active per instruction"
 
 
 def _occupancy(counters: KernelCounters) -> str:
@@ -375,13 +361,12 @@ def _occupancy(counters: KernelCounters) -> str:
 
 def _stalls(counters: KernelCounters) -> str:
     reasons = [item for item in counters.stall_fractions.items() if item[0] not in NO_STALL]
-    parts = [f"{_stall(reason)} {format_fraction(share)}" for reason, share in reasons[:_STALLS_SHOWN]]
+    known = counter_book().stalls
+    parts = [
+        f"{f'{known[reason].meaning} ({reason})' if reason in known else reason} {format_fraction(share)}"
+        for reason, share in reasons[:_STALLS_SHOWN]
+    ]
     return ", ".join(parts) or _ABSENT
-
-
-def _stall(reason: str) -> str:
-    known = counter_book().stalls.get(reason)
-    return reason if known is None else f"{known.meaning} ({reason})"
 
 
 def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
