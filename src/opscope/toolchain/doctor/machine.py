@@ -534,8 +534,7 @@ def read_smi(text: str, smi: ProgramFacts) -> Inventory:
     try:
         log = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        failure = f"its XML cannot be read ({error})"
-        return Inventory((), None, msgspec.structs.replace(smi, failure=failure))
+        return Inventory(smi=msgspec.structs.replace(smi, failure=f"its XML cannot be read ({error})"))
     gpus = tuple(_smi_gpu(index, gpu) for index, gpu in enumerate(log.findall("gpu")))
     failed = msgspec.structs.replace(smi, failure=None if gpus else "it shows no GPU")
     return Inventory(gpus, _smi_word(log, "driver_version"), failed)
