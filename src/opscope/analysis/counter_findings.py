@@ -263,8 +263,8 @@ def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
         yield Finding(
             f"ncu.{advice.rule}",
             Severity.INFO,
-            f"{kernel.title} (launch {kernel.counters.index}): NVIDIA's rule {advice.rule} says{estimate}: "
-            f"{advice.text}",
+            f"{kernel.title} (launch {kernel.counters.index}): NVIDIA's rule {advice.rule} applies{estimate}."
+            + f" {advice.text}",
             suggestion and f"{suggestion}.",
             evidence={
                 "launch": kernel.counters.index,

@@ -51,7 +51,7 @@ def test_a_real_report_by_itself(real_report: NcuReport) -> None:
         ("ncu.LaunchConfiguration", 3),
     ]
     assert "is limited by the number of required registers" in findings[2].message
-    assert "NVIDIA's rule LaunchConfiguration says (3 % of its time): The grid for" in findings[3].message
+    assert "NVIDIA's rule LaunchConfiguration applies (3 % of its time). The grid for" in findings[3].message
     assert "See the Hardware Model description" in findings[3].message, "without the markup of a link"
     assert (findings[3].suggestion or "").startswith("Give it more work at a time")
 
@@ -163,7 +163,7 @@ def test_nvidias_rules_are_passed_on_where_they_matter(
     found = counter_findings([with_values(kernel, values, advice=(advice,))])
     assert [one.code for one in found] == ([f"ncu.{rule}"] if is_told else [])
     for one in found:
-        assert one.message.endswith(f": NVIDIA's rule {rule} says (25 % of its time): Some words.")
+        assert one.message.endswith(f": NVIDIA's rule {rule} applies (25 % of its time). Some words.")
         assert one.severity is Severity.INFO
         assert one.suggestion
 
