@@ -17,7 +17,6 @@ _.device_ns_per_layer
 _.header_definitions
 _.ideal_fraction
 _.input_sets
-_.is_free_threaded
 _.largest_threads
 _.measured_at
 _.memory_clock_mhz
@@ -53,6 +52,7 @@ _.allow_tf32
 _.acc_events
 _.block_shape
 _.cachable
+_.debug
 _.modified
 _.named_args
 _.no_wrap
