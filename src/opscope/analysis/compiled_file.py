@@ -41,13 +41,7 @@ def examine_compilation(
     block_sizes: Sequence[int] = BLOCK_SIZES,
     dynamic_shared_bytes: int = 0,
 ) -> CompiledFile:
-    """Add what follows from a compilation.
-
-    Args:
-        compilation: What the compiler told.
-        block_sizes: To give the occupancy for.
-        dynamic_shared_bytes: Shared memory that launches ask for, for each block.
-    """
+    """Add what follows from a compilation."""
     outlooks = tuple(
         KernelOutlook(
             kernel,

@@ -61,15 +61,7 @@ def suggest_command(
     compute_capability: str | None = None,
     program: Sequence[str] = ("python", "script.py"),
 ) -> str:
-    """The command as one line for a shell.
-
-    Args:
-        kernel_name: As recorded.
-        launch_index: Which of the launches its filter matches, from 0.
-        topics: Keys of `toolchain.ncu_report.TOPICS`; all by default.
-        compute_capability: Of the device, as `"9.0"`.
-        program: The command to profile.
-    """
+    """The command for one launch of those that its filter matches, as one line for a shell."""
     quantities = [quantity for topic in topics for quantity in TOPICS[topic]]
     collection = Collection(
         kernel_filter([kernel_name]),
@@ -96,14 +88,6 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
 
     A recording begins somewhere in the program, so launches are counted as if the program began with a step
     like the first recorded one; none is passed over unless the limit leaves no choice.
-
-    Args:
-        session: The recording.
-        kernels: How many kernels.
-        limit: Launches to profile at most.
-
-    Raises:
-        InputError: It holds no kernels.
     """
     launches = [
         Launch(name, extent(sizes[0:3]), extent(sizes[3:6]), sizes[6])
@@ -122,11 +106,7 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
 
 
 def plan_by_profile(report: NcuReport, *, kernels: int, limit: int) -> CollectionPlan:
-    """The longest-running kernels of a profile of the same program that holds every launch's time.
-
-    Raises:
-        CaptureError: It holds no times.
-    """
+    """The longest-running kernels of a profile of the same program that holds every launch's time."""
     launches = [
         Launch(kernel.mangled_name, kernel.grid, kernel.block, kernel.duration_ns)
         for kernel in report.kernels
@@ -182,13 +162,7 @@ def longest_kernels(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
 
 
 def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> Window | None:
-    """The first of the shortest windows that cover most time of the named kernels; None without any.
-
-    Args:
-        launches: What the filter matches, in order; kernels not named may be among them.
-        names: The kernels that matter.
-        limit: Launches of a window, at least 1.
-    """
+    """The first of the shortest windows that cover most time of the named kernels; None without any."""
     wanted = frozenset(names)
     worth: Counter[Kind] = Counter()
     for launch in launches:

@@ -82,13 +82,7 @@ def first_moment_ns(recording: CuptiRecording) -> int:
 
 
 def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], base_ns: int) -> ProcessEvents:
-    """The events of one process.
-
-    Args:
-        recording: Its records.
-        kernel_names: Names to show, by id.
-        base_ns: Zero of the trace's time, on CUPTI's clock.
-    """
+    """The events of one process; `base_ns` is zero of the trace's time, on CUPTI's clock."""
     whole = {kind: _ended(recording.of(kind)) for kind in _TIMED}
     unfinished = sum(len(recording.of(kind)) - len(found) for kind, found in whole.items())
     runtime, driver = (whole[kind] for kind in _CALLS)

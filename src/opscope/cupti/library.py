@@ -68,11 +68,7 @@ class CuptiPlaces:
 
 
 def find_cupti(places: CuptiPlaces, driver_version: int | None) -> Cupti:
-    """The first CUPTI of these places that the driver can serve.
-
-    Raises:
-        DependencyError: There is none, or only ones of a newer CUDA; says how to install it.
-    """
+    """The first CUPTI of these places that the driver can serve."""
     found = list(installed_cupti(places))
     fitting = [one for one in found if driver_version is None or one.cuda_major <= driver_version // 1000]
     if fitting:
@@ -174,11 +170,7 @@ def native_folder() -> Path:
 
 
 def find_compiler(configured: str | None, search_path: str | None) -> tuple[str, ...]:
-    """The C compiler: the one that is configured as in the variable CC, else the system's.
-
-    Raises:
-        DependencyError: There is none.
-    """
+    """The C compiler: the one that is configured as in the variable CC, else the system's."""
     wanted = shlex.split(configured or "")
     for name in wanted[:1] or _COMPILERS:
         found = shutil.which(name, path=search_path)
@@ -192,12 +184,7 @@ def find_compiler(configured: str | None, search_path: str | None) -> tuple[str,
 
 
 def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path:
-    """The recorder for a CUPTI, compiled unless the folder has it.
-
-    Raises:
-        CaptureError: It does not compile; with the compiler's message.
-        OSError: The folder cannot be written.
-    """
+    """The recorder for a CUPTI, compiled unless the folder has it; an OSError if it cannot be written."""
     target = folder / _key(cupti, compiler) / LIBRARY_NAME
     if target.is_file():
         return target

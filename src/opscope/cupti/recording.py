@@ -184,11 +184,7 @@ class CuptiRecording:
 
 
 def read_recording(path: Path) -> CuptiRecording:
-    """The recording in a file.
-
-    Raises:
-        InputError: It cannot be read, or is no such file.
-    """
+    """The recording in a file."""
     try:
         content = path.read_bytes()
     except OSError as error:

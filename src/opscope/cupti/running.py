@@ -55,19 +55,7 @@ def trace_environment(
     with_unified_memory: bool,
     most_bytes: int | None = None,
 ) -> dict[str, str]:
-    """The environment of a recorded program.
-
-    Args:
-        environment: The one it would have.
-        library: The recorder.
-        cupti: The CUPTI library it loads, where the program has none loaded.
-        folder: Where the records go; it must exist.
-        with_unified_memory: Record copies of unified memory.
-        most_bytes: What the records of a process may take; no bound if None.
-
-    Raises:
-        CaptureError: Another tool injects a library of its own.
-    """
+    """The environment of a recorded program."""
     other = environment.get(INJECTION_VARIABLE)
     if other:
         raise CaptureError(
@@ -87,12 +75,7 @@ def trace_environment(
 def run_recorded(
     command: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None
 ) -> ProgramRun:
-    """Run a program to its end.
-
-    Raises:
-        InputError: It is not a program for this machine.
-        CaptureError: It cannot be started.
-    """
+    """Run a program to its end."""
     with _forwarding() as forward:
         try:
             process = subprocess.Popen(list(command), env=dict(environment), stdout=stdout)

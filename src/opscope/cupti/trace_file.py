@@ -131,16 +131,7 @@ class WrittenTrace:
 
 
 def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenTrace:
-    """Write one process's trace.
-
-    Args:
-        path: The file, replaced if it exists.
-        recording: Its records.
-        base_ns: Zero of the trace's time, on CUPTI's clock.
-
-    Raises:
-        CaptureError: The file cannot be written.
-    """
+    """Write one process's trace; `base_ns` is zero of its time, on CUPTI's clock."""
     mangled = recording.names[TextTable.KERNEL]
     texts = dict(zip(mangled.values(), demangle_all(mangled.values()), strict=True))
     shown = {id_: texts[name] or name for id_, name in mangled.items()}
@@ -200,14 +191,7 @@ def _device(record: Any) -> dict[str, Any]:
 def recording_sidecar(
     written: WrittenTrace, kernels: Sequence[RecordedKernel], gaps: Sequence[Gap], *, created: str
 ) -> Sidecar:
-    """The sidecar of a trace: one window, which is the whole run, without steps.
-
-    Args:
-        written: The trace.
-        kernels: Every kernel of it, with its library where that is known.
-        gaps: What of these could not be found out.
-        created: When the recording ended, ISO 8601 in UTC.
-    """
+    """The sidecar of a trace: one window, which is the whole run, without steps."""
     environment = Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}".strip(),

@@ -52,11 +52,7 @@ class Export(msgspec.Struct, frozen=True):
 
 @contextmanager
 def open_export(name: str, path: Path) -> Iterator[Export]:
-    """The export in a file, for the duration of the block.
-
-    Raises:
-        InputError: Not a database, not of nsys, locked, cut off or damaged; now or while the block reads.
-    """
+    """The export in a file, for the duration of the block."""
     if not path.stat().st_size:
         raise InputError("the file is empty", source=name, byte_offset=0)
     try:
@@ -195,9 +191,6 @@ def copy_tables(session: Session, export: Export) -> Missing:
     """Copy all tables into the staging database; what is not there becomes an empty table, or NULL.
 
     Each gets `process` and `thread` in place of a global id.
-
-    Raises:
-        InputError: A value is of another type than its column.
     """
     tables: list[str] = []
     columns: list[str] = []
@@ -260,11 +253,7 @@ def _copy(session: Session, export: Export, table: str, selected: Mapping[str, s
 
 
 def _complete_processes(session: Session, *, is_mixed: bool) -> int:
-    """Give rows without a process the only one there is; if a table has none at all, every row is of one.
-
-    Returns:
-        Rows that are left without a process.
-    """
+    """Give rows without a process the only one there is (all, if a table has none); how many stay without."""
     union = " UNION ALL ".join(f"SELECT process FROM staging.raw_{name}" for name in _EVENTS)
     counts = dict(session.query(f"SELECT process, count(*) FROM ({union}) GROUP BY process"))
     without = int(counts.pop(None, 0))

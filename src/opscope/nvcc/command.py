@@ -93,17 +93,7 @@ def choose_targets(
     native: Callable[[], Sequence[str]],
     explain: Explanation = lambda target: None,
 ) -> tuple[Target, ...]:
-    """The distinct targets that some words mean, lowest first.
-
-    Args:
-        words: Targets, `native`, `all` or `all-major`.
-        known: What this nvcc builds for.
-        native: Compute capabilities of the GPUs here, as `9.0`; asked only for `native`.
-        explain: What is known of a target that this nvcc does not build for, as a sentence.
-
-    Raises:
-        InputError: A word means no target, or one that this nvcc does not build for.
-    """
+    """The distinct targets that some words mean, lowest first; `native` is asked only for that word."""
     general = [target for target in known if target.is_general]
     chosen: set[Target] = set()
     for word in words:
@@ -117,11 +107,7 @@ def choose_targets(
 
 
 def ptx_target(targets: Iterable[Target]) -> Target:
-    """The target whose PTX serves later GPUs: the first of the newest generation, as nvcc has it for `all`.
-
-    Raises:
-        InputError: All targets have features that later GPUs need not have.
-    """
+    """The target whose PTX serves later GPUs: the first of the newest generation, as of nvcc's `all`."""
     general = [target for target in targets if target.is_general]
     if not general:
         names = ", ".join(target.ptx_name for target in targets)
@@ -183,11 +169,7 @@ class Nvcc:
 
 
 def read_nvcc(path: str) -> Nvcc:
-    """What the compiler says of itself.
-
-    Raises:
-        DependencyError: It cannot be run, or is no nvcc.
-    """
+    """What the compiler says of itself."""
     release = _RELEASE.search(_answer(path, "--version"))
     # The list has no specific targets and is missing before 11.1; the help has them all.
     listed = _TARGET.findall(_answer(path, "--list-gpu-code") + _answer(path, "--help"))

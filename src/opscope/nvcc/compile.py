@@ -84,16 +84,7 @@ _LINKED = "_dlink."  # what the device linker makes for the whole program: witho
 
 
 def compile_source(nvcc: Nvcc, request: Request, environment: Mapping[str, str]) -> Compilation:
-    """Compile, and write the output.
-
-    Args:
-        nvcc: The compiler.
-        request: What to compile.
-        environment: Of the compiler's processes; its messages are asked for in English.
-
-    Raises:
-        InputError: The file does not compile, with the compiler's words, or the output cannot be written.
-    """
+    """Compile, and write the output."""
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as name:
         folder, stem = Path(name), request.source.stem
         with replacing(request.output) as output:
@@ -214,17 +205,7 @@ _SIGNALED = 128  # what shells add to the number of the signal that ended a prog
 def run_compiled(
     program: Path, arguments: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None
 ) -> int:
-    """Run to the end and return the exit code; 128 and its number where a signal ended it.
-
-    Args:
-        program: The file.
-        arguments: Its own.
-        environment: Its own.
-        stdout: File descriptor that takes its standard output; this process's own if None.
-
-    Raises:
-        CaptureError: It cannot be started.
-    """
+    """Run to the end and return the exit code; 128 and its number where a signal ended it."""
     code, was_interrupted = run_attached(
         [str(program.resolve()), *arguments], "the program", program, environment=environment, stdout=stdout
     )

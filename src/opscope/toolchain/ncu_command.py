@@ -82,15 +82,7 @@ def ncu_command(
     executable: str = "ncu",
     log_file: Path | None = None,
 ) -> list[str]:
-    """The command that profiles a program, child processes included, at the clocks it runs at.
-
-    Args:
-        collection: What to record.
-        program: The command to profile.
-        output: The report to write, over an existing one.
-        executable: Of ncu.
-        log_file: Takes ncu's own words, which otherwise mix with the program's.
-    """
+    """The command that profiles a program, child processes included, at the clocks it runs at."""
     options = ["--target-processes", "all", "--replay-mode", collection.replay_mode]
     # Locked clocks need privileges, and their times compare with nothing else.
     options += ["--clock-control", "none"]

@@ -104,12 +104,7 @@ def check_reader() -> None:
 
 
 def read_report(path: str | Path) -> NcuReport:
-    """The report in a file; one packed with gzip is unpacked to a temporary file.
-
-    Raises:
-        DependencyError: ncu-report is not installed.
-        InputError: No such file, not a report, without results, or of a version ncu-report cannot read.
-    """
+    """The report in a file; one packed with gzip is unpacked to a temporary file."""
     file = Path(path)
     check_reader()
     with _unpacked(file) as report, _named(file):

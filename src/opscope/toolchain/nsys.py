@@ -127,11 +127,7 @@ def check_run(run: NsysRun, report: Path) -> None:
 
 
 def export_report(report: Path, output: Path, *, executable: str) -> Path:
-    """Export a report to a SQLite database, over an existing one; the path of it.
-
-    Raises:
-        CaptureError: nsys could not.
-    """
+    """Export a report to a SQLite database, over an existing one; the path of it."""
     command = [executable, "export", "--type=sqlite", "--force-overwrite=true", f"--output={output}"]
     command.append(str(report))
     end = run_program(command, timeout_s=_EXPORT_LIMIT_S)
@@ -159,13 +155,6 @@ def readable_source(source: str, search_path: str | None = None) -> Iterator[str
     """A source as it is; of a report its export: the one beside it, else one made for the block by nsys.
 
     A report without either stays as it is: reading it explains what to do.
-
-    Args:
-        source: A path or an address.
-        search_path: Folders in which nsys is looked for, as in the variable PATH.
-
-    Raises:
-        CaptureError: nsys could not export it.
     """
     report = Path(source)
     if not is_report(source) or not report.is_file():

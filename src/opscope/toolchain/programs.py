@@ -37,13 +37,7 @@ class ProgramExit(msgspec.Struct, frozen=True):
 
 
 def find_program(name: str, search_path: str | None, places: Sequence[str] = ()) -> str | None:
-    """Path of a program on a search path, else where installers put it; None if it is nowhere.
-
-    Args:
-        name: File name of the program.
-        search_path: Folders as in the variable PATH; the process's own where it is None.
-        places: Absolute glob patterns of the file; of several matches the last by name is taken.
-    """
+    """Path of a program on a search path (this process's if None), else the last by name of glob patterns."""
     found = shutil.which(name, path=search_path)
     if found is not None:
         return found
@@ -62,14 +56,7 @@ def run_program(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> ProgramExit:
-    """Run a command without input and collect what it writes.
-
-    Args:
-        command: Program and arguments; no shell reads them.
-        timeout_s: Time limit in seconds; then it and the processes it started are killed.
-        environment: Its variables; this process's own where it is None.
-        folder: Its working folder; this process's own where it is None.
-    """
+    """Run a command without input and collect what it writes; at the limit all that it started is killed."""
     try:
         process = subprocess.Popen(
             list(command),
@@ -107,21 +94,9 @@ def run_attached(
     *,
     environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
-    grace_s: float = 10.0,
+    grace_s: float = 10.0,  # to end when interrupted, before it is asked to, and then made to
 ) -> tuple[int, bool]:
-    """Run a command on this process's own terminal; its exit code, and whether the user pressed Ctrl-C.
-
-    Args:
-        command: Program and arguments.
-        what: What the program is called in an error.
-        source: Where it is, likewise.
-        environment: Its variables; this process's own where it is None.
-        stdout: File descriptor that takes its standard output; this process's own if None.
-        grace_s: Seconds an interrupted program is given to end, before it is asked to, and then made to.
-
-    Raises:
-        CaptureError: It cannot be started.
-    """
+    """Run a command on this process's own terminal; its exit code, and whether the user pressed Ctrl-C."""
     try:
         process = subprocess.Popen(
             list(command), stdout=stdout, env=None if environment is None else dict(environment)
