@@ -17,7 +17,6 @@ _.device_ns_per_layer
 _.header_definitions
 _.ideal_fraction
 _.input_sets
-_.is_free_threaded
 _.largest_threads
 _.measured_at
 _.memory_clock_mhz
@@ -52,6 +51,7 @@ _._torchdynamo_disable
 _.allow_tf32
 _.acc_events
 _.block_shape
+_.debug
 _.named_args
 _.no_wrap
 _.on_broken_pipe

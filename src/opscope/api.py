@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, SessionComparison
     from opscope.model.measurement import Clock
     from opscope.model.trial import TrialResult
-    from opscope.toolchain.doctor.diagnosis import Diagnosis
+    from opscope.toolchain.doctor.checks import Diagnosis
     from opscope.trials.rounds import Told
 
 __all__ = [
@@ -545,21 +545,10 @@ def flamegraph(
 
 def doctor() -> Diagnosis:
     """Whether programs can be profiled on this machine, and what to mend. Changes no setting."""
-    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
-    from opscope.toolchain.doctor.diagnosis import diagnose  # noqa: PLC0415
-    from opscope.toolchain.doctor.gather import gather_facts  # noqa: PLC0415
-    from opscope.toolchain.doctor.surroundings import Surroundings  # noqa: PLC0415
+    from opscope.toolchain.doctor.checks import diagnose  # noqa: PLC0415
+    from opscope.toolchain.doctor.machine import ExaminedMachine  # noqa: PLC0415
 
-    surroundings = Surroundings(os.environ, sys.executable, Path.cwd(), cache_folder())
-    return diagnose(gather_facts(surroundings, _cuda_versions))
-
-
-def _cuda_versions(compute_capability: str) -> tuple[str | None, str | None]:
-    """First and last CUDA toolkit that builds for a compute capability."""
-    from opscope.hardware.architectures import architecture  # noqa: PLC0415
-
-    known = architecture(compute_capability)
-    return (None, None) if known is None else (known.least_cuda_version, known.last_cuda_version)
+    return diagnose(ExaminedMachine(os.environ, sys.executable, Path.cwd()))
 
 
 def devices(name: str = "") -> SearchResult:

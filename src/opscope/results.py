@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opscope.model.comparison import BenchmarkComparison, SessionComparison
     from opscope.model.trial import TrialResult
     from opscope.report.document import Document
-    from opscope.toolchain.doctor.diagnosis import Diagnosis
+    from opscope.toolchain.doctor.checks import Diagnosis
 
     Reportable = (
         Session

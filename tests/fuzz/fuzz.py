@@ -53,8 +53,7 @@ from opscope.model.sidecar import (
     StepPlace,
     UnrecordedStep,
 )
-from opscope.nvcc.compile import constant_bytes, double_uses
-from opscope.nvcc.messages import error_text, parse_messages
+from opscope.nvcc.compile import compilers_words, constant_bytes
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.embedded import embedded_kernels
 from opscope.provenance.binaries.library import read_library
@@ -353,11 +352,10 @@ def _read_text(read: Callable[[str], object]) -> Callable[[Path], object]:
 def _read_ptx(text: str) -> None:
     ptx_functions(text)
     ptx_preamble(text)
-    double_uses(text)
 
 
 def _read_messages(text: str) -> None:
-    error_text(parse_messages(text), text)
+    compilers_words(text)
     parse_ptxas(text)
 
 

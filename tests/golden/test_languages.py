@@ -38,7 +38,7 @@ _NAMES = re.compile(
     r"|graph \d+ of engine step"
     # Names of NVIDIA's documents and of its tools' reports, and what these tools wrote themselves.
     r"|.*(?:Programming Guide|Release Notes|datasheet|whitepaper|specifications|Tuning Guide).*"
-    r"|nsys warned while it recorded: .*|CUDA (?:API|GPU) .*Summary.*"
+    r"|nsys warned while it recorded: .*|.*NVIDIA's rule \w+ applies.*|CUDA (?:API|GPU) .*Summary.*"
 )
 FEW = (
     ("analyze", "{bert}", "--all", "--output-dir", "{folder}/report"),

@@ -24,12 +24,10 @@ TRIED = (
     "driver.launch",
     "driver.runtime",
     "torch.gpu",
-    "torch.architectures",
     "gpu.calculation",
     "profiler.records",
     "profiler.taken",
     "profiler.settings",
-    "doctor.probes",
 )
 
 
@@ -69,7 +67,6 @@ def test_the_device_is_described() -> None:
     assert device["compute_capability"] == f"{properties.major}.{properties.minor}"
     assert device["sm_count"] == properties.multi_processor_count
     assert device["memory_bytes"] >= properties.total_memory
-    assert device["least_cuda_version"] is not None
     assert facts["torch"]["version"] == torch.__version__
     assert facts["torch"]["cuda"] == torch.version.cuda
     assert facts["torch"]["architectures"] == torch.cuda.get_arch_list()
@@ -81,8 +78,8 @@ def test_the_device_is_described() -> None:
 def test_the_state_is_told_where_a_tool_tells_it() -> None:
     _, document = diagnosis()
     device = next(one for one in document["facts"]["devices"] if one["is_visible"])
-    if device["source"] not in ("nvml", "nvidia-smi"):
-        pytest.fail(f"neither NVML nor nvidia-smi answered: {document['facts']['driver']['smi']}")
+    if device["source"] != "nvidia-smi":
+        pytest.fail(f"nvidia-smi did not answer: {document['facts']['driver']['smi']}")
     assert device["uuid"].startswith("GPU-")
     assert 0 < device["sm_clock_mhz"] <= device["max_sm_clock_mhz"]
     assert device["memory_used_bytes"] is not None
@@ -112,7 +109,7 @@ def test_counters_are_read_where_ncu_is() -> None:
 def test_hidden_devices_leave_the_cpu() -> None:
     code, document = diagnosis(("CUDA_VISIBLE_DEVICES", ""))
     found = checks(document)
-    assert found["gpu.visible"]["verdict"] == "warning"
+    assert found["gpu.reachable"]["verdict"] == "warning"
     assert found["profiler.records"]["verdict"] == "ok"
     assert code == 0
 

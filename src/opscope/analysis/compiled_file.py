@@ -9,7 +9,7 @@ import msgspec
 from opscope.hardware.occupancy import BLOCK_SIZES, KernelNeed, StaticOccupancy, static_occupancy
 from opscope.model.finding import Finding
 from opscope.nvcc.compile import Compilation, CompiledKernel
-from opscope.nvcc.findings import findings_of, small_launches
+from opscope.nvcc.findings import findings_of
 
 
 class KernelOutlook(msgspec.Struct, frozen=True):
@@ -37,19 +37,11 @@ class CompiledFile(msgspec.Struct, frozen=True):
 
 def examine_compilation(
     compilation: Compilation,
-    source: str,
     *,
     block_sizes: Sequence[int] = BLOCK_SIZES,
     dynamic_shared_bytes: int = 0,
 ) -> CompiledFile:
-    """Add what follows from a compilation.
-
-    Args:
-        compilation: What the compiler told.
-        source: Text of the file.
-        block_sizes: To give the occupancy for.
-        dynamic_shared_bytes: Shared memory that launches ask for, for each block.
-    """
+    """Add what follows from a compilation."""
     outlooks = tuple(
         KernelOutlook(
             kernel,
@@ -63,6 +55,4 @@ def examine_compilation(
         )
         for kernel in compilation.kernels
     )
-    return CompiledFile(
-        compilation, outlooks, findings_of(compilation, small_launches(source)), dynamic_shared_bytes
-    )
+    return CompiledFile(compilation, outlooks, findings_of(compilation), dynamic_shared_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,6 @@ from opscope.errors import CaptureError, InputError
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
-from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_command import (
     Collection,
     KernelFilter,
@@ -45,13 +44,13 @@ def _function(name: str) -> tuple[str, str | None]:
     decoded = decode(name)
     if decoded.function is None:
         return name, None
-    functor = (decoded.functor or "").rpartition("::")[2] or _telling_argument(decoded.template_arguments)
-    return decoded.function.rpartition("::")[2], functor
-
-
-def _telling_argument(arguments: Sequence[str]) -> str | None:
-    """A template argument that names what a generic kernel runs, `cutlass_80_simt_sgemm_64x64_8x5_nn`."""
-    return next((one for one in arguments if len(one) >= _TELLING and re.fullmatch(r"\w+", one)), None)
+    functor = (decoded.functor or "").rpartition("::")[2]
+    # Else an argument that names what a generic kernel runs, `cutlass_80_simt_sgemm_64x64_8x5_nn`.
+    telling = (
+        one for one in decoded.template_arguments if len(one) >= _TELLING and re.fullmatch(r"\w+", one)
+    )
+    functor = functor or next(telling, "")
+    return decoded.function.rpartition("::")[2], functor or None
 
 
 def suggest_command(
@@ -62,15 +61,7 @@ def suggest_command(
     compute_capability: str | None = None,
     program: Sequence[str] = ("python", "script.py"),
 ) -> str:
-    """The command as one line for a shell.
-
-    Args:
-        kernel_name: As recorded.
-        launch_index: Which of the launches its filter matches, from 0.
-        topics: Keys of `toolchain.ncu_report.TOPICS`; all by default.
-        compute_capability: Of the device, as `"9.0"`.
-        program: The command to profile.
-    """
+    """The command for one launch of those that its filter matches, as one line for a shell."""
     quantities = [quantity for topic in topics for quantity in TOPICS[topic]]
     collection = Collection(
         kernel_filter([kernel_name]),
@@ -83,21 +74,13 @@ def suggest_command(
 
 
 class CollectionPlan(msgspec.Struct, frozen=True):
-    """Launches to profile.
-
-    Attributes:
-        kernels: The filter.
-        launch_skip: Matching launches to pass over.
-        launch_count: Matching launches to profile.
-        covered_fraction: Share of all kernel time that launches of the kinds profiled take.
-        names: The kernels, most time first, as recordings name them.
-    """
+    """Launches to profile."""
 
     kernels: KernelFilter
-    launch_skip: int
+    launch_skip: int  # matching launches to pass over
     launch_count: int
-    covered_fraction: float
-    names: tuple[str, ...]
+    covered_fraction: float  # of all kernel time, by launches of the kinds profiled
+    names: tuple[str, ...]  # most time first, as recordings name them
 
 
 def plan_by_recording(session: Session, *, kernels: int, limit: int) -> CollectionPlan:
@@ -105,14 +88,6 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
 
     A recording begins somewhere in the program, so launches are counted as if the program began with a step
     like the first recorded one; none is passed over unless the limit leaves no choice.
-
-    Args:
-        session: The recording.
-        kernels: How many kernels.
-        limit: Launches to profile at most.
-
-    Raises:
-        InputError: It holds no kernels.
     """
     launches = [
         Launch(name, extent(sizes[0:3]), extent(sizes[3:6]), sizes[6])
@@ -122,7 +97,7 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
     matches = kernel_filter(names)
     covered = {name for name in {launch.name for launch in launches} if matches.covers(name)}
     matching = [launch for launch in launches if launch.name in covered]
-    window = best_window(matching, names, limit, Prefer.FIRST)
+    window = best_window(matching, names, limit)
     if window is None:
         raise InputError("the recording holds no kernels", hint="Record the GPU's activities too")
     if window.end <= limit:
@@ -131,20 +106,18 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
 
 
 def plan_by_profile(report: NcuReport, *, kernels: int, limit: int) -> CollectionPlan:
-    """The longest-running kernels of a profile of the same program that holds every launch's time.
-
-    Raises:
-        CaptureError: It holds no times.
-    """
+    """The longest-running kernels of a profile of the same program that holds every launch's time."""
     launches = [
         Launch(kernel.mangled_name, kernel.grid, kernel.block, kernel.duration_ns)
         for kernel in report.kernels
         if kernel.duration_ns is not None
     ]
     names = longest_kernels(launches, kernels)
-    window = best_window([launch for launch in launches if launch.name in names], names, limit)
+    matching = [launch for launch in launches if launch.name in names]
+    window = best_window(matching[::-1], names, limit)  # the last ones, for the program has warmed up
     if window is None:
         raise CaptureError("the first profile holds no kernel times")
+    window = Window(len(matching) - window.end, len(matching) - window.start, window.covered_ns)
     shown = {kernel.mangled_name: recorded_name(kernel) for kernel in report.kernels}
     plan = _plan(filter_of_mangled_names(names), window, launches, names)
     return replace(plan, names=tuple(shown[name] for name in names))
@@ -172,13 +145,6 @@ class Launch(msgspec.Struct, frozen=True):
         return self.name, self.grid, self.block
 
 
-class Prefer(TextEnum):
-    """Which of several equally good windows: the first, or the last, when a program has warmed up."""
-
-    FIRST = "first"
-    LAST = "last"
-
-
 class Window(msgspec.Struct, frozen=True):
     """Launches `start` up to `end` of a sequence; `covered_ns` is the time of all launches of their kinds."""
 
@@ -195,46 +161,20 @@ def longest_kernels(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
     return tuple(name for name, _ in by_name.most_common(count))
 
 
-def best_window(
-    launches: Sequence[Launch], names: Iterable[str], limit: int, prefer: Prefer = Prefer.LAST
-) -> Window | None:
-    """The window of at most `limit` launches that covers most time of the named kernels; None without any.
-
-    Of windows that cover as much, the shortest, and of those the preferred.
-
-    Args:
-        launches: What the filter matches, in order; kernels not named may be among them.
-        names: The kernels that matter.
-        limit: Launches of a window, at least 1.
-        prefer: Which of those equally good.
-    """
+def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> Window | None:
+    """The first of the shortest windows that cover most time of the named kernels; None without any."""
     wanted = frozenset(names)
     worth: Counter[Kind] = Counter()
     for launch in launches:
-        worth[launch.kind] += launch.duration_ns if launch.name in wanted else 0
-    windows = _windows(launches, worth, limit)
-    later = 1 if prefer is Prefer.LAST else -1
-    return max(
-        windows, key=lambda one: (one.covered_ns, one.start - one.end, later * one.start), default=None
-    )
+        if launch.name in wanted:
+            worth[launch.kind] += launch.duration_ns
 
+    def window(start: int) -> Window:
+        firsts: dict[Kind, int] = {}
+        for index, launch in enumerate(launches[start : start + limit], start):
+            if launch.kind in worth:
+                firsts.setdefault(launch.kind, index)
+        return Window(start, max(firsts.values()) + 1, sum(worth[kind] for kind in firsts))
 
-def _windows(launches: Sequence[Launch], worth: Counter[Kind], limit: int) -> Iterator[Window]:
-    """For every end the window that starts as late as it can without covering less."""
-    held: Counter[Kind] = Counter()
-    start = covered_ns = 0
-    for end, launch in enumerate(launches, 1):
-        held[launch.kind] += 1
-        if held[launch.kind] == 1:
-            covered_ns += worth[launch.kind]
-        while end - start > limit or _is_dispensable(launches[start], held, worth, end - start):
-            dropped = launches[start].kind
-            held[dropped] -= 1
-            if held[dropped] == 0:
-                covered_ns -= worth[dropped]
-            start += 1
-        yield Window(start, end, covered_ns)
-
-
-def _is_dispensable(launch: Launch, held: Counter[Kind], worth: Counter[Kind], length: int) -> bool:
-    return length > 1 and (held[launch.kind] > 1 or worth[launch.kind] == 0)
+    starts = (index for index, launch in enumerate(launches) if launch.name in wanted)
+    return max(map(window, starts), key=lambda one: (one.covered_ns, one.start - one.end), default=None)

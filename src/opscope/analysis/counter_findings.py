@@ -5,12 +5,11 @@ A rule whose counter was not collected says nothing. Numbers stand in `counters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from opscope.analysis.counters import (
-    NO_STALL,
     CountedKernel,
     CounterAnalysis,
     CounterLimit,
@@ -23,16 +22,9 @@ from opscope.analysis.tensor_cores import has_tensor_cores_for, is_product, oper
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
-from opscope.toolchain.ncu_report import WARP_SIZE, WIDEST_REQUEST_SECTORS, NcuReport, Quantity
+from opscope.toolchain.ncu_report import WIDEST_REQUEST_SECTORS, NcuReport, Quantity
 
 Rule = Callable[[CountedKernel], "Finding | None"]
-_RESOURCES = {
-    "blocks": "the number of blocks",
-    "threads": "the size of its blocks",
-    "registers": "registers",
-    "shared_memory": "shared memory",
-    "barriers": "barriers",
-}
 
 
 def analyze_counters(report: NcuReport, session: Session | None = None) -> CounterAnalysis:
@@ -51,8 +43,7 @@ def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
     said: dict[tuple[str, Any], Finding] = {}
     for kernel in longest_first:
         kind = kernel.name, kernel.counters.grid, kernel.counters.block
-        for rule in RULES:
-            finding = rule(kernel)
+        for finding in (*(rule(kernel) for rule in RULES), *_passed_on(kernel)):
             if finding is not None:
                 said.setdefault((finding.code, kind), finding)
     return tuple(
@@ -157,60 +148,6 @@ def _conflict_cycles_fraction(kernel: CountedKernel) -> float | None:
     return None if not cycles or not sm_count or excess is None else excess / (cycles * sm_count)
 
 
-def _divergence(kernel: CountedKernel) -> Finding | None:
-    threads = kernel.counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
-    if threads is None or threads >= threshold("threads_per_instruction"):
-        return None
-    return _finding(
-        kernel,
-        "divergence",
-        f"an instruction runs for {threads:.1f} of {WARP_SIZE} threads of a warp on average",
-        threads_per_instruction=threads,
-    )
-
-
-def _unfilled(kernel: CountedKernel) -> Finding | None:
-    """Too few blocks, or blocks of unequal length: the warps there could be are not there."""
-    occupancy = kernel.counters.occupancy
-    if occupancy.theoretical is None or occupancy.achieved is None or _is_busy(kernel):
-        return None
-    share = occupancy.achieved / occupancy.theoretical if occupancy.theoretical else 1.0
-    if share >= threshold("achieved_occupancy_share"):
-        return None
-    code, why = "uneven_blocks", "blocks end at different times, or the last wave is nearly empty"
-    if occupancy.waves is not None and occupancy.waves < 1:
-        code, why = "unfilled_device", f"the grid is {occupancy.waves:.2f} of a wave"
-    achieved, possible = _percent(occupancy.achieved, 1), _percent(occupancy.theoretical, 1)
-    return _finding(
-        kernel,
-        code,
-        f"its occupancy is {achieved} where {possible} would be possible: {why}",
-        achieved_occupancy=occupancy.achieved,
-        theoretical_occupancy=occupancy.theoretical,
-        waves=occupancy.waves,
-    )
-
-
-def _low_occupancy(kernel: CountedKernel) -> Finding | None:
-    """Few warps by registers, shared memory or block size, in a kernel that waits."""
-    occupancy = kernel.counters.occupancy
-    if kernel.limit is not CounterLimit.LATENCY or occupancy.theoretical is None:
-        return None
-    has_waves = occupancy.waves is None or occupancy.waves >= 1
-    if occupancy.theoretical > threshold("theoretical_occupancy") or not has_waves:
-        return None
-    limiters = [_RESOURCES.get(name, name) for name in occupancy.limiters]
-    limited = f", limited by {' and '.join(limiters)}" if limiters else ""
-    return _finding(
-        kernel,
-        "low_occupancy",
-        f"it is latency-bound, with at most {_percent(occupancy.theoretical)} of a multiprocessor's warps "
-        f"resident{limited}",
-        theoretical_occupancy=occupancy.theoretical,
-        limiters=list(occupancy.limiters),
-    )
-
-
 def _extra_traffic(kernel: CountedKernel) -> Finding | None:
     """More bytes of device memory than inputs and outputs have: something is read or written twice."""
     ratio, least, moved = kernel.traffic_ratio, kernel.min_bytes, kernel.counters.dram_bytes
@@ -287,25 +224,6 @@ def _cache_bound(kernel: CountedKernel) -> Finding | None:
     )
 
 
-def _stalled(kernel: CountedKernel) -> Finding | None:
-    """One reason outweighs all others, in a kernel that waits."""
-    reasons = {key: value for key, value in kernel.counters.stall_fractions.items() if key not in NO_STALL}
-    if kernel.limit is not CounterLimit.LATENCY or not reasons:
-        return None
-    reason, fraction = next(iter(reasons.items()))
-    known = counter_book().stalls.get(reason)
-    if fraction < threshold("stall_fraction") or known is None or known.remedy is None:
-        return None
-    return _finding(
-        kernel,
-        "stalled",
-        f"a warp spends {_percent(fraction)} of its time waiting for {known.meaning} ({reason})",
-        known.remedy,
-        stall_reason=reason,
-        stall_fraction=fraction,
-    )
-
-
 def _idle_tensor_cores(kernel: CountedKernel) -> Finding | None:
     tensor = kernel.counters.ratio(Quantity.TENSOR_FRACTION)
     if tensor is None or tensor >= threshold("tensor_pipe_fraction") or not is_product(kernel.decoded):
@@ -328,14 +246,36 @@ def _idle_tensor_cores(kernel: CountedKernel) -> Finding | None:
     )
 
 
+def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
+    """What NVIDIA's rules say, in their words, with what helps."""
+    used = (kernel.counters.ratio(Quantity.SM_FRACTION), kernel.counters.ratio(Quantity.MEMORY_FRACTION))
+    is_busy = any(fraction is not None and fraction >= threshold("busy_fraction") for fraction in used)
+    holds = {"any": True, "idle": not is_busy, "waiting": kernel.limit is CounterLimit.LATENCY}
+    for advice in kernel.counters.advice:
+        rule = counter_book().rules.get(advice.rule)
+        if rule is None or not holds[rule["of"]]:
+            continue
+        # `Long Scoreboard Stalls`
+        stall = counter_book().stalls.get(advice.title.removesuffix(" Stalls").lower().replace(" ", "_"))
+        suggestion = rule.get("suggestion") or (None if stall is None else stall.remedy)
+        share = advice.speedup_fraction
+        estimate = "" if share is None else f" ({_percent(share)} of its time)"
+        yield Finding(
+            f"ncu.{advice.rule}",
+            Severity.INFO,
+            f"{kernel.title} (launch {kernel.counters.index}): NVIDIA's rule {advice.rule} applies{estimate}."
+            + f" {advice.text}",
+            suggestion and f"{suggestion}.",
+            evidence={
+                "launch": kernel.counters.index,
+                "kernel": kernel.name,
+                "estimated_speedup_fraction": share,
+            },
+        )
+
+
 def _percent(fraction: float, decimals: int = 0) -> str:
     return f"{100 * fraction:.{decimals}f} %"
-
-
-def _is_busy(kernel: CountedKernel) -> bool:
-    """Whether a part of the chip is well used, so that more warps would gain little."""
-    used = (kernel.counters.ratio(Quantity.SM_FRACTION), kernel.counters.ratio(Quantity.MEMORY_FRACTION))
-    return any(fraction is not None and fraction >= threshold("busy_fraction") for fraction in used)
 
 
 RULES: tuple[Rule, ...] = (
@@ -345,9 +285,5 @@ RULES: tuple[Rule, ...] = (
     _uncoalesced_accesses,
     _cache_bound,
     _bank_conflicts,
-    _divergence,
     _idle_tensor_cores,
-    _low_occupancy,
-    _unfilled,
-    _stalled,
 )

@@ -46,11 +46,12 @@ NO_STALL = frozenset({"selected", "not_selected"})
 
 
 class CounterBook(msgspec.Struct, frozen=True):
-    """What `counters.toml` holds: thresholds, stalls and what all findings of a code share, by name."""
+    """What `counters.toml` holds, by name."""
 
     thresholds: Mapping[str, Threshold]
     stalls: Mapping[str, StallReason]
     findings: Mapping[str, Mapping[str, str]]
+    rules: Mapping[str, Mapping[str, str]]
 
 
 @cache
@@ -99,55 +100,31 @@ def limit_of(kernel: KernelCounters) -> CounterLimit | None:
 
 
 class CountedCall(msgspec.Struct, frozen=True):
-    """Calls alike of the recording, and what each must do at least.
+    """Calls alike of the recording, and what each must do at least."""
 
-    Attributes:
-        operator: None for launches of no operator.
-        overload: As recorded.
-        shapes: JSON text, as recorded; so `types` and `concrete`.
-        types: Element types.
-        concrete: Scalars.
-        attribution: Of launches of no operator, how they were launched (a value of `Attribution`).
-        calls: How many.
-        activities_per_call: Kernels, copies and memory sets that one call issues.
-        cost: What one call must do at least.
-    """
-
-    operator: str | None
+    operator: str | None  # None for launches of no operator
     overload: str | None
-    shapes: str | None
+    shapes: str | None  # JSON text, as recorded; so types and concrete
     types: str | None
     concrete: str | None
     calls: int
-    activities_per_call: float
-    attribution: str | None = None
-    cost: CallCost = UNKNOWN_COST
+    activities_per_call: float  # kernels, copies and memory sets that one call issues
+    attribution: str | None = None  # of launches of no operator, how they were launched
+    cost: CallCost = UNKNOWN_COST  # of one call
 
 
 class CountedKernel(msgspec.Struct, frozen=True):
-    """One profiled launch.
-
-    Attributes:
-        counters: What ncu counted.
-        name: Its name as recordings write it.
-        decoded: What that name says.
-        match: How it was found in the recording; None without one.
-        call: The call that launched it; None if it was not found, or calls that differ do.
-        operators: Operators that launch it so, where the call is not certain.
-        launches: Launches of the recording alike in name and geometry, of that call where it is certain.
-        launches_per_step: The same per step; None without steps.
-        recorded_ns: Median time of those launches.
-    """
+    """One profiled launch, and what a recording knows of its like."""
 
     counters: KernelCounters
-    name: str
+    name: str  # as recordings write it
     decoded: DecodedKernel
-    match: Match | None = None
-    call: CountedCall | None = None
-    operators: tuple[str, ...] = ()
-    launches: int = 0
-    launches_per_step: float | None = None
-    recorded_ns: int | None = None
+    match: Match | None = None  # None without a recording
+    call: CountedCall | None = None  # None if it was not found, or calls that differ launch it
+    operators: tuple[str, ...] = ()  # that launch it so, where the call is not certain
+    launches: int = 0  # alike in name and geometry, of that call where it is certain
+    launches_per_step: float | None = None  # None without steps
+    recorded_ns: int | None = None  # the median of those launches
 
     @property
     def title(self) -> str:
@@ -196,19 +173,12 @@ class CountedKernel(msgspec.Struct, frozen=True):
 
 
 class CounterAnalysis(msgspec.Struct, frozen=True):
-    """A report, its kernels and what follows.
-
-    Attributes:
-        report: As read.
-        kernels: Its kernel launches, in order.
-        findings: Most severe first.
-        recordings: Sources of the recording they were joined to; empty without one.
-    """
+    """A report, its kernels in order, and what follows, most severe first."""
 
     report: NcuReport
     kernels: tuple[CountedKernel, ...]
     findings: tuple[Finding, ...] = ()
-    recordings: tuple[str, ...] = ()
+    recordings: tuple[str, ...] = ()  # sources of the one they were joined to
 
     _repr_html_ = notebook_html
 
@@ -223,15 +193,6 @@ class _Launch(msgspec.Struct, frozen=True):
     step: int | None
     call_id: int
     is_launch_recorded: bool
-
-
-class _Recording(msgspec.Struct, frozen=True):
-    """Launches of the kernels asked for, those alike together, and their calls by id."""
-
-    launches: Sequence[_Launch]
-    alike: Mapping[Kind, Sequence[_Launch]]
-    calls: Mapping[int, CountedCall]
-    steps: int
 
 
 def recorded_name(kernel: KernelCounters) -> str:
@@ -250,29 +211,20 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
     if session is None:
         pairs = zip(report.kernels, names, strict=True)
         return tuple(CountedKernel(kernel, name, decode(name)) for kernel, name in pairs)
-    recording = _recording(session, names)
-    kinds = [(name, kernel.grid, kernel.block) for kernel, name in zip(report.kernels, names, strict=True)]
-    by_order = _by_order(kinds, recording.launches)
-    return tuple(
-        _counted(kernel, kind, recording, call_id)
-        for kernel, kind, call_id in zip(report.kernels, kinds, by_order, strict=True)
-    )
-
-
-def _recording(session: Session, names: Sequence[str]) -> _Recording:
-    launches = _launches(session, names)
+    fill_costs(session)
+    rows = session.query(sql(__package__, "counted_launches"), [sorted(set(names))])
+    launches = [_Launch((name, extent(rest[0:3]), extent(rest[3:6])), *rest[6:]) for name, *rest in rows]
     alike: dict[Kind, list[_Launch]] = defaultdict(list)
     for launch in launches:
         alike[launch.kind].append(launch)
-    steps = session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps")
+    steps = int(session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps"))
     calls = _calls(session, {launch.call_id for launch in launches})
-    return _Recording(launches, alike, calls, int(steps))
-
-
-def _launches(session: Session, names: Sequence[str]) -> list[_Launch]:
-    fill_costs(session)
-    rows = session.query(sql(__package__, "counted_launches"), [sorted(set(names))])
-    return [_Launch((name, extent(rest[0:3]), extent(rest[3:6])), *rest[6:]) for name, *rest in rows]
+    kinds = [(name, kernel.grid, kernel.block) for kernel, name in zip(report.kernels, names, strict=True)]
+    by_order = _by_order(kinds, launches)
+    return tuple(
+        _counted(kernel, kind[0], alike.get(kind, ()), calls, call_id, steps=steps)
+        for kernel, kind, call_id in zip(report.kernels, kinds, by_order, strict=True)
+    )
 
 
 def extent(sizes: Sequence[int | None]) -> Extent | None:
@@ -320,33 +272,37 @@ def _by_order(kinds: Sequence[Kind], launches: Sequence[_Launch]) -> list[int | 
 
 
 def _counted(
-    kernel: KernelCounters, kind: Kind, recording: _Recording, call_by_order: int | None
+    kernel: KernelCounters,
+    name: str,
+    alike: Sequence[_Launch],
+    calls: Mapping[int, CountedCall],
+    call_by_order: int | None,
+    *,
+    steps: int,
 ) -> CountedKernel:
-    alike = recording.alike.get(kind, ())
     # What was launched before the recording began has an operator too, only not a recorded one.
     alike = [launch for launch in alike if launch.is_launch_recorded] or alike
-    match, call_id = _match({launch.call_id for launch in alike}, call_by_order)
+    call_ids = {launch.call_id for launch in alike}
+    call_id: int | None = None
+    if not call_ids:
+        match = Match.NOT_RECORDED
+    elif len(call_ids) == 1:
+        match, call_id = Match.SAME_CALL, next(iter(call_ids))
+    elif call_by_order is not None:
+        match, call_id = Match.ORDER, call_by_order
+    else:
+        match = Match.AMBIGUOUS
     of_call = [launch for launch in alike if call_id is None or launch.call_id == call_id]
-    operators = {recording.calls[launch.call_id].operator for launch in of_call}
+    operators = {calls[launch.call_id].operator for launch in of_call}
     in_steps = sum(launch.step is not None for launch in of_call)
     return CountedKernel(
         counters=kernel,
-        name=kind[0],
-        decoded=decode(kind[0]),
+        name=name,
+        decoded=decode(name),
         match=match,
-        call=None if call_id is None else recording.calls[call_id],
-        operators=tuple(sorted(name for name in operators if name is not None)),
+        call=None if call_id is None else calls[call_id],
+        operators=tuple(sorted(one for one in operators if one is not None)),
         launches=len(of_call),
-        launches_per_step=in_steps / recording.steps if recording.steps and in_steps else None,
+        launches_per_step=in_steps / steps if steps and in_steps else None,
         recorded_ns=median_low(launch.duration_ns for launch in of_call) if of_call else None,
     )
-
-
-def _match(call_ids: set[int], call_by_order: int | None) -> tuple[Match, int | None]:
-    if not call_ids:
-        return Match.NOT_RECORDED, None
-    if len(call_ids) == 1:
-        return Match.SAME_CALL, next(iter(call_ids))
-    if call_by_order is not None:
-        return Match.ORDER, call_by_order
-    return Match.AMBIGUOUS, None

@@ -61,7 +61,7 @@ class NvmlMonitor:
         return DeviceState(
             at_ns=time.perf_counter_ns(),
             max_sm_clock_mhz=self._max_sm_clock_mhz,
-            throttle_reasons=tuple(one.name for one in self._nvml.slowdowns(self._handle)),
+            throttle_reasons=self._nvml.slowdowns(self._handle),
             **self._nvml.readings(self._handle),
         )
 

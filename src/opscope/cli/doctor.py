@@ -15,7 +15,7 @@ def doctor(*, json: bool = False) -> int:
     """Check Python, torch, CUDA, the GPUs, the profiler and the tools around them.
 
     Calculates on every GPU, records a few operators with torch's profiler, reads a hardware counter with ncu,
-    and tries the compilers; each in a process of its own with a time limit. Every finding comes with what
+    and tries the C++ compiler; each in a process of its own with a time limit. Every finding comes with what
     mends it.
 
     Exit codes: 0 if programs can be profiled here, on the GPU if there is one; 1 if not.

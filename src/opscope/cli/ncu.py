@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,7 +21,6 @@ from cyclopts.validators import Number
 
 from opscope import api
 from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
-from opscope.analysis.counters import CounterAnalysis
 from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cli.console import (
     STDERR,
@@ -37,7 +37,6 @@ from opscope.cli.console import (
 )
 from opscope.errors import InputError
 from opscope.model.files import scratch_prefix
-from opscope.model.session import Session
 from opscope.report.html.result_charts import counter_charts
 from opscope.report.ncu import ncu_document, ncu_json
 from opscope.toolchain.ncu_command import (
@@ -128,135 +127,92 @@ def ncu(
         force: Overwrite existing files.
         collecting: What is profiled of a program.
     """
-    shown = _Shown(None if all else reading.rows(top), reading, json, html)
     check_outputs([html], force=force, inputs=target)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
-    if len(target) == 1 and (is_report(target[0]) or shutil.which(target[0]) is None):
-        _refuse_options(collecting)
-        analysis = api.ncu(target[0], trace)
-        shown.show(analysis, on_stderr=False)
-        return 0
-    return _profile(target, trace, collecting, shown, force=force)
-
-
-def _refuse_options(collecting: Collecting) -> None:
-    if collecting != _DEFAULT:
+    is_run = len(target) > 1 or not (is_report(target[0]) or shutil.which(target[0]) is None)
+    if not is_run and collecting != _DEFAULT:
         raise InputError(
             "options of profiling are given, and a report to read",
             hint="A program comes after --: opscope ncu --kernel gemm -- python script.py",
         )
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """What is said of the counters, and where."""
-
-    top: int | None
-    reading: ProgramParts
-    json: bool
-    html: Path | None
-
-    def show(self, analysis: CounterAnalysis, *, on_stderr: bool) -> None:
-        document = ncu_document(analysis, top=self.top)
-        show(
-            lambda: ncu_json(analysis),
-            lambda: document,
-            json=self.json,
-            reading=self.reading,
-            on_stderr=on_stderr,
-        )
-        if self.html is not None:
-            page = write_page(self.html, document, counter_charts(analysis))
-            say_wrote([page], on_stderr=self.json or on_stderr)
+    report, code = (
+        _profile(target, trace, collecting, force=force, stdout=STDERR if json else None)
+        if is_run
+        else (Path(target[0]), 0)
+    )
+    analysis = api.ncu(report, trace)
+    document = ncu_document(analysis, top=None if all else reading.rows(top))
+    show(lambda: ncu_json(analysis), lambda: document, json=json, reading=reading, on_stderr=is_run)
+    if html is not None:
+        page = write_page(html, document, counter_charts(analysis))
+        say_wrote([page], on_stderr=json or is_run)
+    if is_run:
+        say_wrote([report], on_stderr=True)
+    return code
 
 
 def _profile(
-    program: tuple[str, ...],
-    trace: Path | None,
-    collecting: Collecting,
-    shown: _Shown,
-    *,
-    force: bool,
-) -> int:
+    program: tuple[str, ...], trace: Path | None, collecting: Collecting, *, force: bool, stdout: int | None
+) -> tuple[Path, int]:
+    """The report of a program that was run, and the exit code to pass on."""
     check_reader()
     if shutil.which(program[0]) is None:
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
     executable = find_ncu(os.environ.get("PATH"))
-    report = _with_suffix(collecting.output)
+    output = collecting.output
+    report = output if output.suffix == ".ncu-rep" else output.with_name(f"{output.name}.ncu-rep")
     check_outputs([report], force=force)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
-        runner = _Runner(executable, program, Path(scratch))
-        if trace is None:
-            plan = _plan(runner, None, collecting)
-        else:
-            with open_source([str(trace)]) as session:
-                plan = _plan(runner, session, collecting)
+
+        def run(what: Collection, report: Path, stdout: int | None) -> NcuRun:
+            """Run the program under ncu, and say what ncu warns of."""
+            log = Path(scratch) / f"{report.stem}.log"
+            command = ncu_command(what, program, output=report, executable=executable, log_file=log)
+            note(shlex.join(command[: len(command) - len(program)]) + " …")
+            sys.stdout.flush()
+            run = run_ncu(command, log, stdout=stdout)
+            for line in run.log.splitlines():
+                if line.startswith("==WARNING=="):
+                    note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
+            return run
+
+        plan = _plan(run, trace, collecting, Path(scratch))
         report.parent.mkdir(parents=True, exist_ok=True)
-        run = runner.run(_collection(plan, collecting), report, stdout=STDERR if shown.json else None)
-    if run.was_interrupted and not report.exists():
+        ended = run(_collection(plan, collecting), report, stdout)
+    if ended.was_interrupted and not report.exists():
         raise KeyboardInterrupt
-    check_run(run, report)
-    shown.show(api.ncu(report, trace), on_stderr=True)
-    say_wrote([report], on_stderr=True)
-    return EXIT_INTERRUPTED if run.was_interrupted else run.target_code
+    check_run(ended, report)
+    return report, EXIT_INTERRUPTED if ended.was_interrupted else ended.target_code
 
 
-def _with_suffix(path: Path) -> Path:
-    """The name ncu gives the report."""
-    return path if path.suffix == ".ncu-rep" else path.with_name(f"{path.name}.ncu-rep")
-
-
-@dataclass(frozen=True)
-class _Runner:
-    """Runs one program under ncu."""
-
-    executable: str
-    program: tuple[str, ...]
-    scratch: Path
-
-    def run(self, collection: Collection, report: Path, *, stdout: int | None) -> NcuRun:
-        log = self.scratch / f"{report.stem}.log"
-        command = ncu_command(
-            collection, self.program, output=report, executable=self.executable, log_file=log
-        )
-        note(shlex.join(command[: len(command) - len(self.program)]) + " …")
-        sys.stdout.flush()
-        run = run_ncu(command, log, stdout=stdout)
-        for line in run.log.splitlines():
-            if line.startswith("==WARNING=="):
-                note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
-        return run
-
-
-def _plan(runner: _Runner, session: Session | None, collecting: Collecting) -> CollectionPlan | None:
+def _plan(
+    run: Callable[[Collection, Path, int], NcuRun], trace: Path | None, collecting: Collecting, scratch: Path
+) -> CollectionPlan | None:
     """What to profile; None where the options say it."""
     if collecting.kernel is not None:
         return None
-    if session is not None:
-        plan = plan_by_recording(session, kernels=collecting.kernels, limit=collecting.limit)
+    if trace is not None:
+        with open_source([str(trace)]) as session:
+            plan = plan_by_recording(session, kernels=collecting.kernels, limit=collecting.limit)
     elif collecting.launch_skip is not None or collecting.launch_count is not None:
         return None
     else:
-        plan = _quick_plan(runner, collecting)
+        # By a first run of the program, whose output goes to standard error.
+        note(f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it")
+        report = scratch / "quick.ncu-rep"
+        times = Collection(
+            launch_count=_QUICK_LAUNCHES, sections=("LaunchStats",), metrics=("gpu__time_duration.sum",)
+        )
+        quick = run(times, report, STDERR)
+        if quick.was_interrupted:
+            raise KeyboardInterrupt
+        check_run(quick, report)
+        plan = plan_by_profile(read_report(report), kernels=collecting.kernels, limit=collecting.limit)
     share = f"{plan.covered_fraction:.0%} of the kernel time"
     launches = counted(plan.launch_count, "launch")
     note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
     return plan
-
-
-def _quick_plan(runner: _Runner, collecting: Collecting) -> CollectionPlan:
-    """By a first run of the program, whose output goes to standard error."""
-    note(f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it")
-    report = runner.scratch / "quick.ncu-rep"
-    times = Collection(
-        launch_count=_QUICK_LAUNCHES, sections=("LaunchStats",), metrics=("gpu__time_duration.sum",)
-    )
-    run = runner.run(times, report, stdout=STDERR)
-    if run.was_interrupted:
-        raise KeyboardInterrupt
-    check_run(run, report)
-    return plan_by_profile(read_report(report), kernels=collecting.kernels, limit=collecting.limit)
 
 
 def _collection(plan: CollectionPlan | None, collecting: Collecting) -> Collection:

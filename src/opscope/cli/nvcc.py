@@ -146,7 +146,6 @@ def nvcc(
             codes = _codes(compilation, showing)
         compiled = examine_compilation(
             compilation,
-            source.read_text(encoding="utf-8", errors="replace"),
             block_sizes=block_sizes,
             dynamic_shared_bytes=occupancy.dynamic_shared,
         )
@@ -170,7 +169,7 @@ class _Machine:
             InputError: There is none.
         """
         if not self.gpus:
-            known = ", ".join(target.name for target in self.nvcc.general_targets)
+            known = ", ".join(target.name for target in self.nvcc.targets if target.is_general)
             raise InputError(
                 "there is no GPU here whose target could be taken",
                 hint=f"Choose with --arch: {known}, a GPU's name (h200), all-major, or all. "

@@ -42,7 +42,7 @@ from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.model.files import scratch_prefix
-from opscope.model.finding import Finding, Severity, findings_as_json
+from opscope.model.finding import Severity, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
@@ -221,11 +221,26 @@ def _written(output: _Output, records: Path, run: ProgramRun | None) -> list[Wri
     if not active and failed:
         if run is not None:
             shutil.rmtree(records, ignore_errors=True)
-        raise _refused(failed[0])
+        refused = failed[0]
+        if refused.outcome.failed_code == _SUBSCRIBED:
+            raise CaptureError(
+                f"another tool holds CUPTI in the program ({refused.outcome.failure})",
+                hint="One tool at a time can record: end the debugger or profiler the program runs under",
+            )
+        raise CaptureError(
+            f"CUPTI does not start in the program ({refused.outcome.failure})",
+            hint=f"Its library is {refused.cupti_path or 'not loaded'}; it must not be of a newer CUDA than "
+            "the driver supports (nvidia-smi shows it). CUDA_HOME names another toolkit",
+        )
     for one in failed:
         note(f"process {one.process} was not recorded: {one.outcome.failure}")
-    if not active:
-        note(_nothing(run, recordings))
+    if not active and (recordings or run is None):
+        note("the program started CUDA, but made no call, kernel or copy that was recorded")
+    elif not active:
+        ending = (
+            "" if run is None or not run.exit_code else f" before it ended with exit code {run.exit_code}"
+        )
+        note(f"the program never started CUDA{ending}: there is nothing to record")
     base_ns = min((first_moment_ns(one) + one.clock_offset_ns for one in active), default=0)
     try:
         return [
@@ -251,28 +266,6 @@ def _read_all(records: Path, *, is_given: bool) -> list[CuptiRecording]:
         except InputError as error:
             note(f"a process's records were skipped: {error}")
     return recordings
-
-
-def _refused(recording: CuptiRecording) -> CaptureError:
-    """The error of a CUPTI that did not start."""
-    outcome = recording.outcome
-    if outcome.failed_code == _SUBSCRIBED:
-        return CaptureError(
-            f"another tool holds CUPTI in the program ({outcome.failure})",
-            hint="One tool at a time can record: end the debugger or profiler the program runs under",
-        )
-    return CaptureError(
-        f"CUPTI does not start in the program ({outcome.failure})",
-        hint=f"Its library is {recording.cupti_path or 'not loaded'}; it must not be of a newer CUDA than "
-        "the driver supports (nvidia-smi shows it). CUDA_HOME names another toolkit",
-    )
-
-
-def _nothing(run: ProgramRun | None, recordings: Sequence[CuptiRecording]) -> str:
-    if recordings or run is None:
-        return "the program started CUDA, but made no call, kernel or copy that was recorded"
-    ending = "" if run.exit_code == 0 else f" before it ended with exit code {run.exit_code}"
-    return f"the program never started CUDA{ending}: there is nothing to record"
 
 
 def _write(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenTrace:
@@ -314,7 +307,10 @@ def _show(
             print_document(stats_tables_document(tables), on_stderr=True)
     for one in written:
         for finding in one.findings:
-            _say(finding, one, is_only=len(written) == 1)
+            kind = "note" if finding.severity is Severity.INFO else str(finding.severity)
+            where = "" if len(written) == 1 else f"{one.path.name}: "
+            advice = f" {finding.suggestion}" if finding.suggestion else ""
+            say(f"{kind}: {where}{finding.message}{advice}")
     say_wrote([one.path for one in written], on_stderr=True)
 
 
@@ -326,27 +322,18 @@ def _document(
         "program": list(program),
         "exit_code": None if run is None else run.exit_code,
         "signal": None if run is None else run.signal,
-        "traces": [_trace_document(one) for one in written],
+        "traces": [
+            {
+                "path": str(one.path),
+                "process": one.recording.process,
+                "program": one.recording.program,
+                "cupti_version": one.recording.cupti_version,
+                "cuda_driver_version": one.recording.driver_version,
+                "events": dict(one.counts),
+                "dropped_records": one.recording.outcome.dropped_count + one.recording.outcome.lost_count,
+                "findings": findings_as_json(one.findings),
+            }
+            for one in written
+        ],
         "reports": reports,
     }
-
-
-def _trace_document(written: WrittenTrace) -> dict[str, Any]:
-    recording = written.recording
-    return {
-        "path": str(written.path),
-        "process": recording.process,
-        "program": recording.program,
-        "cupti_version": recording.cupti_version,
-        "cuda_driver_version": recording.driver_version,
-        "events": dict(written.counts),
-        "dropped_records": recording.outcome.dropped_count + recording.outcome.lost_count,
-        "findings": findings_as_json(written.findings),
-    }
-
-
-def _say(finding: Finding, written: WrittenTrace, *, is_only: bool) -> None:
-    kind = "note" if finding.severity is Severity.INFO else str(finding.severity)
-    where = "" if is_only else f"{written.path.name}: "
-    advice = f" {finding.suggestion}" if finding.suggestion else ""
-    say(f"{kind}: {where}{finding.message}{advice}")

@@ -1,8 +1,7 @@
-"""Records of one process → the events of its trace as JSON text, in Kineto's words.
+"""Records of one process → the events of its trace, in Kineto's words.
 
 What has no end (a kernel that ran when the program was killed) is left out and counted. Calls of the driver
-that the runtime made on its own behalf are left out too, as in Kineto and Nsight Systems. Times stay exact:
-nanoseconds become microseconds with three decimals without passing through a float.
+that the runtime made on its own behalf are left out too, as in Kineto and Nsight Systems.
 
 Source: libkineto/src/cupti_strings.cpp and CuptiActivity.cpp; the numbers are those of cupti_activity.h.
 Copies of unified memory, which Kineto does not record, are called after Nsight Systems.
@@ -10,12 +9,14 @@ Copies of unified memory, which Kineto does not record, are called after Nsight 
 
 from __future__ import annotations
 
-import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -41,92 +42,12 @@ _RUNTIME_VERSION = re.compile(r"_v\d{4,}$")
 _PER_THREAD_STREAM = re.compile(r"_pts[zd]$")
 
 
-def copy_name(kind: int, source: int, target: int) -> str:
-    """`Memcpy HtoD (Pageable -> Device)`."""
-    ends = f"{_MEMORY.get(source, _UNKNOWN)} -> {_MEMORY.get(target, _UNKNOWN)}"
-    return f"Memcpy {_COPIES.get(kind, _UNKNOWN)} ({ends})"
-
-
-def set_name(memory_kind: int) -> str:
-    """`Memset (Device)`."""
-    return f"Memset ({_MEMORY.get(memory_kind, _UNKNOWN)})"
-
-
-def migration_name(kind: int) -> str:
-    """`Memcpy Unified HtoD`."""
-    return f"Memcpy Unified {_MIGRATIONS.get(kind, _UNKNOWN)}"
-
-
-def overhead_name(kind: int) -> str:
-    """`Buffer Flush`."""
-    return _OVERHEADS.get(kind, "Unknown")
-
-
 def call_name(name: str | None, function: int, *, is_driver: bool) -> str:
-    """`cudaLaunchKernel`, of CUPTI's `cudaLaunchKernel_ptsz_v7000`.
-
-    Args:
-        name: CUPTI's name, None if it knows none.
-        function: Its number, shown then.
-        is_driver: Whether it is a function of the driver.
-    """
+    """`cudaLaunchKernel`, of CUPTI's `cudaLaunchKernel_ptsz_v7000`; its number where it has no name."""
     if name is None:
         return f"{'driver' if is_driver else 'runtime'} function {function}"
     bare = name if is_driver else _RUNTIME_VERSION.sub("", name)
     return _PER_THREAD_STREAM.sub("", bare)
-
-
-Times = tuple[str, str]
-"""Start and duration of an event, as JSON numbers of microseconds."""
-
-
-def microseconds(times_ns: npt.NDArray[np.int64]) -> list[str]:
-    """Nanoseconds as JSON numbers of microseconds, exactly."""
-    whole, rest = np.divmod(times_ns, 1000)
-    return [f"{us}.{ns:03d}" for us, ns in zip(whole.tolist(), rest.tolist(), strict=True)]
-
-
-def head(category: str, name: str, process: int | str, row: int | str) -> str:
-    """An event's text up to the value of its start."""
-    return (
-        f'{{"ph": "X", "cat": "{category}", "name": {json.dumps(name)}, '
-        f'"pid": {json.dumps(process)}, "tid": {json.dumps(row)}, "ts": '
-    )
-
-
-def event(head_text: str, times: Times, arguments: Mapping[str, Any]) -> str:
-    """A whole event, of what `head` made."""
-    return f'{head_text}{times[0]}, "dur": {times[1]}, "args": {json.dumps(arguments)}}}'
-
-
-def arrow(phase: str, correlation: int, place: tuple[int, int], start: str) -> str:
-    """One end of an arrow from a call to its activity.
-
-    Args:
-        phase: `s` at the call, `f` at the activity.
-        correlation: What ties the two.
-        place: Process and row.
-        start: Start of the event it is tied to.
-    """
-    binding = ', "bp": "e"' if phase == "f" else ""
-    return (
-        f'{{"ph": "{phase}", "id": {correlation}, "pid": {place[0]}, "tid": {place[1]}, "ts": {start}, '
-        f'"cat": "ac2g", "name": "ac2g"{binding}}}'
-    )
-
-
-def process_labels(process: int, name: str, text: str, sort_index: int) -> Iterator[str]:
-    """What viewers call a process, and where they show it."""
-    yield label("process_name", (process, 0), "name", name)
-    yield label("process_labels", (process, 0), "labels", text)
-    yield label("process_sort_index", (process, 0), "sort_index", sort_index)
-
-
-def label(kind: str, place: tuple[int, int | str], key: str, value: Any) -> str:
-    """One metadata event."""
-    return json.dumps(
-        {"name": kind, "ph": "M", "ts": 0, "pid": place[0], "tid": place[1], "args": {key: value}}
-    )
 
 
 _UNIFIED_ROW = "unified memory"
@@ -134,25 +55,23 @@ _GPU_SORT_INDEX = 5_000_000
 _CALLS = (ChunkKind.RUNTIME_CALLS, ChunkKind.DRIVER_CALLS)
 _ON_STREAMS = (ChunkKind.KERNELS, ChunkKind.COPIES, ChunkKind.SETS)
 _TIMED = (*_ON_STREAMS, *_CALLS, ChunkKind.MIGRATIONS, ChunkKind.OVERHEADS)
+_COUNTED = {
+    "kernels": ChunkKind.KERNELS, "copies": ChunkKind.COPIES, "sets": ChunkKind.SETS,
+    "migrations": ChunkKind.MIGRATIONS,
+}  # fmt: skip
 _MANAGED = ("cudaMallocManaged", "cuMemAllocManaged")
+
+Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ProcessEvents:
-    """The events of one process, and what was left out.
+    """The events of one process as JSON objects, counted by what they are, and what was left out."""
 
-    Args:
-        lines: JSON objects.
-        counts: Events by what they are: `kernels`, `copies`, `sets`, `migrations`, `calls`.
-        unfinished_count: Activities that had not ended when the recording did.
-        nested_call_count: Calls of the driver from within calls of the runtime.
-        uses_managed_memory: Whether the program allocated unified memory.
-    """
-
-    lines: tuple[str, ...]
+    lines: tuple[bytes, ...]
     counts: Mapping[str, int]
-    unfinished_count: int
-    nested_call_count: int
+    unfinished_count: int  # activities that had not ended when the recording did
+    nested_call_count: int  # calls of the driver from within calls of the runtime
     uses_managed_memory: bool
 
 
@@ -163,14 +82,34 @@ def first_moment_ns(recording: CuptiRecording) -> int:
 
 
 def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], base_ns: int) -> ProcessEvents:
-    """The events of one process.
+    """The events of one process; `base_ns` is zero of the trace's time, on CUPTI's clock."""
+    whole = {kind: _ended(recording.of(kind)) for kind in _TIMED}
+    unfinished = sum(len(recording.of(kind)) - len(found) for kind, found in whole.items())
+    runtime, driver = (whole[kind] for kind in _CALLS)
+    nested = _is_nested(driver, runtime)
+    whole[ChunkKind.DRIVER_CALLS] = driver[~nested]
+    events = chain(
+        _labels(recording, whole),
+        _window(recording, whole, base_ns),
+        _calls(recording, whole, base_ns),
+        _kernels(recording, whole[ChunkKind.KERNELS], kernel_names, base_ns),
+        _memory(whole, base_ns),
+        _arrows(recording, whole, base_ns),
+    )
+    called = (name for table in _FUNCTIONS for name in recording.names[table].values())
+    return ProcessEvents(
+        tuple(map(msgspec.json.Encoder().encode, events)),
+        {
+            **{word: len(whole[kind]) for word, kind in _COUNTED.items()},
+            "calls": sum(len(whole[kind]) for kind in _CALLS),
+        },
+        unfinished,
+        int(nested.sum()),
+        any(name.startswith(_MANAGED) for name in called),
+    )
 
-    Args:
-        recording: Its records.
-        kernel_names: Names to show, by id.
-        base_ns: Zero of the trace's time, on CUPTI's clock.
-    """
-    return _Writer(recording, kernel_names, base_ns).events()
+
+_FUNCTIONS = (TextTable.RUNTIME_FUNCTION, TextTable.DRIVER_FUNCTION)
 
 
 def _ended(records: Records) -> Records:
@@ -192,227 +131,159 @@ def _is_nested(inner: Records, outer: Records) -> npt.NDArray[np.bool_]:
     return nested
 
 
-class _Writer:
-    def __init__(self, recording: CuptiRecording, kernel_names: Mapping[int, str], base_ns: int) -> None:
-        self._recording = recording
-        self._kernel_names = kernel_names
-        self._base_ns = base_ns
-        self._whole = {kind: _ended(recording.of(kind)) for kind in _TIMED}
-        self._unfinished = sum(len(recording.of(kind)) - len(self._whole[kind]) for kind in _TIMED)
-        runtime, driver = (self._whole[kind] for kind in _CALLS)
-        nested = _is_nested(driver, runtime)
-        self._nested = int(nested.sum())
-        self._whole[ChunkKind.DRIVER_CALLS] = driver[~nested]
-        self._multiprocessors = {
-            int(device["device"]): int(device["multiprocessors"])
-            for device in recording.of(ChunkKind.DEVICES)
-        }
+def _rows(records: Records, base_ns: int) -> Iterator[Event]:
+    """Each record's fields, with `ts` and `dur` in microseconds.
 
-    def events(self) -> ProcessEvents:
-        whole, names = self._whole, self._recording.names
-        lines = [
-            *self._labels(),
-            self._span(),
-            *self._calls(ChunkKind.RUNTIME_CALLS, "cuda_runtime", TextTable.RUNTIME_FUNCTION),
-            *self._calls(ChunkKind.DRIVER_CALLS, "cuda_driver", TextTable.DRIVER_FUNCTION),
-            *self._kernels(),
-            *self._copies(),
-            *self._sets(),
-            *self._migrations(),
-            *self._overheads(),
-            *self._arrows(),
-        ]
-        called = {*names[TextTable.RUNTIME_FUNCTION].values(), *names[TextTable.DRIVER_FUNCTION].values()}
-        counts = {
-            "kernels": len(whole[ChunkKind.KERNELS]),
-            "copies": len(whole[ChunkKind.COPIES]),
-            "sets": len(whole[ChunkKind.SETS]),
-            "migrations": len(whole[ChunkKind.MIGRATIONS]),
-            "calls": sum(len(whole[kind]) for kind in _CALLS),
-        }
-        uses_managed = any(name.startswith(_MANAGED) for name in called)
-        return ProcessEvents(tuple(lines), counts, self._unfinished, self._nested, uses_managed)
-
-    def _span(self) -> str:
-        """The recording as a whole, which readers take for its window."""
-        ends = [int(found["end_ns"].max()) for found in self._whole.values() if len(found)]
-        start_ns = self._recording.start_ns
-        end_ns = max([self._recording.end_ns or start_ns, *ends])
-        times = microseconds(np.array([start_ns - self._base_ns, end_ns - start_ns]))
-        return event(head("Trace", "opscope trace (0)", "Spans", "opscope trace"), (times[0], times[1]), {})
-
-    def _times(self, records: Records) -> Iterable[Times]:
-        starts_ns = records["start_ns"].astype(np.int64)
-        durations_ns = records["end_ns"].astype(np.int64) - starts_ns
-        return zip(microseconds(starts_ns - self._base_ns), microseconds(durations_ns), strict=True)
-
-    def _calls(self, kind: ChunkKind, category: str, table: TextTable) -> Iterator[str]:
-        records, names = self._whole[kind], self._recording.names[table]
-        is_driver = kind is ChunkKind.DRIVER_CALLS
-        heads: dict[tuple[int, int], str] = {}
-        columns = (records[name].tolist() for name in ("function", "thread", "correlation"))
-        for function, thread, correlation, times in zip(*columns, self._times(records), strict=True):
-            head_text = heads.get((function, thread))
-            if head_text is None:
-                name = call_name(names.get(function), function, is_driver=is_driver)
-                head_text = heads[function, thread] = head(category, name, self._recording.process, thread)
-            yield (
-                f'{head_text}{times[0]}, "dur": {times[1]}, '
-                f'"args": {{"cbid": {function}, "correlation": {correlation}}}}}'
-            )
-
-    def _kernels(self) -> Iterator[str]:
-        """Kernels; what launches alike have in common is put into words once."""
-        records = self._whole[ChunkKind.KERNELS]
-        fields = ("name", "device", "context", "stream", "graph", "graph_node", "registers")
-        shared_bytes = records["static_shared_bytes"].astype(np.int64) + records["dynamic_shared_bytes"]
-        alike = zip(
-            *(records[field].tolist() for field in fields),
-            shared_bytes.tolist(),
-            map(tuple, records["grid"].tolist()),
-            map(tuple, records["block"].tolist()),
-            strict=True,
-        )
-        said: dict[Any, tuple[str, str]] = {}
-        correlations = records["correlation"].tolist()
-        for key, correlation, times in zip(alike, correlations, self._times(records), strict=True):
-            texts = said.get(key)
-            if texts is None:
-                texts = said[key] = self._kernel_texts(key)
-            yield (
-                f'{texts[0]}{times[0]}, "dur": {times[1]}, '
-                f'"args": {{"correlation": {correlation}, {texts[1]}}}}}'
-            )
-
-    def _kernel_texts(self, key: Any) -> tuple[str, str]:
-        """The text in front of a kernel's times, and its arguments behind them."""
-        name, device, context, stream, graph, node, registers, shared_bytes, grid, block = key
-        arguments: dict[str, Any] = {
-            "device": device,
-            "context": context,
-            "stream": stream,
-            "registers per thread": registers,
-            "shared memory": shared_bytes,
-            **self._per_multiprocessor(device, grid, block),
-            "grid": list(grid),
-            "block": list(block),
-            **_graph(graph, node),
-        }
-        shown = self._kernel_names.get(name, "<unknown kernel>")
-        return head("kernel", shown, device, stream), json.dumps(arguments)[1:-1]
-
-    def _per_multiprocessor(
-        self, device: int, grid: tuple[int, ...], block: tuple[int, ...]
-    ) -> dict[str, float]:
-        """Blocks and warps of a launch for each multiprocessor; nothing if their number is unknown.
-
-        Source: libkineto/src/CuptiActivity.cpp, kernelBlocksPerSm and kernelWarpsPerSm.
-        """
-        multiprocessors = self._multiprocessors.get(device, 0)
-        if multiprocessors <= 0:
-            return {}
-        blocks = grid[0] * grid[1] * grid[2]
-        warps = blocks * (block[0] * block[1] * block[2]) / 32
-        return {
-            "blocks per SM": round(blocks / multiprocessors, 6),
-            "warps per SM": round(warps / multiprocessors, 6),
-        }
-
-    def _copies(self) -> Iterator[str]:
-        for record, times in self._each(ChunkKind.COPIES):
-            name = copy_name(int(record["kind"]), int(record["source"]), int(record["target"]))
-            peers = {
-                key: int(record[field])
-                for key, field in (("fromDevice", "source_device"), ("toDevice", "target_device"))
-                if record[field] != ABSENT
-            }
-            place = head("gpu_memcpy", name, int(record["device"]), int(record["stream"]))
-            yield event(place, times, {**_memory_arguments(record), **peers})
-
-    def _sets(self) -> Iterator[str]:
-        for record, times in self._each(ChunkKind.SETS):
-            name = set_name(int(record["memory_kind"]))
-            place = head("gpu_memset", name, int(record["device"]), int(record["stream"]))
-            yield event(place, times, _memory_arguments(record))
-
-    def _migrations(self) -> Iterator[str]:
-        """Copies of unified memory, on a row of their own: CUPTI names no stream."""
-        for record, times in self._each(ChunkKind.MIGRATIONS):
-            device, name = _migration_device(record), migration_name(int(record["kind"]))
-            arguments = {"device": device, **_traffic(record)}
-            yield event(head("gpu_memcpy", name, device, _UNIFIED_ROW), times, arguments)
-
-    def _overheads(self) -> Iterator[str]:
-        for record, times in self._each(ChunkKind.OVERHEADS):
-            yield event(head("overhead", overhead_name(int(record["kind"])), -1, 0), times, {})
-
-    def _each(self, kind: ChunkKind) -> Iterable[tuple[Any, Times]]:
-        records = self._whole[kind]
-        return zip(records, self._times(records), strict=True)
-
-    def _arrows(self) -> Iterator[str]:
-        """From each call to the device activities it caused."""
-        calls = np.concatenate([self._whole[kind] for kind in _CALLS])
-        caused = np.concatenate([self._whole[kind]["correlation"] for kind in _ON_STREAMS])
-        calls = calls[np.isin(calls["correlation"], caused)]
-        columns = (calls["correlation"].tolist(), calls["thread"].tolist(), self._times(calls))
-        for correlation, thread, (start, _) in zip(*columns, strict=True):
-            yield arrow("s", correlation, (self._recording.process, thread), start)
-        for kind in _ON_STREAMS:
-            tied = self._whole[kind][np.isin(self._whole[kind]["correlation"], calls["correlation"])]
-            fields = (tied[field].tolist() for field in ("correlation", "device", "stream"))
-            for correlation, device, stream, (start, _) in zip(*fields, self._times(tied), strict=True):
-                yield arrow("f", correlation, (device, stream), start)
-
-    def _labels(self) -> Iterator[str]:
-        """Names of processes, threads and streams."""
-        recording = self._recording
-        program = recording.program.rpartition("/")[2] or "program"
-        yield from process_labels(recording.process, program, "CPU", recording.process)
-        names = recording.names[TextTable.THREAD]
-        threads = np.unique(np.concatenate([self._whole[kind]["thread"] for kind in _CALLS]))
-        for thread in threads.tolist():
-            text = f"thread {thread} ({names.get(thread, program)})"
-            yield label("thread_name", (recording.process, thread), "name", text)
-        for device, rows in sorted(self._rows().items()):
-            yield from process_labels(device, program, f"GPU {device}", _GPU_SORT_INDEX + device)
-            for row in rows:
-                text = f"stream {row}" if isinstance(row, int) else row
-                yield label("thread_name", (device, row), "name", text)
-
-    def _rows(self) -> dict[int, list[int | str]]:
-        """Rows of each device in use: its streams, and unified memory."""
-        places = [np.unique(self._whole[kind][["device", "stream"]]) for kind in _ON_STREAMS]
-        rows: dict[int, list[int | str]] = {}
-        for device, stream in sorted({tuple(place) for found in places for place in found.tolist()}):
-            rows.setdefault(device, []).append(stream)
-        for device in sorted(set(map(_migration_device, self._whole[ChunkKind.MIGRATIONS]))):
-            rows.setdefault(device, []).append(_UNIFIED_ROW)
-        return rows
+    A double holds them to the nanosecond for 11 days, and JSON has its shortest decimals.
+    """
+    fields = records.dtype.names or ()
+    starts_ns = records["start_ns"].astype(np.int64)
+    columns = {name: records[name].tolist() for name in fields}
+    columns["ts"] = ((starts_ns - base_ns) / 1000).tolist()
+    columns["dur"] = ((records["end_ns"].astype(np.int64) - starts_ns) / 1000).tolist()
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
 
 
-def _migration_device(record: Any) -> int:
-    """The device at the end of a copy, else at its start: the host has no number."""
-    return int(record["target"] if record["target"] != ABSENT else record["source"])
-
-
-def _memory_arguments(record: Any) -> dict[str, Any]:
+def _event(category: str, name: str, place: tuple[int | str, int | str], row: Event, args: Event) -> Event:
+    """A whole event at a process and a row of it."""
     return {
-        "device": int(record["device"]),
-        "context": int(record["context"]),
-        "stream": int(record["stream"]),
-        "correlation": int(record["correlation"]),
-        **_traffic(record),
-        **_graph(int(record["graph"]), int(record["graph_node"])),
+        "ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1], "ts": row["ts"],
+        "dur": row["dur"], "args": args,
+    }  # fmt: skip
+
+
+def _window(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
+    """The recording as a whole, which readers take for its window."""
+    start_ns = recording.start_ns
+    ends = [int(found["end_ns"].max()) for found in whole.values() if len(found)]
+    end_ns = max([recording.end_ns or start_ns, *ends])
+    times = {"ts": (start_ns - base_ns) / 1000, "dur": (end_ns - start_ns) / 1000}
+    yield _event("Trace", "opscope trace (0)", ("Spans", "opscope trace"), times, {})
+
+
+def _calls(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
+    for kind, table, category in zip(_CALLS, _FUNCTIONS, ("cuda_runtime", "cuda_driver"), strict=True):
+        names = recording.names[table]
+        shown = {
+            function: call_name(names.get(function), function, is_driver=kind is ChunkKind.DRIVER_CALLS)
+            for function in np.unique(whole[kind]["function"]).tolist()
+        }
+        for row in _rows(whole[kind], base_ns):
+            args = {"cbid": row["function"], "correlation": row["correlation"]}
+            yield _event(category, shown[row["function"]], (recording.process, row["thread"]), row, args)
+
+
+def _kernels(
+    recording: CuptiRecording, records: Records, names: Mapping[int, str], base_ns: int
+) -> Iterator[Event]:
+    multiprocessors = {
+        device: count
+        for device, count in recording.of(ChunkKind.DEVICES)[["device", "multiprocessors"]].tolist()
+        if count > 0
     }
+    for row in _rows(records, base_ns):
+        args = {
+            "correlation": row["correlation"],
+            "device": row["device"],
+            "context": row["context"],
+            "stream": row["stream"],
+            "registers per thread": row["registers"],
+            "shared memory": row["static_shared_bytes"] + row["dynamic_shared_bytes"],
+        }
+        if row["device"] in multiprocessors:
+            # Source: libkineto/src/CuptiActivity.cpp, kernelBlocksPerSm and kernelWarpsPerSm.
+            blocks = math.prod(row["grid"]) / multiprocessors[row["device"]]
+            args["blocks per SM"] = round(blocks, 6)
+            args["warps per SM"] = round(blocks * math.prod(row["block"]) / 32, 6)
+        args |= {"grid": row["grid"], "block": row["block"], **_graph(row)}
+        name = names.get(row["name"], "<unknown kernel>")
+        yield _event("kernel", name, (row["device"], row["stream"]), row, args)
 
 
-def _traffic(record: Any) -> dict[str, Any]:
+def _memory(whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
+    """Copies, sets, those of unified memory (on a row of their own: CUPTI names no stream), overheads."""
+    for row in _rows(whole[ChunkKind.COPIES], base_ns):
+        source, target = (_MEMORY.get(row[end], _UNKNOWN) for end in ("source", "target"))
+        name = f"Memcpy {_COPIES.get(row['kind'], _UNKNOWN)} ({source} -> {target})"
+        ends = {"fromDevice": row["source_device"], "toDevice": row["target_device"]}
+        args = {**_memory_args(row), **{key: end for key, end in ends.items() if end != ABSENT}}
+        yield _event("gpu_memcpy", name, (row["device"], row["stream"]), row, args)
+    for row in _rows(whole[ChunkKind.SETS], base_ns):
+        name = f"Memset ({_MEMORY.get(row['memory_kind'], _UNKNOWN)})"
+        yield _event("gpu_memset", name, (row["device"], row["stream"]), row, _memory_args(row))
+    for row in _rows(whole[ChunkKind.MIGRATIONS], base_ns):
+        device = _migration_device(row)
+        args = {"device": device, **_traffic(row)}
+        name = f"Memcpy Unified {_MIGRATIONS.get(row['kind'], _UNKNOWN)}"
+        yield _event("gpu_memcpy", name, (device, _UNIFIED_ROW), row, args)
+    for row in _rows(whole[ChunkKind.OVERHEADS], base_ns):
+        yield _event("overhead", _OVERHEADS.get(row["kind"], "Unknown"), (-1, 0), row, {})
+
+
+def _migration_device(row: Any) -> int:
+    """The device at the end of a copy, else at its start: the host has no number."""
+    return int(row["target"] if row["target"] != ABSENT else row["source"])
+
+
+def _memory_args(row: Event) -> Event:
+    place = {key: row[key] for key in ("device", "context", "stream", "correlation")}
+    return {**place, **_traffic(row), **_graph(row)}
+
+
+def _traffic(row: Event) -> Event:
     """Bytes of a copy, and their rate."""
-    size_bytes, duration_ns = int(record["size_bytes"]), int(record["end_ns"]) - int(record["start_ns"])
-    rate = {"memory bandwidth (GB/s)": round(size_bytes / duration_ns, 6)} if duration_ns else {}
-    return {"bytes": size_bytes, **rate}
+    duration_ns = row["end_ns"] - row["start_ns"]
+    rate = {"memory bandwidth (GB/s)": round(row["size_bytes"] / duration_ns, 6)} if duration_ns else {}
+    return {"bytes": row["size_bytes"], **rate}
 
 
-def _graph(graph: int, node: int) -> dict[str, int]:
-    return {"graph id": graph, "graph node id": node} if graph else {}
+def _graph(row: Event) -> Event:
+    return {"graph id": row["graph"], "graph node id": row["graph_node"]} if row["graph"] else {}
+
+
+def _arrows(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
+    """From each call to the device activities it caused."""
+    calls = np.concatenate([whole[kind] for kind in _CALLS])
+    caused = np.concatenate([whole[kind]["correlation"] for kind in _ON_STREAMS])
+    calls = calls[np.isin(calls["correlation"], caused)]
+    for row in _rows(calls, base_ns):
+        yield _arrow("s", (recording.process, row["thread"]), row)
+    for kind in _ON_STREAMS:
+        tied = whole[kind][np.isin(whole[kind]["correlation"], calls["correlation"])]
+        for row in _rows(tied[["start_ns", "end_ns", "correlation", "device", "stream"]], base_ns):
+            yield {**_arrow("f", (row["device"], row["stream"]), row), "bp": "e"}
+
+
+def _arrow(phase: str, place: tuple[int, int], row: Event) -> Event:
+    return {
+        "ph": phase, "id": row["correlation"], "pid": place[0], "tid": place[1], "ts": row["ts"],
+        "cat": "ac2g", "name": "ac2g",
+    }  # fmt: skip
+
+
+def _labels(recording: CuptiRecording, whole: Mapping[ChunkKind, Records]) -> Iterator[Event]:
+    """What viewers call processes, threads and streams, and where they show them."""
+    program = recording.program.rpartition("/")[2] or "program"
+    processes = [(recording.process, "CPU", recording.process)]
+    names = recording.names[TextTable.THREAD]
+    threads = np.unique(np.concatenate([whole[kind]["thread"] for kind in _CALLS])).tolist()
+    rows: list[tuple[int, int | str, str]] = [
+        (recording.process, thread, f"thread {thread} ({names.get(thread, program)})") for thread in threads
+    ]
+    places = {place for kind in _ON_STREAMS for place in whole[kind][["device", "stream"]].tolist()}
+    rows += [(device, stream, f"stream {stream}") for device, stream in sorted(places)]
+    migrated = sorted(set(map(_migration_device, whole[ChunkKind.MIGRATIONS])))
+    rows += [(device, _UNIFIED_ROW, _UNIFIED_ROW) for device in migrated]
+    devices = sorted({place[0] for place in places} | set(migrated))
+    processes += [(device, f"GPU {device}", _GPU_SORT_INDEX + device) for device in devices]
+    for process, text, index in processes:
+        yield _label("process_name", process, 0, {"name": program})
+        yield _label("process_labels", process, 0, {"labels": text})
+        yield _label("process_sort_index", process, 0, {"sort_index": index})
+    for process, row, text in rows:
+        yield _label("thread_name", process, row, {"name": text})
+
+
+def _label(kind: str, process: int, row: int | str, args: Event) -> Event:
+    return {"name": kind, "ph": "M", "ts": 0, "pid": process, "tid": row, "args": args}

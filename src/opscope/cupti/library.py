@@ -16,6 +16,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -39,17 +40,11 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class Cupti:
-    """One installed CUPTI.
+    """One installed CUPTI."""
 
-    Args:
-        includes: Folders with `cupti_activity.h` and `cuda.h`.
-        library: `libcupti.so.N`.
-        api_version: CUPTI_API_VERSION of the headers.
-    """
-
-    includes: tuple[Path, ...]
-    library: Path
-    api_version: int
+    includes: tuple[Path, ...]  # with `cupti_activity.h` and `cuda.h`
+    library: Path  # `libcupti.so.N`
+    api_version: int  # CUPTI_API_VERSION of the headers
 
     @property
     def cuda_major(self) -> int:
@@ -66,27 +61,14 @@ class Cupti:
 
 @dataclass(frozen=True)
 class CuptiPlaces:
-    """Where to look.
+    """Where to look."""
 
-    Args:
-        toolkits: Roots of CUDA toolkits, the wanted one first.
-        packages: Folders of installed Python packages (site-packages).
-    """
-
-    toolkits: Sequence[Path] = ()
-    packages: Sequence[Path] = ()
+    toolkits: Sequence[Path] = ()  # roots of CUDA toolkits, the wanted one first
+    packages: Sequence[Path] = ()  # folders of installed Python packages (site-packages)
 
 
 def find_cupti(places: CuptiPlaces, driver_version: int | None) -> Cupti:
-    """The first CUPTI of these places that the driver can serve.
-
-    Args:
-        places: Where to look before the usual folders.
-        driver_version: CUDA that the driver serves, e.g. 13000; None if unknown.
-
-    Raises:
-        DependencyError: There is none, or only ones of a newer CUDA; says how to install it.
-    """
+    """The first CUPTI of these places that the driver can serve."""
     found = list(installed_cupti(places))
     fitting = [one for one in found if driver_version is None or one.cuda_major <= driver_version // 1000]
     if fitting:
@@ -111,7 +93,12 @@ def installed_cupti(places: CuptiPlaces) -> Iterator[Cupti]:
             continue
         cuda = _folder_with("cuda.h", [include, *others])
         library = _library(libraries)
-        version = _api_version(include)
+        found = None
+        with suppress(OSError):
+            found = _API_VERSION.search(
+                (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
+            )
+        version = int(found[1]) if found else 0
         if cuda is None or library is None or version < _OLDEST_API_VERSION:
             continue
         if (real := library.resolve()) in seen:
@@ -165,16 +152,6 @@ def _library(folders: Iterable[Path]) -> Path | None:
     return None
 
 
-def _api_version(include: Path) -> int:
-    """CUPTI_API_VERSION of a header folder; 0 if it does not say."""
-    try:
-        text = (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    match = _API_VERSION.search(text)
-    return int(match[1]) if match else 0
-
-
 def _natural(path: Path) -> list[int]:
     """Sort key under which cuda-13.0 comes after cuda-9.2."""
     return [int(number) for number in re.findall(r"\d+", path.name)]
@@ -193,15 +170,7 @@ def native_folder() -> Path:
 
 
 def find_compiler(configured: str | None, search_path: str | None) -> tuple[str, ...]:
-    """The C compiler: the one that is configured, else the system's.
-
-    Args:
-        configured: A command as in the variable CC; may have arguments.
-        search_path: Folders as in the variable PATH; the process's own where it is None.
-
-    Raises:
-        DependencyError: There is none.
-    """
+    """The C compiler: the one that is configured as in the variable CC, else the system's."""
     wanted = shlex.split(configured or "")
     for name in wanted[:1] or _COMPILERS:
         found = shutil.which(name, path=search_path)
@@ -215,17 +184,7 @@ def find_compiler(configured: str | None, search_path: str | None) -> tuple[str,
 
 
 def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path:
-    """The recorder for a CUPTI, compiled unless the folder has it.
-
-    Args:
-        cupti: What to compile against.
-        compiler: Command of the C compiler.
-        folder: Where libraries are kept.
-
-    Raises:
-        CaptureError: It does not compile; with the compiler's message.
-        OSError: The folder cannot be written.
-    """
+    """The recorder for a CUPTI, compiled unless the folder has it; an OSError if it cannot be written."""
     target = folder / _key(cupti, compiler) / LIBRARY_NAME
     if target.is_file():
         return target

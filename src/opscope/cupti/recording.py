@@ -6,7 +6,7 @@ other. A file whose process was killed ends anywhere: whatever is whole before t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -132,73 +132,40 @@ Records = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the recording of one process went.
-
-    Args:
-        state: How far it came.
-        failure: What kept it from starting, in words; None if it started.
-        failed_code: CUPTI's result then; -1 if CUPTI was not reached, 0 without failure.
-        signal: Number of the signal that ended the process, or None.
-        unified: Whether copies of unified memory were recorded.
-        unified_refusal: CUPTI's result where it refused them, else None.
-        dropped_count: Records CUPTI dropped.
-        lost_count: Records that could not be written.
-        write_errno: Why not; 0 if all could be, `WRITE_LIMIT` if the file had grown as large as it may.
-        unreadable_count: Buffers CUPTI could not read to their end.
-        truncated_bytes: Bytes of an incomplete record at the end of the file.
-    """
+    """How the recording of one process went."""
 
     state: FileState
-    failure: str | None = None
-    failed_code: int = 0
-    signal: int | None = None
+    failure: str | None = None  # what kept it from starting
+    failed_code: int = 0  # CUPTI's result then; -1 if CUPTI was not reached
+    signal: int | None = None  # that ended the process
     unified: UnifiedState = UnifiedState.UNTRIED
-    unified_refusal: str | None = None
-    dropped_count: int = 0
-    lost_count: int = 0
-    write_errno: int = 0
-    unreadable_count: int = 0
-    truncated_bytes: int = 0
+    unified_refusal: str | None = None  # CUPTI's result where it refused them
+    dropped_count: int = 0  # records CUPTI dropped
+    lost_count: int = 0  # records that could not be written
+    write_errno: int = 0  # why not; `WRITE_LIMIT` if the file had grown as large as it may
+    unreadable_count: int = 0  # buffers CUPTI could not read to their end
+    truncated_bytes: int = 0  # of an incomplete record at the end of the file
 
 
 @dataclass(frozen=True)
 class CuptiRecording:
-    """What was recorded of one process. Times are nanoseconds on CUPTI's clock.
-
-    Args:
-        path: The file.
-        process: Process id.
-        parent_process: Its parent's, when it started CUDA.
-        program: Path of its executable; empty if unknown.
-        command: Its arguments, the program's own name first.
-        start_ns: When CUDA was started.
-        start_realtime_ns: The same moment in nanoseconds since the Unix epoch.
-        end_ns: When the recording ended; None if the process was killed.
-        cupti_version: Of the library that recorded.
-        cupti_path: Its file.
-        driver_version: Of CUDA that the driver serves, e.g. 13000; None if unknown.
-        outcome: How it went.
-        records: One array for each kind but texts.
-        names: Texts by id, by what they name.
-        maps: Lines of the process's memory map as in `/proc/self/maps`, for files it ran code of; a file may
-            be there several times.
-    """
+    """What was recorded of one process. Times are nanoseconds on CUPTI's clock."""
 
     path: Path
     process: int
-    parent_process: int
-    program: str
-    command: tuple[str, ...]
-    start_ns: int
-    start_realtime_ns: int
-    end_ns: int | None
+    parent_process: int  # when it started CUDA
+    program: str  # path of its executable; empty if unknown
+    command: tuple[str, ...]  # the program's own name first
+    start_ns: int  # when CUDA was started
+    start_realtime_ns: int  # the same moment since the Unix epoch
+    end_ns: int | None  # None if the process was killed
     cupti_version: int
     cupti_path: str
-    driver_version: int | None
+    driver_version: int | None  # CUDA that the driver serves, e.g. 13000
     outcome: Outcome
-    records: Mapping[ChunkKind, Records]
+    records: Mapping[ChunkKind, Records]  # an array for each kind but texts
     names: Mapping[TextTable, Mapping[int, str]]
-    maps: str
+    maps: str  # lines as of `/proc/self/maps`, for files it ran code of; a file may be there several times
 
     def of(self, kind: ChunkKind) -> Records:
         """The records of a kind, in no order."""
@@ -217,11 +184,7 @@ class CuptiRecording:
 
 
 def read_recording(path: Path) -> CuptiRecording:
-    """The recording in a file.
-
-    Raises:
-        InputError: It cannot be read, or is no such file.
-    """
+    """The recording in a file."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -238,22 +201,31 @@ def read_recording(path: Path) -> CuptiRecording:
         raise InputError("not a file of records of this opscope", source=path, byte_offset=0)
     if max(int(header[key]) for key in ("start_ns", "start_realtime_ns", "end_ns")) >= LATEST_NS:
         raise InputError("the header of the records is damaged", source=path, byte_offset=0)
-    chunks = _Chunks(content)
-    records = chunks.records()
-    texts = chunks.texts()
+    records, texts, truncated_bytes = _read_chunks(content)
+    unified = UnifiedState(int(header["unified_state"]))
+    # Arguments are as `/proc/self/cmdline` has them: each ends in a null byte.
+    command = texts[TextTable.COMMAND].get(0, b"").removesuffix(b"\0")
     return CuptiRecording(
         path=path,
         process=int(header["process"]),
         parent_process=int(header["parent_process"]),
         program=_text(header["program"]),
-        command=_command(texts),
+        command=tuple(_text(part) for part in command.split(b"\0")) if command else (),
         start_ns=int(header["start_ns"]),
         start_realtime_ns=int(header["start_realtime_ns"]),
         end_ns=int(header["end_ns"]) or None,
         cupti_version=int(header["cupti_loaded"]),
         cupti_path=_text(header["cupti_path"]),
         driver_version=int(header["driver_version"]) or None,
-        outcome=_outcome(header, chunks.truncated_bytes),
+        outcome=Outcome(
+            state=FileState(int(header["state"])),
+            failure=_text(header["failed_text"]) or None,
+            signal=int(header["signal"]) or None,
+            unified=unified,
+            unified_refusal=_text(header["unified_text"]) if unified is UnifiedState.REFUSED else None,
+            truncated_bytes=truncated_bytes,
+            **{name: int(header[name]) for name in _COUNTS},
+        ),
         records=records,
         names={table: {id_: _text(text) for id_, text in found.items()} for table, found in texts.items()},
         maps="".join(_text(part) for _, part in sorted(texts[TextTable.MAPS].items())),
@@ -263,86 +235,45 @@ def read_recording(path: Path) -> CuptiRecording:
 _COUNTS = ("failed_code", "dropped_count", "lost_count", "write_errno", "unreadable_count")
 
 
-def _outcome(header: Any, truncated_bytes: int) -> Outcome:
-    unified = UnifiedState(int(header["unified_state"]))
-    return Outcome(
-        state=FileState(int(header["state"])),
-        failure=_text(header["failed_text"]) or None,
-        signal=int(header["signal"]) or None,
-        unified=unified,
-        unified_refusal=_text(header["unified_text"]) if unified is UnifiedState.REFUSED else None,
-        truncated_bytes=truncated_bytes,
-        **{name: int(header[name]) for name in _COUNTS},
-    )
-
-
 def _text(value: bytes) -> str:
     return bytes(value).decode("utf-8", "replace")
 
 
-def _command(texts: Mapping[TextTable, Mapping[int, bytes]]) -> tuple[str, ...]:
-    """Arguments as `/proc/self/cmdline` has them: each ends in a null byte."""
-    text = texts[TextTable.COMMAND].get(0, b"")
-    return tuple(_text(part) for part in text.removesuffix(b"\0").split(b"\0")) if text else ()
-
-
-class _Chunks:
-    """The chunks of a file, as far as they are whole.
-
-    Args:
-        content: The file.
-
-    Attributes:
-        truncated_bytes: What follows the last whole record.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self.truncated_bytes = 0
-        self._found: dict[int, list[tuple[int, int]]] = {}
-        for kind, start, end in self._chunks():
-            self._found.setdefault(kind, []).append((start, end))
-
-    def _chunks(self) -> Iterator[tuple[int, int, int]]:
-        """Kind, start and end of the payload of each chunk; of a last one cut off, its whole records."""
-        position = HEADER.itemsize
-        while position + CHUNK_HEAD.itemsize <= len(self._content):
-            head = np.frombuffer(self._content, CHUNK_HEAD, 1, position)[0]
-            kind, start = int(head["kind"]), position + CHUNK_HEAD.itemsize
-            end = start + int(head["bytes"])
-            if kind not in RECORDS and kind != ChunkKind.TEXTS:
+def _read_chunks(
+    content: bytes,
+) -> tuple[dict[ChunkKind, Records], dict[TextTable, dict[int, bytes]], int]:
+    """Records and texts of the chunks, as far as they are whole, and the bytes that follow the last."""
+    parts: dict[int, list[Records]] = {kind: [] for kind in RECORDS}
+    texts: dict[TextTable, dict[int, bytes]] = {table: {} for table in TextTable}
+    position = HEADER.itemsize
+    while position + CHUNK_HEAD.itemsize <= len(content):
+        kind, _, length = np.frombuffer(content, CHUNK_HEAD, 1, position)[0].tolist()
+        start = position + CHUNK_HEAD.itemsize
+        end = min(start + length, len(content))
+        is_whole = start + length <= len(content)
+        if kind in RECORDS:
+            dtype = RECORDS[ChunkKind(kind)]
+            count = (end - start) // dtype.itemsize
+            parts[kind].append(np.frombuffer(content, dtype, count, start))
+            if not is_whole:  # of a last one cut off, its whole records
+                position = start + count * dtype.itemsize if count else position
                 break
-            if end > len(self._content):
-                size = RECORDS[ChunkKind(kind)].itemsize if kind != ChunkKind.TEXTS else 0
-                whole = (len(self._content) - start) // size * size if size else 0
-                if whole:
-                    yield kind, start, start + whole
-                    position = start + whole
-                break
-            yield kind, start, end
-            position = end
-        self.truncated_bytes = len(self._content) - position
+        elif kind == ChunkKind.TEXTS and is_whole:
+            _read_texts(content, start, end, texts)
+        else:
+            break
+        position = end
+    records = {
+        kind: np.concatenate(parts[kind]) if parts[kind] else np.empty(0, dtype)
+        for kind, dtype in RECORDS.items()
+    }
+    return records, texts, len(content) - position
 
-    def records(self) -> dict[ChunkKind, Records]:
-        return {kind: self._records(kind, dtype) for kind, dtype in RECORDS.items()}
 
-    def _records(self, kind: ChunkKind, dtype: np.dtype[Any]) -> Records:
-        parts = [
-            np.frombuffer(self._content, dtype, (end - start) // dtype.itemsize, start)
-            for start, end in self._found.get(kind, ())
-        ]
-        return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-    def texts(self) -> dict[TextTable, dict[int, bytes]]:
-        found: dict[TextTable, dict[int, bytes]] = {table: {} for table in TextTable}
-        for start, end in self._found.get(ChunkKind.TEXTS, ()):
-            position = start
-            while position + TEXT_HEAD.itemsize <= end:
-                head = np.frombuffer(self._content, TEXT_HEAD, 1, position)[0]
-                first = position + TEXT_HEAD.itemsize
-                length = int(head["bytes"])
-                if int(head["table"]) in TextTable._value2member_map_:
-                    text = self._content[first : first + length]
-                    found[TextTable(int(head["table"]))][int(head["id"])] = text
-                position = first + (length + 7) // 8 * 8
-        return found
+def _read_texts(content: bytes, position: int, end: int, texts: dict[TextTable, dict[int, bytes]]) -> None:
+    while position + TEXT_HEAD.itemsize <= end:
+        table, id_, length, _ = np.frombuffer(content, TEXT_HEAD, 1, position)[0].tolist()
+        first = position + TEXT_HEAD.itemsize
+        if table in TextTable._value2member_map_:
+            texts[TextTable(table)][id_] = content[first : first + length]
+        position = first + (length + 7) // 8 * 8

@@ -25,29 +25,15 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """How a program ended.
-
-    Args:
-        process: Its process id.
-        exit_code: As a shell reports it: 128 and the signal's number for one that a signal ended.
-        signal: That signal's number, or None.
-    """
+    """How a program ended."""
 
     process: int
-    exit_code: int
+    exit_code: int  # as a shell reports it: 128 and the signal's number for one that a signal ended
     signal: int | None = None
 
 
 def check_program(name: str, search_path: str | None) -> None:
-    """Return if there is such a program.
-
-    Args:
-        name: A path, or a name to be searched for.
-        search_path: Folders as in the variable PATH; the process's own where it is None.
-
-    Raises:
-        InputError: There is none, it is a folder, or it may not be executed.
-    """
+    """Raise an InputError unless there is such a program: a path, or a name to be searched for."""
     if shutil.which(name, path=search_path) is not None:
         return
     path = Path(name)
@@ -69,19 +55,7 @@ def trace_environment(
     with_unified_memory: bool,
     most_bytes: int | None = None,
 ) -> dict[str, str]:
-    """The environment of a recorded program.
-
-    Args:
-        environment: The one it would have.
-        library: The recorder.
-        cupti: The CUPTI library it loads, where the program has none loaded.
-        folder: Where the records go; it must exist.
-        with_unified_memory: Record copies of unified memory.
-        most_bytes: What the records of a process may take; no bound if None.
-
-    Raises:
-        CaptureError: Another tool injects a library of its own.
-    """
+    """The environment of a recorded program."""
     other = environment.get(INJECTION_VARIABLE)
     if other:
         raise CaptureError(
@@ -101,17 +75,7 @@ def trace_environment(
 def run_recorded(
     command: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None
 ) -> ProgramRun:
-    """Run a program to its end.
-
-    Args:
-        command: Its name or path, and its arguments.
-        environment: Its variables.
-        stdout: File descriptor that takes its standard output; this process's own if None.
-
-    Raises:
-        InputError: It is not a program for this machine.
-        CaptureError: It cannot be started.
-    """
+    """Run a program to its end."""
     with _forwarding() as forward:
         try:
             process = subprocess.Popen(list(command), env=dict(environment), stdout=stdout)

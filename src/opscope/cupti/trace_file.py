@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from opscope._version import __version__
 from opscope.cupti.events import ProcessEvents, process_events
@@ -33,31 +33,20 @@ from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
 from opscope.provenance.demangle import demangle_all
 from opscope.toolchain.programs import signal_name
+from opscope.units import counted
 from opscope.visible_text import without_secrets
 
 _FLUSH_PERIOD = "0.2 s"  # FLUSH_PERIOD_MS in native/recorder.c
 
 
-def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> tuple[Finding, ...]:
+def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Finding]:
     """Findings on one process's recording, whatever is missing first."""
-    return (
-        *_missing(recording),
-        *_cut_off(recording, events),
-        *_unified(recording, events),
-    )
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _missing(recording: CuptiRecording) -> Iterator[Finding]:
     outcome = recording.outcome
     if outcome.dropped_count:
         yield Finding(
             "recorder.dropped",
             Severity.WARNING,
-            f"CUPTI dropped {_count(outcome.dropped_count, 'record')}: counts and times are too small.",
+            f"CUPTI dropped {counted(outcome.dropped_count, 'record')}: counts and times are too small.",
             "Record a shorter run.",
             evidence={"dropped_count": outcome.dropped_count},
         )
@@ -65,7 +54,7 @@ def _missing(recording: CuptiRecording) -> Iterator[Finding]:
         yield Finding(
             "recorder.size_limit",
             Severity.WARNING,
-            f"The records reached --max-trace-size: {_count(outcome.lost_count, 'record')} that came later "
+            f"The records reached --max-trace-size: {counted(outcome.lost_count, 'record')} that came later "
             "are left out, and counts and times are those of the beginning.",
             "Give more (--max-trace-size), or record a shorter run.",
             evidence={"lost_count": outcome.lost_count},
@@ -75,7 +64,7 @@ def _missing(recording: CuptiRecording) -> Iterator[Finding]:
         yield Finding(
             "recorder.lost",
             Severity.WARNING,
-            f"{_count(outcome.lost_count, 'record')} could not be written ({reason}): counts and times are "
+            f"{counted(outcome.lost_count, 'record')} could not be written ({reason}): counts and times are "
             "too small.",
             "Have more room where the trace goes (--output-dir), or record a shorter run.",
             evidence={"lost_count": outcome.lost_count, "reason": reason},
@@ -84,14 +73,10 @@ def _missing(recording: CuptiRecording) -> Iterator[Finding]:
         yield Finding(
             "recorder.unreadable",
             Severity.WARNING,
-            f"CUPTI could not read {_count(outcome.unreadable_count, 'buffer')} to the end: records are "
+            f"CUPTI could not read {counted(outcome.unreadable_count, 'buffer')} to the end: records are "
             "missing.",
             evidence={"buffer_count": outcome.unreadable_count},
         )
-
-
-def _cut_off(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Finding]:
-    outcome = recording.outcome
     if outcome.state is not FileState.ENDED:
         yield Finding(
             "recorder.not_ended",
@@ -113,13 +98,9 @@ def _cut_off(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Findi
             "recorder.unfinished",
             Severity.INFO,
             f"Left out, because it had not ended when the recording did: "
-            f"{_count(events.unfinished_count, 'activity', 'activities')}.",
+            f"{counted(events.unfinished_count, 'activity', 'activities')}.",
             evidence={"activity_count": events.unfinished_count},
         )
-
-
-def _unified(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Finding]:
-    outcome = recording.outcome
     if outcome.unified is UnifiedState.RECORDED:
         return
     if outcome.unified is UnifiedState.REFUSED:
@@ -139,41 +120,23 @@ def _unified(recording: CuptiRecording, events: ProcessEvents) -> Iterator[Findi
 
 @dataclass(frozen=True)
 class WrittenTrace:
-    """A trace that was written.
-
-    Args:
-        path: The file.
-        recording: What it was made of.
-        counts: Events by what they are: `kernels`, `copies`, `sets`, `migrations`, `calls`.
-        findings: Of the recorder; the trace holds them too.
-        kernel_names: As shown.
-        is_clean: The recording ended in order, with nothing still running.
-    """
+    """A trace that was written."""
 
     path: Path
     recording: CuptiRecording
-    counts: Mapping[str, int]
-    findings: tuple[Finding, ...]
-    kernel_names: frozenset[str]
-    is_clean: bool
+    counts: Mapping[str, int]  # events by what they are: `kernels`, `copies`, `sets`, `migrations`, `calls`
+    findings: tuple[Finding, ...]  # of the recorder; the trace holds them too
+    kernel_names: frozenset[str]  # as shown
+    is_clean: bool  # the recording ended in order, with nothing still running
 
 
 def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenTrace:
-    """Write one process's trace.
-
-    Args:
-        path: The file, replaced if it exists.
-        recording: Its records.
-        base_ns: Zero of the trace's time, on CUPTI's clock.
-
-    Raises:
-        CaptureError: The file cannot be written.
-    """
+    """Write one process's trace; `base_ns` is zero of its time, on CUPTI's clock."""
     mangled = recording.names[TextTable.KERNEL]
     texts = dict(zip(mangled.values(), demangle_all(mangled.values()), strict=True))
     shown = {id_: texts[name] or name for id_, name in mangled.items()}
     events = process_events(recording, shown, base_ns)
-    findings = recording_findings(recording, events)
+    findings = tuple(recording_findings(recording, events))
     recorder = {
         "schema_version": 1,
         "opscope_version": __version__,
@@ -182,22 +145,22 @@ def write_trace(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenT
         "findings": findings_as_json(findings),
         "mangled_names": {text: name for name, text in texts.items() if text is not None},
     }
-    _write(path, _properties(recording, base_ns), recorder, events)
-    is_clean = not any(one.code in {"recorder.not_ended", "recorder.unfinished"} for one in findings)
-    return WrittenTrace(path, recording, events.counts, findings, frozenset(shown.values()), is_clean)
-
-
-def _properties(recording: CuptiRecording, base_ns: int) -> dict[str, Any]:
-    """What Kineto writes in front of the events, as far as it is known."""
-    devices = [_device(record) for record in recording.of(ChunkKind.DEVICES)]
     versions = {"cupti_version": recording.cupti_version, "cuda_driver_version": recording.driver_version}
-    return {
+    properties = {  # which Kineto writes in front of the events, as far as they are known
         "schemaVersion": 1,
-        "deviceProperties": devices,
+        "deviceProperties": [_device(record) for record in recording.of(ChunkKind.DEVICES)],
         **{key: value for key, value in versions.items() if value is not None},
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": base_ns + recording.clock_offset_ns,
+        RECORDER_KEY: recorder,
     }
+    head = json.dumps(properties, indent=1)
+    with replacing(path, "the trace", error=CaptureError) as partial, partial.open("wb") as stream:
+        stream.write(f'{head.rstrip()[:-1].rstrip()},\n"traceEvents": [\n'.encode())
+        stream.write(b",\n".join(events.lines))
+        stream.write(b"\n]}\n")
+    is_clean = not any(one.code in {"recorder.not_ended", "recorder.unfinished"} for one in findings)
+    return WrittenTrace(path, recording, events.counts, findings, frozenset(shown.values()), is_clean)
 
 
 def _device(record: Any) -> dict[str, Any]:
@@ -225,77 +188,43 @@ def _device(record: Any) -> dict[str, Any]:
     return {"id": int(record["device"]), **({"name": name} if name else {}), **known, **minor}
 
 
-def _write(
-    path: Path, properties: Mapping[str, Any], recorder: Mapping[str, Any], events: ProcessEvents
-) -> None:
-    with (
-        replacing(path, "the trace", error=CaptureError) as partial,
-        partial.open("w", encoding="utf-8", newline="\n") as stream,
-    ):
-        _write_document(stream, properties, recorder, events)
-
-
-def _write_document(
-    stream: TextIO, properties: Mapping[str, Any], recorder: Mapping[str, Any], events: ProcessEvents
-) -> None:
-    head = json.dumps({**properties, RECORDER_KEY: recorder}, indent=1)
-    stream.write(f'{head.rstrip()[:-1].rstrip()},\n"traceEvents": [\n')
-    stream.write(",\n".join(events.lines))
-    stream.write("\n]}\n")
-
-
-# One window, which is the whole run, without steps.
-_SCHEDULE = RecordedSchedule(wait=0, warmup=0, active=1, repeat=1, cycle=0)
-_SETTINGS = RecordedSettings(
-    record_shapes=False,
-    with_stack=False,
-    with_modules=False,
-    profile_memory=False,
-    activities=("cuda",),
-    engine="cupti",
-)
-
-
 def recording_sidecar(
     written: WrittenTrace, kernels: Sequence[RecordedKernel], gaps: Sequence[Gap], *, created: str
 ) -> Sidecar:
-    """The sidecar of a trace.
-
-    Args:
-        written: The trace.
-        kernels: Every kernel of it, with its library where that is known.
-        gaps: What of these could not be found out.
-        created: When the recording ended, ISO 8601 in UTC.
-    """
+    """The sidecar of a trace: one window, which is the whole run, without steps."""
+    environment = Environment(
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}".strip(),
+        opscope=__version__,
+        cuda_driver=version_text(written.recording.driver_version),
+        gpu=tuple(
+            GpuInfo(
+                name=bytes(device["name"]).decode("utf-8", "replace"),
+                compute_capability=f"{device['major']}.{device['minor']}",
+                sm_count=int(device["multiprocessors"]),
+                memory_bytes=int(device["memory_bytes"]),
+            )
+            for device in written.recording.of(ChunkKind.DEVICES)
+        ),
+    )
+    settings = RecordedSettings(
+        record_shapes=False,
+        with_stack=False,
+        with_modules=False,
+        profile_memory=False,
+        activities=("cuda",),
+        engine="cupti",
+    )
     return Sidecar(
         trace=written.path.name,
         created=created,
-        environment=_environment(written.recording),
-        schedule=_SCHEDULE,
-        settings=_SETTINGS,
+        environment=environment,
+        schedule=RecordedSchedule(wait=0, warmup=0, active=1, repeat=1, cycle=0),
+        settings=settings,
         steps=0,
         partial=False,
         clean_window=written.is_clean,
         wall_time_ns_per_step=(),
         kernels=tuple(kernels),
         gaps=tuple(gaps),
-    )
-
-
-def _environment(recording: CuptiRecording) -> Environment:
-    return Environment(
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}".strip(),
-        opscope=__version__,
-        cuda_driver=version_text(recording.driver_version),
-        gpu=tuple(map(_gpu, recording.of(ChunkKind.DEVICES))),
-    )
-
-
-def _gpu(device: Any) -> GpuInfo:
-    return GpuInfo(
-        name=bytes(device["name"]).decode("utf-8", "replace"),
-        compute_capability=f"{device['major']}.{device['minor']}",
-        sm_count=int(device["multiprocessors"]),
-        memory_bytes=int(device["memory_bytes"]),
     )

@@ -1,6 +1,21 @@
 -- Statements that turn the tables of an export, copied to `staging.raw_…`, into the events that kineto.sql reads. Columns
--- in camelCase are nsys' own; `staging.words` has Kineto's words for its numbers, by topic. `{…}` are filled in by
--- reading.py: a process, and patterns of names.
+-- in camelCase are nsys' own. `{…}` are filled in by reading.py: a process, and patterns of names.
+
+-- :name words
+-- Kineto's word for each number of an export, by topic; CUPTI's numbers are part of its binary interface.
+-- Source: the ENUM tables of nsys 2026.2 exports; cupti_activity.h; libkineto/src/CuptiActivity.cpp for the words.
+CREATE OR REPLACE TABLE staging.words AS SELECT topic, number::BIGINT AS number, word FROM (VALUES
+    ('api', 0, 'cuda_runtime'), ('api', 1, 'cuda_driver'), ('copy', 1, 'HtoD'), ('copy', 2, 'DtoH'), ('copy', 3, 'HtoA'),
+    ('copy', 4, 'AtoH'), ('copy', 5, 'AtoA'), ('copy', 6, 'AtoD'), ('copy', 7, 'DtoA'), ('copy', 8, 'DtoD'),
+    ('copy', 9, 'HtoH'), ('copy', 10, 'PtoP'), ('copy', 11, 'Unified HtoD'), ('copy', 12, 'Unified DtoH'),
+    ('copy', 13, 'Unified DtoD'), ('memory', 0, 'Pageable'), ('memory', 1, 'Pinned'), ('memory', 2, 'Device'),
+    ('memory', 3, 'Array'), ('memory', 4, 'Managed'), ('memory', 5, 'Device Static'), ('memory', 6, 'Managed Static'),
+    ('sync', 1, 'Event Sync'), ('sync', 2, 'Stream Wait Event'), ('sync', 3, 'Stream Sync'), ('sync', 4, 'Context Sync'),
+    ('overhead', 2, 'Driver Compiler'), ('overhead', 3, 'Buffer Flush'), ('overhead', 4, 'Instrumentation'),
+    ('overhead', 5, 'Resource'), ('overhead', 6, 'Runtime Triggered Module Loading'),
+    ('overhead', 7, 'Lazy Function Loading'), ('overhead', 8, 'Command Buffer Full'), ('range', 34, 'mark'),
+    ('range', 59, 'nested'), ('range', 60, 'loose'), ('range', 70, 'nested'), ('range', 71, 'loose'), ('range', 75, 'domain')
+) numbered(topic, number, word)
 
 -- :name processes
 -- One row per process that called CUDA or whose work a device did, else that pushed ranges: when it began.

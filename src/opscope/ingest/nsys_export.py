@@ -5,7 +5,6 @@ The file is never written, not even a lock or journal beside it.
 
 from __future__ import annotations
 
-import itertools
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -16,8 +15,6 @@ import msgspec
 import numpy as np
 
 from opscope.errors import InputError
-from opscope.ingest.kineto import Columns
-from opscope.ingest.nesting import Int64
 from opscope.ingest.source import EXPORT_COMMAND
 from opscope.model.session import Session
 
@@ -55,11 +52,7 @@ class Export(msgspec.Struct, frozen=True):
 
 @contextmanager
 def open_export(name: str, path: Path) -> Iterator[Export]:
-    """The export in a file, for the duration of the block.
-
-    Raises:
-        InputError: Not a database, not of nsys, locked, cut off or damaged; now or while the block reads.
-    """
+    """The export in a file, for the duration of the block."""
     if not path.stat().st_size:
         raise InputError("the file is empty", source=name, byte_offset=0)
     try:
@@ -155,68 +148,29 @@ def _explained(error: sqlite3.Error | UnicodeDecodeError, name: str) -> InputErr
 
 
 _CHUNK_ROWS = 16384
-_GLOBAL_IDS = {"globalPid", "globalTid", "endGlobalTid"}
 # Stands for NULL among integers; nsys writes nothing near it.
 _NULL = -(1 << 63)
-
-
-class ExportTable(msgspec.Struct, frozen=True):
-    """One table of an export.
-
-    Args:
-        name: As nsys calls it.
-        staged: What it becomes, in the staging database.
-        integers: Columns of integers; the first two are required, or the table is not used.
-        text: A column of texts.
-    """
-
-    name: str
-    staged: str
-    integers: tuple[str, ...]
-    text: str | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns that are read."""
-        return self.integers if self.text is None else (*self.integers, self.text)
-
-
-_PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
-_OVERHEAD = ("start", "end", "globalTid", "nameId", "overheadType")
-TABLES = (
-    ExportTable(
-        "CUPTI_ACTIVITY_KIND_KERNEL",
+_PLACE = "start end deviceId contextId streamId correlationId globalPid"
+# What each table becomes in the staging database, and the columns read of it; the first two are required.
+_TABLES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
         "kernels",
-        (
-            *_PLACE, "demangledName", "shortName", "mangledName", "registersPerThread", "gridX", "gridY",
-            "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory", "dynamicSharedMemory", "graphId",
-            "graphNodeId",
-        ),
+        f"{_PLACE} demangledName shortName mangledName registersPerThread gridX gridY gridZ blockX blockY "
+        "blockZ staticSharedMemory dynamicSharedMemory graphId graphNodeId",
     ),
-    ExportTable(
-        "CUPTI_ACTIVITY_KIND_MEMCPY",
-        "copies",
-        (*_PLACE, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"),
-    ),
-    ExportTable("CUPTI_ACTIVITY_KIND_MEMSET", "sets", (*_PLACE, "bytes", "memKind", "graphNodeId")),
-    ExportTable("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphs", (*_PLACE, "graphId")),
-    ExportTable(
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        "calls",
-        ("start", "end", "eventClass", "globalTid", "correlationId", "nameId"),
-    ),
-    ExportTable("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "syncs", (*_PLACE, "syncType", "eventId")),
-    ExportTable(
-        "NVTX_EVENTS",
-        "ranges",
-        ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"),
-        text="text",
-    ),
-    ExportTable("CUPTI_ACTIVITY_KIND_OVERHEAD", "cuda_overheads", _OVERHEAD),
-    ExportTable("PROFILER_OVERHEAD", "overheads", _OVERHEAD),
-    ExportTable("ThreadNames", "thread_names", ("nameId", "globalTid")),
-    ExportTable("PROCESSES", "processes", ("globalPid", "pid"), text="name"),
-)  # fmt: skip
+    "CUPTI_ACTIVITY_KIND_MEMCPY": ("copies", f"{_PLACE} bytes copyKind srcKind dstKind graphNodeId"),
+    "CUPTI_ACTIVITY_KIND_MEMSET": ("sets", f"{_PLACE} bytes memKind graphNodeId"),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("graphs", f"{_PLACE} graphId"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("calls", "start end eventClass globalTid correlationId nameId"),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": ("syncs", f"{_PLACE} syncType eventId"),
+    "NVTX_EVENTS": ("ranges", "start end eventType globalTid endGlobalTid textId domainId text"),
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": ("cuda_overheads", "start end globalTid nameId overheadType"),
+    "PROFILER_OVERHEAD": ("overheads", "start end globalTid nameId overheadType"),
+    "ThreadNames": ("thread_names", "nameId globalTid"),
+    "PROCESSES": ("processes", "globalPid pid name"),
+}
+_EVENTS = tuple(name for name, columns in _TABLES.values() if columns.startswith("start"))
+_TEXTS = {"text", "name"}
 # Written only where there is something to write, or not by every version: that they lack says nothing.
 _OPTIONAL = {
     "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
@@ -226,13 +180,7 @@ _OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What an export lacks of what is read.
-
-    Args:
-        tables: Tables.
-        columns: Columns, as `TABLE.column`.
-        row_count: Rows that name no process, where there are several: they belong nowhere.
-    """
+    """What an export lacks: tables, columns as `TABLE.column`, and of some rows which process they are of."""
 
     tables: tuple[str, ...]
     columns: tuple[str, ...]
@@ -243,125 +191,77 @@ def copy_tables(session: Session, export: Export) -> Missing:
     """Copy all tables into the staging database; what is not there becomes an empty table, or NULL.
 
     Each gets `process` and `thread` in place of a global id.
-
-    Raises:
-        InputError: A value is of another type than its column.
     """
     tables: list[str] = []
     columns: list[str] = []
     is_mixed = False
-    for table in TABLES:
-        present = export.columns.get(table.name, frozenset())
-        is_usable = present.issuperset(table.integers[:2])
-        _create(session, table)
-        if is_usable:
-            _copy(session, export, table, present)
-            lacking = [column for column in table.columns if column not in present]
-            columns += [f"{table.name}.{one}" for one in lacking if one not in _OPTIONAL_COLUMNS]
-            is_mixed |= bool(_GLOBAL_IDS.intersection(lacking) - _OPTIONAL_COLUMNS)
-        elif table.name not in _OPTIONAL or present:
-            tables.append(table.name)
-    row_count = _complete_processes(session, is_mixed=is_mixed)
-    return Missing(tuple(tables), tuple(columns), row_count)
+    for table, (staged, listed) in _TABLES.items():
+        present, wanted = export.columns.get(table, frozenset()), listed.split()
+        selected = _selected(wanted, present)
+        kinds = ", ".join(f'"{name}" {"VARCHAR" if name in _TEXTS else "BIGINT"}' for name in selected)
+        session.connection.execute(f"CREATE OR REPLACE TABLE staging.raw_{staged} ({kinds})")
+        if present.issuperset(wanted[:2]):
+            _copy(session, export, table, selected)
+            lacking = {column for column in wanted if column not in present} - _OPTIONAL_COLUMNS
+            columns += [f"{table}.{one}" for one in wanted if one in lacking]
+            is_mixed |= bool(lacking & {"globalPid", "globalTid"})
+        elif table not in _OPTIONAL or present:
+            tables.append(table)
+    return Missing(tuple(tables), tuple(columns), _complete_processes(session, is_mixed=is_mixed))
+
+
+def _selected(columns: Sequence[str], present: frozenset[str]) -> dict[str, str]:
+    """What SQLite selects for each staged column.
+
+    A global id has process and thread in 24 bits each. Source: Nsight Systems user guide, "Serialized Process
+    and Thread Identifiers".
+    """
+    selected: dict[str, str] = {}
+    for column in columns:
+        value = f'"{column}"' if column in present else "NULL"
+        if column == "endGlobalTid":
+            selected["end_thread"] = f"{value} & 16777215"
+        elif column in {"globalPid", "globalTid"}:
+            selected["process"], selected["thread"] = f"{value} >> 24 & 16777215", f"{value} & 16777215"
+        else:
+            selected[column] = value
+    return selected
+
+
+def _copy(session: Session, export: Export, table: str, selected: Mapping[str, str]) -> None:
+    """Some thousands of rows at a time."""
+    wanted = (value if name in _TEXTS else f"ifnull({value}, {_NULL})" for name, value in selected.items())
+    rows = export.connection.execute(f'SELECT {", ".join(wanted)} FROM "{table}"')
+    names = ", ".join(f'"{one}"' if one in _TEXTS else f'nullif("{one}", {_NULL})' for one in selected)
+    while batch := rows.fetchmany(_CHUNK_ROWS):
+        try:
+            chunk = {
+                name: np.array(values, dtype=object if name in _TEXTS else np.int64)
+                for name, values in zip(selected, zip(*batch, strict=True), strict=True)
+            }
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"table {table} holds something else than numbers ({error})", source=export.name
+            ) from error
+        session.connection.register("export_chunk", chunk)
+        try:
+            session.connection.execute(
+                f"INSERT INTO staging.raw_{_TABLES[table][0]} SELECT {names} FROM export_chunk"
+            )
+        finally:
+            session.connection.unregister("export_chunk")
 
 
 def _complete_processes(session: Session, *, is_mixed: bool) -> int:
-    """Give rows without a process the only one there is; if a table has none at all, every row is of one.
-
-    Returns:
-        Rows that are left without a process.
-    """
-    staged = [table.staged for table in TABLES if _GLOBAL_IDS.intersection(table.integers)]
-    events = [name for name in staged if name not in {"processes", "thread_names"}]
-    union = " UNION ALL ".join(f"SELECT process FROM staging.raw_{name}" for name in events)
+    """Give rows without a process the only one there is (all, if a table has none); how many stay without."""
+    union = " UNION ALL ".join(f"SELECT process FROM staging.raw_{name}" for name in _EVENTS)
     counts = dict(session.query(f"SELECT process, count(*) FROM ({union}) GROUP BY process"))
     without = int(counts.pop(None, 0))
     if not is_mixed and len(counts) != 1:
         return without
-    for name in events:
+    for name in _EVENTS:
         condition = "" if is_mixed else " WHERE process IS NULL"
         session.connection.execute(
             f"UPDATE staging.raw_{name} SET process = {min(counts, default=0)}{condition}"
         )
     return 0
-
-
-def _staged_columns(table: ExportTable) -> Iterator[tuple[str, str]]:
-    for column in table.integers:
-        if column == "endGlobalTid":
-            yield "end_thread", "BIGINT"
-        elif column in _GLOBAL_IDS:
-            yield "process", "BIGINT"
-            yield "thread", "BIGINT"
-        else:
-            yield column, "BIGINT"
-    if table.text is not None:
-        yield table.text, "VARCHAR"
-
-
-def _create(session: Session, table: ExportTable) -> None:
-    columns = ", ".join(f'"{name}" {kind}' for name, kind in _staged_columns(table))
-    session.connection.execute(f"CREATE OR REPLACE TABLE staging.raw_{table.staged} ({columns})")
-
-
-def _copy(session: Session, export: Export, table: ExportTable, present: frozenset[str]) -> None:
-    target = f"staging.raw_{table.staged}"
-    names = ", ".join(
-        f'nullif("{name}", {_NULL})' if kind == "BIGINT" else f'"{name}"'
-        for name, kind in _staged_columns(table)
-    )
-    for chunk in _chunks(export, table, present):
-        session.connection.register("export_chunk", chunk)
-        try:
-            session.connection.execute(f"INSERT INTO {target} SELECT {names} FROM export_chunk")
-        finally:
-            session.connection.unregister("export_chunk")
-
-
-def _chunks(export: Export, table: ExportTable, present: frozenset[str]) -> Iterator[Columns]:
-    """The rows as columns, some thousands at a time."""
-    wanted = [f'ifnull("{name}", {_NULL})' if name in present else str(_NULL) for name in table.integers]
-    count = len(wanted)
-    if table.text is not None:
-        wanted.append(f'"{table.text}"' if table.text in present else "NULL")
-    rows = export.connection.execute(f'SELECT {", ".join(wanted)} FROM "{table.name}"')
-    while batch := rows.fetchmany(_CHUNK_ROWS):
-        numbers = batch if table.text is None else [row[:count] for row in batch]
-        try:
-            flat = np.fromiter(
-                itertools.chain.from_iterable(numbers), dtype=np.int64, count=len(batch) * count
-            )
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"table {table.name} holds something else than numbers ({error})", source=export.name
-            ) from error
-        chunk = _split(table, np.ascontiguousarray(flat.reshape(len(batch), count).T))
-        if table.text is not None:
-            chunk[table.text] = np.array([row[count] for row in batch], dtype=object)
-        yield chunk
-
-
-def _split(table: ExportTable, values: Int64) -> Columns:
-    chunk: Columns = {}
-    for name, column in zip(table.integers, values, strict=True):
-        if name not in _GLOBAL_IDS:
-            chunk[name] = column
-            continue
-        process, thread = split_global_id(column)
-        if name == "endGlobalTid":
-            chunk["end_thread"] = thread
-        else:
-            chunk["process"], chunk["thread"] = process, thread
-    return chunk
-
-
-def split_global_id(ids: Int64) -> tuple[Int64, Int64]:
-    """Process and thread of global ids, each in 24 bits; NULL stays what it is.
-
-    Source: Nsight Systems user guide, "Serialized Process and Thread Identifiers".
-    """
-    is_null = ids == _NULL
-    return (
-        np.where(is_null, _NULL, (ids >> 24) & 0xFFFFFF),
-        np.where(is_null, _NULL, ids & 0xFFFFFF),
-    )

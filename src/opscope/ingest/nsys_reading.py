@@ -26,7 +26,6 @@ from opscope.ingest.nsys_words import (
     Demangle,
     stage_kernel_texts,
     stage_strings,
-    stage_words,
 )
 from opscope.ingest.source import LocalText, TraceFile
 from opscope.ingest.staging import DETAILS, StagedEvents, create_tables, staging_area
@@ -142,7 +141,7 @@ class _Reader:
     def stage(self, demangle: Demangle | None) -> Missing:
         """Copy every table, with texts and words for its numbers."""
         missing = copy_tables(self.session, self.export)
-        stage_words(self.session, self.export)
+        self._run("words")
         stage_strings(self.session, self.export)
         stage_kernel_texts(self.session, demangle)
         self._run("ranges", emitted_operator=EMITTED_OPERATOR, bare_operator=BARE_OPERATOR)

@@ -58,16 +58,7 @@ def nvcc_command(
     code: Sequence[str],
     options: Sequence[str] = (),
 ) -> list[str]:
-    """The command that compiles a file.
-
-    Args:
-        executable: nvcc.
-        source: The file.
-        output: To be written.
-        product: What is made.
-        code: Options that choose targets.
-        options: Further ones.
-    """
+    """The command that compiles a file; `code` are the options that choose targets."""
     return [executable, *_PRODUCTS[product][0], *code, *options, "-o", str(output), str(source)]
 
 
@@ -77,11 +68,7 @@ def default_name(source: Path, product: BuildProduct) -> str:
 
 
 def refuse_options(options: Sequence[str]) -> None:
-    """Return if no option contradicts what is done here.
-
-    Raises:
-        InputError: One does; the hint names the option that is meant.
-    """
+    """Raise an InputError that names the option that is meant, if one contradicts what is done here."""
     for option in options:
         name = option.partition("=")[0]
         for pattern, hint in _OWN:
@@ -106,29 +93,21 @@ def choose_targets(
     native: Callable[[], Sequence[str]],
     explain: Explanation = lambda target: None,
 ) -> tuple[Target, ...]:
-    """The distinct targets that some words mean, lowest first.
-
-    Args:
-        words: Targets, `native`, `all` or `all-major`.
-        known: What this nvcc builds for.
-        native: Compute capabilities of the GPUs here, as `9.0`; asked only for `native`.
-        explain: What is known of a target that this nvcc does not build for, as a sentence.
-
-    Raises:
-        InputError: A word means no target, or one that this nvcc does not build for.
-    """
+    """The distinct targets that some words mean, lowest first; `native` is asked only for that word."""
+    general = [target for target in known if target.is_general]
     chosen: set[Target] = set()
     for word in words:
-        chosen |= _meant(word, known, native, explain)
+        if word == ALL:
+            chosen.update(general)
+        elif word == ALL_MAJOR:
+            chosen.update((general[0], *(target for target in general if target.minor == 0)))
+        else:
+            chosen.update(_known(one, known, explain) for one in (native() if word == NATIVE else (word,)))
     return tuple(sorted(chosen))
 
 
 def ptx_target(targets: Iterable[Target]) -> Target:
-    """The target whose PTX serves later GPUs: the first of the newest generation, as nvcc has it for `all`.
-
-    Raises:
-        InputError: All targets have features that later GPUs need not have.
-    """
+    """The target whose PTX serves later GPUs: the first of the newest generation, as of nvcc's `all`."""
     general = [target for target in targets if target.is_general]
     if not general:
         names = ", ".join(target.ptx_name for target in targets)
@@ -156,19 +135,6 @@ def runs_on(targets: Iterable[Target], ptx: Target | None, compute_capability: s
     return (ptx is not None and runs_ptx(ptx, gpu)) or any(runs_binary(one, gpu) for one in targets)
 
 
-def _meant(
-    word: str, known: Sequence[Target], native: Callable[[], Sequence[str]], explain: Explanation
-) -> set[Target]:
-    general = [target for target in known if target.is_general]
-    if word == ALL:
-        return set(general)
-    if word == ALL_MAJOR:
-        return {general[0], *(target for target in general if target.minor == 0)}
-    if word == NATIVE:
-        return {_known(one, known, explain) for one in native()}
-    return {_known(word, known, explain)}
-
-
 def _known(word: str, known: Sequence[Target], explain: Explanation) -> Target:
     target = parse_target(word)
     if target is not None and target in known:
@@ -194,32 +160,16 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Nvcc:
-    """A compiler.
-
-    Attributes:
-        path: Of the program.
-        release: Of the CUDA toolkit, `13.0`.
-        version: `13.0.88`; None if it does not say.
-        targets: All it builds for, lowest first, those with features of one GPU (`sm_90a`) included.
-    """
+    """A compiler and all it builds for, lowest first."""
 
     path: str
-    release: str
-    version: str | None
+    release: str  # of the CUDA toolkit, `13.0`
+    version: str | None  # `13.0.88`
     targets: tuple[Target, ...]
-
-    @property
-    def general_targets(self) -> tuple[Target, ...]:
-        """Targets whose code later GPUs of the generation run too."""
-        return tuple(one for one in self.targets if one.is_general)
 
 
 def read_nvcc(path: str) -> Nvcc:
-    """What the compiler says of itself.
-
-    Raises:
-        DependencyError: It cannot be run, or is no nvcc.
-    """
+    """What the compiler says of itself."""
     release = _RELEASE.search(_answer(path, "--version"))
     # The list has no specific targets and is missing before 11.1; the help has them all.
     listed = _TARGET.findall(_answer(path, "--list-gpu-code") + _answer(path, "--help"))

@@ -80,6 +80,15 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document
     """
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
     shown = ranked[:top]
+    report = analysis.report
+    # The command without the folder of ncu, which says nothing.
+    executable, _, rest = (report.command or "").partition(" ")
+    read = facts(
+        ("Report", Code(str(report.source))),
+        *(("Recording", Code(source)) for source in analysis.recordings),
+        ("Written by", f"ncu {report.ncu_version}" if report.ncu_version else None),
+        ("Command", Code(f"{PurePath(executable).name} {rest}", is_whole=True) if report.command else None),
+    )
     each = Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
     return Document(
         "Hardware counters",
@@ -89,7 +98,7 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document
             Section("What to change", (FindingList(analysis.findings),)),
             each,
             Section("Not collected", _missing(analysis)),
-            Section("What was read", (_read_facts(analysis),)),
+            Section("What was read", (read,)),
         ),
     )
 
@@ -117,7 +126,11 @@ def _opening(analysis: CounterAnalysis) -> FactList:
             (f"Change {number}", _first_sentence(finding))
             for number, finding in enumerate(analysis.findings[:_CHANGES], 1)
         ),
-        ("Based on", _basis(analysis)),
+        (
+            "Based on",
+            ", ".join(dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels))
+            + (f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""),
+        ),
     )
 
 
@@ -134,32 +147,10 @@ def _first_sentence(finding: Finding) -> str:
     return text if launch is None else f"launch {launch}: {text}"
 
 
-def _basis(analysis: CounterAnalysis) -> Text:
-    devices = dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels)
-    version = f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""
-    return f"{', '.join(devices)}{version}"
-
-
-def _read_facts(analysis: CounterAnalysis) -> FactList:
-    report = analysis.report
-    return facts(
-        ("Report", Code(str(report.source))),
-        *(("Recording", Code(source)) for source in analysis.recordings),
-        ("Written by", f"ncu {report.ncu_version}" if report.ncu_version else None),
-        ("Command", _program(report.command) if report.command else None),
-    )
-
-
 def _device(counters: KernelCounters) -> str:
     device = counters.device
     capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
     return (device.name or "a device the report does not name") + capability
-
-
-def _program(command: str) -> Text:
-    """The command without the folder of ncu, which says nothing."""
-    executable, _, rest = command.partition(" ")
-    return Code(f"{PurePath(executable).name} {rest}", is_whole=True)
 
 
 def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> Iterator[Block]:
@@ -172,22 +163,20 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
     yield Paragraph(_times_note(analysis.report.command or ""))
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
-        yield Paragraph(_lost(lost))
-    yield from _kernels_meaning(analysis)
-
-
-def _kernels_meaning(analysis: CounterAnalysis) -> Iterator[Meaning]:
-    """What limits most of the time, and how much of it is one launch's."""
+        parts: list[Inline] = ["Without a certain call in the recording: "]
+        for index, kernel in enumerate(lost):
+            reason = kernel.match.meaning if kernel.match else ""
+            parts += ["; " if index else "", f"launch {kernel.counters.index} ("]
+            parts += [Code(kernel.title), f", {reason})"]
+        yield Paragraph((*parts, "."))
     times = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels]
-    if not sum(times):
-        return
-    limits = _limits(analysis)
-    limit, ns = limits.most_common(1)[0]
-    longest = format_share(max(times), sum(times))
-    yield Meaning(
-        f"{format_share(ns, sum(times))} of the kernel time is limited by {limit}; "
-        f"the longest launch takes {longest}."
-    )
+    if sum(times):
+        limit, ns = _limits(analysis).most_common(1)[0]
+        longest = format_share(max(times), sum(times))
+        yield Meaning(
+            f"{format_share(ns, sum(times))} of the kernel time is limited by {limit}; "
+            f"the longest launch takes {longest}."
+        )
 
 
 def _limits(analysis: CounterAnalysis) -> Counter[str]:
@@ -233,21 +222,10 @@ def _times_note(command: str) -> str:
     )
 
 
-def _lost(kernels: Sequence[CountedKernel]) -> Text:
-    parts: list[Inline] = ["Without a certain call in the recording: "]
-    for index, kernel in enumerate(kernels):
-        reason = kernel.match.meaning if kernel.match else ""
-        parts += [
-            "; " if index else "",
-            f"launch {kernel.counters.index} (",
-            Code(kernel.title),
-            f", {reason})",
-        ]
-    return (*parts, ".")
-
-
 def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
     counters = kernel.counters
+    threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
+    accesses = [*_access("loads", counters.loads), *_access("stores", counters.stores)]
     known = facts(
         ("Kernel", Code(kernel.name, is_whole=True)),
         ("Operator", _call(kernel) if analysis.recordings else None),
@@ -255,9 +233,12 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
         ("Time", _time(kernel)),
         ("Device memory", _traffic(kernel)),
         ("Share of peak", _peaks(counters)),
-        ("Coalescing", _coalescing(counters)),
+        ("Coalescing", "; ".join(accesses) or _ABSENT),
         ("Bank conflicts", _conflicts(counters)),
-        ("Divergence", _divergence(counters)),
+        (
+            "Divergence",
+            _ABSENT if threads is None else f"{threads:.1f} of {WARP_SIZE} threads active per instruction",
+        ),
         ("Occupancy", _occupancy(counters)),
         ("Warp stalls", _stalls(counters)),
     )
@@ -280,13 +261,11 @@ def _call(kernel: CountedKernel) -> Text:
     if kernel.call is None:
         names = ", ".join(kernel.operators)
         return f"{names or _NO_LIMIT}{meaning}"
-    operator: Inline = Code(kernel.call.operator) if kernel.call.operator else _no_operator(kernel.call)
+    attribution = kernel.call.attribution
+    without = "no operator" if attribution is None else f"none: {Attribution(attribution).meaning}"
+    operator: Inline = Code(kernel.call.operator) if kernel.call.operator else without
     shapes = ", ".join(shape_texts(kernel.call.shapes) or ())
     return (operator, f" on {shapes}" if shapes else "", meaning)
-
-
-def _no_operator(call: CountedCall) -> str:
-    return "no operator" if call.attribution is None else f"none: {Attribution(call.attribution).meaning}"
 
 
 def _launch(counters: KernelCounters) -> str:
@@ -318,13 +297,10 @@ def _traffic(kernel: CountedKernel) -> str:
     split = f" ({', '.join(parts)})" if parts else ""
     l2 = counters.count(Quantity.L2_BYTES)
     through = "" if l2 is None else f"; {format_bytes(l2)} through L2"
-    return f"{format_bytes(counters.dram_bytes)}{split}{through}{_least(kernel)}"
-
-
-def _least(kernel: CountedKernel) -> str:
+    least = "" if kernel.match is None else f"; not compared with the minimum: {kernel.no_ratio_reason}"
     if kernel.traffic_ratio is not None:
-        return f"; {kernel.traffic_ratio:.2f} × the minimum of {format_bytes(kernel.min_bytes)}"
-    return "" if kernel.match is None else f"; not compared with the minimum: {kernel.no_ratio_reason}"
+        least = f"; {kernel.traffic_ratio:.2f} × the minimum of {format_bytes(kernel.min_bytes)}"
+    return f"{format_bytes(counters.dram_bytes)}{split}{through}{least}"
 
 
 def _peaks(counters: KernelCounters) -> str:
@@ -344,11 +320,6 @@ def _peaks(counters: KernelCounters) -> str:
     return ", ".join(parts) or _ABSENT
 
 
-def _coalescing(counters: KernelCounters) -> str:
-    parts = [*_access("loads", counters.loads), *_access("stores", counters.stores)]
-    return "; ".join(parts) or _ABSENT
-
-
 def _access(name: str, access: GlobalAccess) -> Iterator[str]:
     if access.requests == 0:
         yield f"no {name}"
@@ -363,25 +334,16 @@ def _conflicts(counters: KernelCounters) -> str:
     if shared.wavefronts == 0:
         return "shared memory is not used"
     if shared.conflict_fraction is None:
-        return _hardware_conflicts(counters)
+        # The hardware's count, where that of the addresses is missing.
+        loads = counters.count(Quantity.SHARED_LOAD_CONFLICTS)
+        stores = counters.count(Quantity.SHARED_STORE_CONFLICTS)
+        if loads is None or stores is None:
+            return _ABSENT
+        return f"at most {format_count(loads + stores)} passes by the hardware's count, which includes others"
     return (
         f"{format_count(shared.excess)} of {format_count(shared.wavefronts)} passes through shared memory "
         f"({format_fraction(shared.conflict_fraction)})"
     )
-
-
-def _hardware_conflicts(counters: KernelCounters) -> str:
-    """The hardware's count, where that of the addresses is missing."""
-    loads = counters.count(Quantity.SHARED_LOAD_CONFLICTS)
-    stores = counters.count(Quantity.SHARED_STORE_CONFLICTS)
-    if loads is None or stores is None:
-        return _ABSENT
-    return f"at most {format_count(loads + stores)} passes by the hardware's count, which includes others"
-
-
-def _divergence(counters: KernelCounters) -> str:
-    threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
-    return _ABSENT if threads is None else f"{threads:.1f} of {WARP_SIZE} threads active per instruction"
 
 
 def _occupancy(counters: KernelCounters) -> str:
@@ -399,13 +361,12 @@ def _occupancy(counters: KernelCounters) -> str:
 
 def _stalls(counters: KernelCounters) -> str:
     reasons = [item for item in counters.stall_fractions.items() if item[0] not in NO_STALL]
-    parts = [f"{_stall(reason)} {format_fraction(share)}" for reason, share in reasons[:_STALLS_SHOWN]]
+    known = counter_book().stalls
+    parts = [
+        f"{f'{known[reason].meaning} ({reason})' if reason in known else reason} {format_fraction(share)}"
+        for reason, share in reasons[:_STALLS_SHOWN]
+    ]
     return ", ".join(parts) or _ABSENT
-
-
-def _stall(reason: str) -> str:
-    known = counter_book().stalls.get(reason)
-    return reason if known is None else f"{known.meaning} ({reason})"
 
 
 def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:

@@ -58,6 +58,7 @@ def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequenc
     shown = sections(
         Section("Kernels", tuple(_kernels(compiled))),
         Section("Findings", (FindingList(compiled.findings),)),
+        Section("Compiler", (CodeBlock(compiled.compilation.said),) if compiled.compilation.said else ()),
         *(Section(f"{one.function}, {one.target}", (CodeBlock(one.text, one.language),)) for one in codes),
     )
     return Document(compiled.compilation.request.source.name, (_opening(compiled, command),), shown)
@@ -170,7 +171,7 @@ def _note(compiled: CompiledFile) -> str:
     )
 
 
-NVCC_SCHEMA_VERSION = 2
+NVCC_SCHEMA_VERSION = 3
 
 
 def nvcc_json(
@@ -204,6 +205,7 @@ def nvcc_json(
         "kernels": compiled.outlooks,
         "functions": compilation.functions,
         "findings": compiled.findings,
+        "compiler_output": compilation.said,
         "code": codes,
         "exit_code": exit_code,
     }

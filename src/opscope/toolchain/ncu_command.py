@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -23,7 +21,7 @@ import msgspec
 from opscope.errors import CaptureError, DependencyError
 from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
-from opscope.toolchain.programs import find_program, run_program
+from opscope.toolchain.programs import find_program, run_attached, run_program
 
 # Characters with a meaning in ECMAScript expressions, which ncu uses; to escape others is an error there.
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
@@ -53,26 +51,15 @@ class KernelFilter(msgspec.Struct, frozen=True):
 
 
 class Collection(msgspec.Struct, frozen=True):
-    """What ncu records.
-
-    Attributes:
-        kernels: Which launches; all if None.
-        launch_skip: Matching launches to pass over.
-        launch_count: Matching launches to profile; all if None.
-        sections: Section identifiers.
-        metrics: Metric names.
-        metric_set: A set of ncu (`basic`, `detailed`, `full`) beside these.
-        replay_mode: `kernel` runs each launch again for every group of counters; `application` runs the
-            program again.
-    """
+    """What ncu records, and of which launches; all where nothing says which."""
 
     kernels: KernelFilter | None = None
-    launch_skip: int = 0
+    launch_skip: int = 0  # matching launches to pass over
     launch_count: int | None = None
     sections: tuple[str, ...] = SECTIONS
     metrics: tuple[str, ...] = metrics_to_collect()
-    metric_set: str | None = None
-    replay_mode: str = "kernel"
+    metric_set: str | None = None  # one of ncu beside these: basic, detailed, full
+    replay_mode: str = "kernel"  # of each launch, once per group of counters; or of the application
 
 
 def filter_of_functions(functions: Iterable[tuple[str, str | None]]) -> KernelFilter:
@@ -95,18 +82,10 @@ def ncu_command(
     executable: str = "ncu",
     log_file: Path | None = None,
 ) -> list[str]:
-    """The command that profiles a program, child processes included, at the clocks it runs at.
-
-    Args:
-        collection: What to record.
-        program: The command to profile.
-        output: The report to write, `NAME.ncu-rep`; one that exists is replaced.
-        executable: ncu.
-        log_file: Takes ncu's own words, which otherwise mix with the program's.
-    """
+    """The command that profiles a program, child processes included, at the clocks it runs at."""
     options = ["--target-processes", "all", "--replay-mode", collection.replay_mode]
     # Locked clocks need privileges, and their times compare with nothing else.
-    options += ["--clock-control", "none", "--apply-rules", "no"]
+    options += ["--clock-control", "none"]
     options += options_of(collection)
     options += ["--export", str(output), "--force-overwrite"]
     if log_file is not None:
@@ -180,30 +159,16 @@ _PROBLEMS: tuple[tuple[str, str, str], ...] = (
 
 
 class NcuRun(msgspec.Struct, frozen=True):
-    """How a run ended.
-
-    Attributes:
-        exit_code: Of ncu.
-        target_code: Exit code of the program: what ncu's log says, else 0.
-        log: What ncu wrote.
-        was_interrupted: The user pressed Ctrl-C; ncu was given time to write what it had.
-    """
+    """How a run ended; the program's exit code is what ncu's log says, else 0."""
 
     exit_code: int
     target_code: int
     log: str
-    was_interrupted: bool = False
+    was_interrupted: bool = False  # ncu was given time to write what it had
 
 
 def find_ncu(search_path: str | None) -> str:
-    """The ncu on a search path, or where installers put it.
-
-    Args:
-        search_path: Folders as in the variable PATH.
-
-    Raises:
-        DependencyError: There is none.
-    """
+    """The ncu on a search path, or where installers put it; a DependencyError if there is none."""
     found = find_program("ncu", search_path, _PLACES)
     if found is not None:
         return found
@@ -215,81 +180,42 @@ def find_ncu(search_path: str | None) -> str:
 
 
 def run_ncu(command: Sequence[str], log_file: Path, *, stdout: int | None = None) -> NcuRun:
-    """Run a command of ncu to its end.
-
-    Args:
-        command: As `command.ncu_command` makes it, with this log file.
-        log_file: Where ncu writes.
-        stdout: File descriptor that takes the program's standard output; this process's own if None.
-
-    Raises:
-        CaptureError: The command cannot be started.
-    """
-    try:
-        process = subprocess.Popen(list(command), stdout=stdout)
-    except OSError as error:
-        raise CaptureError(f"ncu cannot be started ({error.strerror})", source=command[0]) from error
-    was_interrupted = False
-    try:
-        exit_code = process.wait()
-    except KeyboardInterrupt:
-        # The terminal sent the interrupt to ncu and the program too.
-        was_interrupted, exit_code = True, _end(process)
+    """Run a command that `ncu_command` made with this log file to its end."""
+    exit_code, was_interrupted = run_attached(command, "ncu", command[0], stdout=stdout, grace_s=_GRACE_S)
     log = log_file.read_text(encoding="utf-8", errors="replace") if log_file.exists() else ""
     codes = _TARGET_CODE.findall(log)
     return NcuRun(exit_code, int(codes[-1]) if codes else 0, log, was_interrupted)
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Wait until an interrupted process ends, and end it if it does not."""
-    for end in (None, process.terminate, process.kill):
-        if end is not None:
-            end()
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            return process.wait(_GRACE_S)
-    return process.wait()
-
-
 def check_run(run: NcuRun, report: Path) -> None:
-    """Return if a run left a report.
-
-    Raises:
-        CaptureError: It did not, and why.
-    """
+    """Raise why a run left no report, if it left none."""
     problem = next((one for one in _PROBLEMS if one[0] in run.log), None)
     if problem is not None:
         raise CaptureError(problem[1], hint=problem[2])
-    if "No kernels were profiled" in run.log or not report.exists():
-        raise _nothing(run)
-
-
-def _nothing(run: NcuRun) -> CaptureError:
+    if "No kernels were profiled" not in run.log and report.exists():
+        return
     errors = [text for text in _ERROR.findall(run.log) if not text.startswith("The application returned")]
     if errors:
-        return CaptureError(f"ncu profiled nothing: {' '.join(errors[:3])}")
+        raise CaptureError(f"ncu profiled nothing: {' '.join(errors[:3])}")
     if run.target_code:
-        return CaptureError(
+        raise CaptureError(
             f"the program ended with exit code {run.target_code} before a kernel was profiled",
             hint="Its own output is above",
         )
     if "No kernels were profiled" not in run.log:
-        return CaptureError(f"ncu wrote no report (exit code {run.exit_code})", hint=run.log.strip()[-500:])
+        raise CaptureError(f"ncu wrote no report (exit code {run.exit_code})", hint=run.log.strip()[-500:])
     available = _AVAILABLE.search(run.log)
     if available is None:
-        return CaptureError("the program launched no kernels", hint="Does it use the GPU?")
+        raise CaptureError("the program launched no kernels", hint="Does it use the GPU?")
     kernels = [line.split(". ", 1)[-1].strip() for line in available.group(1).strip().splitlines()]
     shown = "; ".join(kernels[:5]) + (f"; and {len(kernels) - 5} more" if len(kernels) > 5 else "")
-    return CaptureError(
+    raise CaptureError(
         "no launch matched the filter", hint=f"Kernels launched: {shown}. See --kernel and --launch-skip"
     )
 
 
 def compute_capability(search_path: str | None) -> str | None:
-    """Compute capability of the first GPU, as `"9.0"`; None if nvidia-smi does not say.
-
-    Args:
-        search_path: Folders as in the variable PATH.
-    """
+    """Compute capability of the first GPU, as `"9.0"`; None if nvidia-smi does not say."""
     executable = shutil.which("nvidia-smi", path=search_path)
     if executable is None:
         return None

@@ -1,12 +1,12 @@
-"""Reads a report of Nsight Compute with NVIDIA's ncu-report, and checks that all of the file was read.
+"""Reads a report of Nsight Compute with NVIDIA's ncu-report, in a process of its own.
 
 Units are converted exactly: the file keeps base units (ns, byte, %), and one this module does not know makes
-its metric unread, never misread. Everything that can be wrong with a file is one InputError.
+its metric unread, never misread. Everything that can be wrong with a file is one InputError: of a file
+that is damaged NVIDIA's reader finds no results.
 
-NVIDIA's reader answers a file that is cut off, or no report at all, with an empty or shorter list, so the
-blocks of the file are walked here too and their results counted. A report file is the magic, a header and
-blocks; each of them is a length of 4 bytes and a protobuf message, a block's followed by its payload. The few
-fields needed are read by hand: the protobuf library would need the descriptors written out, which is no less.
+What the reader does not tell (the command, the process of each result, that a file is cut off) is read from
+the headers of the file's blocks. A report file is the magic, a header and blocks; each is a length of 4 bytes
+and a protobuf message, a block's followed by its payload.
 
 Source: Nsight Compute, Customization Guide, "Report File Format", and extras/FileFormat/ProfilerReport.proto.
 """
@@ -14,17 +14,17 @@ Source: Nsight Compute, Customization Guide, "Report File Format", and extras/Fi
 from __future__ import annotations
 
 import gzip
+import os
 import re
-import struct
 import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ from opscope.toolchain.ncu_report import (
     Dimension,
     Extent,
     KernelCounters,
+    NcuAdvice,
     NcuDevice,
     NcuReport,
     Occupancy,
@@ -60,10 +61,9 @@ _WRITER = "Nsight Compute Target"
 _CUDA = "CUDA Version"
 # Headers seen have up to 10 kB; a length beyond this is no length.
 _LONGEST_HEADER = 1 << 26
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES, _FIXED = 0, 2, {1: 8, 5: 4}
 _LONGEST_VARINT_BITS = 63
-
-Fields = dict[int, list[int | bytes]]
+_Kind = TypeVar("_Kind")
 
 SUFFIXES = (".ncu-rep", ".ncu-rep.gz", ".ncu-repz")
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -78,14 +78,19 @@ _UNITS: Mapping[Dimension, Mapping[str, int]] = {
     Dimension.SECTORS: {"sector": SECTOR_BYTES, "": SECTOR_BYTES},
 }
 _UPGRADE = "It is damaged, or of another version: pip install --upgrade ncu-report"
+_NO_RESULTS = (
+    "ncu profiled no kernel (--kernel-name and --launch-skip may have matched none), or the file is cut off, "
+    "damaged, or of another version: pip install --upgrade ncu-report"
+)
 _DRAM_RATE = "dram__bytes.sum.per_second"
 
 
 def is_report(path: str | Path) -> bool:
     """Whether a path means a report: by its suffix, or by the first bytes of the file."""
-    file = Path(path)
-    if file.name.endswith(SUFFIXES):
-        return True
+    return Path(path).name.endswith(SUFFIXES) or _begins_as_report(Path(path))
+
+
+def _begins_as_report(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
             return stream.read(len(MAGIC)) == MAGIC
@@ -94,34 +99,28 @@ def is_report(path: str | Path) -> bool:
 
 
 def check_reader() -> None:
-    """Return if reports can be read here.
-
-    Raises:
-        DependencyError: ncu-report is not installed.
-    """
+    """Raise a DependencyError if ncu-report is not installed."""
     _reader()
 
 
 def read_report(path: str | Path) -> NcuReport:
-    """The report in a file; one packed with gzip is unpacked to a temporary file.
-
-    Raises:
-        DependencyError: ncu-report is not installed.
-        InputError: No such file, not a report, cut off, damaged, or of a version ncu-report cannot read.
-    """
+    """The report in a file; one packed with gzip is unpacked to a temporary file."""
     file = Path(path)
     check_reader()
     with _unpacked(file) as report, _named(file):
         # Of ncu's own packed form, which only the reader opens, nothing is known.
         is_packed = file.name.endswith(".ncu-repz")
-        container = Container(None) if is_packed else read_container(report)
+        if not is_packed and not _begins_as_report(report):
+            raise InputError("not a report of Nsight Compute", source=file, hint="ncu -o FILE writes them")
+        container = Container() if is_packed else read_container(report)
         found = confined(_results, report, reader="NVIDIA's reader")
+        if not found:
+            raise InputError("ncu-report finds no results", source=file, hint=_NO_RESULTS)
         processes = container.processes
-        _check(len(found), container, file)
         return NcuReport(
             source=file,
             kernels=tuple(
-                replace(one, process=processes[one.index] if processes else Process())
+                replace(one, process=processes[one.index]) if len(processes) == len(found) else one
                 for one in found
                 if isinstance(one, KernelCounters)
             ),
@@ -192,74 +191,91 @@ def _unpacked(file: Path) -> Iterator[Path]:
         yield report
 
 
-def _check(results: int, container: Container, file: Path) -> None:
-    processes = container.processes
-    if processes is not None and not processes:
-        raise InputError(
-            "the report holds no results: ncu profiled no kernel",
-            source=file,
-            hint="Its filters (--kernel-name, --launch-skip) may have matched none",
-        )
-    if results == 0 or (processes is not None and results != len(processes)):
-        what = f"{results} of its {len(processes)} results" if processes else "no results"
-        raise InputError(f"ncu-report finds {what}{_origin(container)}", source=file, hint=_UPGRADE)
-
-
-def _origin(container: Container) -> str:
-    if container.format_version is None:
-        return ""
-    writer = f", written by ncu {container.ncu_version}" if container.ncu_version else ""
-    return f" in a file of format {container.format_version}{writer}"
-
-
 def _results(report: Path) -> list[KernelCounters | str]:
     """Every result, in order; of what is no kernel the name."""
     try:
         # They live as long as the list does, and what it was read from with them.
         actions = [action for group in _reader().load_report(str(report)) for action in group]
+        return [
+            _kernel(index, action)
+            if action.workload_type() == action.WorkloadType_KERNEL
+            else action.name(action.NameBase_DEMANGLED)
+            for index, action in enumerate(actions)
+        ]
     except (OSError, RuntimeError, ValueError, TypeError, SystemError) as error:
         raise InputError(f"ncu-report cannot read it ({error})", hint=_UPGRADE) from error
-    return [
-        _kernel(index, action)
-        if action.workload_type() == action.WorkloadType_KERNEL
-        else action.name(action.NameBase_DEMANGLED)
-        for index, action in enumerate(actions)
-    ]
 
 
 def _kernel(index: int, action: Any) -> KernelCounters:
     metrics = _Metrics(action)
     values = _values(metrics)
+    static, dynamic = (
+        metrics.integer(f"launch__shared_mem_per_block_{kind}") for kind in ("static", "dynamic")
+    )
+    stalls = {
+        name[len(STALL_PREFIX) : -len(STALL_SUFFIX)]: cycles
+        for name in metrics.names
+        if name.startswith(STALL_PREFIX) and name.endswith(STALL_SUFFIX)
+        if (cycles := metrics.number(name)) is not None
+    }
+    limits = {resource: metrics.integer(name) for resource, name in OCCUPANCY_LIMITS.items()}
+    major, minor = (
+        metrics.integer(f"device__attribute_compute_capability_{part}") for part in ("major", "minor")
+    )
+    function = action.name(action.NameBase_FUNCTION)
+    if function is None:
+        raise ValueError(f"result {index} has no name")
     return KernelCounters(
         index=index,
-        function=action.name(action.NameBase_FUNCTION),
+        function=function,
         name=action.name(action.NameBase_DEMANGLED),
         mangled_name=action.name(action.NameBase_MANGLED),
         process=Process(),
-        device=_device(metrics),
+        device=NcuDevice(
+            ordinal=metrics.integer("launch__device_id"),
+            name=metrics.text("device__attribute_display_name"),
+            compute_capability=None if major is None or minor is None else f"{major}.{minor}",
+            sm_count=metrics.integer("device__attribute_multiprocessor_count"),
+            memory_bytes=metrics.integer("device__attribute_total_memory"),
+            l2_bytes=metrics.integer("device__attribute_l2_cache_size"),
+        ),
         grid=metrics.extent("launch__grid_dim_"),
         block=metrics.extent("launch__block_dim_"),
         registers_per_thread=metrics.integer("launch__registers_per_thread"),
-        shared_memory_bytes=_shared_memory(metrics),
+        shared_memory_bytes=None if static is None or dynamic is None else static + dynamic,
         values=values,
-        stalls=_stalls(metrics),
+        stalls=dict(sorted(stalls.items(), key=lambda item: (-item[1], item[0]))),
         occupancy=Occupancy(
-            _float(values, Quantity.THEORETICAL_OCCUPANCY),
-            _float(values, Quantity.OCCUPANCY),
-            _float(values, Quantity.WAVES),
-            _block_limits(metrics),
+            values.get(Quantity.THEORETICAL_OCCUPANCY),
+            values.get(Quantity.OCCUPANCY),
+            values.get(Quantity.WAVES),
+            {resource: blocks for resource, blocks in limits.items() if blocks is not None},
         ),
-        sections=_sections(action),
+        # Those that ncu makes of `--metrics` are left out; readers before 2026.3 do not tell.
+        sections=tuple(
+            name
+            for name in (section.identifier() for section in action.sections())
+            if not re.fullmatch(r"section\d+", name)
+        )
+        if hasattr(action, "sections")
+        else None,
         replay_passes=metrics.integer("profiler__replayer_passes"),
+        advice=tuple(_advice(action)),
     )
 
 
-def _sections(action: Any) -> tuple[str, ...] | None:
-    """Sections by name, without those that ncu makes of `--metrics`; readers before 2026.3 do not tell."""
-    if not hasattr(action, "sections"):
-        return None
-    names = (section.identifier() for section in action.sections())
-    return tuple(name for name in names if not re.fullmatch(r"section\d+", name))
+_OPTIMIZATION, _GLOBAL = 2, 2  # of ncu_report's MsgType and SpeedupType
+# `@section:Occupancy:Occupancy@`, `@url:fused:https://…@`: what viewers make links of.
+_SECTION_LINK, _URL_LINK = re.compile(r"@section:[^:@]*:([^@]*)@"), re.compile(r"@\w+:([^:@]*):[^@]*@")
+
+
+def _advice(action: Any) -> Iterator[NcuAdvice]:
+    for found in action.rule_results_as_dicts() if hasattr(action, "rule_results_as_dicts") else ():
+        said, speedup = found.get("rule_message") or {}, found.get("speedup_estimation") or {}
+        if said.get("type") == _OPTIMIZATION:
+            text = _URL_LINK.sub(r"\1", _SECTION_LINK.sub(r"\1", said["message"]))
+            share = speedup["speedup"] / 100 if speedup.get("type") == _GLOBAL else None
+            yield NcuAdvice(found["rule_identifier"], said["title"] or found["name"], text, share)
 
 
 class _Metrics:
@@ -337,210 +353,95 @@ def _converted(found: tuple[int | float | str, str] | None, dimension: Dimension
     return round(value) if dimension is Dimension.EVENTS else float(value)
 
 
-def _float(values: Mapping[Quantity, int | float], quantity: Quantity) -> float | None:
-    value = values.get(quantity)
-    return None if value is None else float(value)
-
-
-def _device(metrics: _Metrics) -> NcuDevice:
-    major = metrics.integer("device__attribute_compute_capability_major")
-    minor = metrics.integer("device__attribute_compute_capability_minor")
-    return NcuDevice(
-        ordinal=metrics.integer("launch__device_id"),
-        name=metrics.text("device__attribute_display_name"),
-        compute_capability=None if major is None or minor is None else f"{major}.{minor}",
-        sm_count=metrics.integer("device__attribute_multiprocessor_count"),
-        memory_bytes=metrics.integer("device__attribute_total_memory"),
-        l2_bytes=metrics.integer("device__attribute_l2_cache_size"),
-    )
-
-
-def _shared_memory(metrics: _Metrics) -> int | None:
-    static = metrics.integer("launch__shared_mem_per_block_static")
-    dynamic = metrics.integer("launch__shared_mem_per_block_dynamic")
-    return None if static is None or dynamic is None else static + dynamic
-
-
-def _stalls(metrics: _Metrics) -> dict[str, float]:
-    found = {
-        name[len(STALL_PREFIX) : -len(STALL_SUFFIX)]: metrics.number(name)
-        for name in metrics.names
-        if name.startswith(STALL_PREFIX) and name.endswith(STALL_SUFFIX)
-    }
-    known = {reason: cycles for reason, cycles in found.items() if cycles is not None}
-    return dict(sorted(known.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _block_limits(metrics: _Metrics) -> dict[str, int]:
-    found = {resource: metrics.integer(name) for resource, name in OCCUPANCY_LIMITS.items()}
-    return {resource: blocks for resource, blocks in found.items() if blocks is not None}
-
-
 @dataclass(frozen=True)
 class Container:
-    """What the blocks say.
+    """What the headers of blocks say and NVIDIA's reader does not."""
 
-    Attributes:
-        format_version: Of the file.
-        processes: Of every result, in the order of the results; None if the format is not known here.
-        ncu_version: `2025.3.1.0`; None if the file does not say.
-        cuda_version: Newest CUDA the driver served, `13.0`.
-        command: The command line of ncu.
-    """
-
-    format_version: int | None
-    processes: tuple[Process, ...] | None = None
+    processes: tuple[Process, ...] = ()  # of every result, in their order
     ncu_version: str | None = None
-    cuda_version: str | None = None
+    cuda_version: str | None = None  # the newest the driver served
     command: str | None = None
 
 
 def read_container(path: Path) -> Container:
-    """The blocks of a report; of one in a format unknown here only its version.
-
-    Raises:
-        InputError: Not a report, cut off, or damaged.
-    """
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise InputError("not a report of Nsight Compute", source=path, hint="ncu -o FILE writes them")
-        size = path.stat().st_size
-        version = _integer(_message(file, path, size), _VERSION)
-        if version != _KNOWN_VERSION:
-            return Container(version)
-        return _container(_blocks(file, path, size))
-
-
-def _blocks(file: BinaryIO, path: Path, size: int) -> Iterator[Fields]:
-    while file.tell() < size:
-        header = _message(file, path, size)
-        payload_bytes = _integer(header, _PAYLOAD_SIZE) or 0
-        end = file.tell() + payload_bytes
-        if end > size:
-            raise _cut_off(path, size, end)
-        if (_integer(header, _RESULTS) or 0) > payload_bytes:  # what a count claims is made room for
-            raise _damaged(path, end)
-        file.seek(end)
-        yield header
-
-
-def _container(blocks: Iterator[Fields]) -> Container:
+    """What the headers of blocks say, as far as they are some; an InputError where the file is cut off."""
     processes: list[Process] = []
     software: dict[str, str] = {}
     command: str | None = None
-    for block in blocks:
-        processes += [_process(block)] * (_integer(block, _RESULTS) or 0)
-        for session in _messages(block, _SESSION):
+    size = path.stat().st_size
+
+    def taken(length: int) -> int:
+        end = file.tell() + length
+        if end > size:
+            raise InputError(
+                f"the report is cut off: it needs at least {end:,} bytes and has {size:,}",
+                source=path,
+                byte_offset=size,
+                hint="Copy it again, or let ncu end before reading it",
+            )
+        return length
+
+    def header() -> dict[int, list[Any]]:
+        length = int.from_bytes(file.read(taken(4)), "little")
+        if length > _LONGEST_HEADER:
+            raise ValueError
+        return _fields(file.read(taken(length)))
+
+    with path.open("rb") as file, suppress(IndexError, TypeError, ValueError):
+        file.seek(len(MAGIC))
+        is_known = _last(header(), _VERSION, int) == _KNOWN_VERSION
+        while is_known and file.tell() < size:
+            block = header()
+            payload_bytes, results = (_last(block, one, int) or 0 for one in (_PAYLOAD_SIZE, _RESULTS))
+            file.seek(taken(payload_bytes), os.SEEK_CUR)
+            process = _fields(_last(block, _PROCESS, bytes) or b"")
+            one = Process(_last(process, _PROCESS_ID, int), _text(process, _EXECUTABLE))
+            processes += [one] * min(results, payload_bytes)  # what a count claims is made room for
+            session = _fields(_last(block, _SESSION, bytes) or b"")
             command = command or _text(session, _COMMAND)
-            for one in _messages(session, _SOFTWARE):
-                software[_text(one, _SOFTWARE_NAME) or ""] = _text(one, _SOFTWARE_VERSION) or ""
+            for named in map(_fields, session.get(_SOFTWARE, [])):
+                software[_text(named, _SOFTWARE_NAME) or ""] = _text(named, _SOFTWARE_VERSION) or ""
     writer = software.get(_WRITER, "").split(" ", maxsplit=1)[0]
-    return Container(
-        _KNOWN_VERSION, tuple(processes), writer or None, software.get(_CUDA), command and command.strip()
-    )
+    return Container(tuple(processes), writer or None, software.get(_CUDA), command and command.strip())
 
 
-def _process(block: Fields) -> Process:
-    for found in _messages(block, _PROCESS):
-        return Process(_integer(found, _PROCESS_ID), _text(found, _EXECUTABLE))
-    return Process()
+def _fields(content: bytes) -> dict[int, list[Any]]:
+    """Numbers and bytes of a protobuf message by field number; IndexError or ValueError where it is none."""
+    fields: dict[int, list[Any]] = {}
+    at = 0
 
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = content[at], at + 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > _LONGEST_VARINT_BITS:
+                raise ValueError
 
-def _message(file: BinaryIO, path: Path, size: int) -> Fields:
-    """The message that starts here, its length before it."""
-    start = file.tell()
-    prefix = file.read(4)
-    if len(prefix) < 4:
-        raise _cut_off(path, size, start + 4)
-    (length,) = struct.unpack("<I", prefix)
-    if length > _LONGEST_HEADER:
-        raise _damaged(path, start)
-    content = file.read(length)
-    if len(content) < length:
-        raise _cut_off(path, size, start + 4 + length)
-    try:
-        return _fields(content)
-    except (IndexError, ValueError) as error:
-        raise _damaged(path, start) from error
-
-
-def _cut_off(path: Path, size: int, needed: int) -> InputError:
-    return InputError(
-        f"the report is cut off: it needs at least {needed:,} bytes and has {size:,}",
-        source=path,
-        byte_offset=size,
-        hint="Copy it again, or let ncu end before reading it",
-    )
-
-
-def _damaged(path: Path, offset: int) -> InputError:
-    return InputError(
-        "the report is damaged: what should be the header of a block is none",
-        source=path,
-        byte_offset=offset,
-        hint="Copy it again, or record it anew",
-    )
-
-
-def _fields(content: bytes) -> Fields:
-    """Values of a protobuf message by field number.
-
-    Raises:
-        IndexError: The content ends within a value.
-        ValueError: A wire type that does not exist, or a number of more than 64 bits.
-    """
-    fields: Fields = {}
-    position = 0
-    while position < len(content):
-        key, position = _varint(content, position)
+    while at < len(content):
+        key = number()
         value: int | bytes
         if key & 7 == _VARINT:
-            value, position = _varint(content, position)
+            value = number()
         else:
-            length, position = _length(content, position, key & 7)
-            if position + length > len(content):
-                raise IndexError
-            value, position = content[position : position + length], position + length
+            length = _FIXED[key & 7] if key & 7 in _FIXED else number() if key & 7 == _BYTES else len(content)
+            value, at = content[at : at + length], at + length
+            if at > len(content):
+                raise ValueError
         fields.setdefault(key >> 3, []).append(value)
     return fields
 
 
-def _length(content: bytes, position: int, wire_type: int) -> tuple[int, int]:
-    if wire_type == _BYTES:
-        return _varint(content, position)
-    if wire_type in (_FIXED64, _FIXED32):
-        return (8 if wire_type == _FIXED64 else 4), position
-    raise ValueError(wire_type)
+def _last(fields: dict[int, list[Any]], field: int, kind: type[_Kind]) -> _Kind | None:
+    """The value that holds of a field; None without one of this kind."""
+    value = fields.get(field, [None])[-1]
+    return value if isinstance(value, kind) else None
 
 
-def _varint(content: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = content[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > _LONGEST_VARINT_BITS:
-            raise ValueError(shift)
-
-
-def _integer(fields: Fields, number: int) -> int | None:
-    value = fields.get(number, [None])[-1]
-    return value if isinstance(value, int) else None
-
-
-def _text(fields: Fields, number: int) -> str | None:
-    value = fields.get(number, [None])[-1]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else None
-
-
-def _messages(fields: Fields, number: int) -> Iterator[Fields]:
-    """Messages within a message; what is none is left out: only what can be done without is read so."""
-    for value in fields.get(number, []):
-        if isinstance(value, bytes):
-            try:
-                yield _fields(value)
-            except (IndexError, ValueError):
-                continue
+def _text(fields: dict[int, list[Any]], field: int) -> str | None:
+    content = _last(fields, field, bytes)
+    return None if content is None else content.decode("utf-8", "replace")

@@ -65,26 +65,16 @@ class Quantity(TextEnum):
 
 
 class NcuMetric(msgspec.Struct, frozen=True):
-    """Where a quantity is found.
-
-    Attributes:
-        names: Names of the metric, the usual one first; of all, a report holds one.
-        dimension: What it counts.
-        section: The section that collects it.
-    """
+    """Where a quantity is found, by its usual name first: of all, a report holds one."""
 
     names: tuple[str, ...]
     dimension: Dimension
     section: str
 
 
-def _document() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath("ncu_metrics.toml").read_text(encoding="utf-8")
-    document: dict[str, Any] = tomli.loads(text)
-    return document
-
-
-_DOCUMENT = _document()
+_DOCUMENT: dict[str, Any] = tomli.loads(
+    resources.files(__package__).joinpath("ncu_metrics.toml").read_text(encoding="utf-8")
+)
 QUANTITIES: Mapping[Quantity, NcuMetric] = {
     Quantity(name): NcuMetric(tuple(row["names"]), Dimension(row["counts"]), row["section"])
     for name, row in _DOCUMENT["quantities"].items()
@@ -130,12 +120,7 @@ _SPLIT = (Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES)
 def metrics_to_collect(
     compute_capability: str | None = None, quantities: Iterable[Quantity] = WANTED
 ) -> tuple[str, ...]:
-    """Metric names for `ncu --metrics`, besides what `SECTIONS` collect.
-
-    Args:
-        compute_capability: Of the device, as `"9.0"`; the names of most chips if unknown.
-        quantities: All wanted ones by default.
-    """
+    """Metric names for `ncu --metrics` besides what `SECTIONS` collect; of most chips where it is unknown."""
     names = []
     for quantity in quantities:
         metric = QUANTITIES[quantity]
@@ -175,17 +160,11 @@ class NcuDevice(msgspec.Struct, frozen=True):
 
 
 class GlobalAccess(msgspec.Struct, frozen=True):
-    """Loads from, or stores to, global memory.
+    """Loads from, or stores to, global memory."""
 
-    Attributes:
-        requests: Instructions of warps that reached the cache.
-        sectors: Sectors of 32 bytes that they touched.
-        bytes_per_sector: Bytes that threads asked for, of each sector; above 32 where they share them.
-    """
-
-    requests: int | None = None
-    sectors: int | None = None
-    bytes_per_sector: float | None = None
+    requests: int | None = None  # instructions of warps that reached the cache
+    sectors: int | None = None  # of 32 bytes that they touched
+    bytes_per_sector: float | None = None  # that threads asked for; above 32 where they share them
 
     @property
     def sectors_per_request(self) -> float | None:
@@ -202,12 +181,7 @@ class GlobalAccess(msgspec.Struct, frozen=True):
 
 
 class SharedAccess(msgspec.Struct, frozen=True):
-    """Passes through the banks of shared memory.
-
-    Attributes:
-        wavefronts: Passes that the addresses of the kernel's instructions need.
-        ideal_wavefronts: Passes they would need without bank conflicts.
-    """
+    """Passes through the banks of shared memory: those the addresses need, and without bank conflicts."""
 
     wavefronts: int | None = None
     ideal_wavefronts: int | None = None
@@ -226,19 +200,12 @@ class SharedAccess(msgspec.Struct, frozen=True):
 
 
 class Occupancy(msgspec.Struct, frozen=True):
-    """Resident warps over the most there can be.
+    """Resident warps over the most there can be."""
 
-    Attributes:
-        theoretical: As registers, shared memory and block size allow.
-        achieved: The mean while multiprocessors were active.
-        waves: Times the grid fills all multiprocessors.
-        block_limits: Blocks of a multiprocessor that each resource allows.
-    """
-
-    theoretical: float | None = None
-    achieved: float | None = None
-    waves: float | None = None
-    block_limits: Mapping[str, int] = msgspec.field(default_factory=dict)
+    theoretical: float | None = None  # as registers, shared memory and block size allow
+    achieved: float | None = None  # the mean while multiprocessors were active
+    waves: float | None = None  # times the grid fills all multiprocessors
+    block_limits: Mapping[str, int] = msgspec.field(default_factory=dict)  # by what allows so many
 
     @property
     def limiters(self) -> tuple[str, ...]:
@@ -247,42 +214,35 @@ class Occupancy(msgspec.Struct, frozen=True):
         return tuple(name for name, blocks in self.block_limits.items() if blocks == least)
 
 
+class NcuAdvice(msgspec.Struct, frozen=True):
+    """What one of NVIDIA's rules found to be improved, in its words."""
+
+    rule: str  # its identifier, `TheoreticalOccupancy`
+    title: str
+    text: str
+    speedup_fraction: float | None = None  # as the rule estimates, of the kernel's time
+
+
 class KernelCounters(msgspec.Struct, frozen=True):
-    """One profiled launch.
+    """One profiled launch."""
 
-    Attributes:
-        index: Its place in the report, from 0.
-        function: Name without namespaces, arguments and template arguments.
-        name: As ncu demangles it, which is not how traces do.
-        mangled_name: As the compiler wrote it; the name itself where that is not mangled.
-        process: The process that launched it.
-        device: Where it ran.
-        grid: Blocks.
-        block: Threads of a block.
-        registers_per_thread: 32-bit registers.
-        shared_memory_bytes: Of a block, static and dynamic, without what the system takes.
-        values: Every counter that was collected.
-        stalls: Cycles a warp waits per issued instruction, by reason; the longest first.
-        occupancy: Theoretical and achieved.
-        sections: Identifiers of the sections collected; None if the reader does not tell.
-        replay_passes: How often the kernel ran to collect all.
-    """
-
-    index: int
-    function: str
-    name: str
-    mangled_name: str
+    index: int  # in the report, from 0
+    function: str  # without namespaces, arguments and template arguments
+    name: str  # as ncu demangles it, which is not how traces do
+    mangled_name: str  # the name itself where that is not mangled
     process: Process
     device: NcuDevice
     grid: Extent | None = None
     block: Extent | None = None
     registers_per_thread: int | None = None
-    shared_memory_bytes: int | None = None
+    shared_memory_bytes: int | None = None  # of a block, without what the system takes
     values: Mapping[Quantity, int | float] = msgspec.field(default_factory=dict)
     stalls: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """Cycles a warp waits per issued instruction, by reason; the longest first."""
     occupancy: Occupancy = Occupancy()
-    sections: tuple[str, ...] | None = None
-    replay_passes: int | None = None
+    sections: tuple[str, ...] | None = None  # that were collected; readers before 2026.3 do not tell
+    replay_passes: int | None = None  # how often the kernel ran to collect all
+    advice: tuple[NcuAdvice, ...] = ()  # of NVIDIA's rules, where ncu applied them
 
     def count(self, quantity: Quantity) -> int | None:
         """A quantity of integers (times, bytes, events)."""
@@ -345,22 +305,12 @@ class KernelCounters(msgspec.Struct, frozen=True):
 
 
 class NcuReport(msgspec.Struct, frozen=True):
-    """A report.
-
-    Attributes:
-        source: The file.
-        kernels: Profiled launches, in order.
-        other_results: Names of results that are no kernel launch: ranges, graphs, command lists.
-        ncu_version: Of the ncu that wrote it.
-        cuda_version: Newest CUDA of the driver.
-        command: The command line of ncu.
-        reader_version: Of ncu-report.
-    """
+    """A report."""
 
     source: Path
-    kernels: tuple[KernelCounters, ...]
-    other_results: tuple[str, ...] = ()
-    ncu_version: str | None = None
-    cuda_version: str | None = None
-    command: str | None = None
+    kernels: tuple[KernelCounters, ...]  # in order
+    other_results: tuple[str, ...] = ()  # names of what is no kernel launch: ranges, graphs, command lists
+    ncu_version: str | None = None  # that wrote it
+    cuda_version: str | None = None  # the newest of the driver
+    command: str | None = None  # of ncu
     reader_version: str | None = None

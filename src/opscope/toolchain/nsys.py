@@ -72,18 +72,6 @@ def profile_command(
     return [*command, *recording.options, *program]
 
 
-def export_command(report: Path, *, output: Path, executable: str) -> list[str]:
-    """The command that exports a report to a SQLite database, over an existing one."""
-    return [
-        executable,
-        "export",
-        "--type=sqlite",
-        "--force-overwrite=true",
-        f"--output={output}",
-        str(report),
-    ]
-
-
 def is_report(path: str) -> bool:
     """Whether a file is called like a report of nsys."""
     return path.lower().endswith(_REPORT_SUFFIXES)
@@ -109,26 +97,14 @@ _EXPORT_LIMIT_S = 3600.0
 
 
 class NsysRun(msgspec.Struct, frozen=True):
-    """How a run ended.
-
-    Attributes:
-        exit_code: The program's.
-        was_interrupted: The user pressed Ctrl-C; nsys was given time to write what it had.
-    """
+    """How a run ended, with the program's exit code."""
 
     exit_code: int
-    was_interrupted: bool = False
+    was_interrupted: bool = False  # nsys was given time to write what it had
 
 
 def find_nsys(search_path: str | None) -> str:
-    """The nsys on a search path, or where installers put it.
-
-    Args:
-        search_path: Folders as in the variable PATH; the process's own where it is None.
-
-    Raises:
-        DependencyError: There is none.
-    """
+    """The nsys on a search path, or where installers put it; a DependencyError if there is none."""
     found = find_program("nsys", search_path, _PLACES)
     if found is None:
         raise DependencyError("nsys (Nsight Systems) is not installed or not on PATH", hint=_HINT)
@@ -136,24 +112,12 @@ def find_nsys(search_path: str | None) -> str:
 
 
 def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> NsysRun:
-    """Run `nsys profile` to its end.
-
-    Args:
-        command: As `command.profile_command` makes it.
-        stdout: File descriptor that takes what it and the program write; this process's own if None.
-
-    Raises:
-        CaptureError: The command cannot be started.
-    """
+    """Run a command that `profile_command` made to its end."""
     return NsysRun(*run_attached(command, "nsys", command[0], stdout=stdout, grace_s=_GRACE_S))
 
 
 def check_run(run: NsysRun, report: Path) -> None:
-    """Return if a run left a report.
-
-    Raises:
-        CaptureError: It did not.
-    """
+    """Raise if a run left no report."""
     if not report.exists():
         raise CaptureError(
             f"nsys wrote no report (exit code {run.exit_code})",
@@ -163,12 +127,9 @@ def check_run(run: NsysRun, report: Path) -> None:
 
 
 def export_report(report: Path, output: Path, *, executable: str) -> Path:
-    """Export a report to a SQLite database; the path of it.
-
-    Raises:
-        CaptureError: nsys could not.
-    """
-    command = export_command(report, output=output, executable=executable)
+    """Export a report to a SQLite database, over an existing one; the path of it."""
+    command = [executable, "export", "--type=sqlite", "--force-overwrite=true", f"--output={output}"]
+    command.append(str(report))
     end = run_program(command, timeout_s=_EXPORT_LIMIT_S)
     if not end.succeeded or not output.exists():
         words = (end.failure or end.err or end.out).strip().splitlines()
@@ -194,13 +155,6 @@ def readable_source(source: str, search_path: str | None = None) -> Iterator[str
     """A source as it is; of a report its export: the one beside it, else one made for the block by nsys.
 
     A report without either stays as it is: reading it explains what to do.
-
-    Args:
-        source: A path or an address.
-        search_path: Folders in which nsys is looked for, as in the variable PATH.
-
-    Raises:
-        CaptureError: nsys could not export it.
     """
     report = Path(source)
     if not is_report(source) or not report.is_file():

@@ -23,19 +23,12 @@ _AFTER_KILL_S = 2.0
 
 
 class ProgramExit(msgspec.Struct, frozen=True):
-    """How a program ended.
+    """How a program ended, and what it wrote as far as it came."""
 
-    Attributes:
-        exit_code: Negative for a signal; None where it did not start or did not end in time.
-        out: Its standard output as far as it came.
-        err: Its standard error as far as it came.
-        failure: Why there is no exit code; None where there is one.
-    """
-
-    exit_code: int | None
+    exit_code: int | None  # negative for a signal; None where it did not start or did not end in time
     out: str
     err: str
-    failure: str | None = None
+    failure: str | None = None  # why there is no exit code
 
     @property
     def succeeded(self) -> bool:
@@ -44,13 +37,7 @@ class ProgramExit(msgspec.Struct, frozen=True):
 
 
 def find_program(name: str, search_path: str | None, places: Sequence[str] = ()) -> str | None:
-    """Path of a program on a search path, else where installers put it; None if it is nowhere.
-
-    Args:
-        name: File name of the program.
-        search_path: Folders as in the variable PATH; the process's own where it is None.
-        places: Absolute glob patterns of the file; of several matches the last by name is taken.
-    """
+    """Path of a program on a search path (this process's if None), else the last by name of glob patterns."""
     found = shutil.which(name, path=search_path)
     if found is not None:
         return found
@@ -69,14 +56,7 @@ def run_program(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> ProgramExit:
-    """Run a command without input and collect what it writes.
-
-    Args:
-        command: Program and arguments; no shell reads them.
-        timeout_s: Time limit in seconds; then it and the processes it started are killed.
-        environment: Its variables; this process's own where it is None.
-        folder: Its working folder; this process's own where it is None.
-    """
+    """Run a command without input and collect what it writes; at the limit all that it started is killed."""
     try:
         process = subprocess.Popen(
             list(command),
@@ -92,9 +72,15 @@ def run_program(
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as expired:
-        partly_out, partly_err = _end(process, expired)
+        _kill(process)
+        written: tuple[bytes | None, bytes | None]
+        try:
+            written = process.communicate(timeout=_AFTER_KILL_S)
+        except subprocess.TimeoutExpired as again:
+            # Inside a system call that does not return. Nothing more can be done from here.
+            written = again.output or expired.output, again.stderr or expired.stderr
         failure = f"did not end within {timeout_s:g} s"
-        return ProgramExit(None, _text(partly_out), _text(partly_err), failure)
+        return ProgramExit(None, _text(written[0]), _text(written[1]), failure)
     except BaseException:
         _kill(process)
         raise
@@ -108,21 +94,9 @@ def run_attached(
     *,
     environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
-    grace_s: float = 10.0,
+    grace_s: float = 10.0,  # to end when interrupted, before it is asked to, and then made to
 ) -> tuple[int, bool]:
-    """Run a command on this process's own terminal; its exit code, and whether the user pressed Ctrl-C.
-
-    Args:
-        command: Program and arguments.
-        what: What the program is called in an error.
-        source: Where it is, likewise.
-        environment: Its variables; this process's own where it is None.
-        stdout: File descriptor that takes its standard output; this process's own if None.
-        grace_s: Seconds an interrupted program is given to end, before it is asked to, and then made to.
-
-    Raises:
-        CaptureError: It cannot be started.
-    """
+    """Run a command on this process's own terminal; its exit code, and whether the user pressed Ctrl-C."""
     try:
         process = subprocess.Popen(
             list(command), stdout=stdout, env=None if environment is None else dict(environment)
@@ -139,18 +113,6 @@ def run_attached(
             with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 return process.wait(grace_s), True
         return process.wait(), True
-
-
-def _end(
-    process: subprocess.Popen[bytes], expired: subprocess.TimeoutExpired
-) -> tuple[bytes | None, bytes | None]:
-    """Kill a process with all it started; what it wrote."""
-    _kill(process)
-    try:
-        return process.communicate(timeout=_AFTER_KILL_S)
-    except subprocess.TimeoutExpired as again:
-        # Inside a system call that does not return. Nothing more can be done from here.
-        return again.output or expired.output, again.stderr or expired.stderr
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

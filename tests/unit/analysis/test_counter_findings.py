@@ -15,7 +15,7 @@ from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost
 from opscope.provenance.kernel_names import decode
 from opscope.testing import TraceBuilder
-from opscope.toolchain.ncu_report import KernelCounters, NcuReport, Occupancy, Quantity
+from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity
 
 Kernel = Callable[..., KernelCounters]
 WAITING = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.4, Quantity.DRAM_FRACTION: 0.4}
@@ -47,10 +47,13 @@ def test_a_real_report_by_itself(real_report: NcuReport) -> None:
     assert [(one.code, one.evidence["launch"]) for one in findings] == [
         ("counters.cache_bound", 2),
         ("counters.idle_tensor_cores", 3),
-        ("counters.low_occupancy", 0),
-        ("counters.unfilled_device", 3),
+        ("ncu.TheoreticalOccupancy", 0),
+        ("ncu.LaunchConfiguration", 3),
     ]
-    assert "limited by registers" in findings[2].message
+    assert "is limited by the number of required registers" in findings[2].message
+    assert "NVIDIA's rule LaunchConfiguration applies (3 % of its time). The grid for" in findings[3].message
+    assert "See the Hardware Model description" in findings[3].message, "without the markup of a link"
+    assert (findings[3].suggestion or "").startswith("Give it more work at a time")
 
 
 def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(
@@ -141,30 +144,37 @@ def test_the_hardwares_count_of_conflicts_accuses_nobody(kernel: Kernel) -> None
     assert counter_findings([with_values(kernel, values)]) == ()
 
 
-def test_divergence(kernel: Kernel) -> None:
-    finding = only(with_values(kernel, {Quantity.THREADS_PER_INSTRUCTION: 9.5}))
-    assert finding.code == "counters.divergence"
-    assert "9.5 of 32 threads" in finding.message
-    assert counter_findings([with_values(kernel, {Quantity.THREADS_PER_INSTRUCTION: 31.4})]) == ()
-
-
 @pytest.mark.parametrize(
-    ("occupancy", "code"),
+    ("rule", "values", "is_told"),
     [
-        (Occupancy(1.0, 0.5, 0.6), "counters.unfilled_device"),
-        (Occupancy(1.0, 0.5, 3.2), "counters.uneven_blocks"),
-        (Occupancy(1.0, 0.9, 3.2), None),
-        (Occupancy(0.25, 0.24, 8.0, {"registers": 1, "threads": 4}), "counters.low_occupancy"),
+        ("TheoreticalOccupancy", WAITING, True),
+        ("TheoreticalOccupancy", LIMITED_BY_DRAM, False),
+        ("CPIStall", LIMITED_BY_DRAM, False),
+        ("LaunchConfiguration", {Quantity.SM_FRACTION: 0.7, Quantity.MEMORY_FRACTION: 0.2}, True),
+        ("AchievedOccupancy", LIMITED_BY_DRAM, False),
+        ("ThreadDivergence", LIMITED_BY_DRAM, True),
+        ("FPInstructions", WAITING, False),
     ],
 )
-def test_occupancy_of_a_kernel_that_waits(kernel: Kernel, occupancy: Occupancy, code: str | None) -> None:
-    findings = counter_findings([with_values(kernel, WAITING, occupancy=occupancy)])
-    assert [(one.code, one.severity) for one in findings] == ([(code, Severity.INFO)] if code else [])
+def test_nvidias_rules_are_passed_on_where_they_matter(
+    kernel: Kernel, rule: str, values: dict[Quantity, float], is_told: bool
+) -> None:
+    advice = NcuAdvice(rule, "Long Scoreboard Stalls", "Some words.", 0.25)
+    found = counter_findings([with_values(kernel, values, advice=(advice,))])
+    assert [one.code for one in found] == ([f"ncu.{rule}"] if is_told else [])
+    for one in found:
+        assert one.message.endswith(f": NVIDIA's rule {rule} applies (25 % of its time). Some words.")
+        assert one.severity is Severity.INFO
+        assert one.suggestion
 
 
-@pytest.mark.parametrize("occupancy", [Occupancy(1.0, 0.5, 0.6), Occupancy(0.25, 0.1, 8.0)])
-def test_a_kernel_at_the_limit_of_memory_needs_no_more_warps(kernel: Kernel, occupancy: Occupancy) -> None:
-    assert counter_findings([with_values(kernel, LIMITED_BY_DRAM, occupancy=occupancy)]) == ()
+def test_a_stall_has_the_remedy_of_its_reason(kernel: Kernel) -> None:
+    def told(title: str) -> str | None:
+        advice = NcuAdvice("CPIStall", title, "Words.")
+        return only(with_values(kernel, WAITING, advice=(advice,))).suggestion
+
+    assert told("Barrier Stalls") == "Smaller blocks, or fewer barriers."
+    assert told("Something New Stalls") is None
 
 
 def recorded(
@@ -211,16 +221,6 @@ def test_a_gain_is_promised_only_where_memory_limits(kernel: Kernel) -> None:
     assert only(waiting).estimated_gain_ns_per_step is None
 
 
-def test_one_reason_to_stall_that_outweighs_all_others(kernel: Kernel) -> None:
-    stalls = {"barrier": 6.0, "wait": 2.0, "selected": 1.0}
-    finding = only(with_values(kernel, WAITING, stalls=stalls))
-    assert finding.code == "counters.stalled"
-    assert "67 % of its time waiting for other warps of the block at a barrier (barrier)" in finding.message
-    assert counter_findings([with_values(kernel, LIMITED_BY_DRAM, stalls=stalls)]) == ()
-    for harmless in ("selected", "not_selected", "dispatch_stall", "something_new"):
-        assert counter_findings([with_values(kernel, WAITING, stalls={harmless: 9.0, "wait": 1.0})]) == ()
-
-
 def test_every_reason_in_a_real_report_is_known(real_report: NcuReport) -> None:
     reasons = {reason for one in real_report.kernels for reason in one.stalls}
     assert reasons - counter_book().stalls.keys() == {"selected", "not_selected"}
@@ -255,8 +255,8 @@ def test_tensor_cores_left_idle(kernel: Kernel, name: str, active: float, fires:
 
 def test_what_launches_alike_share_is_said_once_by_the_longest(kernel: Kernel) -> None:
     def one(index: int, duration_ns: int) -> CountedKernel:
-        values = {Quantity.DURATION: duration_ns, Quantity.THREADS_PER_INSTRUCTION: 8.0}
-        return counted(kernel(index=index, values=values))
+        advice = NcuAdvice("ThreadDivergence", "Title", "Words.")
+        return counted(kernel(index=index, values={Quantity.DURATION: duration_ns}, advice=(advice,)))
 
     assert only(one(0, 100), one(1, 300), one(2, 200)).evidence["launch"] == 1
 

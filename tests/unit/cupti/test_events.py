@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.cupti.events import (
+    _rows,
     call_name,
-    copy_name,
     first_moment_ns,
-    microseconds,
-    migration_name,
-    overhead_name,
     process_events,
-    set_name,
 )
-from opscope.cupti.recording import ABSENT, ChunkKind, CuptiRecording, TextTable
+from opscope.cupti.recording import ABSENT, RECORDS, ChunkKind, CuptiRecording, TextTable
 
 Make = Callable[..., CuptiRecording]
+SHOWN = ("gpu_memcpy", "gpu_memset", "overhead")
 BASE_NS = 1_790_857_026_000_000_000
 
 
@@ -221,13 +221,13 @@ def test_managed_memory_is_seen_in_the_calls(make_recording: Make, is_driver: bo
     assert not process_events(make_recording(names=NAMES), {}, 0).uses_managed_memory
 
 
-@given(st.lists(st.integers(0, 1 << 62), max_size=20))
-def test_times_keep_every_nanosecond(times_ns: list[int]) -> None:
-    import numpy as np
-
-    texts = microseconds(np.array(times_ns, dtype=np.int64))
-    assert [int(text.replace(".", "")) for text in texts] == times_ns
-    assert all(text[-4] == "." for text in texts)
+@given(st.integers(0, 10**15 - 1), st.integers(0, 10**15 - 1))
+def test_times_keep_every_nanosecond_for_eleven_days(start: int, duration: int) -> None:
+    records = np.zeros(1, RECORDS[ChunkKind.OVERHEADS])
+    records["start_ns"], records["end_ns"] = BASE_NS + start, BASE_NS + start + duration
+    (row,) = _rows(records, BASE_NS)
+    for found, wanted in ((row["ts"], start), (row["dur"], duration)):
+        assert Decimal(msgspec.json.encode(found).decode()) * 1000 == wanted
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,17 @@ def test_names_of_calls(name: str | None, is_driver: bool, shown: str) -> None:
     assert call_name(name, 307, is_driver=is_driver) == shown
 
 
-def test_names_of_what_is_unknown() -> None:
-    assert copy_name(77, 1, 88) == "Memcpy <unknown> (Pageable -> <unknown>)"
-    assert set_name(99) == "Memset (<unknown>)"
-    assert migration_name(8) == "Memcpy Unified DtoD"
-    assert overhead_name(99) == "Unknown"
+def test_names_of_what_is_unknown(make_recording: Make) -> None:
+    recording = make_recording(
+        {
+            ChunkKind.COPIES: [at(0, 1, kind=77, source=1, target=88)],
+            ChunkKind.SETS: [at(0, 1, memory_kind=99)],
+            ChunkKind.MIGRATIONS: [at(0, 1, kind=8), at(1, 2, kind=9)],
+            ChunkKind.OVERHEADS: [at(0, 1, kind=99)],
+        }
+    )
+    named = {one["name"] for one in events_of(recording) if one.get("cat") in SHOWN}
+    assert named == {
+        "Memcpy <unknown> (Pageable -> <unknown>)", "Memset (<unknown>)", "Memcpy Unified DtoD",
+        "Memcpy Unified <unknown>", "Unknown",
+    }  # fmt: skip

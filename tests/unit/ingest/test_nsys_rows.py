@@ -135,16 +135,6 @@ class TestCopies:
         assert names(session) == list(named.values())
         assert session.query("SELECT DISTINCT kind, size_bytes FROM device_activities") == [("memcpy", 64)]
 
-    def test_an_export_explains_its_own_numbers(self, load_export: LoadExport) -> None:
-        builder = ExportBuilder().launch(1).copy(2, 3, copyKind=42, srcKind=0)
-        builder.tables["ENUM_CUDA_MEMCPY_OPER"] = [
-            (42, "CUDA_MEMCPY_KIND_UVM_DTOH"),
-            (1, "CUDA_MEMCPY_KIND_ATOA"),
-        ]
-        builder.tables["ENUM_CUDA_MEM_KIND"] = [(0, "CUDA_MEMOPR_MEMORY_KIND_PINNED")]
-        session = load_export(builder.launch(6).copy(7, 8))
-        assert names(session) == ["Memcpy Unified DtoH (Pinned -> Device)", "Memcpy AtoA (Pinned -> Device)"]
-
     def test_a_memset(self, load_export: LoadExport) -> None:
         session = load_export(ExportBuilder().launch(1).memset(2, 3, bytes=512))
         assert names(session) == ["Memset (Device)"]

@@ -13,22 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.errors import CaptureError, DependencyError, InputError, OpscopeError
+from opscope.errors import CaptureError, InputError
 from opscope.hardware.architectures import Target
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.nvcc.command import BuildProduct, read_nvcc
 from opscope.nvcc.compile import (
     Compilation,
-    DoubleUse,
     Request,
     compile_error,
     compile_source,
+    compilers_words,
     constant_bytes,
-    double_uses,
-    has_lines,
     run_compiled,
 )
-from opscope.nvcc.messages import parse_messages
 
 pytestmark = pytest.mark.skipif(find_cuda_tool("nvcc") is None, reason="no nvcc")
 
@@ -103,12 +100,11 @@ def test_constant_memory_of_the_cubin_is_what_ptxas_prints(compiled):
     assert sizes["recursive(int*)", "sm_90"] == 528 + 8
 
 
-def test_functions_warnings_and_double_precision_are_told(compiled):
+def test_functions_are_told_and_warnings_once_in_the_compilers_words(compiled):
     assert {one.symbol for one in compiled.functions} == {"_Z3reci"}
-    unused = [one for one in compiled.messages if "unused" in one.text]
-    assert [(one.line, one.code) for one in unused] == [(13, "#177-D")]
-    (use,) = compiled.doubles
-    assert (use.name, [line for _, line in use.places]) == ("promoted(float*)", [14])
+    assert compiled.said.count('(13): warning #177-D: variable "unused" was declared but never') == 1
+    assert "int unused;\n" in compiled.said
+    assert "registers" not in compiled.said
 
 
 def test_ptx_is_there_by_target(compiled):
@@ -136,64 +132,47 @@ def test_an_error_leaves_what_was_there(compile_text, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bad", "bad.cu"]
 
 
-def test_an_error_of_ptxas_shows_the_line_of_ptx(compile_text):
-    with pytest.raises(InputError, match=r"Not a name of any known instruction: 'wrong'\n    wrong.f32 %f1;"):
-        compile_text('__global__ void k(float* y) { asm volatile("wrong.f32 %0;" :: "f"(y[0])); }')
-
-
 def test_a_host_compiler_that_is_missing_is_told(compile_text):
-    with pytest.raises(DependencyError, match=r"nvcc finds no host compiler:\n.*No such file"):
+    with pytest.raises(InputError, match=r"does not compile for sm_90:\n(.*\n)*.*No such file"):
         compile_text("int main() {}", options=("-ccbin=/nonexistent",))
 
 
 # As the programs of CUDA 13.0 print them.
-UNSUPPORTED = """\
-In file included from /usr/local/cuda/include/cuda_runtime.h:82,
-                 from <command-line>:
-/usr/local/cuda/include/crt/host_config.h:137:2: error: #error -- unsupported GNU version! gcc versions \
-later than 15 are not supported! The nvcc flag '-allow-unsupported-compiler' can be used to override this \
-version check
-"""
-NO_HOST = "gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.\n"
-# CUDA 11 calls a shell.
-NO_HOST_11 = "sh: gcc: command not found\n"
 NO_MAIN = """\
 Scrt1.o: in function `_start':
 (.text+0x17): undefined reference to `main'
 collect2: error: ld returned 1 exit status
 """
 SHARED = "ptxas error   : Entry function '_Z1kPf' uses too much shared data (0x61a80 bytes, 0xc000 max)\n"
-EXTERN = "ptxas fatal   : Unresolved extern function '_Z1fi'\n"
-TORCH = "add.cu:1:10: fatal error: torch/extension.h: No such file or directory\n"
+TWO_TARGETS = """\
+a.cu(4): warning #177-D: variable "x" was declared but never referenced
+      int x;
+          ^
+
+Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
+
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z3addPf' for 'sm_80'
+ptxas info    : Function properties for _Z3addPf
+    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 16 registers, used 0 barriers, 376 bytes cmem[0]
+ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized
+a.cu(4): warning #177-D: variable "x" was declared but never referenced
+      int x;
+          ^
+
+"""
 
 
-def error(output: str, product: BuildProduct = BuildProduct.PROGRAM) -> OpscopeError:
+def error(output: str, product: BuildProduct = BuildProduct.PROGRAM) -> InputError:
     request = Request(Path("folder/add.cu"), Path("add"), product, (Target(8, 0), Target(9, 0)))
-    return compile_error(request, parse_messages(output), output)
+    return compile_error(request, output)
 
 
-@pytest.mark.parametrize(
-    ("output", "kind", "words", "remedy"),
-    [
-        (UNSUPPORTED, DependencyError, "unsupported GNU version!", "--nvcc-option=-ccbin=PATH"),
-        (NO_HOST, DependencyError, "gcc: No such file", "apt install g++"),
-        (NO_HOST_11, DependencyError, "gcc: command not found", "apt install g++"),
-        (SHARED, InputError, "uses too much shared data", "extern __shared__"),
-        (EXTERN, InputError, "Unresolved extern function", "-rdc=true"),
-        (TORCH, InputError, "add.cu:1:10: fatal error", "torch.utils.cpp_extension"),
-        ("a.cu:1:10: fatal error: accel.h: No such file or directory\n", InputError, "accel.h", ""),
-        ("Segmentation fault\n", InputError, "Segmentation fault", ""),
-    ],
-)
-def test_the_compilers_words_and_a_remedy(output, kind, words, remedy):
-    raised = error(output)
-    assert type(raised) is kind
-    assert words in str(raised)
-    assert remedy in str(raised)
-
-
-def test_a_compile_error_names_the_file_and_the_targets_first():
-    assert str(error(SHARED)).startswith("add.cu does not compile for sm_80, sm_90:\nptxas error")
+def test_a_compile_error_names_the_file_and_the_targets_then_what_was_said():
+    assert str(error(SHARED)) == f"add.cu does not compile for sm_80, sm_90:\n{SHARED.strip()}"
+    long = error("".join(f"error {number}\n" for number in range(100)))
+    assert str(long).endswith("error 29\n… and 70 more lines")
 
 
 def test_without_main_the_other_products_are_named():
@@ -201,52 +180,11 @@ def test_without_main_the_other_products_are_named():
     assert "undefined reference" in str(error(NO_MAIN, BuildProduct.SHARED))
 
 
-# nvcc 13.0 -lineinfo, of: x[0] = x[0] * 2.0 + 1.0; (rounded) and: *total += x[0]; (a sum in double)
-PTX = """
-.version 9.0
-.target sm_90
-.visible .entry _Z8promotedPf(
-	.param .u64 _Z8promotedPf_param_0
-)
-{
-	.loc	1 1 0
-	.loc	1 2 3
-	ld.global.f32 	%f1, [%rd4];
-	cvt.f64.f32 	%fd1, %f1;
-	fma.rn.f64 	%fd2, %fd1, 0d4000000000000000, 0d3FF0000000000000;
-	cvt.rn.f32.f64 	%f2, %fd2;
-	.loc	2 8 5, function_name $L__info_string0, inlined_at 1 3 1
-	cvt.rn.f32.f64 	%f3, %fd2;
-	ret;
-}
-.visible .entry _Z3sumPKfPd(
-	.param .u64 _Z3sumPKfPd_param_0
-)
-{
-	cvt.f64.f32 	%fd4, %f1;
-	add.f64 	%fd5, %fd11, %fd4;
-	st.global.f64 	[%rd6], %fd5;
-	ret;
-}
-.visible .entry _Z7doublesPd(
-)
-{
-	cvt.rn.f32.f64 	%f2, %fd2;
-	ret;
-}
-	.file	1 "/src/a.cu"
-	.file	2 "/src/b.cuh"
-"""
-
-
-def test_only_what_is_widened_and_rounded_again_counts():
-    assert double_uses(PTX) == (DoubleUse("promoted(float*)", 2, (("/src/a.cu", 2), ("/src/b.cuh", 8))),)
-
-
-def test_without_lines_the_places_are_unknown():
-    bare = "\n".join(line for line in PTX.splitlines() if ".loc" not in line and ".file" not in line)
-    assert (has_lines(PTX), has_lines(bare)) == (True, False)
-    assert double_uses(bare) == (DoubleUse("promoted(float*)", 2, ()),)
+def test_what_was_said_of_several_targets_is_there_once_without_the_numbers():
+    warning = TWO_TARGETS.partition("\n\n")[0]
+    loss = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized"
+    assert compilers_words(TWO_TARGETS) == f"{warning}\n\n{loss}\n{warning}"
+    assert compilers_words(f"{warning}\n\n{warning}\n") == warning
 
 
 def cubin(sections: dict[str, int]) -> bytes:

@@ -23,11 +23,11 @@ def kernel(target: Target, registers: int, constant_bytes: int | None) -> Compil
     return CompiledKernel("add(float*)", target, use, constant_bytes, None, None)
 
 
-def compiled(*kernels: CompiledKernel, ptx: Target | None = None, source: str = "") -> CompiledFile:
+def compiled(*kernels: CompiledKernel, ptx: Target | None = None, said: str = "") -> CompiledFile:
     targets = tuple(dict.fromkeys(one.target for one in kernels)) or (Target(9, 0),)
     request = Request(Path("add.cu"), Path("add"), BuildProduct.PROGRAM, targets, ptx)
-    compilation = Compilation(request, Nvcc("nvcc", "13.0", "13.0.88", targets), kernels)
-    return examine_compilation(compilation, source)
+    compilation = Compilation(request, Nvcc("nvcc", "13.0", "13.0.88", targets), kernels, said=said)
+    return examine_compilation(compilation)
 
 
 def text(file: CompiledFile, *codes: NvccCode) -> str:
@@ -59,9 +59,10 @@ def test_what_runs_where_follows_from_targets_and_ptx():
     assert "--ptx" not in specific
 
 
-def test_findings_and_code_have_sections_of_their_own():
-    shown = text(compiled(kernel(Target(9, 0), 16, 1), source="add<<<1, 1>>>(x);"), SASS)
-    assert "runs on one thread of one multiprocessor" in shown
+def test_what_the_compiler_said_and_code_have_sections_of_their_own():
+    shown = text(compiled(kernel(Target(9, 0), 16, 1), said="add.cu(4): warning #69-D: truncation"), SASS)
+    assert "## Compiler" in shown
+    assert "add.cu(4): warning #69-D: truncation" in shown
     assert "/*0000*/ EXIT ;" in shown
 
 
@@ -70,7 +71,7 @@ def test_a_file_without_kernels_says_so():
 
 
 def test_the_json_has_every_number_and_null_for_what_is_unknown():
-    file = compiled(kernel(Target(9, 0), 128, None), ptx=Target(9, 0))
+    file = compiled(kernel(Target(9, 0), 128, None), ptx=Target(9, 0), said="warning")
     document = json.loads(to_json(nvcc_json(file, COMMAND, codes=[SASS], output="add", exit_code=7)))
     (one,) = document["kernels"]
     assert (one["registers"], one["constant_bytes"], one["spill_store_bytes"]) == (128, None, 12)
@@ -82,3 +83,4 @@ def test_the_json_has_every_number_and_null_for_what_is_unknown():
     assert (document["ptx"], document["exit_code"], document["output"]) == ("compute_90", 7, "add")
     assert document["code"] == [SASS._asdict()]
     assert [one["code"] for one in document["findings"]] == ["nvcc.spills"]
+    assert document["compiler_output"] == "warning"

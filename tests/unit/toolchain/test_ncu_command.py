@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from opscope.errors import CaptureError, DependencyError
+from opscope.signals import ending_signals_raise
 from opscope.toolchain.ncu_command import (
     Collection,
     KernelFilter,
@@ -59,7 +61,7 @@ def test_the_command_of_a_collection() -> None:
         collection, ["python", "x.py", "--lr", "1"], output=Path("o.ncu-rep"), log_file=Path("l")
     )
     assert " ".join(command) == (
-        "ncu --target-processes all --replay-mode kernel --clock-control none --apply-rules no "
+        "ncu --target-processes all --replay-mode kernel --clock-control none "
         "--kernel-name-base demangled --kernel-name regex:gemm --launch-skip 3 --launch-count 2 --set full "
         "--section Occupancy --metrics a.sum,b.sum --export o.ncu-rep --force-overwrite --log-file l "
         "python x.py --lr 1"
@@ -126,6 +128,21 @@ def test_the_programs_code_is_what_the_log_says(tmp_path: Path) -> None:
     )
     run = run_ncu([str(executable(tmp_path, "ncu", body))], log)
     assert (run.exit_code, run.target_code, run.was_interrupted) == (1, 7, False)
+
+
+def test_sigterm_reaches_ncu_at_once(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    body = (
+        "import os, pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(ended)!r}).touch(), sys.exit(3)))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "time.sleep(60)"
+    )
+    began = time.monotonic()
+    with ending_signals_raise():
+        run = run_ncu([str(executable(tmp_path, "ncu", body))], tmp_path / "log")
+    assert (run.exit_code, run.was_interrupted, ended.exists()) == (3, True, True)
+    assert time.monotonic() - began < 20
 
 
 def test_a_command_that_cannot_start(tmp_path: Path) -> None:

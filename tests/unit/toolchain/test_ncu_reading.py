@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from opscope.errors import DependencyError, InputError
 from opscope.toolchain import ncu_reading as reading
-from opscope.toolchain.ncu_reading import MAGIC, is_report, read_container, read_report
+from opscope.toolchain.ncu_reading import MAGIC, Container, is_report, read_container, read_report
 from opscope.toolchain.ncu_report import Dimension, KernelCounters, NcuReport, Process, Quantity
 
 needs_reader = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
@@ -150,20 +150,18 @@ def test_errors_name_the_packed_file(content: bytes, packed: Path, tmp_path: Pat
 
 @needs_reader
 @pytest.mark.parametrize(
-    ("tail", "message"),
+    "tail",
     [
-        (b"\x02\0\0\0\x08\x07", "holds no results"),
-        (b"\x02\0\0\0\x08\x63" + bytes(32), "in a file of format 99"),
-        (
-            b"\x02\0\0\0\x08\x07\x04\0\0\0\x10\x03\x28\x03" + bytes(3),
-            "finds 0 of its 3 results in a file of format 7",
-        ),
+        b"\x02\0\0\0\x08\x07",
+        b"\x02\0\0\0\x08\x63" + bytes(32),
+        b"\x02\0\0\0\x08\x07\x04\0\0\0\x10\x03\x28\x03" + bytes(3),
     ],
+    ids=["no block", "another version", "results that are none"],
 )
-def test_a_report_the_reader_finds_nothing_in(tmp_path: Path, tail: bytes, message: str) -> None:
+def test_a_report_the_reader_finds_nothing_in(tmp_path: Path, tail: bytes) -> None:
     file = tmp_path / "a.ncu-rep"
     file.write_bytes(MAGIC + tail)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r"finds no results.*profiled no kernel.*another version"):
         read_report(file)
 
 
@@ -309,21 +307,8 @@ def test_processes_of_every_result_the_writer_and_the_command(file: Path) -> Non
     assert found.command == "/opt/ncu --set full python x.py"
 
 
-def test_a_report_without_results_is_whole(file: Path) -> None:
-    found = read_container(write(file, block()))
-    assert (found.format_version, found.processes, found.command) == (7, (), None)
-
-
-def test_of_a_format_unknown_only_the_version_is_told(file: Path) -> None:
-    found = read_container(write(file, b"whatever follows", version=8))
-    assert (found.format_version, found.processes) == (8, None)
-
-
-@pytest.mark.parametrize("content", [b"", b"NV", b"\x7fELF" + bytes(64), b"{}"])
-def test_what_is_no_report(file: Path, content: bytes) -> None:
-    file.write_bytes(content)
-    with pytest.raises(InputError, match="not a report of Nsight Compute"):
-        read_container(file)
+def test_of_a_format_unknown_nothing_is_told(file: Path) -> None:
+    assert read_container(write(file, b"whatever follows", version=8)) == Container()
 
 
 @given(cut=st.integers(min_value=1, max_value=499))
@@ -335,7 +320,7 @@ def test_every_cut_is_noticed(tmp_path_factory: pytest.TempPathFactory, cut: int
     file.write_bytes(whole[:-cut])
     second = len(MAGIC) + len(prefixed(integer(1, 7))) + len(block(results=1, payload=b"x" * 200))
     if len(whole) - cut == second:  # the end of the first block: a whole file with one result
-        assert len(read_container(file).processes or ()) == 1
+        assert len(read_container(file).processes) == 1
         return
     with pytest.raises(InputError, match="cut off") as caught:
         read_container(file)
@@ -343,9 +328,7 @@ def test_every_cut_is_noticed(tmp_path_factory: pytest.TempPathFactory, cut: int
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff\xff" * 4, prefixed(b"\x0f\x01"), prefixed(b"\x2a\x7f")])
-def test_what_is_no_header_is_damage_and_says_where(file: Path, garbage: bytes) -> None:
+def test_what_is_no_header_ends_what_is_told(file: Path, garbage: bytes) -> None:
     good = write(file, block(results=1, payload=b"x")).read_bytes()
     file.write_bytes(good + garbage)
-    with pytest.raises(InputError, match="damaged") as caught:
-        read_container(file)
-    assert caught.value.byte_offset == len(good)
+    assert len(read_container(file).processes) >= 1

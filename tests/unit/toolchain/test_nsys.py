@@ -16,7 +16,6 @@ from opscope.toolchain.nsys import (
     NsysOptions,
     NsysRun,
     check_run,
-    export_command,
     export_report,
     find_nsys,
     fresh_export,
@@ -65,12 +64,7 @@ class TestCommands:
         ]  # fmt: skip
         assert command[2] == "--trace=cuda,cublas"
 
-    def test_an_export(self) -> None:
-        command = export_command(Path("a.nsys-rep"), output=Path("a.sqlite"), executable="/opt/nsys")
-        assert command == [
-            "/opt/nsys", "export", "--type=sqlite", "--force-overwrite=true", "--output=a.sqlite",
-            "a.nsys-rep",
-        ]  # fmt: skip
+    def test_what_is_called_like_a_report(self) -> None:
         assert is_report("A.NSYS-REP")
         assert not is_report("a.sqlite")
 

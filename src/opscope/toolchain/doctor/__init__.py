@@ -1,5 +1,5 @@
-"""Finds out whether a machine can profile PyTorch programs: probes gather facts, checks judge them.
+"""Finds out whether a machine can profile PyTorch programs: each check looks and judges itself.
 
-A probe looks at one thing, within a time limit, and answers whatever happens; what may crash or hang (torch,
-the CUDA driver, NVML) runs in a process of its own. A check is a pure function of the facts.
+What several checks ask (the driver, the GPUs, torch) an `ExaminedMachine` finds out once. What may crash or
+hang runs in a process of its own, within a time limit.
 """

@@ -1,9 +1,9 @@
 """The program that doctor runs in processes of its own, because what it asks may crash or hang.
 
 `child.py driver` asks the CUDA driver and launches a kernel (also the program whose counters ncu reads),
-`child.py nvml` asks NVML for every GPU's state, `child.py torch` imports torch, calculates on every device
-and records a few operators. What is found is printed at once, one JSON object per line behind a mark, so that
-it is not lost with the process; so is the stage that begins.
+`child.py torch` imports torch, calculates on every device and records a few operators. What is found is
+printed at once, one JSON object per line behind a mark, so that it is not lost with the process; so is the
+stage that begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,6 @@ _KERNEL = b"""
     ret;
 }
 """
-# Source: nvml.h, nvmlComputeMode_t.
-_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _LAUNCHES = 8
 # Libraries that torch comes with, and that a system may have in another version.
 _LIBRARIES = (
@@ -93,82 +91,6 @@ def _launch(driver: Any) -> None:
         raise ArithmeticError("the kernel ran, but its results are wrong")
 
 
-def ask_nvml() -> int:
-    """Print the driver's version and every GPU of the machine; 0 if NVML answered."""
-    from opscope.errors import OpscopeError  # noqa: PLC0415
-    from opscope.hardware.nvml import Nvml  # noqa: PLC0415
-
-    try:
-        nvml = Nvml()
-    except (OpscopeError, ImportError):
-        return 1
-    _say(driver=nvml.ask("nvmlSystemGetDriverVersion"))
-    try:
-        count = nvml.module.nvmlDeviceGetCount()
-        handles = [nvml.module.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-    except nvml.error:
-        return 1
-    _say(devices=[{"index": index, **_gpu_state(nvml, handle)} for index, handle in enumerate(handles)])
-    return 0
-
-
-def _gpu_state(nvml: Any, handle: Any) -> dict[str, Any]:
-    """What NVML tells of one GPU."""
-
-    def ask(query: str, *arguments: Any) -> Any:
-        return nvml.ask(query, handle, *arguments)
-
-    capability = ask("nvmlDeviceGetCudaComputeCapability")
-    use, mode = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetComputeMode")
-    persistence = ask("nvmlDeviceGetPersistenceMode")
-    # The second version of the query tells apart what the driver reserves.
-    version = getattr(nvml.module, "nvmlMemory_v2", None)
-    memory = (version and ask("nvmlDeviceGetMemoryInfo", version)) or ask("nvmlDeviceGetMemoryInfo")
-    facts = {
-        "name": ask("nvmlDeviceGetName") or "",
-        "uuid": ask("nvmlDeviceGetUUID"),
-        "compute_capability": capability and f"{capability[0]}.{capability[1]}",
-        "memory_bytes": memory and int(memory.total),
-        "memory_used_bytes": memory and int(memory.used),
-        "max_sm_clock_mhz": nvml.max_sm_clock_mhz(handle),
-        "power_limit_w": nvml.watts("nvmlDeviceGetEnforcedPowerLimit", handle),
-        "utilization_fraction": None if use is None else use.gpu / 100,
-        "persistence_mode": None if persistence is None else bool(persistence),
-        "compute_mode": None if mode is None else _COMPUTE_MODES.get(mode, f"mode {mode}"),
-        "clock_reasons": [one.words for one in nvml.slowdowns(handle)],
-        "processes": _processes(nvml, handle),
-        **nvml.readings(handle),
-        **dict(_mig(ask)),
-    }
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _mig(ask: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    mode = ask("nvmlDeviceGetMigMode")
-    if mode is None:
-        return
-    yield "mig_mode", bool(mode[0])
-    if mode[0]:
-        slots = ask("nvmlDeviceGetMaxMigDeviceCount") or 0
-        found = [ask("nvmlDeviceGetMigDeviceHandleByIndex", slot) for slot in range(slots)]
-        yield "mig_instance_count", sum(one is not None for one in found)
-
-
-def _processes(nvml: Any, handle: Any) -> list[dict[str, Any]] | None:
-    """Processes that compute or draw, each once; None if the driver does not tell."""
-    lists = [nvml.ask(f"nvmlDeviceGet{kind}RunningProcesses", handle) for kind in ("Compute", "Graphics")]
-    if all(one is None for one in lists):
-        return None
-    return [
-        {
-            "pid": pid,
-            "name": nvml.ask("nvmlSystemGetProcessName", pid) or None,
-            "memory_bytes": one.usedGpuMemory,
-        }
-        for pid, one in {one.pid: one for found in lists for one in found or ()}.items()
-    ]
-
-
 def try_torch() -> int:
     """Print what torch is and does; 0 if it could be imported."""
     _say(stage="import")
@@ -178,7 +100,13 @@ def try_torch() -> int:
     except Exception as error:  # noqa: BLE001 - a broken installation raises anything
         _say(import_error=_brief(error))
         return 1
-    _say(import_s=time.perf_counter() - start, **_build(torch))
+    _say(
+        import_s=time.perf_counter() - start,
+        version=str(torch.__version__),
+        cuda=torch.version.cuda,
+        hip=getattr(torch.version, "hip", None),
+        git_version=getattr(torch.version, "git_version", None),
+    )
     _say(stage="devices")
     _say(**_devices(torch))
     has_device = torch.cuda.is_available()
@@ -195,17 +123,6 @@ def try_torch() -> int:
     libraries = [path for path in _mapped_files() if Path(path).name.startswith(_LIBRARIES)]
     _say(stage="end", libraries=libraries, shadowed=_shadowed(torch, libraries))
     return 0
-
-
-def _build(torch: Any) -> dict[str, Any]:
-    version = torch.version
-    return {
-        "version": str(torch.__version__),
-        "cuda": version.cuda,
-        "hip": getattr(version, "hip", None),
-        "git_version": getattr(version, "git_version", None),
-        "is_debug_build": bool(getattr(version, "debug", False)),
-    }
 
 
 def _devices(torch: Any) -> dict[str, Any]:
@@ -266,21 +183,16 @@ def _capture(torch: Any, has_device: bool) -> dict[str, Any]:
                 x = x * 1.5
             if has_device:
                 torch.cuda.synchronize()
-        facts.update(_recorded(torch, recording))
+        on_cpu = torch.autograd.DeviceType.CPU
+        names = [(one.name, one.device_type == on_cpu) for one in recording.function_events or ()]
+        facts["operator_count"] = sum(is_host and name.startswith("aten::") for name, is_host in names)
+        facts["kernels_recorded"] = sum(
+            not is_host and not name.startswith(("Mem", "aten::")) for name, is_host in names
+        )
         facts["kernels_launched"] = _LAUNCHES if has_device else 0
     except Exception as error:  # noqa: BLE001 - whatever stops a recording is the answer
         facts["error"] = _brief(error)
     return facts
-
-
-def _recorded(torch: Any, recording: Any) -> dict[str, int]:
-    on_cpu = torch.autograd.DeviceType.CPU
-    events = list(recording.function_events or ())
-    kernels = [
-        one for one in events if one.device_type != on_cpu and not one.name.startswith(("Mem", "aten::"))
-    ]
-    operators = [one for one in events if one.device_type == on_cpu and one.name.startswith("aten::")]
-    return {"operator_count": len(operators), "kernels_recorded": len(kernels)}
 
 
 def _mapped_files() -> list[str]:
@@ -294,23 +206,16 @@ def _mapped_files() -> list[str]:
 
 def _shadowed(torch: Any, loaded: list[str]) -> list[tuple[str, str]]:
     """Libraries from LD_LIBRARY_PATH of which torch's own packages have a copy."""
-    variable = os.environ.get("LD_LIBRARY_PATH", "")
-    folders = [Path(one).resolve() for one in variable.split(":") if one]
-    own = {copy.name: copy for copy in _own_copies(torch)}
-    return [
-        (path, str(own[Path(path).name]))
-        for path in loaded
-        if Path(path).name in own
-        and Path(path).resolve() != own[Path(path).name].resolve()
-        and any(Path(path).resolve().is_relative_to(folder) for folder in folders)
-    ]
-
-
-def _own_copies(torch: Any) -> list[Path]:
+    folders = [Path(one).resolve() for one in os.environ.get("LD_LIBRARY_PATH", "").split(":") if one]
     package = Path(torch.__file__).resolve().parent
-    wheels = package.parent / "nvidia"
-    found = [*(package / "lib").glob("lib*.so*"), *wheels.glob("*/lib/lib*.so*")]
-    return [one for one in found if one.name.startswith(_LIBRARIES)]
+    copies = [*package.glob("lib/lib*.so*"), *package.parent.glob("nvidia/*/lib/lib*.so*")]
+    own = {copy.name: copy for copy in copies if copy.name.startswith(_LIBRARIES)}
+    found = ((path, Path(path).resolve(), own.get(Path(path).name)) for path in loaded)
+    return [
+        (path, str(copy))
+        for path, real, copy in found
+        if copy is not None and real != copy.resolve() and any(real.is_relative_to(one) for one in folders)
+    ]
 
 
 def _attempt(function: Callable[..., object], *arguments: Any) -> str | None:
@@ -339,7 +244,7 @@ if __name__ == "__main__":
     importlib.import_module("opscope")
     del sys.path[0]
     task = sys.argv[1]
-    code = {"driver": ask_driver, "nvml": ask_nvml, "torch": try_torch}[task]()
+    code = {"driver": ask_driver, "torch": try_torch}[task]()
     sys.stderr.flush()
     if task == "torch":  # All is said, and taking torch and CUDA down takes time and may crash.
         os._exit(code)

@@ -1,33 +1,28 @@
-"""Machines as facts: one with a GPU on which all is well, one without; and surroundings made of files."""
+"""Machines with given answers, one with a GPU on which all is well, one without; and one made of files."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from opscope.hardware.driver import CudaDevice
-from opscope.toolchain.doctor.facts import (
-    BuildFacts,
+from opscope.toolchain.doctor.machine import (
+    Calculation,
     CaptureFacts,
-    CounterFacts,
-    DeviceCalculation,
-    DriverFacts,
-    Facts,
-    FolderFacts,
-    GpuFacts,
+    Counters,
+    Driver,
+    ExaminedMachine,
+    Folder,
+    Gpu,
     MachineFacts,
-    PackageFacts,
-    Pin,
     ProgramFacts,
-    PythonFacts,
-    TorchFacts,
+    Torch,
 )
-from opscope.toolchain.doctor.surroundings import Surroundings
 
 GIB = 1024**3
 UUID = "GPU-5f5a1c52-0000-1111-2222-333344445555"
@@ -35,93 +30,73 @@ H200 = CudaDevice(0, "NVIDIA H200", "9.0", 132, 150_109_880_320, UUID)
 
 
 @pytest.fixture
-def cpu_machine() -> Facts:
+def cpu_machine() -> dict[str, Any]:
     """A machine without a GPU and without anything of NVIDIA's, with torch for the CPU."""
-    return Facts(
-        machine=MachineFacts("Linux 6.1 x86_64", "AMD EPYC", 8, 32 * GIB, pci_gpu_count=0),
-        python=PythonFacts("3.11.7", headers="/usr/include/python3.11", executable="/usr/bin/python3"),
-        packages=PackageFacts({"torch": "2.11.0+cpu"}),
-        build=BuildFacts(
-            compiler=ProgramFacts("c++", "/usr/bin/c++", "12.2.0"),
-            ninja=ProgramFacts("ninja", "/usr/bin/ninja", "1.11.1"),
-            compiler_kind="gcc",
-            cxx_standard=17,
-            compiles=True,
-        ),
-        driver=DriverFacts(library_failure="libcuda.so.1: cannot open shared object file"),
-        torch=TorchFacts(
+    return {
+        "machine": MachineFacts("Linux 6.1 x86_64", "AMD EPYC", 8, 32 * GIB, pci_gpu_count=0),
+        "packages": {"torch": "2.11.0+cpu"},
+        "compiler": ProgramFacts("gcc", sys.executable, "12.2.0"),
+        "ninja": ProgramFacts("ninja", "/usr/bin/ninja", "1.11.1"),
+        "nvcc": ProgramFacts("nvcc"),
+        "driver": Driver(library_failure="libcuda.so.1: cannot open shared object file"),
+        "devices": (),
+        "torch": Torch(
             "2.11.0+cpu", is_available=False, import_s=1.2, capture=CaptureFacts(("CPU",), operator_count=16)
         ),
-        counters=CounterFacts(failure="there is no GPU"),
-        cuobjdump=ProgramFacts("cuobjdump", "/x/cuobjdump", "13.0"),
-        folders=tuple(
-            FolderFacts(purpose, f"/{number}", True, True, 50 * GIB, 100 * GIB, number)
-            for number, purpose in enumerate(("output", "temporary", "opscope cache", "shared memory"))
+        "counters": Counters(failure="there is no GPU"),
+        "nsys": ProgramFacts("nsys"),
+        "ncu": ProgramFacts("ncu"),
+        "cuobjdump": ProgramFacts("cuobjdump", "/x/cuobjdump", "13.0"),
+        "folders": tuple(
+            Folder(purpose, f"/{number}", None, 50 * GIB, number)
+            for number, purpose in enumerate(("output", "temporary", "shared memory"))
         ),
-    )
+    }
 
 
 @pytest.fixture
-def gpu_machine(cpu_machine: Facts) -> Facts:
+def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
     """A machine with an H200 on which every check is content."""
-    return replace(
-        cpu_machine,
-        machine=replace(cpu_machine.machine, pci_gpu_count=1),
-        packages=PackageFacts(
-            {"torch": "2.11.0+cu130", "triton": "3.6.0", "vllm": "0.20.0", "torchvision": "0.26.0"},
-            (
-                Pin("torch", "triton", "==3.6.0", "3.6.0", True),
-                Pin("vllm", "torch", "==2.11.0", "2.11.0+cu130", True),
-                Pin("torchvision", "torch", "==2.11.0", "2.11.0+cu130", True),
-            ),
-            ("triton",),
-        ),
-        build=replace(
-            cpu_machine.build,
-            nvcc=ProgramFacts("nvcc", "/usr/local/cuda/bin/nvcc", "13.0.88"),
-            cuda_home="/usr/local/cuda",
-            cuda_home_from="/usr/local/cuda",
-            has_cuda_headers=True,
-            toolkits=("/usr/local/cuda",),
-            nvcc_starts=True,
-        ),
-        driver=DriverFacts(
+    return {
+        **cpu_machine,
+        "machine": MachineFacts("Linux 6.1 x86_64", "AMD EPYC", 8, 32 * GIB, pci_gpu_count=1),
+        "packages": {"torch": "2.11.0+cu130", "triton": "3.6.0", "vllm": "0.20.0"},
+        "nvcc": ProgramFacts("nvcc", "/usr/local/cuda/bin/nvcc", "13.0.88"),
+        "driver": Driver(
             "580.95.05",
             "13.0",
             ("nvidia0", "nvidiactl"),
-            True,
-            True,
-            ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi"),
-            "/usr/lib/libcuda.so.1",
+            admin_only_counters=True,
+            is_admin=True,
+            smi=ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi"),
+            library="/usr/lib/libcuda.so.1",
             devices=(H200,),
             launched=True,
         ),
-        devices=(
-            GpuFacts(
+        "devices": (
+            Gpu(
                 0,
                 H200.name,
-                "nvml",
-                UUID,
-                "9.0",
-                132,
-                H200.memory_bytes,
-                0,
-                345,
-                1980,
-                3201,
-                30,
-                75.0,
-                700.0,
-                0.0,
-                True,
-                "default",
-                False,
+                "nvidia-smi",
+                uuid=UUID,
+                compute_capability="9.0",
+                sm_count=132,
+                memory_bytes=H200.memory_bytes,
+                memory_used_bytes=0,
+                sm_clock_mhz=345,
+                max_sm_clock_mhz=1980,
+                memory_clock_mhz=3201,
+                temperature_c=30,
+                power_w=75.0,
+                power_limit_w=700.0,
+                utilization_fraction=0.0,
+                persistence_mode=True,
+                mig_mode=False,
                 processes=(),
                 is_visible=True,
-                least_cuda_version="11.8",
             ),
         ),
-        torch=TorchFacts(
+        "torch": Torch(
             "2.11.0+cu130",
             "13.0",
             None,
@@ -131,19 +106,19 @@ def gpu_machine(cpu_machine: Facts) -> Facts:
             architectures=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"),
             is_available=True,
             devices=(H200,),
-            calculations=(DeviceCalculation(0),),
+            calculations=(Calculation(0),),
             has_product=True,
             capture=CaptureFacts(("CPU", "CUDA"), 16, 8, 8),
             libraries=("/site-packages/nvidia/cu13/lib/libcublas.so.13",),
         ),
-        counters=CounterFacts(True, 2816.0),
-        nsys=ProgramFacts("nsys", "/usr/local/bin/nsys", "2025.3.2"),
-        ncu=ProgramFacts("ncu", "/usr/local/bin/ncu", "2025.3.1.0"),
-    )
+        "counters": Counters(is_readable=True, value=2816.0),
+        "nsys": ProgramFacts("nsys", "/usr/local/bin/nsys", "2025.3.2"),
+        "ncu": ProgramFacts("ncu", "/usr/local/bin/ncu", "2025.3.1.0"),
+    }
 
 
 @pytest.fixture
-def surroundings(tmp_path: Path) -> Callable[..., Surroundings]:
+def machine(tmp_path: Path) -> Callable[..., ExaminedMachine]:
     """A machine made of files.
 
     `programs` are shell scripts by name, in a folder that is all of PATH; `files` are contents by
@@ -156,7 +131,8 @@ def surroundings(tmp_path: Path) -> Callable[..., Surroundings]:
         files: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
         python: str = sys.executable,
-    ) -> Surroundings:
+        **answers: Any,
+    ) -> ExaminedMachine:
         root, binaries = tmp_path / "root", tmp_path / "bin"
         root.mkdir(exist_ok=True)
         binaries.mkdir(exist_ok=True)
@@ -168,20 +144,20 @@ def surroundings(tmp_path: Path) -> Callable[..., Surroundings]:
             file = root / name.lstrip("/")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content, encoding="utf-8")
-        # The shell's own programs (cat, sleep) stay in reach of the scripts, not of the probes.
+        # The shell's own programs (cat, sleep) stay in reach of the scripts, not of the machine.
         environment = {
             "PATH": str(binaries),
             "HOME": str(tmp_path / "home"),
             "BASE": os.defpath,
             **(variables or {}),
         }
-        return Surroundings(
+        return ExaminedMachine(
             environment,
             python,
             tmp_path / "work",
-            tmp_path / "home" / ".cache" / "opscope",
-            root,
-            (str(tmp_path / "site"),),
+            root=root,
+            package_path=(str(tmp_path / "site"),),
+            answers=answers,
         )
 
     return make

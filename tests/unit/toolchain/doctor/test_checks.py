@@ -7,21 +7,29 @@ names an element of a list, `=` stands before a whole object in place of the old
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
 
-from opscope.toolchain.doctor.diagnosis import CHECKS, diagnose
-from opscope.toolchain.doctor.facts import DriverFacts, Facts, ProgramFacts
-from opscope.toolchain.doctor.outcome import GpuPresence, gpu_presence, hides_all
+from opscope.toolchain.doctor.checks import CHECKS, CheckVerdict, DoctorOutcome, _hides_all, _signs
+from opscope.toolchain.doctor.machine import Driver, ExaminedMachine, ProgramFacts
 
 ROWS = [
     json.loads(line)
     for line in (Path(__file__).parent / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
 ]
+TRIED_HERE = {"build.compiler"}
+
+
+def answer(code: str, machine: ExaminedMachine) -> DoctorOutcome:
+    return next(one.answer(machine) for one in CHECKS if one.code == code)
+
+
+def given(answers: dict[str, Any]) -> ExaminedMachine:
+    return ExaminedMachine({}, "", Path(), answers=answers)
 
 
 def _changed(base: Any, changes: Any) -> Any:
@@ -36,24 +44,27 @@ def _changed(base: Any, changes: Any) -> Any:
 
 @pytest.mark.each("row", ROWS)
 def test_a_check_answers(row: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    machine = request.getfixturevalue(f"{row['machine']}_machine")
-    facts = msgspec.convert(_changed(msgspec.to_builtins(machine), row["facts"]), Facts)
-    diagnosis = diagnose(facts)
-    outcome = next(one.outcome for one in diagnosis.results if one.check.code == row["check"])
+    base = request.getfixturevalue(f"{row['machine']}_machine")
+    answers = {
+        name: msgspec.convert(value, get_type_hints(getattr(ExaminedMachine, name).__wrapped__)["return"])
+        for name, value in _changed(msgspec.to_builtins(base), row["facts"]).items()
+    }
+    machine = given(answers)
+    outcome = answer(row["check"], machine)
+    can_profile = not any(
+        one.is_required and one.answer(machine).verdict is CheckVerdict.PROBLEM for one in CHECKS
+    )
     expected = (row["verdict"], row["reason"], row.get("remedy"), row.get("can_profile", True))
-    assert (str(outcome.verdict), outcome.reason, outcome.remedy, diagnosis.can_profile) == expected
+    assert (str(outcome.verdict), outcome.reason, outcome.remedy, can_profile) == expected
 
 
 def test_every_check_is_asked() -> None:
-    assert {row["check"] for row in ROWS} == {one.code for one in CHECKS}
+    assert {row["check"] for row in ROWS} | TRIED_HERE == {one.code for one in CHECKS}
 
 
-def test_the_drivers_packages_without_a_gpu_are_no_gpu(cpu_machine: Facts) -> None:
-    facts = replace(
-        cpu_machine,
-        driver=DriverFacts(version="580.95.05", smi=ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi")),
-    )
-    assert gpu_presence(facts) is GpuPresence.NONE
+def test_the_drivers_packages_without_a_gpu_are_no_gpu(cpu_machine: dict[str, Any]) -> None:
+    driver = Driver(version="580.95.05", smi=ProgramFacts("nvidia-smi", "/usr/bin/nvidia-smi"))
+    assert list(_signs(given({**cpu_machine, "driver": driver}))) == []
 
 
 @pytest.mark.parametrize(
@@ -64,4 +75,21 @@ def test_the_drivers_packages_without_a_gpu_are_no_gpu(cpu_machine: Facts) -> No
     ],
 )  # fmt: skip
 def test_what_hides_every_device(value: str | None, expected: bool) -> None:
-    assert hides_all(value) is expected
+    assert _hides_all(value) is expected
+
+
+def test_a_machine_without_a_compiler(machine: Callable[..., ExaminedMachine]) -> None:
+    outcome = answer("build.compiler", machine())
+    assert (outcome.verdict, outcome.remedy) == (CheckVerdict.WARNING, "sudo apt-get install g++")
+    assert "there is no C++ compiler (c++)" in outcome.reason
+
+
+def test_the_configured_compiler_is_tried(machine: Callable[..., ExaminedMachine], tmp_path: Path) -> None:
+    fail = 'echo "x: error: no c++17" >&2; exit 1'
+    script = f'echo "$@" >> {tmp_path}/log; [ "$1" = --version ] && echo "g++ (GCC) 4.5.0" || {{ {fail}; }}'
+    outcome = answer("build.compiler", machine(programs={"g++-4": script}, variables={"CXX": "g++-4 -O2"}))
+    assert outcome.verdict is CheckVerdict.PROBLEM
+    assert outcome.reason == "gcc 4.5.0 does not compile C++17: x: error: no c++17"
+    assert "-std=c++17 -fsyntax-only" in (tmp_path / "log").read_text(encoding="utf-8")
+    works = answer("build.compiler", machine(programs={"c++": "echo 'c++ (Debian) 12.2.0'"}))
+    assert (works.verdict, works.reason) == (CheckVerdict.OK, "gcc 12.2.0 compiles C++17")

@@ -1,11 +1,13 @@
-"""The table of checks: complete, documented, and never raising whatever the facts are."""
+"""All checks together: complete, documented, and never raising whatever the machine is."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,36 +15,53 @@ from hypothesis import strategies as st
 
 from opscope.report.doctor import doctor_document, doctor_json
 from opscope.report.markdown import render_markdown
-from opscope.toolchain.doctor.diagnosis import CHECKS, CheckResult, Diagnosis, diagnose
-from opscope.toolchain.doctor.facts import (
-    BuildFacts,
-    CounterFacts,
-    DriverFacts,
-    Facts,
-    FolderFacts,
-    GpuFacts,
-    MachineFacts,
-    PackageFacts,
-    TorchFacts,
+from opscope.toolchain.doctor import checks
+from opscope.toolchain.doctor.checks import (
+    CHECKS,
+    CheckResult,
+    CheckVerdict,
+    Diagnosis,
+    DoctorOutcome,
+    EnvironmentCheck,
+    diagnose,
 )
-from opscope.toolchain.doctor.outcome import CheckVerdict, DoctorOutcome, EnvironmentCheck
+from opscope.toolchain.doctor.machine import (
+    Counters,
+    Driver,
+    ExaminedMachine,
+    Folder,
+    Gpu,
+    Inventory,
+    MachineFacts,
+    Torch,
+)
+from opscope.toolchain.programs import ProgramExit
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "doctor.md"
 GOOD = (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE)
 
 
-def test_a_healthy_machine_has_no_findings(gpu_machine: Facts, cpu_machine: Facts) -> None:
-    for facts in (gpu_machine, cpu_machine):
-        diagnosis = diagnose(facts)
-        assert [one for one in diagnosis.results if one.verdict not in GOOD] == []
+def _given(answers: dict[str, Any]) -> ExaminedMachine:
+    return ExaminedMachine({}, "", Path(), answers=answers)
+
+
+@pytest.fixture(autouse=True)
+def _tools_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's compiler is not that of the test."""
+    tried = [one for one in CHECKS if one.code != "build.compiler"]
+    monkeypatch.setattr(checks, "CHECKS", tried)
+
+
+def test_a_healthy_machine_has_no_findings(gpu_machine: dict[str, Any], cpu_machine: dict[str, Any]) -> None:
+    for answers in (gpu_machine, cpu_machine):
+        diagnosis = diagnose(_given(answers))
+        assert [one for one in diagnosis.results if one.outcome.verdict not in GOOD] == []
         assert (diagnosis.verdict, diagnosis.can_profile) == (CheckVerdict.OK, True)
 
 
-def test_on_a_gpu_nearly_everything_is_judged(gpu_machine: Facts) -> None:
-    skipped = [
-        one.check.code for one in diagnose(gpu_machine).results if one.verdict is CheckVerdict.NOT_APPLICABLE
-    ]
-    assert skipped == []
+def test_on_a_gpu_everything_is_judged(gpu_machine: dict[str, Any]) -> None:
+    results = diagnose(_given(gpu_machine)).results
+    assert {one.outcome.verdict for one in results} == {CheckVerdict.OK}
 
 
 def test_codes_and_functions_are_unique() -> None:
@@ -58,9 +77,10 @@ def test_the_documentation_lists_every_check() -> None:
     ]
 
 
-def _result(verdict: CheckVerdict, *, is_required: bool) -> CheckResult:
-    check = EnvironmentCheck("a.b", "something", lambda facts: DoctorOutcome(verdict, ""), is_required)
-    return CheckResult(check, DoctorOutcome(verdict, "reason"))
+def _check(
+    answer: Callable[[ExaminedMachine], DoctorOutcome], *, is_required: bool = False
+) -> EnvironmentCheck:
+    return EnvironmentCheck("a.b", "something", answer, is_required, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -74,60 +94,117 @@ def _result(verdict: CheckVerdict, *, is_required: bool) -> CheckResult:
     ],
 )
 def test_only_a_required_problem_stops_profiling(
-    cpu_machine: Facts, verdict: CheckVerdict, is_required: bool, expected: CheckVerdict
+    verdict: CheckVerdict, is_required: bool, expected: CheckVerdict
 ) -> None:
-    good = _result(CheckVerdict.OK, is_required=True)
-    diagnosis = Diagnosis(cpu_machine, (good, _result(verdict, is_required=is_required)))
+    outcome = DoctorOutcome(verdict, "reason")
+    check = _check(lambda machine: outcome, is_required=is_required)
+    diagnosis = Diagnosis({}, (CheckResult(check, outcome),))
     assert diagnosis.verdict is expected
     assert diagnosis.can_profile == (expected is not CheckVerdict.PROBLEM)
 
 
-def test_a_defect_of_a_check_hides_no_other(cpu_machine: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
-    def defect(facts: Facts) -> DoctorOutcome:
+def test_a_defect_of_a_check_hides_no_other(
+    cpu_machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(machine: ExaminedMachine) -> DoctorOutcome:
         raise KeyError("x")
 
-    table = (EnvironmentCheck("a.b", "something", defect), *CHECKS)
-    monkeypatch.setattr("opscope.toolchain.doctor.diagnosis.CHECKS", table)
-    first, *others = diagnose(cpu_machine).results
-    assert first.verdict is CheckVerdict.UNKNOWN
+    monkeypatch.setattr(checks, "CHECKS", [_check(defect), *checks.CHECKS])
+    first, *others = diagnose(_given(cpu_machine)).results
+    assert first.outcome.verdict is CheckVerdict.UNKNOWN
     assert "KeyError" in first.outcome.reason
-    assert len(others) == len(CHECKS)
+    assert {one.outcome.verdict for one in others} <= set(GOOD)
+
+
+def test_a_check_that_hangs_is_left_behind(
+    cpu_machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(machine: ExaminedMachine) -> DoctorOutcome:
+        time.sleep(2)
+        raise AssertionError("nobody waits for this")
+
+    monkeypatch.setattr(checks, "CHECKS", [_check(hang), *checks.CHECKS])
+    first, *others = diagnose(_given(cpu_machine)).results
+    assert first.outcome.reason == "gave no answer within 0.2 s"
+    assert {one.outcome.verdict for one in others} <= set(GOOD)
+
+
+def test_what_several_checks_ask_is_found_out_once(
+    machine: Callable[..., ExaminedMachine], tmp_path: Path
+) -> None:
+    here = machine(
+        python="/nonexistent/python", programs={"nsys": f"echo x >> {tmp_path}/log; echo version 1.2"}
+    )
+    diagnosis = diagnose(here)
+    assert (diagnosis.facts["nsys"].version, here.nsys().version) == ("1.2", "1.2")
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "x\n"
+
+
+def test_gpus_are_looked_at_first_and_counted_last(
+    machine: Callable[..., ExaminedMachine], gpu_machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    device = {"index": 0, "name": "A", "compute_capability": "9.0"}
+    said = {"driver": {"devices": [device], "launched": True}, "torch": {"import_error": "OSError: x"}}
+
+    def ask(self: ExaminedMachine, task: str, timeout_s: float) -> tuple[dict[str, Any], str | None, str]:
+        order.append(task)
+        return dict(said[task]), None, ""
+
+    monkeypatch.setattr(ExaminedMachine, "ask_child", ask)
+    here = machine(ncu=gpu_machine["ncu"], programs={"nvidia-smi": "exit 1"})
+    end = ProgramExit(1, "", "")
+    monkeypatch.setattr(here, "run", lambda *command, timeout_s: order.append(Path(command[0]).name) or end)
+    monkeypatch.setattr("opscope.toolchain.doctor.machine.read_counters", lambda end: Counters(value=1.0))
+    assert here.counters().value == 1.0
+    assert (order[0], order[-1], len(order)) == ("nvidia-smi", "ncu", 4)
+
+
+def test_counters_are_not_tried_where_no_kernel_runs(gpu_machine: dict[str, Any]) -> None:
+    del gpu_machine["counters"]
+    bare = _given({**gpu_machine, "driver": Driver(devices=gpu_machine["driver"].devices)})
+    assert bare.counters() == Counters(failure="no kernel runs on the GPU")
 
 
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH", "CUDA_LAUNCH_BLOCKING")
-PACKAGES = ("torch", "triton", "vllm")
-ANY_FACTS = st.builds(
-    Facts,
-    machine=st.builds(MachineFacts, variables=st.dictionaries(st.sampled_from(VARIABLES), st.text())),
-    packages=st.builds(
-        PackageFacts, versions=st.dictionaries(st.sampled_from(PACKAGES), st.none() | st.text())
-    ),
-    driver=st.from_type(DriverFacts),
-    build=st.from_type(BuildFacts),
-    devices=st.from_type(tuple[GpuFacts, ...]),
-    torch=st.from_type(TorchFacts | None),
-    counters=st.from_type(CounterFacts),
-    folders=st.from_type(tuple[FolderFacts, ...]),
-    failed_probes=st.dictionaries(st.text(), st.text()),
+ANY_ANSWERS = st.fixed_dictionaries(
+    {
+        "machine": st.builds(MachineFacts, variables=st.dictionaries(st.sampled_from(VARIABLES), st.text())),
+        "packages": st.dictionaries(st.sampled_from(("torch", "triton", "vllm")), st.none() | st.text()),
+        "driver": st.from_type(Driver),
+        "devices": st.from_type(tuple[Gpu, ...]),
+        "torch": st.from_type(Torch | None),
+        "counters": st.from_type(Counters),
+        "_inventory": st.just(Inventory()),
+        "folders": st.tuples(
+            st.builds(Folder, st.just("output"), st.just("/a")),
+            st.builds(Folder, st.just("temporary"), st.just("/b")),
+        ),
+    }
 )
 
 
-@settings(max_examples=settings.default.max_examples // 2, suppress_health_check=[HealthCheck.too_slow])
-@given(ANY_FACTS)
-def test_whatever_is_missing_every_check_answers_and_is_shown(facts: Facts) -> None:
-    for check in CHECKS:
-        outcome = check.answer(facts)
-        assert outcome.reason
-        assert outcome.remedy != ""
-    diagnosis = diagnose(facts)
+@settings(
+    max_examples=settings.default.max_examples // 2,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
+@given(answers=ANY_ANSWERS)
+def test_whatever_is_missing_every_check_answers_and_is_shown(
+    answers: dict[str, Any], cpu_machine: dict[str, Any]
+) -> None:
+    diagnosis = diagnose(_given({**cpu_machine, **answers}))
+    for one in diagnosis.results:
+        assert one.outcome.reason
+        assert not one.outcome.reason.startswith("the check itself")
+        assert one.outcome.remedy != ""
     document = doctor_json(diagnosis)
-    assert len(json.loads(json.dumps(document))["checks"]) == len(CHECKS)
+    assert len(json.loads(json.dumps(document))["checks"]) == len(diagnosis.results)
     assert render_markdown(doctor_document(diagnosis))
 
 
-def test_facts_of_nothing_at_all(cpu_machine: Facts) -> None:
-    bare = Facts(replace(cpu_machine.machine, pci_gpu_count=None), replace(cpu_machine.python, headers=None))
-    diagnosis = diagnose(bare)
+def test_a_machine_with_nothing(machine: Callable[..., ExaminedMachine]) -> None:
+    diagnosis = diagnose(machine(files={"/dev/null": ""}, torch=None))
     assert not diagnosis.can_profile
-    problems = [one.check.code for one in diagnosis.results if one.verdict is CheckVerdict.PROBLEM]
-    assert problems == ["torch.installed"]
+    problems = [one.check.code for one in diagnosis.results if one.outcome.verdict is CheckVerdict.PROBLEM]
+    assert problems == ["torch.import"]

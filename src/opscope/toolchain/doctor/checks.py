@@ -1,0 +1,707 @@
+"""The checks in the order of a report, and what they say of a machine together."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from opscope.model.files import scratch_prefix
+from opscope.model.notebook import notebook_html
+from opscope.text_enum import TextEnum
+from opscope.toolchain.doctor.machine import (
+    SHARED_MEMORY,
+    ExaminedMachine,
+    Gpu,
+    ProgramFacts,
+    Torch,
+    last_lines,
+)
+from opscope.units import counted
+
+
+class CheckVerdict(TextEnum):
+    """How something stands.
+
+    PROBLEM: what is there does not work. WARNING: it works, but something optional is missing or results may
+    be off. UNKNOWN: it could not be found out. NOT_APPLICABLE: there is nothing here it could be said of.
+    """
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    UNKNOWN = "unknown"
+    NOT_APPLICABLE = "not_applicable"
+
+
+@dataclass(frozen=True)
+class DoctorOutcome:
+    """A verdict with its reason, and what mends it: a command, or words where there is none."""
+
+    verdict: CheckVerdict
+    reason: str
+    remedy: str | None = None
+
+
+ok = partial(DoctorOutcome, CheckVerdict.OK)
+warning = partial(DoctorOutcome, CheckVerdict.WARNING)
+problem = partial(DoctorOutcome, CheckVerdict.PROBLEM)
+unknown = partial(DoctorOutcome, CheckVerdict.UNKNOWN)
+not_applicable = partial(DoctorOutcome, CheckVerdict.NOT_APPLICABLE)
+
+Answer = Callable[[ExaminedMachine], DoctorOutcome]
+
+
+@dataclass(frozen=True)
+class EnvironmentCheck:
+    """One question about a machine; a problem of a required one means that nothing can be profiled."""
+
+    code: str
+    question: str
+    answer: Answer
+    is_required: bool
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check with its outcome."""
+
+    check: EnvironmentCheck
+    outcome: DoctorOutcome
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What all checks say of a machine.
+
+    Attributes:
+        facts: What was found out for them, by the name of the machine's method.
+        results: In the order of CHECKS.
+    """
+
+    facts: dict[str, Any]
+    results: tuple[CheckResult, ...]
+
+    _repr_html_ = notebook_html
+
+    @property
+    def can_profile(self) -> bool:
+        """Whether programs can be profiled here: no required check found a problem."""
+        return not any(
+            one.check.is_required and one.outcome.verdict is CheckVerdict.PROBLEM for one in self.results
+        )
+
+    @property
+    def verdict(self) -> CheckVerdict:
+        """PROBLEM if programs cannot be profiled, WARNING if anything else stands badly, OK otherwise."""
+        if not self.can_profile:
+            return CheckVerdict.PROBLEM
+        bad = (CheckVerdict.PROBLEM, CheckVerdict.WARNING)
+        return (
+            CheckVerdict.WARNING
+            if any(one.outcome.verdict in bad for one in self.results)
+            else CheckVerdict.OK
+        )
+
+
+CHECKS: list[EnvironmentCheck] = []
+_LIMIT_S = 300.0  # more than all that the machine is asked may take
+_FOLDER_LIMIT_S = 10.0
+
+
+def check(
+    code: str, question: str, *, is_required: bool = False, limit_s: float = _LIMIT_S
+) -> Callable[[Answer], Answer]:
+    """Makes a function the next check."""
+
+    def add(answer: Answer) -> Answer:
+        CHECKS.append(EnvironmentCheck(code, question, answer, is_required, limit_s))
+        return answer
+
+    return add
+
+
+def diagnose(machine: ExaminedMachine) -> Diagnosis:
+    """The outcome of every check; each in a thread of its own, which nobody waits for beyond its limit."""
+    outcomes: dict[str, DoctorOutcome] = {}
+
+    def ask(one: EnvironmentCheck) -> None:
+        try:
+            outcomes[one.code] = one.answer(machine)
+        except Exception as error:  # noqa: BLE001 - a check's own defect must not hide the others
+            outcomes[one.code] = unknown(f"the check itself failed: {type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=ask, args=(one,), daemon=True) for one in CHECKS]
+    begin = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for asked in (machine.machine, machine.packages, machine.ninja):  # shown, and judged by no check
+        with suppress(Exception):
+            asked()
+    for one, thread in zip(CHECKS, threads, strict=True):
+        thread.join(max(0.0, begin + one.limit_s - time.monotonic()))
+    results = tuple(
+        CheckResult(one, outcomes.get(one.code) or unknown(f"gave no answer within {one.limit_s:g} s"))
+        for one in CHECKS
+    )
+    return Diagnosis(dict(machine.answers), results)
+
+
+_ASK_KERNEL_LOG = "dmesg | grep -i -e xid -e nvrm"
+_NO_STATE = "nvidia-smi -q  # tells what it knows, or why it knows nothing"
+_GIVE_TO_CONTAINER = "docker run --gpus all …  # with the NVIDIA Container Toolkit on the host"
+_ALLOW_COUNTERS = (
+    "run it as root (in a container with --cap-add SYS_ADMIN), or: "
+    "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | "
+    "sudo tee /etc/modprobe.d/nvidia-profiling.conf, then reload the driver or reboot"
+)
+# What cuInit may answer, and what mends it. Source: CUDA Driver API, CUresult.
+_INIT_REMEDIES = {
+    "CUDA_ERROR_STUB_LIBRARY": "remove folders that end in /stubs from LD_LIBRARY_PATH",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "sudo systemctl restart nvidia-fabricmanager",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": (
+        "reboot: the driver's library is newer than the driver that is loaded"
+    ),
+    "CUDA_ERROR_COMPAT_NOT_SUPPORTED": "remove the folder of cuda-compat from LD_LIBRARY_PATH",
+    "CUDA_ERROR_OPERATING_SYSTEM": "ls -l /dev/nvidia*  # this user must be able to read and write them",
+    "CUDA_ERROR_UNKNOWN": "sudo nvidia-modprobe -u -c=0  # else reboot",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "nvidia-smi  # another process holds the GPU for itself",
+}
+# CUDA versions that torch is published for, the newest first. Source: download.pytorch.org/whl.
+_PUBLISHED = ((13, 0), (12, 8), (12, 6), (11, 8))
+# Builds for later CUDA have no kernels for GPUs older than the capability. Source: torch/cuda/__init__.py of
+# 2.13, PYTORCH_RELEASES_CODE_CC.
+_LEAST_CAPABILITY, _LAST_FOR_OLDER = (7, 5), (12, 6)
+# Least driver of all releases of one major CUDA version. Source: CUDA Toolkit Release Notes, table "CUDA
+# Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility".
+_LEAST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+_INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+_DISTORTING = {
+    "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated by the driver",
+    "CUDA_FORCE_PTX_JIT": "every kernel is compiled by the driver",
+}
+_NO_TORCH = not_applicable("torch was not imported")
+_NO_GPU = not_applicable("there is no GPU that CUDA shows")
+
+
+def _imported(machine: ExaminedMachine) -> Torch | None:
+    """torch, if it could be imported."""
+    torch = machine.torch()
+    return torch if torch is not None and torch.version is not None else None
+
+
+def _numbers(version: str | None) -> tuple[int, int] | None:
+    """The first two numbers of a version; None where there are none. A missing second is 0."""
+    found = re.match(r"(\d+)(?:\.(\d+))?", version or "")
+    return None if found is None else (int(found.group(1)), int(found.group(2) or 0))
+
+
+def _has_device(machine: ExaminedMachine) -> bool:
+    """Whether CUDA or torch shows a GPU to this process."""
+    torch = machine.torch()
+    return bool(machine.driver().devices or (torch is not None and torch.devices))
+
+
+def _is_amd(machine: ExaminedMachine) -> bool:
+    torch = machine.torch()
+    return torch is not None and torch.hip is not None and not machine.driver().devices
+
+
+def _visible(machine: ExaminedMachine) -> list[Gpu]:
+    """The GPUs with their state, but those CUDA hides from this process."""
+    return [one for one in machine.devices() if one.is_visible is not False]
+
+
+def _title(gpu: Gpu) -> str:
+    return f"GPU {gpu.index} ({gpu.name})"
+
+
+def _install_torch(machine: ExaminedMachine, *, force: str = "--force-reinstall ") -> str:
+    """The command for the newest torch that this machine's driver serves and that runs on every GPU."""
+    served = _numbers(machine.driver().cuda_version)
+    capabilities = [_numbers(one.compute_capability) or _LEAST_CAPABILITY for one in machine.devices()]
+    last = _LAST_FOR_OLDER if any(one < _LEAST_CAPABILITY for one in capabilities) else _PUBLISHED[0]
+    for major, minor in _PUBLISHED:
+        if served is not None and major <= served[0] and (major, minor) <= last:
+            return f"pip install {force}torch --index-url https://download.pytorch.org/whl/cu{major}{minor}"
+    return f"pip install {force}torch"
+
+
+@check("torch.import", "torch can be imported", is_required=True)
+def _torch_import(machine: ExaminedMachine) -> DoctorOutcome:
+    torch = machine.torch()
+    if torch is None:
+        return problem(
+            "torch is not installed; traces made elsewhere can be read", _install_torch(machine, force="")
+        )
+    if torch.import_error is not None:
+        return problem(f"import torch fails: {torch.import_error}", _install_torch(machine))
+    if torch.version is None:
+        return problem(f"import torch hangs: it {torch.stopped}", _install_torch(machine))
+    return ok(f"imported in {torch.import_s:.1f} s" if torch.import_s is not None else "imported")
+
+
+def _signs(machine: ExaminedMachine) -> Iterator[tuple[bool, str]]:
+    """What says that there is an NVIDIA GPU; whether it says so of this container, or of its host as well."""
+    driver, host, gpus = machine.driver(), machine.machine(), machine.devices()
+    if gpus:
+        yield True, f"{gpus[0].source} shows {counted(len(gpus), 'GPU')}"
+    files = [name for name in driver.device_files if re.fullmatch(r"nvidia\d+", name)]
+    if files:
+        yield True, f"/dev/{files[0]} exists"
+    # A bus that was read and has none is proof against the rest: the driver's packages need no GPU.
+    has_no_gpu = host.pci_gpu_count == 0 and "dxg" not in driver.device_files
+    if driver.smi.path is not None and not has_no_gpu:
+        yield True, f"nvidia-smi is installed ({driver.smi.path})"
+    if host.pci_gpu_count:
+        yield host.container is None, f"the PCI bus has {counted(host.pci_gpu_count, 'GPU')} of NVIDIA"
+    if driver.version is not None and not has_no_gpu:
+        yield host.container is None, f"NVIDIA's driver {driver.version} is loaded"
+
+
+def _hides_all(value: str | None) -> bool:
+    """Whether a CUDA_VISIBLE_DEVICES names no device.
+
+    Source: CUDA Programming Guide, CUDA environment variables: devices up to the first invalid one are shown.
+    """
+    first = (value or "").split(",")[0].strip()
+    return value is not None and not (first.isdigit() or first.upper().startswith(("GPU-", "MIG-")))
+
+
+@check("gpu.reachable", "GPU usable by programs", is_required=True)
+def _gpu_reachable(machine: ExaminedMachine) -> DoctorOutcome:
+    driver, torch, container = machine.driver(), machine.torch(), machine.machine().container
+    if _has_device(machine):
+        names = [one.name for one in _visible(machine)]
+        names = names or [one.name for one in driver.devices or (torch.devices if torch is not None else ())]
+        return ok(", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)))
+    found = list(_signs(machine))
+    if not found:
+        return not_applicable("no sign of an NVIDIA GPU; programs are recorded on the CPU")
+    value = machine.machine().variables.get("CUDA_VISIBLE_DEVICES")
+    if _hides_all(value):
+        return warning(f"CUDA_VISIBLE_DEVICES='{value}' hides every GPU", "unset CUDA_VISIBLE_DEVICES")
+    signs = "; ".join(sign for _, sign in found)
+    if not any(is_ours for is_ours, _ in found):
+        return warning(f"this container was given no GPU of its host ({signs})", _GIVE_TO_CONTAINER)
+    if any(one.mig_mode and one.mig_instance_count == 0 for one in machine.devices()):
+        return problem(
+            "the GPU is partitioned (MIG) and has no instance",
+            "sudo nvidia-smi mig -cgi 0 -C  # or undo it: sudo nvidia-smi -mig 0",
+        )
+    if container is not None and not any(re.fullmatch(r"nvidia\d+", name) for name in driver.device_files):
+        return problem(f"{signs}, but this container has no device of it", _GIVE_TO_CONTAINER)
+    if driver.library is None:
+        reason = driver.library_failure or "libcuda.so.1 was not loaded"
+        install = "sudo apt-get install cuda-drivers && sudo reboot"
+        remedy = install if container is None else _GIVE_TO_CONTAINER
+        return problem(f"{signs}, but there is no CUDA driver: {reason}", remedy)
+    if driver.init_error is not None:
+        remedies = (remedy for name, remedy in _INIT_REMEDIES.items() if name in driver.init_error)
+        return problem(
+            f"{signs}, but CUDA cannot be initialized: {driver.init_error}",
+            next(remedies, f"nvidia-smi; {_ASK_KERNEL_LOG}"),
+        )
+    return problem(f"{signs}, but CUDA shows none", "nvidia-smi  # says what the driver itself sees")
+
+
+@check("driver.launch", "kernel launch by the driver alone")
+def _driver_launch(machine: ExaminedMachine) -> DoctorOutcome:
+    driver = machine.driver()
+    if not driver.devices:
+        return _NO_GPU
+    if driver.launched:
+        return ok(f"a kernel ran on {driver.devices[0].name}")
+    return problem(
+        f"no kernel runs on {driver.devices[0].name}: {driver.launch_error or 'no reason is known'}",
+        f"nvidia-smi; {_ASK_KERNEL_LOG}",
+    )
+
+
+@check("driver.runtime", "driver new enough for torch's CUDA")
+def _driver_runtime(machine: ExaminedMachine) -> DoctorOutcome:
+    torch, driver = machine.torch(), machine.driver()
+    runtime = _numbers(torch.cuda) if torch is not None else None
+    if torch is None or runtime is None:
+        return not_applicable("no torch that is built for CUDA")
+    served = _numbers(driver.cuda_version)
+    if served is None:
+        if driver.library is None:
+            return not_applicable("no CUDA driver")
+        return unknown("the driver does not report which CUDA it supports")
+    pair = f"the driver supports CUDA {driver.cuda_version}, torch is built for {torch.cuda}"
+    if served >= runtime:
+        return ok(pair)
+    least = _LEAST_DRIVERS.get(runtime[0])
+    which = f"{least} or newer" if least else f"for CUDA {torch.cuda}"
+    newer = f"install NVIDIA's driver {which} (sudo apt-get install cuda-drivers), then reboot"
+    if served[0] == runtime[0]:
+        return warning(
+            f"{pair}: an older minor version runs its kernels, but does not compile its PTX", newer
+        )
+    return problem(f"{pair}: the driver is too old", f"{newer}; or: {_install_torch(machine)}")
+
+
+@check("torch.gpu", "torch uses the GPU", is_required=True)
+def _torch_gpu(machine: ExaminedMachine) -> DoctorOutcome:
+    torch = _imported(machine)
+    if torch is None:
+        return _NO_TORCH
+    if not _has_device(machine):
+        return _NO_GPU
+    if torch.cuda is None and torch.hip is None:
+        return problem(
+            f"there is a GPU, and torch {torch.version} is built without CUDA", _install_torch(machine)
+        )
+    if torch.cuda_error is None and torch.is_available:
+        kind = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}"
+        return ok(f"torch built for {kind} sees {counted(len(torch.devices), 'GPU')}")
+    if torch.stopped is not None:
+        return problem(f"torch cannot initialize CUDA: it {torch.stopped}", _ASK_KERNEL_LOG)
+    return problem(
+        f"torch cannot initialize CUDA: {torch.cuda_error or 'it sees no GPU'}",
+        _driver_runtime(machine).remedy or 'python -c "import torch; torch.cuda.init()"',
+    )
+
+
+@check("torch.libraries", "torch uses its own CUDA libraries")
+def _library_shadowing(machine: ExaminedMachine) -> DoctorOutcome:
+    torch = _imported(machine)
+    if torch is None:
+        return _NO_TORCH
+    if not torch.libraries and not torch.shadowed:
+        return not_applicable("this torch loads no CUDA libraries")
+    if not torch.shadowed:
+        return ok("torch uses its own CUDA libraries")
+    loaded, own = torch.shadowed[0]
+    more = f" and {len(torch.shadowed) - 1} more" if len(torch.shadowed) > 1 else ""
+    return warning(
+        f"LD_LIBRARY_PATH makes torch load {loaded}{more} in place of its own {own}", "unset LD_LIBRARY_PATH"
+    )
+
+
+@check("gpu.calculation", "calculation on every GPU", is_required=True)
+def _gpu_calculation(machine: ExaminedMachine) -> DoctorOutcome:
+    torch = machine.torch()
+    if torch is None or not torch.devices:
+        return not_applicable("torch sees no GPU")
+    for one in torch.calculations:
+        if one.error is not None:
+            text = one.error.lower()
+            remedy = _ASK_KERNEL_LOG
+            if "no kernel image" in text:
+                remedy = _install_torch(machine)
+            elif "out of memory" in text or "busy or unavailable" in text:
+                remedy = (
+                    "nvidia-smi  # shows who uses the GPU; end it, or choose another with "
+                    "CUDA_VISIBLE_DEVICES"
+                )
+            return problem(f"a calculation on cuda:{one.device} fails: {one.error}", remedy)
+    if len(torch.calculations) < len(torch.devices):
+        return problem(f"a calculation on the GPU hangs: torch {torch.stopped}", _ASK_KERNEL_LOG)
+    if torch.product_error is not None:
+        remedy = "unset LD_LIBRARY_PATH" if torch.shadowed else _install_torch(machine)
+        return problem(f"a matrix product fails: {torch.product_error}", remedy)
+    if not torch.has_product:
+        return problem(f"a matrix product hangs: torch {torch.stopped}", _ASK_KERNEL_LOG)
+    return ok(f"right on {len(torch.devices)} of {len(torch.devices)} GPUs, with a kernel and with cuBLAS")
+
+
+@check("profiler.records", "profiler records", is_required=True)
+def _profiler_records(machine: ExaminedMachine) -> DoctorOutcome:
+    torch = _imported(machine)
+    if torch is None:
+        return _NO_TORCH
+    capture = torch.capture
+    if capture is None:
+        return problem(f"nothing could be recorded: torch {torch.stopped or 'gave no answer'}")
+    taken = [name for name in _INJECTIONS if machine.machine().variables.get(name)]
+    if taken:
+        remedy = f"unset {' '.join(taken)}"
+    elif "PRIVILEGES" in capture.messages.upper():
+        remedy = _ALLOW_COUNTERS
+    elif capture.activities and not {"CUDA", "XPU"} & set(capture.activities):
+        remedy = _install_torch(machine)
+    else:
+        remedy = "end other profilers (nsys, ncu, dynolog) on this machine; else update the driver"
+    if capture.error is not None:
+        return problem(f"recording fails: {capture.error}", remedy)
+    if not torch.devices:
+        if not capture.operator_count:
+            return problem("the recording has no operators", _install_torch(machine))
+        return ok(f"{capture.operator_count} operators recorded on the CPU")
+    count = f"{capture.kernels_recorded} of {capture.kernels_launched} kernels"
+    said = f" ({capture.messages})" if capture.messages else ""
+    if capture.kernels_recorded == 0:
+        return problem(f"CUPTI delivers no kernels: {count} were recorded{said}", remedy)
+    if capture.kernels_recorded < capture.kernels_launched:
+        return warning(f"recordings miss kernels: {count} arrived{said}", remedy)
+    return ok(f"{count} and {capture.operator_count} operators recorded")
+
+
+@check("profiler.taken", "no other tool holds CUPTI")
+def _profiler_taken(machine: ExaminedMachine) -> DoctorOutcome:
+    host = machine.machine()
+    variables = [name for name in _INJECTIONS if host.variables.get(name)]
+    if variables:
+        return warning(
+            f"{variables[0]}={host.variables[variables[0]]} injects another tool into every CUDA program, "
+            "and CUPTI serves only one",
+            f"unset {' '.join(variables)}",
+        )
+    if host.tools_running:
+        return warning(
+            f"{', '.join(host.tools_running)} runs on this machine and may hold CUPTI",
+            "end it while recording",
+        )
+    return ok("no other profiler found")
+
+
+@check("profiler.settings", "no setting distorts times")
+def _profiler_settings(machine: ExaminedMachine) -> DoctorOutcome:
+    variables = machine.machine().variables
+    active = [name for name in _DISTORTING if variables.get(name, "") not in ("", "0")]
+    if not active:
+        return ok("no setting that distorts times")
+    reasons = "; ".join(f"{name}={variables[name]}: {_DISTORTING[name]}" for name in active)
+    return warning(reasons, f"unset {' '.join(active)}")
+
+
+@check("gpu.mig", "GPU not partitioned")
+def _gpu_mig(machine: ExaminedMachine) -> DoctorOutcome:
+    if not _visible(machine):
+        return not_applicable("there is no GPU")
+    for one in _visible(machine):
+        if one.mig_mode and one.mig_instance_count == 0:
+            return problem(
+                f"{_title(one)} is partitioned and has no instance", "sudo nvidia-smi mig -cgi 0 -C"
+            )
+        if one.mig_mode:
+            return warning(
+                f"{_title(one)} is partitioned (MIG): a process sees one instance, and limits are those of a "
+                "slice",
+                "sudo nvidia-smi -mig 0  # for the whole GPU",
+            )
+    return ok("no GPU is partitioned")
+
+
+@check("gpu.processes", "GPU idle")
+def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
+    gpus = _visible(machine)
+    if not gpus:
+        return not_applicable("there is no GPU")
+    others = []
+    for one in gpus:
+        for process in one.processes or ():
+            others.append(f"{process.name or 'process'} (pid {process.pid}) on {_title(one)}")
+        used, busy = one.memory_used_bytes or 0, one.utilization_fraction or 0
+        if not one.processes and used >= 1024**3:
+            others.append(
+                f"{used / 1024**3:.1f} GiB of {_title(one)} are in use by a process that is not shown"
+            )
+        if busy >= 0.05:
+            others.append(f"{_title(one)} was busy for {busy:.0%} of the last moment")
+    if others:
+        return warning(
+            f"the GPU is not idle: {'; '.join(others[:4])}",
+            "nvidia-smi  # shows who uses it; choose an idle one with CUDA_VISIBLE_DEVICES",
+        )
+    if _is_amd(machine):
+        return not_applicable("other work is known for NVIDIA GPUs only")
+    if all(one.processes is None and one.memory_used_bytes is None for one in gpus):
+        return unknown("which processes use the GPU is not known", _NO_STATE)
+    return ok("no other process, and little memory in use")
+
+
+@check("gpu.persistence", "driver stays loaded")
+def _gpu_persistence(machine: ExaminedMachine) -> DoctorOutcome:
+    modes = [one.persistence_mode for one in _visible(machine) if one.persistence_mode is not None]
+    if not modes:
+        return not_applicable("no GPU reports whether the driver stays loaded")
+    if all(modes):
+        return ok("the driver stays loaded")
+    return warning(
+        "persistence mode is off: without a program the driver unloads, so that starts take seconds and "
+        "clock settings are lost",
+        "sudo nvidia-smi -pm 1",
+    )
+
+
+@check("gpu.clocks", "clocks not throttled")
+def _gpu_clocks(machine: ExaminedMachine) -> DoctorOutcome:
+    gpus = _visible(machine)
+    if not gpus:
+        return not_applicable("there is no GPU")
+    for one in gpus:
+        if one.clock_reasons:
+            words = " ".join(one.clock_reasons)
+            shown = "TEMPERATURE,POWER" if "thermal" in words else "POWER,CLOCK"
+            return warning(
+                f"clocks of {_title(one)} are throttled: {', '.join(one.clock_reasons)}",
+                f"sudo nvidia-smi -i {one.index} -rac -rgc"
+                if "setting" in words
+                else f"nvidia-smi -i {one.index} -q -d {shown}  # let it cool, or raise its power limit",
+            )
+    if _is_amd(machine):
+        return not_applicable("clocks are known for NVIDIA GPUs only")
+    if all(one.sm_clock_mhz is None for one in gpus):
+        return unknown("the clocks are not reported", _NO_STATE)
+    return ok("nothing throttles the clocks")
+
+
+def _tool(machine: ExaminedMachine, found: ProgramFacts, without: str, remedy: str) -> DoctorOutcome:
+    """Whether a program answers; it is missed only where there is a GPU to use it on."""
+    if found.failure is not None:
+        return warning(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
+    if found.path is not None:
+        return ok(f"{found.name} {found.version}")
+    hidden = _hides_all(machine.machine().variables.get("CUDA_VISIBLE_DEVICES"))
+    is_there = _has_device(machine) or (not hidden and any(is_ours for is_ours, _ in _signs(machine)))
+    if not is_there or _is_amd(machine):
+        return not_applicable(f"{found.name} is not installed; there is no GPU to use it on")
+    return warning(without, remedy)
+
+
+@check("tools.ncu", "ncu installed")
+def _ncu_tool(machine: ExaminedMachine) -> DoctorOutcome:
+    return _tool(
+        machine,
+        machine.ncu(),
+        "ncu is missing: hardware counters cannot be read; opscope analyze tells what a trace can",
+        "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
+    )
+
+
+@check("counters.access", "hardware counters can be read")
+def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
+    if not _has_device(machine) or _is_amd(machine):
+        return not_applicable("there is no GPU of NVIDIA that CUDA shows")
+    counters, driver = machine.counters(), machine.driver()
+    if counters.is_readable:
+        return ok("ncu read a counter")
+    # What the driver's setting says, which is not what a test says.
+    if driver.admin_only_counters is None:
+        setting = "the driver's setting is not shown"
+    elif not driver.admin_only_counters:
+        setting = "the driver's setting allows it to everyone"
+    else:
+        who = {True: "is one", False: "is none", None: "may be one"}[driver.is_admin]
+        setting = f"the driver's setting allows it to administrators, and this process {who}"
+    if counters.is_readable is None:
+        return unknown(f"not tried: {counters.failure}; {setting}")
+    if counters.is_denied:
+        return problem(f"the driver does not let this user read counters ({setting})", _ALLOW_COUNTERS)
+    if counters.is_taken:
+        return problem("another tool holds the hardware counters", "dcgmi profread --pause")
+    return problem(f"ncu reads no counter: {counters.failure}", "use an ncu as new as the driver, or newer")
+
+
+@check("tools.nsys", "nsys installed")
+def _nsys_tool(machine: ExaminedMachine) -> DoctorOutcome:
+    return _tool(
+        machine,
+        machine.nsys(),
+        "nsys is missing: opscope trace records CUDA programs without it, opscope stats gives its reports",
+        "sudo apt-get install nsight-systems-cli  # or from developer.nvidia.com/nsight-systems",
+    )
+
+
+@check("tools.cuobjdump", "cuobjdump installed")
+def _cuobjdump_tool(machine: ExaminedMachine) -> DoctorOutcome:
+    found = machine.cuobjdump()
+    if found.path is None:
+        return warning("cuobjdump is missing: machine code of kernels cannot be shown", "pip install triton")
+    return _tool(machine, found, "", "")
+
+
+@check("build.compiler", "C++ compiler for extensions")
+def _compiler(machine: ExaminedMachine) -> DoctorOutcome:
+    found = machine.compiler()
+    if found.path is None:
+        return warning(
+            f"there is no C++ compiler ({found.name}): neither extensions, nor torch.compile, nor "
+            "opscope trace can build what they need",
+            "sudo apt-get install g++",
+        )
+    title = f"{found.name} {found.version or '(version not known)'}"
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
+        source = Path(folder) / "doctor.cpp"
+        source.write_text(
+            "#include <type_traits>\nstatic_assert(std::is_same_v<int, int>);\n", encoding="utf-8"
+        )
+        end = machine.run(found.path, "-std=c++17", "-fsyntax-only", str(source), timeout_s=30)
+    if end.succeeded:
+        return ok(f"{title} compiles C++17")
+    lines = [line.strip() for line in f"{end.err}\n{end.out}".splitlines()]
+    told = next((line for line in lines if re.search(r"\berror\b|\bfatal\b|not found", line, re.I)), "")
+    message = told or end.failure or last_lines(end.err) or f"exit code {end.exit_code}"
+    return problem(
+        f"{title} does not compile C++17: {message}",
+        "sudo apt-get install g++-13 && export CC=gcc-13 CXX=g++-13",
+    )
+
+
+@check("build.nvcc", "nvcc installed")
+def _nvcc(machine: ExaminedMachine) -> DoctorOutcome:
+    found, torch = machine.nvcc(), machine.torch()
+    if found.failure is not None:
+        return problem(f"{found.path} does not answer: {found.failure}", f"{found.path} --version")
+    if found.path is not None:
+        return ok(f"nvcc {found.version} ({found.path})")
+    if torch is None or torch.cuda is None:
+        return not_applicable("nvcc is not installed, and torch is not built for CUDA")
+    version = ".".join(torch.cuda.split(".")[:2])
+    return warning(
+        "nvcc is missing: CUDA extensions cannot be built",
+        f"sudo apt-get install cuda-nvcc-{version.replace('.', '-')}  "
+        f"# or conda install -c nvidia cuda-nvcc={version}",
+    )
+
+
+def _writable(machine: ExaminedMachine, purpose: str, remedy: str) -> DoctorOutcome:
+    found = next(one for one in machine.folders() if one.purpose == purpose)
+    if found.failure is not None:
+        return problem(f"no file can be made: {found.failure}", remedy)
+    return ok(found.path)
+
+
+@check("folders.output", "working folder writable", limit_s=_FOLDER_LIMIT_S)
+def _output_folder(machine: ExaminedMachine) -> DoctorOutcome:
+    return _writable(machine, "output", "choose another: cd FOLDER, or --output FOLDER")
+
+
+@check("folders.temporary", "temporary folder writable", is_required=True, limit_s=_FOLDER_LIMIT_S)
+def _temporary_folder(machine: ExaminedMachine) -> DoctorOutcome:
+    return _writable(machine, "temporary", "export TMPDIR=FOLDER")
+
+
+@check("folders.space", "space on the disks", limit_s=_FOLDER_LIMIT_S)
+def _free_space(machine: ExaminedMachine) -> DoctorOutcome:
+    places = [one for one in machine.folders() if one.purpose != SHARED_MEMORY]
+    known = [(one.free_bytes, one) for one in places if one.free_bytes is not None]
+    if not known:
+        return unknown("the free space is not known")
+
+    def size(size_bytes: int) -> str:
+        gib = size_bytes / 1024**3
+        return f"{gib:.1f} GiB" if gib >= 1 else f"{size_bytes / 1024**2:.0f} MiB"
+
+    # A trace of a training step is tens of megabytes, of a long recording a few gigabytes.
+    little = {one.file_system: (free, one) for free, one in reversed(known) if free < 2 * 1024**3}
+    if not little:
+        return ok(f"{size(min(free for free, _ in known))} or more")
+    told = list(reversed(little.values()))  # the first folder of each file system
+    reason = "; ".join(f"{size(free)} for {one.purpose} ({one.path})" for free, one in told)
+    remedy = f"df -h {' '.join(one.path for _, one in told)}  # make room, or choose another disk"
+    if any(free < 100 * 1024**2 for free, _ in told):
+        return problem(f"almost no space: {reason}", remedy)
+    return warning(f"little space: {reason}", remedy)

@@ -1,0 +1,641 @@
+"""One machine as one process sees it, and what checks ask it for in common.
+
+Nothing here judges. None is not known; an empty text or tuple is known to be nothing; `failure` says in words
+why a value is missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, wraps
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Any, TypeVar
+from xml.etree import ElementTree
+
+import msgspec
+
+from opscope.errors import DependencyError
+from opscope.hardware.driver import CudaDevice
+from opscope.hardware.toolkit import find_cuda_tool
+from opscope.toolchain.doctor import child
+from opscope.toolchain.ncu_command import find_ncu
+from opscope.toolchain.nsys import find_nsys
+from opscope.toolchain.programs import ProgramExit, find_program, run_program, signal_name
+
+_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH",
+    "NSYS_PROFILING_SESSION_ID", "CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_MODULE_LOADING", "CUDA_FORCE_PTX_JIT",
+    "TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "CUDA_PATH", "CC", "CXX", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "KINETO_USE_DAEMON", "TMPDIR",
+)  # fmt: skip
+# Programs that hold the profiling interface of a GPU, by what Linux shows of their names.
+_TRACERS = ("nsys", "nsys-launcher", "ncu", "nvprof", "dynolog")
+_TRITON_PACKAGES = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
+_CONTAINER_SIGNS = (("/.dockerenv", "docker"), ("/run/.containerenv", "podman"))
+_CONTAINER_VARIABLES = {
+    "KUBERNETES_SERVICE_HOST": "kubernetes",
+    "APPTAINER_CONTAINER": "apptainer",
+    "SINGULARITY_CONTAINER": "singularity",
+}
+_CONTAINER_GROUPS = ("kubepods", "docker", "containerd", "lxc", "libpod")
+_CAP_SYS_ADMIN = 21  # Source: linux/capability.h.
+SHARED_MEMORY = "shared memory"
+
+_VERSION_TIMEOUT_S = 15.0
+_STATE_TIMEOUT_S = 30.0
+DRIVER_TIMEOUT_S = 60.0
+# Starting CUDA on a machine with many GPUs and no persistence takes tens of seconds.
+TORCH_TIMEOUT_S = 120.0
+_COUNTERS_TIMEOUT_S = 90.0
+
+_VERSION = re.compile(r"(?:version|release)\s+V?(\d+(?:\.\d+)+)", re.IGNORECASE)
+_NVCC_VERSION = re.compile(r"\bV(\d+\.\d+\.\d+)")
+_BARE_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
+_TROUBLE = re.compile(r"cupti|kineto|roctracer|warn|error|fail", re.IGNORECASE)
+_METRIC = "sm__cycles_elapsed.max"
+
+
+class ProgramFacts(msgspec.Struct, frozen=True):
+    """A program; its path if it was found, and why its version is not known though it was."""
+
+    name: str
+    path: str | None = None
+    version: str | None = None
+    failure: str | None = None
+
+
+class MachineFacts(msgspec.Struct, frozen=True):
+    """What the operating system tells."""
+
+    system: str
+    processor: str | None = None
+    cpu_count: int | None = None
+    memory_bytes: int | None = None
+    container: str | None = None  # the kind that this process runs in
+    pci_gpu_count: int | None = None  # NVIDIA's display controllers; a container shows its host's
+    variables: Mapping[str, str] = {}
+    tools_running: tuple[str, ...] = ()  # other profilers among the visible processes
+
+
+class Driver(msgspec.Struct, frozen=True):
+    """NVIDIA's driver: its kernel module, its library, and a kernel launched through it alone."""
+
+    version: str | None = None
+    cuda_version: str | None = None  # the newest it serves
+    device_files: tuple[str, ...] = ()
+    admin_only_counters: bool | None = None  # its setting RmProfilingAdminOnly
+    is_admin: bool | None = None
+    smi: ProgramFacts = ProgramFacts("nvidia-smi")
+    library: str | None = None
+    library_failure: str | None = None
+    init_error: str | None = None
+    devices: tuple[CudaDevice, ...] | None = None  # those it shows to this process
+    launched: bool | None = None
+    launch_error: str | None = None
+
+
+class GpuProcess(msgspec.Struct, frozen=True):
+    """A process that uses a GPU; its name is hidden inside of containers."""
+
+    pid: int
+    name: str | None = None
+    memory_bytes: int | None = None
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """A GPU before anything of opscope ran on it."""
+
+    index: int
+    name: str
+    source: str  # who told: nvidia-smi, cuda or torch
+    uuid: str | None = None
+    compute_capability: str | None = None
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    max_sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    utilization_fraction: float | None = None
+    persistence_mode: bool | None = None
+    mig_mode: bool | None = None
+    mig_instance_count: int | None = None
+    clock_reasons: tuple[str, ...] = ()
+    processes: tuple[GpuProcess, ...] | None = None
+    is_visible: bool | None = None  # whether CUDA shows it to this process
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """What nvidia-smi told of the machine's GPUs; `smi` has what it answered if asked in vain."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver_version: str | None = None
+    smi: ProgramFacts = ProgramFacts("nvidia-smi")
+
+
+class Calculation(msgspec.Struct, frozen=True):
+    """A calculation on one device; without an error its result was right."""
+
+    device: int
+    error: str | None = None
+
+
+class CaptureFacts(msgspec.Struct, frozen=True):
+    """A few operators recorded by torch's profiler; `messages` are those of its standard error."""
+
+    activities: tuple[str, ...] = ()
+    operator_count: int | None = None
+    kernels_launched: int = 0
+    kernels_recorded: int = 0
+    error: str | None = None
+    messages: str = ""
+
+
+class Torch(msgspec.Struct, frozen=True):
+    """torch as it came up in a process of its own."""
+
+    version: str | None = None
+    cuda: str | None = None
+    hip: str | None = None
+    git_version: str | None = None
+    import_error: str | None = None
+    import_s: float | None = None
+    cudnn: str | None = None
+    architectures: tuple[str, ...] = ()
+    is_available: bool | None = None
+    cuda_error: str | None = None
+    devices: tuple[CudaDevice, ...] = ()
+    calculations: tuple[Calculation, ...] = ()
+    has_product: bool = False
+    product_error: str | None = None
+    capture: CaptureFacts | None = None
+    libraries: tuple[str, ...] = ()  # CUDA's that were loaded
+    shadowed: tuple[tuple[str, str], ...] = ()  # loaded by LD_LIBRARY_PATH, and torch's own copy
+    stopped: str | None = None  # how the process ended before it was done, and in which stage
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """Whether hardware counters could be read; None where it was not tried."""
+
+    is_readable: bool | None = None
+    value: float | None = None
+    failure: str | None = None
+    is_denied: bool = False
+    is_taken: bool = False
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """A folder that is written to, or the nearest above it that is there."""
+
+    purpose: str
+    path: str
+    failure: str | None = None  # why no file can be made in it
+    free_bytes: int | None = None
+    file_system: int | None = None
+
+
+_Answer = TypeVar("_Answer")
+
+
+def _once(ask: Callable[[ExaminedMachine], _Answer]) -> Callable[[ExaminedMachine], _Answer]:
+    """The first asker's thread finds out, others wait for it."""
+    name = ask.__name__
+
+    @wraps(ask)
+    def answer(machine: ExaminedMachine) -> _Answer:
+        with machine.locks[name]:
+            if name not in machine.answers:
+                machine.answers[name] = ask(machine)
+        found: _Answer = machine.answers[name]
+        return found
+
+    return answer
+
+
+class ExaminedMachine:
+    """A machine; GPUs are looked at before anything runs on them, counters after all else has left them.
+
+    Args:
+        environment: Environment variables.
+        python: The Python executable that programs use.
+        folder: Where output goes.
+        root: What stands for the root of the file system.
+        package_path: Folders that packages are installed in; those of this process if None.
+        answers: What need not be found out, by the method's name.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        python: str,
+        folder: Path,
+        *,
+        root: Path = Path("/"),
+        package_path: tuple[str, ...] | None = None,
+        answers: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.environment, self.python, self.folder = environment, python, folder
+        self.root, self.package_path = root, package_path
+        self.answers: dict[str, Any] = dict(answers or {})
+        self.locks = {name: threading.Lock() for name in vars(type(self))}
+
+    def at(self, path: str) -> Path:
+        """An absolute path below the root."""
+        return self.root / path.lstrip("/")
+
+    def text(self, path: str) -> str:
+        """Content of a file; empty if it cannot be read."""
+        try:
+            return self.at(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def names(self, path: str) -> list[str] | None:
+        """What is in a folder; None if it cannot be read."""
+        try:
+            return sorted(entry.name for entry in self.at(path).iterdir())
+        except OSError:
+            return None
+
+    def find(self, name: str) -> str | None:
+        """Path of a program on PATH."""
+        return find_program(name, self.environment.get("PATH", ""))
+
+    def run(self, *command: str, timeout_s: float = _VERSION_TIMEOUT_S) -> ProgramExit:
+        """Run a command in this environment."""
+        return run_program(command, timeout_s=timeout_s, environment=self.environment)
+
+    def ask_child(self, task: str, timeout_s: float) -> tuple[dict[str, Any], str | None, str]:
+        """What `child` says of a task, how it ended before it was done, and its standard error."""
+        end = self.run(*self._child(task), timeout_s=timeout_s)
+        return (*read_answer(end), end.err)
+
+    def _child(self, task: str) -> tuple[str, ...]:
+        return self.python, str(Path(child.__file__).resolve()), task
+
+    @_once
+    def machine(self) -> MachineFacts:
+        """The machine and what surrounds the process."""
+        named = {
+            name.strip().lower(): value.strip()
+            for file in ("/proc/cpuinfo", "/proc/meminfo")
+            for name, _, value in (line.partition(":") for line in self.text(file).splitlines())
+        }
+        memory = named.get("memtotal", "").split()
+        buses = self.names("/sys/bus/pci/devices")
+        gpus = [
+            bus
+            for bus in buses or ()
+            if self.text(f"/sys/bus/pci/devices/{bus}/vendor").strip() == "0x10de"
+            and self.text(f"/sys/bus/pci/devices/{bus}/class").startswith("0x03")
+        ]
+        running = {
+            self.text(f"/proc/{one}/comm").strip() for one in self.names("/proc") or () if one.isdigit()
+        }
+        affinity = getattr(os, "sched_getaffinity", None)
+        return MachineFacts(
+            f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
+            named.get("model name") or None,
+            len(affinity(0)) if affinity is not None else os.cpu_count(),
+            int(memory[0]) * 1024 if memory and memory[0].isdigit() else None,
+            self._container(),
+            None if buses is None else len(gpus),
+            {name: self.environment[name] for name in _VARIABLES if name in self.environment},
+            tuple(sorted(running & set(_TRACERS))),
+        )
+
+    def _container(self) -> str | None:
+        groups = self.text("/proc/1/cgroup")
+        signs = (
+            *(kind for variable, kind in _CONTAINER_VARIABLES.items() if variable in self.environment),
+            *(kind for path, kind in _CONTAINER_SIGNS if self.at(path).exists()),
+            *(name for name in _CONTAINER_GROUPS if name in groups),
+        )
+        return next(iter(signs), self.environment.get("container"))
+
+    @_once
+    def packages(self) -> dict[str, str | None]:
+        """Installed versions."""
+        path = sys.path if self.package_path is None else list(self.package_path)
+        names = ("torch", *_TRITON_PACKAGES, "transformers", "vllm", "numpy", "nvidia-ml-py", "ncu-report")
+        found = {name: next(iter(Distribution.discover(name=name, path=path)), None) for name in names}
+        return {name: None if one is None else one.version for name, one in found.items()}
+
+    @_once
+    def _inventory(self) -> Inventory:
+        """What nvidia-smi tells."""
+        smi = ProgramFacts("nvidia-smi", self.find("nvidia-smi"))
+        if smi.path is None:
+            return Inventory(smi=smi)
+        end = self.run(smi.path, "-q", "-x", timeout_s=_STATE_TIMEOUT_S)
+        if end.succeeded:
+            return read_smi(end.out, smi)
+        failure = end.failure or last_lines(end.err or end.out) or f"exit code {end.exit_code}"
+        return Inventory(smi=msgspec.structs.replace(smi, failure=failure))
+
+    @_once
+    def driver(self) -> Driver:
+        """The driver by its files, and as its library answers."""
+        inventory = self._inventory()
+        module = re.search(
+            r"Kernel Module\S*(?: for \S+)?\s+(\d+(?:\.\d+)+)", self.text("/proc/driver/nvidia/version")
+        )
+        setting = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", self.text("/proc/driver/nvidia/params"), re.M)
+        capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", self.text("/proc/self/status"), re.M)
+        said, stopped, _ = self.ask_child("driver", DRIVER_TIMEOUT_S)
+        if stopped is not None:
+            unanswered = (
+                "launch_error" if said.get("devices") else "init_error" if said.get("library")
+                else "library_failure"
+            )  # fmt: skip
+            said[unanswered] = f"the program that asks the driver {stopped}"
+        if said.get("devices"):
+            said.setdefault("launched", False)
+        known = {
+            "version": inventory.driver_version
+            or (module.group(1) if module else self.text("/sys/module/nvidia/version").strip() or None),
+            # Through dxg Linux inside Windows reaches the driver.
+            "device_files": [
+                one for one in self.names("/dev") or () if re.fullmatch(r"nvidia(\d+|ctl|-uvm)|dxg", one)
+            ],
+            "admin_only_counters": setting and setting.group(1) != "0",
+            "is_admin": capabilities and bool(int(capabilities.group(1), 16) >> _CAP_SYS_ADMIN & 1),
+        }
+        return msgspec.convert({**known, **said, "smi": msgspec.to_builtins(inventory.smi)}, Driver)
+
+    @_once
+    def torch(self) -> Torch | None:
+        """What torch is and does here; None if it is not installed."""
+        self._inventory()
+        said, stopped, err = self.ask_child("torch", TORCH_TIMEOUT_S)
+        if said.get("import_error") == "ModuleNotFoundError: No module named 'torch'":
+            return None
+        stage = said.pop("stage", None)
+        if stage != "end" and "import_error" not in said:
+            how = stopped or f"ended early: {last_lines(err, 1)}"
+            said["stopped"] = f"{how} at {stage}" if stage else how
+            if stage == "recording":
+                said["capture"] = {"error": said["stopped"]}
+        if "capture" in said:
+            said["capture"]["messages"] = last_lines("\n".join(filter(_TROUBLE.search, err.splitlines())))
+        return msgspec.convert(said, Torch)
+
+    @_once
+    def devices(self) -> tuple[Gpu, ...]:
+        """The GPUs with what CUDA knows of them; those that CUDA alone knows, where no tool told of any."""
+        torch, shown, source = self.torch(), self.driver().devices, "cuda"
+        if shown is None and torch is not None and torch.devices:
+            shown, source = torch.devices, "torch"
+        found = self._inventory().gpus
+        if shown is None:
+            return found
+        if not found:
+            return tuple(_with_cuda(Gpu(one.index, one.name, source), one) for one in shown)
+        if len(found) == len(shown) == 1:
+            return (_with_cuda(found[0], shown[0]),)  # a slice of a GPU has an identity of its own
+        by_uuid = {one.uuid: one for one in shown if one.uuid is not None}
+        return tuple(
+            _with_cuda(one, by_uuid[one.uuid])
+            if one.uuid in by_uuid
+            # Slices are not the whole: the GPU is there, and CUDA shows parts of it.
+            else (one if one.mig_mode else msgspec.structs.replace(one, is_visible=False))
+            for one in found
+        )
+
+    @_once
+    def counters(self) -> Counters:
+        """One counter of doctor's own kernel, read with ncu; clocks stay as they are."""
+        self.torch()
+        ncu = self.ncu().path
+        if not self.devices():
+            return Counters(failure="there is no GPU")
+        if not self.driver().launched:
+            return Counters(failure="no kernel runs on the GPU")
+        if ncu is None:
+            return Counters(failure="ncu is not installed")
+        end = self.run(
+            ncu, "--metrics", _METRIC, "--clock-control", "none", "--launch-count", "1", "--page", "raw",
+            "--csv", *self._child("driver"), timeout_s=_COUNTERS_TIMEOUT_S,
+        )  # fmt: skip
+        return read_counters(end)
+
+    @_once
+    def nsys(self) -> ProgramFacts:
+        """Nsight Systems, where `opscope nsys` finds it."""
+        return self._program("nsys", self._installed(find_nsys))
+
+    @_once
+    def ncu(self) -> ProgramFacts:
+        """Nsight Compute, where `opscope ncu` finds it."""
+        return self._program("ncu", self._installed(find_ncu))
+
+    @_once
+    def cuobjdump(self) -> ProgramFacts:
+        """The disassembler, of a toolkit or of Triton's package."""
+        return self._program("cuobjdump", self._cuda_tool("cuobjdump", self.package_path))
+
+    @_once
+    def nvcc(self) -> ProgramFacts:
+        """The CUDA compiler, where torch finds it: not in Python packages."""
+        return self._program("nvcc", self._cuda_tool("nvcc", ()), _NVCC_VERSION)
+
+    @_once
+    def compiler(self) -> ProgramFacts:
+        """The C++ compiler that torch takes, $CXX or c++, under the name of its kind."""
+        name = (self.environment.get("CXX") or "c++").split()[0]
+        found = self.find(name)
+        if found is None:
+            return ProgramFacts(name)
+        end = self.run(found, "--version")
+        first = next(iter(end.out.splitlines()), "")
+        versions = _BARE_VERSION.findall(first)
+        # Behind its version clang tells its package's, before it GCC does.
+        is_clang = "clang" in first
+        is_gcc = re.search(r"\bGCC\b|\bg\+\+|\bgcc\b|\bc\+\+", first)
+        kind = "clang" if is_clang else "gcc" if is_gcc else name
+        return ProgramFacts(kind, found, versions[0 if is_clang else -1] if versions else None)
+
+    @_once
+    def ninja(self) -> ProgramFacts:
+        """What torch builds extensions with."""
+        return self._program("ninja", self.find("ninja"), _BARE_VERSION)
+
+    def _installed(self, find: Callable[[str | None], str]) -> str | None:
+        try:
+            return find(self.environment.get("PATH", ""))
+        except DependencyError:
+            return None
+
+    def _cuda_tool(self, name: str, packages: tuple[str, ...] | None) -> str | None:
+        return find_cuda_tool(name, environment=self.environment, root=self.root, packages=packages)
+
+    def _program(self, name: str, path: str | None, pattern: re.Pattern[str] = _VERSION) -> ProgramFacts:
+        """A program with its version: the last that the pattern finds in what it prints."""
+        if path is None:
+            return ProgramFacts(name)
+        end = self.run(path, "--version")
+        versions = pattern.findall(end.out) or pattern.findall(end.err)
+        if end.succeeded:
+            failure = None if versions else "prints no version that is known"
+        else:
+            failure = end.failure or last_lines(end.err or end.out) or f"ended with exit code {end.exit_code}"
+        return ProgramFacts(name, path, versions[-1] if versions else None, failure)
+
+    @_once
+    def folders(self) -> tuple[Folder, ...]:
+        """Where output goes, temporary files, and shared memory where there is any."""
+        temporary = Path(self.environment.get("TMPDIR") or self.at("/tmp"))
+        shared = self.at("/dev/shm")
+        places = [("output", self.folder), ("temporary", temporary)]
+        return tuple(
+            _folder(purpose, path)
+            for purpose, path in (*places, *([(SHARED_MEMORY, shared)] if shared.is_dir() else []))
+        )
+
+
+def last_lines(text: str, count: int = 3) -> str:
+    """The last lines that say something, on one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[-count:])
+
+
+def read_answer(end: ProgramExit) -> tuple[dict[str, Any], str | None]:
+    """What a program of `child` said, later lines over earlier ones, and how it ended before it was done."""
+    said: dict[str, Any] = {}
+    for line in end.out.splitlines():
+        _, mark, content = line.partition(child.MARK)
+        try:
+            value = json.loads(content) if mark else None
+        except ValueError:  # cut off in the middle
+            continue
+        said.update(value if isinstance(value, dict) else {})
+    if end.exit_code is None:
+        return said, end.failure
+    if end.exit_code < 0:
+        return said, f"died of {signal_name(-end.exit_code)}"
+    return said, None if end.exit_code in (0, 1) else f"ended with exit code {end.exit_code}"
+
+
+def read_smi(text: str, smi: ProgramFacts) -> Inventory:
+    """What `nvidia-smi -q -x` printed; a field it does not have is None."""
+    try:
+        log = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        return Inventory(smi=msgspec.structs.replace(smi, failure=f"its XML cannot be read ({error})"))
+    gpus = tuple(_smi_gpu(index, gpu) for index, gpu in enumerate(log.findall("gpu")))
+    failed = msgspec.structs.replace(smi, failure=None if gpus else "it shows no GPU")
+    return Inventory(gpus, _smi_word(log, "driver_version"), failed)
+
+
+def _smi_word(parent: ElementTree.Element, *paths: str) -> str | None:
+    """The first of some fields that is told."""
+    texts = ((parent.findtext(path) or "").strip() for path in paths)
+    nothing = ("", "N/A", "[N/A]", "None", "Not Supported", "[Not Supported]")
+    return next((text for text in texts if text not in nothing), None)
+
+
+def _smi_number(parent: ElementTree.Element, *paths: str, scale: int = 1, whole: bool = True) -> Any:
+    """That of a text such as `345 MHz`."""
+    try:
+        value = float((_smi_word(parent, *paths) or "").split()[0])
+    except (IndexError, ValueError):
+        return None
+    return int(value * scale) if whole else value
+
+
+def _smi_gpu(index: int, gpu: ElementTree.Element) -> Gpu:
+    real, whole = partial(_smi_number, gpu, whole=False), partial(_smi_number, gpu)
+
+    def power(*names: str) -> Any:
+        return real(*(f"{of}/{name}" for of in ("gpu_power_readings", "power_readings") for name in names))
+
+    busy = real("utilization/gpu_util")
+    mig, persistence = _smi_word(gpu, "mig_mode/current_mig"), _smi_word(gpu, "persistence_mode")
+    return Gpu(
+        index,
+        _smi_word(gpu, "product_name") or "",
+        "nvidia-smi",
+        uuid=_smi_word(gpu, "uuid"),
+        memory_bytes=whole("fb_memory_usage/total", scale=1024**2),
+        memory_used_bytes=whole("fb_memory_usage/used", scale=1024**2),
+        sm_clock_mhz=whole("clocks/sm_clock"),
+        max_sm_clock_mhz=whole("max_clocks/sm_clock"),
+        memory_clock_mhz=whole("clocks/mem_clock"),
+        temperature_c=whole("temperature/gpu_temp"),
+        power_w=power("instant_power_draw", "power_draw", "average_power_draw"),
+        power_limit_w=power("enforced_power_limit", "current_power_limit", "power_limit"),
+        utilization_fraction=None if busy is None else busy / 100,
+        persistence_mode=None if persistence is None else persistence == "Enabled",
+        mig_mode=None if mig is None else mig == "Enabled",
+        mig_instance_count=len(gpu.findall("mig_devices/mig_device")) if mig == "Enabled" else None,
+        clock_reasons=tuple(_smi_reasons(gpu)),
+        processes=tuple(
+            GpuProcess(
+                int(pid), _smi_word(one, "process_name"), _smi_number(one, "used_memory", scale=1024**2)
+            )
+            for one in gpu.findall("processes/process_info")
+            if (pid := _smi_word(one, "pid")) is not None
+        ),
+    )
+
+
+def _smi_reasons(gpu: ElementTree.Element) -> Iterator[str]:
+    """Active reasons, under the name the list has since driver 535 or before."""
+    for kind in ("clocks_event_reasons", "clocks_throttle_reasons"):
+        for reason in gpu.find(kind) or ():
+            name = reason.tag.removeprefix(f"{kind[:-1]}_")
+            if (reason.text or "").strip() == "Active" and name != "gpu_idle":
+                yield name.replace("_", " ")
+
+
+def _with_cuda(gpu: Gpu, same: CudaDevice) -> Gpu:
+    return msgspec.structs.replace(
+        gpu,
+        uuid=gpu.uuid or same.uuid,
+        compute_capability=gpu.compute_capability or same.compute_capability,
+        sm_count=gpu.sm_count or same.sm_count,
+        memory_bytes=gpu.memory_bytes or same.memory_bytes,
+        is_visible=True,
+    )
+
+
+def read_counters(end: ProgramExit) -> Counters:
+    """What a run of ncu showed in its raw page: a row of names, one of units, one per kernel."""
+    said = f"{end.out}\n{end.err}"
+    errors = re.findall(r"^==ERROR== (.*)$", said, re.MULTILINE)
+    rows = csv.DictReader(line for line in end.out.splitlines() if line.startswith('"'))
+    texts = ((row.get(_METRIC) or "").replace(",", "") for row in rows)
+    value = next((float(text) for text in texts if re.fullmatch(r"\d+(\.\d+)?", text)), None)
+    if value is not None and not errors:
+        return Counters(is_readable=True, value=value)
+    failure = " ".join(errors[:2]) or end.failure or f"ncu printed no counter (exit code {end.exit_code})"
+    is_denied, is_taken = "ERR_NVGPUCTRPERM" in said, "driver resource was unavailable" in said
+    return Counters(is_readable=False, failure=failure, is_denied=is_denied, is_taken=is_taken)
+
+
+def _folder(purpose: str, path: Path) -> Folder:
+    """A file is made in it, and is gone again."""
+    standing = next((one for one in (path, *path.absolute().parents) if os.path.lexists(one)), Path("/"))
+    failure = free = number = None
+    try:
+        space, number = os.statvfs(standing), standing.stat().st_dev
+        free = space.f_bavail * space.f_frsize
+        with tempfile.NamedTemporaryFile(prefix=".opscope-doctor-", dir=standing) as file:
+            file.write(b"0" * 4096)
+            file.flush()
+    except OSError as error:
+        failure = f"{standing}: {error.strerror or error}"
+    return Folder(purpose, str(path), failure, free, number)

@@ -1,0 +1,678 @@
+"""What a machine is asked: its files, and a driver, an NVML and a torch made for the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.errors import DependencyError
+from opscope.hardware.driver import CudaDevice
+from opscope.toolchain.doctor import child
+from opscope.toolchain.doctor import machine as asked
+from opscope.toolchain.doctor.machine import (
+    Counters,
+    Driver,
+    ExaminedMachine,
+    Gpu,
+    Inventory,
+    ProgramFacts,
+    Torch,
+    read_answer,
+    read_counters,
+    read_smi,
+)
+from opscope.toolchain.programs import ProgramExit
+
+Make = Callable[..., ExaminedMachine]
+
+FOLDER = Path(__file__).resolve().parent
+FIRST = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+SECOND = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
+NO_SMI = ProgramFacts("nvidia-smi")
+BUS = "/sys/bus/pci/devices/0000:1b:00.0"
+
+
+def test_gpus_are_counted_on_the_bus(machine: Make) -> None:
+    files = {
+        f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n",
+        "/sys/bus/pci/devices/0000:1c:00.0/vendor": "0x10de\n",
+        "/sys/bus/pci/devices/0000:1c:00.0/class": "0x068000\n",  # a switch of theirs
+        "/sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n",
+        "/sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n",
+    }  # fmt: skip
+    assert machine(files=files).machine().pci_gpu_count == 1
+
+
+def test_without_a_list_of_the_bus_the_count_is_not_known(machine: Make) -> None:
+    assert machine().machine().pci_gpu_count is None
+
+
+def test_the_machine_from_its_files(machine: Make) -> None:
+    files = {
+        "/proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654\n",
+        "/proc/meminfo": "MemTotal:       131072 kB\n",
+        "/proc/12/comm": "dynolog\n",
+        "/proc/13/comm": "bash\n",
+    }
+    facts = machine(files=files, variables={"CUDA_LAUNCH_BLOCKING": "1", "SECRET": "x"}).machine()
+    assert facts.processor == "AMD EPYC 9654"
+    assert facts.memory_bytes == 131072 * 1024
+    assert facts.tools_running == ("dynolog",)
+    assert facts.variables == {"CUDA_LAUNCH_BLOCKING": "1"}
+    assert facts.container is None
+
+
+@pytest.mark.parametrize(
+    ("files", "variables", "kind"),
+    [
+        ({"/.dockerenv": ""}, {}, "docker"),
+        ({"/run/.containerenv": ""}, {}, "podman"),
+        ({"/proc/1/cgroup": "0::/kubepods/besteffort/pod1\n"}, {}, "kubepods"),
+        ({}, {"APPTAINER_CONTAINER": "/x.sif"}, "apptainer"),
+        ({}, {"container": "systemd-nspawn"}, "systemd-nspawn"),
+        ({"/proc/1/cgroup": "0::/init.scope\n"}, {}, None),
+    ],
+)
+def test_kinds_of_containers(
+    machine: Make, files: dict[str, str], variables: dict[str, str], kind: str | None
+) -> None:
+    assert machine(files=files, variables=variables).machine().container == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\n",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n",
+    ],
+)
+def test_the_driver_from_its_files(machine: Make, text: str) -> None:
+    files = {
+        "/proc/driver/nvidia/version": text,
+        "/proc/driver/nvidia/params": "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n",
+        "/proc/self/status": "Name:\tpython\nCapEff:\t00000000a80425fb\n",
+        "/dev/nvidia0": "", "/dev/nvidiactl": "", "/dev/nvidia-uvm": "", "/dev/null": "",
+    }  # fmt: skip
+    facts = machine(files=files, programs={"nvidia-smi": "exit 1"}, python="/nonexistent/python").driver()
+    assert facts.version == "580.95.05"
+    assert facts.admin_only_counters is True
+    assert facts.is_admin is False, "what docker leaves to root lacks SYS_ADMIN"
+    assert facts.device_files == ("nvidia-uvm", "nvidia0", "nvidiactl")
+    assert Path(facts.smi.path or "").name == "nvidia-smi"
+    assert "cannot be started" in (facts.library_failure or "")
+
+
+def test_a_machine_without_files_of_the_driver(machine: Make) -> None:
+    files = {"/proc/self/status": "CapEff:\t000001ffffffffff\n"}
+    facts = machine(files=files, python="/nonexistent/python").driver()
+    assert (facts.version, facts.admin_only_counters, facts.is_admin) == (None, None, True)
+    assert (facts.device_files, facts.smi) == ((), NO_SMI)
+    known = machine(files={"/sys/module/nvidia/version": "570.1\n"}, python="/nonexistent/python").driver()
+    assert known.version == "570.1"
+
+
+def test_versions_of_packages_are_read_from_metadata(machine: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "site" / "torch-2.11.0+cu130.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu130\n")
+    found = machine().packages()
+    assert (found["torch"], found["transformers"]) == ("2.11.0+cu130", None)
+    assert ExaminedMachine({}, "", Path()).packages()["numpy"] is not None
+
+
+def test_folders_that_exist_and_that_do_not(machine: Make, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    here = machine(variables={"TMPDIR": str(tmp_path / "none" / "temporary")})
+    output, temporary = here.folders()
+    assert (output.path, output.failure) == (str(tmp_path / "work"), None)
+    assert (temporary.path, temporary.failure) == (str(tmp_path / "none" / "temporary"), None)
+    assert not (tmp_path / "none").exists(), "nothing is made"
+    assert list((tmp_path / "work").iterdir()) == [], "the file is gone"
+    assert (output.free_bytes or 0) > 0
+    assert output.file_system == (tmp_path / "work").stat().st_dev
+
+
+def test_a_file_in_place_of_a_folder(machine: Make, tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("", encoding="utf-8")
+    assert "Not a directory" in (machine().folders()[0].failure or "")
+
+
+def test_a_folder_in_which_nothing_can_be_made(machine: Make) -> None:
+    here = machine()
+    here.folder = Path("/proc")
+    assert (here.folders()[0].failure or "").startswith("/proc: ")
+
+
+@pytest.fixture
+def _no_installed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tools in the usual places of the machine that runs the tests are not those of the test."""
+    for finder, name in (("find_nsys", "nsys"), ("find_ncu", "ncu")):
+
+        def find(search_path: str | None, name: str = name) -> str:
+            found = shutil.which(name, path=search_path)
+            if found is None:
+                raise DependencyError("not installed")
+            return found
+
+        monkeypatch.setattr(asked, finder, find)
+
+
+@pytest.mark.usefixtures("_no_installed_tools")
+@pytest.mark.parametrize(
+    ("name", "said", "version"),
+    [
+        ("nsys", "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0", "2025.3.2.474"),
+        ("ncu", "Nsight Compute CLI\nVersion 2025.3.1.0 (build 36398880)", "2025.3.1.0"),
+        ("cuobjdump", "Cuda compilation tools, release 13.0, V13.0.85", "13.0"),
+        ("nvcc", "Cuda compilation tools, release 13.0, V13.0.88", "13.0.88"),
+        ("ninja", "1.12.1", "1.12.1"),
+    ],
+)
+def test_versions_of_tools(machine: Make, name: str, said: str, version: str) -> None:
+    assert getattr(machine(), name)() == ProgramFacts(name)
+    here = machine(programs={name: f"printf '%s\\n' '{said}'"})
+    found = getattr(here, name)()
+    assert (found.name, found.version, found.failure) == (name, version, None)
+    assert found.path.startswith(here.environment["PATH"])
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo broken >&2; exit 5", "broken"),
+        ("exit 5", "exit code 5"),
+        ("echo hello", "no version"),
+        ("echo version 1.2.3; exit 1", "version 1.2.3"),
+    ],
+)
+def test_a_tool_that_does_not_answer(machine: Make, script: str, words: str) -> None:
+    found = machine(programs={"nsys": script}).nsys()
+    assert found.path is not None
+    assert words in (found.failure or "")
+
+
+def test_cuobjdump_of_the_toolkit_or_of_triton(machine: Make, tmp_path: Path) -> None:
+    def put(folder: Path, version: str) -> None:
+        folder.mkdir(parents=True)
+        (folder / "cuobjdump").write_text(f"#!/bin/sh\necho 'release {version}'\n", encoding="utf-8")
+        (folder / "cuobjdump").chmod(0o755)
+
+    put(tmp_path / "site" / "triton" / "backends" / "nvidia" / "bin", "12.8")
+    assert machine().cuobjdump().version == "12.8"
+    put(tmp_path / "cuda" / "bin", "13.0")
+    assert machine(variables={"CUDA_HOME": str(tmp_path / "cuda")}).cuobjdump().version == "13.0"
+
+
+@pytest.mark.parametrize(
+    ("first_line", "kind", "version"),
+    [
+        ("c++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0", "gcc", "11.4.0"),
+        ("g++ (GCC) 8.5.0 20210514 (Red Hat 8.5.0-4)", "gcc", "8.5.0"),
+        ("x86_64-conda-linux-gnu-c++ (conda-forge gcc 13.3.0-1) 13.3.0", "gcc", "13.3.0"),
+        ("Ubuntu clang version 14.0.0-1ubuntu1.1", "clang", "14.0.0"),
+        ("Apple clang version 15.0.0 (clang-1500.3.9.4)", "clang", "15.0.0"),
+        ("icpx 2025.0.0", "c++", "2025.0.0"),
+    ],
+)
+def test_kinds_of_compilers(machine: Make, first_line: str, kind: str, version: str) -> None:
+    found = machine(programs={"c++": f"echo '{first_line}'"}).compiler()
+    assert (found.name, found.version) == (kind, version)
+
+
+RAW_PAGE = (
+    "==PROF== Connected to process 1\n"
+    'opscope-doctor {"launched": true}\n'
+    "==PROF== Disconnected from process 1\n"
+    '"ID","Process ID","Process Name","MachineFacts Name","Kernel Name","Context","Stream","Block Size",'
+    '"Grid Size","Device","CC","sm__cycles_elapsed.max"\n'
+    '"","","","","","","","","","","","cycle"\n'
+    '"0","1","python","127.0.0.1","opscope_doctor","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0","2,816"\n'
+)
+
+
+def test_a_counter_that_was_read() -> None:
+    facts = read_counters(ProgramExit(0, RAW_PAGE, ""))
+    assert (facts.is_readable, facts.value, facts.failure) == (True, 2816.0, None)
+
+
+@pytest.mark.parametrize(
+    ("out", "is_denied", "is_taken", "words"),
+    [
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", True, False, "permission"),
+        (
+            "==ERROR== Profiling failed because a driver resource was unavailable.\n",
+            False,
+            True,
+            "unavailable",
+        ),
+        ("==ERROR== LibraryNotLoaded\n" + RAW_PAGE, False, False, "LibraryNotLoaded"),
+        ("==PROF== nothing\n", False, False, "exit code 1"),
+        (RAW_PAGE.replace("2,816", "n/a"), False, False, "no counter"),
+    ],
+)
+def test_a_counter_that_was_not_read(out: str, is_denied: bool, is_taken: bool, words: str) -> None:
+    facts = read_counters(ProgramExit(1, out, ""))
+    assert facts.is_readable is False
+    assert (facts.is_denied, facts.is_taken) == (is_denied, is_taken)
+    assert words in (facts.failure or "")
+
+
+def test_counters_are_read_with_ncu_of_doctors_own_kernel(
+    machine: Make, tmp_path: Path, gpu_machine: dict[str, Any]
+) -> None:
+    page = tmp_path / "page.csv"
+    page.write_text(RAW_PAGE, encoding="utf-8")
+    known = {name: gpu_machine[name] for name in ("driver", "devices", "torch")}
+    here = machine(programs={"ncu": f'echo "$@" > {tmp_path}/log; /bin/cat {page}'}, **known)
+    assert here.counters().is_readable
+    words = (tmp_path / "log").read_text(encoding="utf-8").split()
+    assert words[words.index("--clock-control") + 1] == "none"
+    assert words[-2].endswith("child.py")
+    assert words[-1] == "driver"
+    assert machine(ncu=ProgramFacts("ncu"), **known).counters() == Counters(failure="ncu is not installed")
+
+
+@pytest.mark.parametrize(
+    ("end", "facts", "stopped"),
+    [
+        (
+            ProgramExit(0, 'opscope-doctor {"a": 1}\nopscope-doctor {"a": 2, "b": 3}\n', ""),
+            {"a": 2, "b": 3},
+            None,
+        ),
+        (ProgramExit(1, 'noise opscope-doctor {"a": 1}\n', ""), {"a": 1}, None),
+        (ProgramExit(-11, 'opscope-doctor {"a": 1}\nopscope-doctor {"b', ""), {"a": 1}, "died of SIGSEGV"),
+        (ProgramExit(-99, "opscope-doctor 5\n", ""), {}, "died of signal 99"),
+        (ProgramExit(7, "", ""), {}, "ended with exit code 7"),
+        (ProgramExit(None, "", "", "did not end within 3 s"), {}, "did not end within 3 s"),
+    ],
+)
+def test_what_was_said_before_an_end_counts(
+    end: ProgramExit, facts: dict[str, Any], stopped: str | None
+) -> None:
+    assert read_answer(end) == (facts, stopped)
+
+
+@pytest.fixture(scope="module")
+def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a libcuda.so.1 of host memory."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("cuda")
+    library, source = folder / "libcuda.so.1", FOLDER / "fake_cuda.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return folder
+
+
+def _driver(make: Make, folder: Path, mode: str) -> Driver:
+    inventory = Inventory(driver_version="580.95.05")
+    variables = {"LD_LIBRARY_PATH": str(folder), "OPSCOPE_FAKE_CUDA": mode}
+    return make(variables=variables, _inventory=inventory).driver()
+
+
+def test_a_driver_that_runs_a_kernel(machine: Make, fake_cuda: Path) -> None:
+    facts = _driver(machine, fake_cuda, "none")
+    assert (facts.version, facts.cuda_version, facts.launched, facts.launch_error) == (
+        "580.95.05",
+        "13.1",
+        True,
+        None,
+    )
+    assert facts.library == str(fake_cuda / "libcuda.so.1")
+    assert facts.devices == (
+        CudaDevice(0, "Fake A", "9.0", 132, 1 << 33, FIRST),
+        CudaDevice(1, "Fake B", "9.1", 132, 2 << 33, SECOND),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "part", "words"),
+    [
+        ("init", "init_error", "cuInit: CUDA_ERROR_SYSTEM_NOT_READY: in words"),
+        ("crash", "init_error", "died of SIGABRT"),
+        ("launch", "launch_error", "cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS: in words"),
+        ("wrong", "launch_error", "its results are wrong"),
+    ],
+)
+def test_a_driver_that_fails_says_where(
+    machine: Make, fake_cuda: Path, mode: str, part: str, words: str
+) -> None:
+    facts = _driver(machine, fake_cuda, mode)
+    assert words in getattr(facts, part)
+    assert facts.launched is (False if part == "launch_error" else None)
+    assert (facts.devices is None) == (part == "init_error")
+
+
+def test_a_driver_that_hangs_does_not_hang_doctor(
+    machine: Make, fake_cuda: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "DRIVER_TIMEOUT_S", 1.5)
+    facts = _driver(machine, fake_cuda, "hang")
+    assert facts.init_error == "the program that asks the driver did not end within 1.5 s"
+    assert facts.cuda_version == "13.1"
+
+
+def test_a_driver_without_a_device(machine: Make, fake_cuda: Path) -> None:
+    facts = _driver(machine, fake_cuda, "no_device")
+    assert (facts.devices, facts.launched, facts.init_error) == ((), None, None)
+
+
+def test_no_driver(machine: Make, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "libcuda.so.1").write_text("no library", encoding="utf-8")
+    facts = _driver(machine, broken, "none")
+    assert (facts.library, facts.devices) == (None, None)
+    assert "libcuda.so.1" in (facts.library_failure or "")
+
+
+def _module(folder: Path, name: str, text: str) -> dict[str, str]:
+    """The variable under which Python imports a module made for the test."""
+    file = folder / "modules" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return {"PYTHONPATH": str(folder / "modules")}
+
+
+SMI = f"""<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+  <driver_version>535.183.01</driver_version>
+  <cuda_version>12.2</cuda_version>
+  <gpu id="00000000:1B:00.0">
+    <product_name>NVIDIA A100-SXM4-80GB</product_name>
+    <uuid>{SECOND}</uuid>
+    <persistence_mode>Disabled</persistence_mode>
+    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
+    <mig_devices>None</mig_devices>
+    <fb_memory_usage><total>81920 MiB</total><reserved>500 MiB</reserved><used>4 MiB</used></fb_memory_usage>
+    <utilization><gpu_util>3 %</gpu_util></utilization>
+    <temperature><gpu_temp>31 C</gpu_temp></temperature>
+    <gpu_power_readings>
+      <power_draw>62.10 W</power_draw><current_power_limit>400.00 W</current_power_limit>
+    </gpu_power_readings>
+    <clocks><sm_clock>210 MHz</sm_clock><mem_clock>1593 MHz</mem_clock></clocks>
+    <max_clocks><sm_clock>1410 MHz</sm_clock></max_clocks>
+    <clocks_event_reasons>
+      <clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
+      <clocks_event_reason_hw_thermal_slowdown>Active</clocks_event_reason_hw_thermal_slowdown>
+      <clocks_event_reason_sw_power_cap>Not Active</clocks_event_reason_sw_power_cap>
+    </clocks_event_reasons>
+    <processes>
+      <process_info>
+        <pid>42</pid><type>C</type><process_name>python</process_name><used_memory>10 MiB</used_memory>
+      </process_info>
+    </processes>
+  </gpu>
+  <gpu id="00000000:1C:00.0">
+    <product_name>Old</product_name>
+    <mig_mode><current_mig>N/A</current_mig></mig_mode>
+    <power_readings><power_draw>N/A</power_draw></power_readings>
+    <clocks_throttle_reasons>
+      <clocks_throttle_reason_sync_boost>Active</clocks_throttle_reason_sync_boost>
+    </clocks_throttle_reasons>
+  </gpu>
+</nvidia_smi_log>
+"""
+
+
+def test_the_state_of_gpus_by_nvidia_smi(machine: Make, tmp_path: Path) -> None:
+    xml = tmp_path / "smi.xml"
+    xml.write_text(SMI, encoding="utf-8")
+    here = machine(programs={"nvidia-smi": f'[ "$1 $2" = "-q -x" ] && /bin/cat {xml}'})
+    inventory = here._inventory()
+    first, second = inventory.gpus
+    assert inventory.driver_version == "535.183.01"
+    assert (first.source, first.name, first.uuid, first.index) == (
+        "nvidia-smi",
+        "NVIDIA A100-SXM4-80GB",
+        SECOND,
+        0,
+    )
+    assert (first.memory_bytes, first.memory_used_bytes) == (81920 << 20, 4 << 20)
+    assert (first.sm_clock_mhz, first.max_sm_clock_mhz, first.temperature_c) == (210, 1410, 31)
+    assert (first.power_w, first.power_limit_w, first.utilization_fraction) == (62.1, 400.0, 0.03)
+    assert first.persistence_mode is False
+    assert (first.mig_mode, first.mig_instance_count) == (False, None)
+    assert first.clock_reasons == ("hw thermal slowdown",)
+    assert [(one.pid, one.name, one.memory_bytes) for one in first.processes or ()] == [
+        (42, "python", 10 << 20)
+    ]
+    assert (second.mig_mode, second.power_w, second.memory_bytes, second.uuid) == (None, None, None, None)
+    assert second.clock_reasons == ("sync boost",)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'No devices were found'; exit 6", "No devices were found"),
+        (
+            "echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9",
+            "could not communicate",
+        ),
+        ("echo '<nvidia_smi_log>'", "XML"),
+        ("echo '<nvidia_smi_log></nvidia_smi_log>'", "shows no GPU"),
+    ],
+)
+def test_an_nvidia_smi_without_a_device_says_why(machine: Make, script: str, words: str) -> None:
+    inventory = machine(programs={"nvidia-smi": script})._inventory()
+    assert inventory.gpus == ()
+    assert words in (inventory.smi.failure or "")
+
+
+def test_without_nvidia_smi(machine: Make) -> None:
+    assert machine()._inventory() == Inventory()
+
+
+def _gpus(
+    *found: Gpu, shown: tuple[CudaDevice, ...] | None = None, torch: Torch | None = None
+) -> tuple[Gpu, ...]:
+    answers = {"_inventory": Inventory(found), "driver": Driver(devices=shown), "torch": torch}
+    return ExaminedMachine({}, "", Path(), answers=answers).devices()
+
+
+def test_cuda_completes_what_nvidia_smi_tells() -> None:
+    shown = (CudaDevice(0, "A100", "8.0", 108, 1, SECOND),)
+    first, second = _gpus(*read_smi(SMI, NO_SMI).gpus, shown=shown)
+    assert (first.compute_capability, first.sm_count, first.is_visible) == ("8.0", 108, True)
+    assert first.memory_bytes == 81920 << 20, "what the tool told stays"
+    assert second.is_visible is False
+
+
+def test_devices_that_only_cuda_or_torch_tells_of() -> None:
+    shown = (CudaDevice(0, "A", "9.0", 132, 5, FIRST), CudaDevice(1, "B", "7.0", 80, 6, SECOND))
+    assert [(one.name, one.source, one.sm_count, one.is_visible) for one in _gpus(shown=shown)] == [
+        ("A", "cuda", 132, True), ("B", "cuda", 80, True),
+    ]  # fmt: skip
+    assert [one.source for one in _gpus(torch=Torch(devices=shown))] == ["torch", "torch"]
+    assert _gpus() == ()
+
+
+def test_a_slice_of_the_only_gpu_is_that_gpu() -> None:
+    device = Gpu(0, "NVIDIA H200", "nvidia-smi", uuid=FIRST, mig_mode=True)
+    shown = (CudaDevice(0, "NVIDIA H200 MIG 1g.18gb", "9.0", 16, 5, SECOND),)
+    (one,) = _gpus(device, shown=shown)
+    assert (one.sm_count, one.is_visible) == (16, True)
+    two = _gpus(device, device, shown=shown)
+    assert [other.is_visible for other in two] == [None, None], "which one is partly shown is not known"
+
+
+def test_devices_whose_driver_was_not_asked_keep_what_is_known() -> None:
+    device = Gpu(0, "NVIDIA H200", "nvidia-smi", uuid=FIRST, compute_capability="9.0")
+    assert _gpus(device) == (device,)
+
+
+TORCH = """
+import sys, os, types
+__version__ = "2.11.0+cu130"
+version = types.SimpleNamespace(cuda="13.0", hip=None, git_version="abc")
+def _boom(*arguments, **options): raise RuntimeError("CUDA unknown error\\nmore")
+class Tensor:
+    def __init__(self, values): self.values = values
+    def to(self, device): return self
+    def cpu(self): return self
+    def tolist(self): return [float(one) for one in self.values]
+    def __mul__(self, number): {multiply}
+    def __matmul__(self, other): return Tensor([64])
+    def __eq__(self, number): return Tensor([one == number for one in self.values])
+    def all(self): return all(self.values)
+def tensor(values): return Tensor(values)
+def ones(*shape, device=None): return Tensor([1.0])
+def device(kind, index): return f"{{kind}}:{{index}}"
+cuda = types.SimpleNamespace(
+    is_available=lambda: {available}, device_count=lambda: 2, get_arch_list=lambda: ["sm_90"], init={init},
+    get_device_properties=lambda index: types.SimpleNamespace(
+        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=5, uuid="0-1"),
+    synchronize=lambda device=None: None,
+)
+backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(version=lambda: 91002))
+class _Activity:
+    def __init__(self, name): self.name = name
+    def __str__(self): return f"ProfilerActivity.{{self.name}}"
+profiler = types.SimpleNamespace(supported_activities=lambda: {{_Activity("CUDA"), _Activity("CPU")}})
+class _Profile:
+    def __init__(self, use_kineto, use_device=None): self.device = use_device
+    def __enter__(self): {enter}
+    def __exit__(self, *error): pass
+    @property
+    def function_events(self):
+        event = lambda name, kind: types.SimpleNamespace(name=name, device_type=kind)
+        kernels = [event("void kernel<4>()", "CUDA")] * {kernels} + [event("Memcpy DtoH", "CUDA")]
+        calls = [event("aten::mul", "CPU"), event("cudaLaunchKernel", "CPU")]
+        return calls + (kernels if self.device else [])
+autograd = types.SimpleNamespace(
+    DeviceType=types.SimpleNamespace(CPU="CPU"), profiler=types.SimpleNamespace(profile=_Profile))
+"""
+WORKING = {
+    "multiply": "return Tensor([one * number for one in self.values])",
+    "available": "True",
+    "init": "lambda: None",
+    "enter": "return self",
+    "kernels": "8",
+}
+
+
+def _torch(make: Make, folder: Path, **parts: str) -> Torch:
+    return _asked_torch(make, folder, TORCH.format(**{**WORKING, **parts}))
+
+
+def _asked_torch(make: Make, folder: Path, text: str) -> Torch:
+    variables = _module(folder, "torch/__init__.py", text)
+    found = make(variables=variables, _inventory=Inventory()).torch()
+    assert found is not None
+    return found
+
+
+def test_torch_on_a_machine_with_two_gpus(machine: Make, tmp_path: Path) -> None:
+    facts = _torch(machine, tmp_path)
+    assert (facts.version, facts.cuda, facts.git_version, facts.cudnn) == (
+        "2.11.0+cu130",
+        "13.0",
+        "abc",
+        "9.10.2",
+    )
+    assert facts.architectures == ("sm_90",)
+    assert facts.devices[1] == CudaDevice(1, "NVIDIA H200", "9.0", 132, 5, "GPU-0-1")
+    assert [(one.device, one.error) for one in facts.calculations] == [(0, None), (1, None)]
+    assert (facts.has_product, facts.product_error, facts.stopped) == (True, None, None)
+    assert facts.capture is not None
+    assert facts.capture.activities == ("CPU", "CUDA")
+    assert (facts.capture.operator_count, facts.capture.kernels_launched, facts.capture.kernels_recorded) == (
+        1,
+        8,
+        8,
+    )
+
+
+def test_torch_whose_cuda_does_not_start(machine: Make, tmp_path: Path) -> None:
+    facts = _torch(machine, tmp_path, available="False", init="_boom")
+    assert facts.cuda_error == "RuntimeError: CUDA unknown error"
+    assert (facts.devices, facts.calculations, facts.has_product) == ((), (), False)
+    assert facts.capture is not None, "the CPU is recorded all the same"
+    assert (facts.capture.operator_count, facts.capture.kernels_launched) == (1, 0)
+
+
+def test_a_wrong_result_is_an_error(machine: Make, tmp_path: Path) -> None:
+    facts = _torch(machine, tmp_path, multiply="return Tensor([0, 0, 0])")
+    assert facts.calculations[0].error == "ArithmeticError: [1, 2, 3] * 2 gave [0.0, 0.0, 0.0]"
+
+
+def test_a_recording_that_fails_and_what_the_profiler_says(machine: Make, tmp_path: Path) -> None:
+    enter = "sys.stderr.write('CUPTI_ERROR_INVALID_DEVICE\\nchatter\\n'); raise RuntimeError('no Kineto')"
+    facts = _torch(machine, tmp_path, enter=enter)
+    assert facts.capture is not None
+    assert facts.capture.error == "RuntimeError: no Kineto"
+    assert facts.capture.messages == "CUPTI_ERROR_INVALID_DEVICE"
+
+
+@pytest.mark.parametrize(
+    ("parts", "stopped"),
+    [
+        ({"init": "lambda: __import__('time').sleep(60)"}, "did not end within 1.5 s at devices"),
+        ({"multiply": "os.kill(os.getpid(), 11)"}, "died of SIGSEGV at calculation"),
+        ({"enter": "os._exit(5)"}, "ended with exit code 5 at recording"),
+    ],
+)
+def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
+    machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str], stopped: str
+) -> None:
+    monkeypatch.setattr(asked, "TORCH_TIMEOUT_S", 1.5)
+    facts = _torch(machine, tmp_path, **parts)
+    assert facts.stopped == stopped
+    assert facts.version == "2.11.0+cu130", "what was said before"
+    if "recording" in stopped:
+        assert facts.capture is not None
+        assert facts.capture.error == stopped
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("raise OSError('libcudart.so.13: cannot open')", "OSError: libcudart.so.13: cannot open"),
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+    ],
+)
+def test_a_torch_that_cannot_be_imported(machine: Make, tmp_path: Path, text: str, error: str) -> None:
+    facts = _asked_torch(machine, tmp_path, text)
+    assert (facts.import_error, facts.stopped, facts.version) == (error, None, None)
+
+
+def test_libraries_of_ld_library_path_shadow_torchs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "site" / "torch" / "lib", tmp_path / "opt"
+    wheel = tmp_path / "site" / "nvidia" / "cu13" / "lib"
+    for folder in (own, other, wheel):
+        folder.mkdir(parents=True)
+        (folder / "libcublas.so.13").touch()
+        (folder / "libcudart.so.13").touch()
+    (own / "libcublas.so.13").unlink()
+    (own.parent / "__init__.py").touch()
+    torch = type("Torch", (), {"__file__": str(own.parent / "__init__.py")})
+    loaded = [str(other / "libcublas.so.13"), str(own / "libcudart.so.13"), str(other / "libnvrtc.so.13")]
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}:")
+    assert child._shadowed(torch, loaded) == [(loaded[0], str(wheel / "libcublas.so.13"))]
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    assert child._shadowed(torch, loaded) == []
+
+
+def test_a_torch_that_is_not_installed(machine: Make, tmp_path: Path) -> None:
+    text = "raise ModuleNotFoundError(\"No module named 'torch'\")"
+    variables = _module(tmp_path, "torch/__init__.py", text)
+    assert machine(variables=variables, _inventory=Inventory()).torch() is None
+
+
+def test_this_pythons_own_torch() -> None:
+    pytest.importorskip("torch")
+    facts = ExaminedMachine(dict(os.environ), sys.executable, Path()).torch()
+    assert facts is not None
+    assert facts.capture is not None
+    assert (facts.capture.operator_count or 0) >= 8
