@@ -21,6 +21,7 @@ from opscope.launches import (
     parse_compile_arguments,
 )
 from opscope.launches.facts import LaunchGeometry
+from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
@@ -134,6 +135,46 @@ def launch_quality(
         if row["kind"] == "kernel"
     ]
     return tuple(sorted(found, key=lambda one: (-one.total_ns, one.kernel, one.operator or "")))
+
+
+class LeadingKernel(msgspec.Struct, frozen=True):
+    """A kernel of no operator; `call` and `line` (`file:line function`) are those of its longest launch."""
+
+    name: str
+    total_ns: int
+    call: str | None
+    line: str | None
+
+
+def leading_kernel(
+    session: Session, kernels: Iterable[KernelTotal], operators: Iterable[OperatorTotal]
+) -> LeadingKernel | None:
+    """The longest of some kernels that no operator launched; None if an operator takes as long.
+
+    Args:
+        session: The Session.
+        kernels: Those of no operator.
+        operators: All operators.
+    """
+    own = (one for one in kernels if one.kind == "kernel")
+    longest = max(own, key=lambda one: one.total_ns, default=None)
+    if longest is None or longest.total_ns <= max((one.self_device_ns for one in operators), default=0):
+        return None
+    calls = session.query(_LAUNCH_SQL, [longest.name])
+    frames = session.query(_FRAMES_SQL, calls[0][1:]) if calls else []
+    stack = (frame for (name,) in frames if (frame := parse_frame(name)) is not None)
+    line = next((f"{one.file}:{one.line} {one.function}" for one in stack if is_program_file(one.file)), None)
+    return LeadingKernel(longest.name, longest.total_ns, calls[0][0] if calls else None, line)
+
+
+_LAUNCH_SQL = """
+SELECT c.name, c.thread_id, c.start_ns FROM device_activities a JOIN kernel_names n USING (name_id)
+JOIN runtime_calls c USING (runtime_call_id) WHERE n.name = ? AND a.operator_id IS NULL
+ORDER BY a.duration_ns DESC, a.activity_id LIMIT 1"""
+_FRAMES_SQL = """
+SELECT name FROM frames
+WHERE thread_id = $1 AND $2 BETWEEN start_ns AND start_ns + duration_ns AND name IS NOT NULL
+ORDER BY start_ns DESC, frame_id DESC"""
 
 
 def launch_explanations(

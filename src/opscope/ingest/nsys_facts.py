@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from opscope.ingest.nsys_export import Export, Missing
-from opscope.ingest.trace_rows import integer
+from opscope.ingest.trace_rows import integer, is_of_torch
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 
@@ -307,7 +307,7 @@ def process_findings(
             {"range_count": owner_count},
         )
     has_work = bool(session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id]))
-    if has_work and not operator_count:
+    if has_work and not operator_count and is_of_torch(session):
         yield Finding(
             "nsys.no_operators",
             Severity.INFO,

@@ -165,14 +165,21 @@ def _overview_facts(
 ) -> FactList:
     """The totals of a recording, and its latency without the profiler where measured."""
     device: list[tuple[str, Text]] = [("Device time", Strong("none: ranked by CPU time"))]
+    operators: list[tuple[str, Text]] = [
+        ("CPU time in operators", format_duration(summary.cpu_time_ns)),
+        ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
+    ]
     if summary.has_device:
-        attributed = format_fraction(summary.attributed_fraction)
+        attributed = (
+            f"{format_duration(summary.attributed_ns)} ({format_fraction(summary.attributed_fraction)})"
+        )
+        operators = operators if summary.operators else []
         device = [
             (
                 "Device time",
                 f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}",
             ),
-            ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
+            ("Attributed to operators", attributed if operators else ""),
             ("Set aside", format_duration(summary.set_aside_ns) if summary.set_aside_ns else ""),
             ("Device busy", _busy_text(summary)),
             ("Kernel launches", format_count(summary.kernel_launches)),
@@ -180,8 +187,7 @@ def _overview_facts(
     return facts(
         *_step_facts(summary),
         *device,
-        ("CPU time in operators", format_duration(summary.cpu_time_ns)),
-        ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
+        *operators,
         *([] if benchmark is None else _benchmark_facts(benchmark, batch_size)),
     )
 
@@ -325,7 +331,8 @@ def configuration_report(
 
 def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
     """The short form for a terminal: ranked tables without details per operator; all rows for None."""
-    unattributed = _unattributed_table(summary) if summary.unattributed_ns else None
+    has_operators = bool(summary.operators) or not summary.has_device
+    unattributed = _unattributed_table(summary) if has_operators and summary.unattributed_ns else None
     advice = advice_blocks(summary) if _is_advised(summary) else ()
     return Document(
         _source_title(summary),
@@ -340,7 +347,9 @@ def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
             Section(
                 "Top operators",
                 (operator_table(summary, top_operators(summary, top)), operators_meaning(summary)),
-            ),
+            )
+            if has_operators
+            else None,
             Section("Categories", _category_blocks(summary)),
             Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
             Section("How far from the limit", efficiency_blocks(summary, top)),
@@ -348,8 +357,10 @@ def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
             _graph_section(summary),
             Section("Collectives", collective_blocks(summary)),
             *program_sections(summary, top),
-            Section("Unattributed time", blocks(unattributed, unattributed_meaning(summary))),
-            Section("Accuracy", accuracy_overview(summary) if summary.has_device else ()),
+            Section(
+                "Unattributed time", blocks(unattributed, unattributed and unattributed_meaning(summary))
+            ),
+            Section("Accuracy", accuracy_overview(summary) if _has_accuracy(summary) else ()),
             Section("Findings", (FindingList(merged_findings(summary)),)),
         ),
     )
@@ -375,7 +386,9 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
             Section(
                 "Operators",
                 (ranking_paragraph(summary), operator_table(summary, operators), operators_meaning(summary)),
-            ),
+            )
+            if operators
+            else None,
             Section("Kernels", _kernel_blocks(summary, rows)) if summary.kernels else None,
             Section("Categories", _category_blocks(summary)),
             Section("How far from the limit", efficiency_blocks(summary, rows)),
@@ -386,7 +399,7 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
             Section(
                 "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
             ),
-            Section("Accuracy", accuracy_blocks(summary) if summary.has_device else ()),
+            Section("Accuracy", accuracy_blocks(summary) if _has_accuracy(summary) else ()),
             Section("Unattributed time", _unattributed_blocks(summary)),
             Section("Findings", (FindingList(merged_findings(summary)),)),
             Section("What was read", (_trace_facts(summary), *map(_environment_facts, summary.environments))),
@@ -418,7 +431,7 @@ def _body(
         Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
         Section("Unattributed time", _unattributed_blocks(summary)),
         Section("Findings", (FindingList(findings) if findings else Paragraph("None."),)),
-        Section("Accuracy", accuracy_blocks(summary) if summary.has_device else ()),
+        Section("Accuracy", accuracy_blocks(summary) if _has_accuracy(summary) else ()),
     )
     return tuple(_numbered(section, rank) for rank, section in enumerate(shown, 2))
 
@@ -426,6 +439,11 @@ def _body(
 def _numbered(section: Section, rank: int) -> Section:
     below = (replace(one, number=f"{rank}.{index}") for index, one in enumerate(section.sections, 1))
     return replace(section, number=str(rank), sections=tuple(below))
+
+
+def _has_accuracy(summary: Summary) -> bool:
+    """Its figures are of PyTorch's operators and kernels."""
+    return summary.has_device and summary.is_of_torch
 
 
 def _is_advised(summary: Summary) -> bool:
