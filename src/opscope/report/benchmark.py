@@ -29,6 +29,7 @@ from opscope.model.benchmark import (
     Interval,
     Status,
     Verdict,
+    reciprocal,
 )
 from opscope.model.finding import Finding
 from opscope.model.measurement import Clock
@@ -137,6 +138,11 @@ def ratio_text(ratio: float, verdict: Verdict | None) -> str:
         return f"{format_ratio(1 / ratio)} faster"
     near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else format_ratio(ratio)
     return near if verdict is None else f"{verdict} {near}"
+
+
+def interval_beside(interval: Interval, verdict: Verdict | None) -> Interval:
+    """The interval of what `ratio_text` shows: said the other way round, its ends change places."""
+    return reciprocal(interval) if verdict is Verdict.FASTER else interval
 
 
 def verdict_cell(row: BenchmarkRow, reference: str) -> Text:
@@ -387,10 +393,7 @@ def _fastest(result: BenchmarkResult) -> Text | None:
         Strong(f"{format_ratio(1 / best.ratio)} faster"),
     )
     interval = best.ratio_interval
-    # The interval is of the ratio to the reference; said the other way round, its ends change places.
-    known = (
-        "" if interval is None else f" (95 % interval {_interval_text((1 / interval[1], 1 / interval[0]))})"
-    )
+    known = "" if interval is None else f" (95 % interval {_interval_text(reciprocal(interval))})"
     return (*parts, " than ", Code(result.reference), f"{known}.")
 
 

@@ -35,7 +35,7 @@ from opscope.model.comparison import (
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
-from opscope.report.benchmark import median_cell, problem_title, ratio_text
+from opscope.report.benchmark import interval_beside, median_cell, problem_title, ratio_text
 from opscope.report.document import (
     Block,
     BulletList,
@@ -99,10 +99,10 @@ def ratio_cell(time: TimeChange, presence: Presence) -> Text:
 
 
 def _interval_text(time: TimeChange) -> str:
-    """` [0.98, 1.02]`; empty without an interval."""
+    """` [0.98, 1.02]` of the ratio that `ratio_words` shows; empty without an interval."""
     if time.ratio_interval is None:
         return ""
-    low, high = time.ratio_interval
+    low, high = interval_beside(time.ratio_interval, time.verdict)
     return f" [{low:.3f}, {high:.3f}]"
 
 

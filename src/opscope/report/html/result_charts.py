@@ -20,7 +20,13 @@ from opscope.model.comparison import (
 )
 from opscope.model.trial import TrialResult, Variant
 from opscope.provenance.kernel_names import decode
-from opscope.report.benchmark import benchmark_title, point_label, points_by_suite, ratio_text
+from opscope.report.benchmark import (
+    benchmark_title,
+    interval_beside,
+    point_label,
+    points_by_suite,
+    ratio_text,
+)
 from opscope.report.comparison import difference_text, point_title
 from opscope.report.html.figures import (
     BLUE,
@@ -87,7 +93,8 @@ def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:
     ratio, interval, verdict = judged.ratio or 0.0, judged.ratio_interval, judged.verdict
     hover = ratio_text(ratio, verdict)
     if interval is not None:
-        hover += f", 95 % interval {interval[0]:.3f} to {interval[1]:.3f}"
+        low, high = interval_beside(interval, verdict)
+        hover += f", 95 % interval {low:.3f} to {high:.3f}"
     return Bar(label, ratio, interval, kind=_kind(verdict), hover=hover)
 
 
