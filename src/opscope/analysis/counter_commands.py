@@ -106,11 +106,6 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
     A recording begins somewhere in the program, so launches are counted as if the program began with a step
     like the first recorded one; none is passed over unless the limit leaves no choice.
 
-    Args:
-        session: The recording.
-        kernels: How many kernels.
-        limit: Launches to profile at most.
-
     Raises:
         InputError: It holds no kernels.
     """
@@ -227,14 +222,12 @@ def _windows(launches: Sequence[Launch], worth: Counter[Kind], limit: int) -> It
         held[launch.kind] += 1
         if held[launch.kind] == 1:
             covered_ns += worth[launch.kind]
-        while end - start > limit or _is_dispensable(launches[start], held, worth, end - start):
+        while end - start > limit or (
+            end - start > 1 and (held[launches[start].kind] > 1 or worth[launches[start].kind] == 0)
+        ):
             dropped = launches[start].kind
             held[dropped] -= 1
             if held[dropped] == 0:
                 covered_ns -= worth[dropped]
             start += 1
         yield Window(start, end, covered_ns)
-
-
-def _is_dispensable(launch: Launch, held: Counter[Kind], worth: Counter[Kind], length: int) -> bool:
-    return length > 1 and (held[launch.kind] > 1 or worth[launch.kind] == 0)

@@ -38,27 +38,22 @@ class LaunchQuality(msgspec.Struct, frozen=True):
 
     @property
     def kernel(self) -> str:
-        """The kernel's name."""
         return self.launch.kernel.name
 
     @property
     def geometry(self) -> LaunchGeometry:
-        """As recorded."""
         return self.launch.geometry
 
     @property
     def total_ns(self) -> int:
-        """Device time of the launches."""
         return self.geometry.total_ns
 
     @property
     def blocks(self) -> int | None:
-        """Of the grid."""
         return self.launch.block_count
 
     @property
     def threads(self) -> int | None:
-        """Of a block."""
         return self.launch.thread_count
 
     @property
@@ -121,12 +116,7 @@ class ExplainedLaunch(msgspec.Struct, frozen=True):
 def launch_quality(
     session: Session, launches: list[dict[str, Any]] | None = None
 ) -> tuple[LaunchQuality, ...]:
-    """Every launch configuration of every kernel, by operator, most device time first.
-
-    Args:
-        session: The Session.
-        launches: Rows of `launches.sql`, if at hand.
-    """
+    """Every launch configuration of every kernel, by operator, most device time first."""
     rows = session.records(sql(__package__, "launches")) if launches is None else launches
     device = common_device(session)
     found = [
@@ -149,13 +139,7 @@ class LeadingKernel(msgspec.Struct, frozen=True):
 def leading_kernel(
     session: Session, kernels: Iterable[KernelTotal], operators: Iterable[OperatorTotal]
 ) -> LeadingKernel | None:
-    """The longest of some kernels that no operator launched; None if an operator takes as long.
-
-    Args:
-        session: The Session.
-        kernels: Those of no operator.
-        operators: All operators.
-    """
+    """The longest of some kernels that no operator launched; None if an operator takes as long."""
     own = (one for one in kernels if one.kind == "kernel")
     longest = max(own, key=lambda one: one.total_ns, default=None)
     if longest is None or longest.total_ns <= max((one.self_device_ns for one in operators), default=0):
@@ -189,7 +173,10 @@ def launch_explanations(
         (owner, kernel, geometry)
         for owner, of in [*((one.name, one.kernels) for one in operators), (None, tuple(kernels))]
         for kernel in of
-        for geometry in (kernel.geometries or (_bare(kernel),))[:_GEOMETRIES]
+        for geometry in (
+            kernel.geometries
+            or (LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns),)
+        )[:_GEOMETRIES]
     ]
     ids = sorted({one.example_operator_id for _, _, one in wanted if one.example_operator_id is not None})
     calls = {row["operator_id"]: row for row in session.records(sql(__package__, "example_calls"), [ids])}
@@ -213,7 +200,3 @@ def launch_explanations(
             one = ExplainedLaunch(kernel.name, geometry, told, arguments["shapes"])
             found[owner, kernel.name] = (*found.get((owner, kernel.name), ()), one)
     return found
-
-
-def _bare(kernel: KernelTotal) -> LaunchGeometry:
-    return LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns)

@@ -813,7 +813,6 @@ class StepModel:
         ]
 
     def _stretches(self, passed: CriticalPath) -> _Stretches:
-        """The same as columns."""
         graph, ids = self.graph, self._ids
         nodes, has_own = passed.node[::-1], passed.own_ns[::-1] > 0
         edge, operator = passed.edge[::-1], ids["operator"][nodes]
@@ -868,13 +867,7 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
 def step_models(
     session: Session, records: SessionRecords, only: Collection[int] | None = None
 ) -> tuple[StepModel, ...]:
-    """The step of each trace that launched something in its steps, by trace id.
-
-    Args:
-        session: The Session.
-        records: Of it.
-        only: Trace ids; all if None.
-    """
+    """The step of each trace that launched something in its steps, by trace id."""
     windows, examined = records.windows, session.examined
     hosts = {} if examined else dict(records.hosts)
     traces = [one for one in records.traces if only is None or one.trace_id in only]

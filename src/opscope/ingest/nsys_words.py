@@ -101,25 +101,18 @@ def _direction(name: str) -> str:
     return f"{'Unified ' if match['unified'] else ''}{match['source']}to{match['target']}"
 
 
-def _memory(name: str) -> str:
-    return name.rpartition("MEMORY_KIND_")[2].replace("_", " ").title()
-
-
-def _sync(name: str) -> str | None:
-    return _SYNC_WORDS.get(name.rpartition("_TYPE_")[2])
-
-
-def _api(name: str) -> str:
-    return "cuda_driver" if "DRIVER" in name else "cuda_runtime"
-
-
 _TOPICS: tuple[tuple[str, str, Mapping[int, str], Callable[[str], str | None]], ...] = (
     ("copy", "CUDA_MEMCPY_OPER", _COPIES, _direction),
-    ("memory", "CUDA_MEM_KIND", _MEMORIES, _memory),
-    ("sync", "CUPTI_SYNC_TYPE", _SYNCS, _sync),
+    (
+        "memory",
+        "CUDA_MEM_KIND",
+        _MEMORIES,
+        lambda name: name.rpartition("MEMORY_KIND_")[2].replace("_", " ").title(),
+    ),
+    ("sync", "CUPTI_SYNC_TYPE", _SYNCS, lambda name: _SYNC_WORDS.get(name.rpartition("_TYPE_")[2])),
     ("overhead", "CUPTI_OVERHEAD_TYPE", _OVERHEADS, _OVERHEAD_WORDS.get),
     ("range", "NSYS_EVENT_TYPE", _RANGES, _RANGE_KINDS.get),
-    ("api", "NSYS_EVENT_CLASS", _APIS, _api),
+    ("api", "NSYS_EVENT_CLASS", _APIS, lambda name: "cuda_driver" if "DRIVER" in name else "cuda_runtime"),
 )
 
 

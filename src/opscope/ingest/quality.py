@@ -17,16 +17,6 @@ from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.units import counted
 
-__all__ = [
-    "Census",
-    "Finding",
-    "rank_findings",
-    "read_findings",
-    "take_census",
-    "trace_findings",
-    "unrelated",
-]
-
 LEGACY_CATEGORIES = ("Operator", "Kernel", "Memcpy", "Memset", "Runtime")
 
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}

@@ -26,10 +26,7 @@ def write_trace(session: Session, **values: Any) -> None:
 
 
 def is_of_torch(session: Session) -> bool:
-    """Whether a program with PyTorch was recorded, by its operators or kernels.
-
-    NVTX ranges stand among an export's operators; only the names of torch's own tell.
-    """
+    """Whether a program with PyTorch was recorded; an export's operators may be ranges of any program."""
     return bool(session.scalar(_OF_TORCH))
 
 

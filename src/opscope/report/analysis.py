@@ -82,11 +82,6 @@ _STEP_ROWS = 12
 _PAGE_ROWS = 300
 
 
-def _config_facts(config: Mapping[str, Any]) -> FactList:
-    """The settings of a configuration, in their order."""
-    return FactList(tuple((_label(key), _value(value)) for key, value in config.items()))
-
-
 def _trace_facts(summary: Summary) -> FactList:
     """Which traces, ranks and devices the report is about."""
     return facts(
@@ -136,10 +131,6 @@ _ENVIRONMENT = {
 }
 
 
-def _label(key: str) -> str:
-    return key.replace("_", " ").capitalize()
-
-
 def _value(value: Any) -> Text:
     if value is None:
         return "–"
@@ -151,7 +142,6 @@ def _value(value: Any) -> Text:
 def _overview_blocks(
     summary: Summary, benchmark: Latency | None, batch_size: int | None
 ) -> tuple[Block, ...]:
-    """Totals, devices and steps."""
     return blocks(
         _overview_facts(summary, benchmark, batch_size),
         _device_table(summary) if summary.devices else None,
@@ -320,7 +310,9 @@ def configuration_report(
         top: Operators in detail.
     """
     sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
-    blocks: list[Block] = [_config_facts(config)]
+    blocks: list[Block] = [
+        facts(*((key.replace("_", " ").capitalize(), _value(value)) for key, value in config.items()))
+    ]
     if environment is not None:
         blocks += [Paragraph(Strong("Environment")), _environment_facts(environment)]
     configuration = Section("Configuration", tuple(blocks), number="1")
@@ -367,12 +359,7 @@ def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
 
 
 def full_document(summary: Summary, *, top: int | None = None) -> Document:
-    """All that is known: what to change first, tables long enough to be searched, what it rests on last.
-
-    Args:
-        summary: Of the recording.
-        top: Operators in detail; all if None.
-    """
+    """All that is known: what to change first, tables long enough to be searched, what it rests on last."""
     rows = None if top is None else max(top, _PAGE_ROWS)
     operators = top_operators(summary, rows)
     detailed = [operator for operator in operators[:top] if rank_ns(summary, operator) > 0]

@@ -219,7 +219,13 @@ def _headline(result: BenchmarkResult) -> FactList:
     missing = sum(row.status is not Status.OK and row.status not in _WRONG for row in result.rows)
     return facts(
         ("Result", _fastest(result)),
-        *((_place_of(rank, len(timed)), _row_text(row, result)) for rank, row in _ends(timed)),
+        *(
+            (
+                "Slowest" if rank == len(timed) > 1 else "Fastest" if rank == 1 else f"No. {rank}",
+                _row_text(row, result),
+            )
+            for rank, row in _ends(timed)
+        ),
         ("Why", reasons[0] if reasons else None),
         ("Wrong or failed", joined(wrong) if wrong else None),
         ("Not measured", f"{missing} of {len(result.rows)}, see below" if missing else None),
@@ -236,10 +242,6 @@ def _ends(timed: Sequence[BenchmarkRow]) -> list[tuple[int, BenchmarkRow]]:
     """The first few and the last."""
     ranked = list(enumerate(timed, 1))
     return ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]
-
-
-def _place_of(rank: int, count: int) -> str:
-    return "Slowest" if rank == count > 1 else "Fastest" if rank == 1 else f"No. {rank}"
 
 
 def _row_text(row: BenchmarkRow, result: BenchmarkResult) -> Text:

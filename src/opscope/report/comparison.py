@@ -5,7 +5,7 @@ Ranked by difference; what is cut is counted with its time. Imports no renderer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from math import inf, log
@@ -521,7 +521,9 @@ def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int |
 
 def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
     environments = (comparison.reference_environment, comparison.candidate_environment)
-    told = [_environment(environment) for environment in environments]
+    told = [
+        ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown" for one in environments
+    ]
     measured = [("Measured on", told[0])] if told[0] == told[1] else [
         ("Reference on", told[0]), ("Candidate on", told[1])
     ]  # fmt: skip
@@ -549,10 +551,6 @@ def _largest_rows(comparison: BenchmarkComparison) -> Iterator[tuple[str, Text]]
         times = f"{format_duration(row.time.reference_ns)} → {format_duration(row.time.candidate_ns)}"
         ratio = plain(ratio_cell(row.time, row.presence))
         yield f"Difference {rank}", (Strong(ratio), ": ", Code(f"{point.suite}, {row.name}"), f", {times}")
-
-
-def _environment(environment: Mapping[str, str]) -> str:
-    return ", ".join(f"{label} {value}" for label, value in environment.items()) or "unknown"
 
 
 def point_title(point: BenchmarkPoint) -> str:

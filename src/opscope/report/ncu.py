@@ -280,13 +280,15 @@ def _call(kernel: CountedKernel) -> Text:
     if kernel.call is None:
         names = ", ".join(kernel.operators)
         return f"{names or _NO_LIMIT}{meaning}"
-    operator: Inline = Code(kernel.call.operator) if kernel.call.operator else _no_operator(kernel.call)
+    operator: Inline = (
+        Code(kernel.call.operator)
+        if kernel.call.operator
+        else "no operator"
+        if kernel.call.attribution is None
+        else f"none: {Attribution(kernel.call.attribution).meaning}"
+    )
     shapes = ", ".join(shape_texts(kernel.call.shapes) or ())
     return (operator, f" on {shapes}" if shapes else "", meaning)
-
-
-def _no_operator(call: CountedCall) -> str:
-    return "no operator" if call.attribution is None else f"none: {Attribution(call.attribution).meaning}"
 
 
 def _launch(counters: KernelCounters) -> str:
