@@ -129,7 +129,7 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, Text]]:
     if leading is None or leading.total_ns <= _TENTH * summary.device_time_ns:
         return
     share = format_share(leading.total_ns, summary.device_time_ns)
-    told = [f": {share} of device time{', in no operator' if summary.operators else ''}"]
+    told = [f": {share} of device time, in no operator" if summary.operators else f": {share} of device time"]
     if leading.call:
         told.append(f"{leading.call} at {leading.line}" if leading.line else leading.call)
     of_it = (one for one in summary.quality if one.operator is None and one.kernel == leading.name)

@@ -82,13 +82,12 @@ def operators_meaning(summary: Summary) -> Meaning:
         return Meaning(f"No operator has {what} of its own.")
     count = next((index for index, ns in enumerate(sums, 1) if ns >= _MOST * whole_ns), len(sums))
     name, share = Code(times[0][1]), format_share(sums[0], whole_ns)
+    if sums[0] >= _MOST * whole_ns:
+        return Meaning((name, f" alone takes {share} of {what}: start there."))
     if count == 1:
-        start = ": start there" if sums[0] >= _MOST * whole_ns else ""
-        return Meaning((name, f" alone takes {share} of {what}{start}."))
-    most = (
-        f"The top {count} of {counted(len(times), 'operator')} take {format_share(sums[count - 1], whole_ns)}"
-    )
-    return Meaning((f"{most} of {what}, ", name, f" alone {share}."))
+        return Meaning((name, f" alone takes {share} of {what}."))
+    most, whole = format_share(sums[count - 1], whole_ns), counted(len(times), "operator")
+    return Meaning((f"The top {count} of {whole} take {most} of {what}, ", name, f" alone {share}."))
 
 
 def categories_meaning(summary: Summary) -> Meaning | None:
