@@ -130,13 +130,12 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, Text]]:
         return
     share = format_share(leading.total_ns, summary.device_time_ns)
     told = [f": {share} of device time, in no operator" if summary.operators else f": {share} of device time"]
-    if leading.call:
-        told.append(f"{leading.call} at {leading.line}" if leading.line else leading.call)
+    told += filter(None, [leading.line or leading.call])
     of_it = (one for one in summary.quality if one.operator is None and one.kernel == leading.name)
     quality = next(of_it, None)
     if quality is not None and quality.is_underfilled:
-        told.append(f"{counted(quality.blocks or 0, 'block')} on {quality.sm_count} multiprocessors")
-    elif quality is not None and quality.occupancy is not None:
+        told.append(f"{counted(quality.blocks or 0, 'block')} for {quality.sm_count} multiprocessors")
+    elif quality is not None and (quality.occupancy or 1.0) < 1.0:
         limiters = " and ".join(map(str, quality.limiters)).replace("_", " ")
         told.append(f"{format_fraction(quality.occupancy)} of warps resident ({limiters})")
     yield "Kernel", (Code(leading.name), "; ".join(told))
