@@ -210,7 +210,10 @@ def trace_findings(session: Session, trace_id: int, *, is_explained: bool = Fals
         )
     of_torch = is_of_torch(session)
     yield from _absences(
-        session, trace_id, has_activities=activities > 0, has_torch=of_torch or not activities
+        session,
+        trace_id,
+        has_activities=activities > 0,
+        has_torch=of_torch or not (activities or recorder == "nsys"),
     )
     if not activities:
         return
