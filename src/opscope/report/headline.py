@@ -129,16 +129,18 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, Text]]:
     if leading is None or leading.total_ns <= _TENTH * summary.device_time_ns:
         return
     share = format_share(leading.total_ns, summary.device_time_ns)
-    told = [f": {share} of device time, in no operator" if summary.operators else f": {share} of device time"]
-    told += filter(None, [leading.line or leading.call])
+    where = f"{share} of device time, in no operator" if summary.operators else f"{share} of device time"
+    told: list[Inline] = [Code(leading.name), f": {where}"]
+    if launched := leading.line or leading.call:
+        told += ["; ", Code(launched, is_whole=True)]
     of_it = (one for one in summary.quality if one.operator is None and one.kernel == leading.name)
     quality = next(of_it, None)
     if quality is not None and quality.is_underfilled:
-        told.append(f"{counted(quality.blocks or 0, 'block')} for {quality.sm_count} multiprocessors")
+        told.append(f"; {counted(quality.blocks or 0, 'block')} for {quality.sm_count} multiprocessors")
     elif quality is not None and (quality.occupancy or 1.0) < 1.0:
         limiters = " and ".join(map(str, quality.limiters)).replace("_", " ")
-        told.append(f"{format_fraction(quality.occupancy)} of warps resident ({limiters})")
-    yield "Kernel", (Code(leading.name), "; ".join(told))
+        told.append(f"; {format_fraction(quality.occupancy)} of warps resident ({limiters})")
+    yield "Kernel", tuple(told)
 
 
 def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
