@@ -181,7 +181,6 @@ def ceiling_text(ceiling: Ceiling) -> str:
 
 
 def _interval_text(interval: Interval) -> str:
-    """`1.60–1.62`."""
     low, high = interval
     return f"{low:.3g}–{high:.3g}"
 
