@@ -12,6 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 FIELD = REPOSITORY.parent / "shared/field"
+OF_TORCH = ("torch", "Torch", "loss.detach", "DataLoader", "opscope try", "opscope run", "aten::")
 NO_DEVICE = ("No device was used", "no device;", "internal error")
 
 pytestmark = pytest.mark.skipif(not (FIELD / "files").is_dir(), reason=f"no {FIELD}")
@@ -71,10 +72,19 @@ def test_flawed_facts_end_nothing(opscope, tmp_path: Path, name: str) -> None:
         (
             "nsys_tensorrt_nvtx_only.sqlite.xz",
             ("no CUDA was traced", "6.95 s in NVTX ranges", "3D_backbone"),
-            NO_DEVICE,
+            (*NO_DEVICE, *OF_TORCH),
         ),
         ("nsys_healthy_1pct.sqlite.xz", ("in balance", "none found"), ("CPU-bound",)),
-        ("nsys_saxpy_mpi_schema29.sqlite.xz", ("A100-SXM4-40GB",), ("schema unknown",)),
+        (
+            "nsys_saxpy_mpi_schema29.sqlite.xz",
+            ("A100-SXM4-40GB", "cudaMallocHost", "cudaMemcpyAsync"),
+            ("schema unknown", *OF_TORCH),
+        ),
+        (
+            "nsys_cloverleaf_hpc.sqlite.xz",
+            ("cudaDeviceSynchronize waits", "cudaEventRecord"),
+            (" 0.0 % attributed", *OF_TORCH),
+        ),
     ],
 )
 def test_what_is_said(

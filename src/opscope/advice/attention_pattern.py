@@ -163,7 +163,7 @@ def _reached(leaves: Mapping[int, Leaf], direction: int, scores: int, products: 
             met += 1
             if met == products:
                 return place
-        elif not _belongs(leaf, scores):
+        elif scores not in leaf.elements and not _is_copy(leaf):
             return None
         place += direction
     return None
@@ -174,11 +174,6 @@ def _holds_scores(product: MatrixProduct, scores: int) -> bool:
     if product.batch < 1 or scores % product.batch:
         return False
     return scores in product.elements
-
-
-def _belongs(leaf: Leaf, scores: int) -> bool:
-    """Whether an operator works on the scores, or copies an operand of the other product."""
-    return scores in leaf.elements or _is_copy(leaf)
 
 
 def _copies(leaves: Mapping[int, Leaf], place: int, direction: int, sizes: set[int], most: int) -> int:

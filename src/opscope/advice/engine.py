@@ -8,7 +8,6 @@ none.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
 )
 from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
-from opscope.advice.rules import EngineWords, Rule
+from opscope.advice.rules import EngineWords, Rule, rule_book
 from opscope.analysis.job_model import Job, JobChange, job_of
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import BestSet, Summary
@@ -101,15 +100,17 @@ def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:
         finding, change = left.pop(best)
         whole, best_ns = whole & change, gains[best]
         codes.append(finding.code)
-        # A model is compiled in one mode.
-        left = [one for one in left if None in (modes := {_mode(one[0]), _mode(finding)}) or len(modes) == 1]
+        left = [one for one in left if _go_together(one[0], finding)]
     return BestSet(tuple(dict.fromkeys(codes)), best_ns)
 
 
-def _mode(finding: Finding) -> str | None:
-    """The first call of torch.compile in its code."""
-    call = re.search(r"torch\.compile\(.*?\)", finding.change or "")
-    return call and call.group()
+def _go_together(one: Finding, other: Finding) -> bool:
+    """Not if they set one thing in two ways: a model is compiled in one mode, products have one type."""
+    fields = {rule_book().rules[finding.code].field for finding in (one, other)}
+    edits = {
+        (finding.change or "").strip().partition("\n")[0].partition("   #")[0] for finding in (one, other)
+    }
+    return len(fields) == 2 or None in fields or "" in edits or len(edits) == 1
 
 
 def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
@@ -161,7 +162,7 @@ def _possible(run: ProfiledRun, rule: Rule, advice: Advice) -> Advice:
 def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
     """What to do, and as code: in the words of the serving engine, where one was recorded."""
     engine = run.summary.engine
-    if engine is None and not run.program["operators"]:
+    if engine is None and not run.summary.is_of_torch:
         own = None if advice.suggestion and not advice.like else (advice.like or rule).engines.get("cuda")
         return own or EngineWords(advice.suggestion or rule.suggestion, None)
     if engine is None:

@@ -298,8 +298,7 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     host_ns = sum(row["duration_ns"] for row in rows) / run.step_count
     yield Advice(
         f"{listed(names)} run {counted(calls / run.step_count, 'time')} {run.period} and take "
-        f"{format_duration(host_ns)} of host time: memory comes from the driver, not from the caching "
-        "allocator.",
+        f"{format_duration(host_ns)} of host time: memory comes from the driver.",
         {"calls": calls, "steps_with_calls": steps, "functions": names, "host_ns_per_step": host_ns},
         lambda change: change.drop_calls([one for row in rows for one in row["call_ids"]]),
     )

@@ -150,16 +150,12 @@ def _described(row: Mapping[str, Any], call: CallEfficiency) -> ImageCall | None
     shapes = convolution_shapes(arguments) if kind is None else None
     if shapes is not None:
         kind = _convolution(shapes)
-        is_padded = kind is ImageKind.GROUPED and not _is_power_of_two(shapes.data[1] // shapes.groups)
+        is_padded = kind is ImageKind.GROUPED and (shapes.data[1] // shapes.groups).bit_count() > 1
     if image is None or len(image.shape) != 4 or kind is None:
         return None
     is_training = _is_training(arguments) if kind is ImageKind.BATCH_NORM else None
     is_backward, times_ns = "backward" in row["name"], (row["turning_ns"], row["direct_ns"])
     return ImageCall(kind, call, is_backward, is_training, is_padded, *times_ns, image)
-
-
-def _is_power_of_two(count: int) -> bool:
-    return count & (count - 1) == 0
 
 
 def _is_training(arguments: CallArguments) -> bool | None:

@@ -110,7 +110,6 @@ def padded(product: MatrixProduct, multiple: int) -> MatrixProduct:
 
 
 def _tiled_ns(product: MatrixProduct, splits: int, flop_per_s_of_sm: float, sm_count: int) -> float:
-    """The quickest tiles."""
 
     def rounds(rows: int, columns: int) -> int:
         tiles = product.batch * ceil(product.m / rows) * ceil(product.n / columns)

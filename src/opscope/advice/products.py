@@ -57,15 +57,16 @@ def tf32_off(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     after_ns = _times_ns(run, calls, DataType.TF32)
     kinds = {category_of(call.operator) for call in calls}
-    # One line of the change for each kind; those found are given.
-    lines = zip((rule.change or "").splitlines(), _KINDS, strict=True)
+    # Lines that say for which kind they are, for kinds that were not found are left out.
+    absent = [words for kind, words in _KINDS.items() if kind not in kinds]
+    lines = (rule.change or "").splitlines()
     yield Advice(
         f"{_subject(calls)} of float32 operands without tensor cores take {run.device_time(total_ns)}: TF32 "
         "is off.",
         run.call_evidence(calls),
         None if after_ns is None else calls_taking(calls, after_ns),
         _basis(run, DataType.TF32, calls, after_ns),
-        change="\n".join(line for line, kind in lines if kind in kinds),
+        change="\n".join(line for line in lines if not any(f"# {words}" in line for words in absent)),
         applicability=OPEN if after_ns is None else Applicability(),
     )
 

@@ -31,21 +31,6 @@ from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.units import counted, format_duration, format_fraction
 
-__all__ = [
-    "FINDERS",
-    "Advice",
-    "Effect",
-    "Finder",
-    "ProfiledRun",
-    "calls_taking",
-    "counted",
-    "finds",
-    "listed",
-    "operators_of",
-    "product_of",
-    "time_of",
-]
-
 _EARLY = "before_window"
 _OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
 _SHOWN = 5

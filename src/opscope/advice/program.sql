@@ -2,7 +2,6 @@
 -- operators, device_activities.
 WITH names AS (SELECT name, count(*) AS calls FROM operators GROUP BY name)
 SELECT
-    coalesce((SELECT sum(calls) FROM names WHERE contains(name, '::') OR name LIKE 'triton_%'), 0)::BIGINT AS operators,
     coalesce((SELECT sum(calls) FROM names
         WHERE name LIKE 'autograd::engine::evaluate_function%' OR regexp_matches(name, '(^|[:_ ])\w*[Bb]ackward')), 0)::BIGINT
         AS backward_operators,

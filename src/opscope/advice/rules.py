@@ -41,6 +41,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         unknown: What a trace cannot tell about it; the documentation says so.
         suggestion: What to do.
         change: The change to try, as code.
+        field: What the code sets, where other rules set it too: a set of changes sets it in one way.
         basis: How a finding's gain was estimated, where every finding says the same.
         gain_error: How far the device time that it saves may be off, as a fraction of it.
         thresholds: Its numbers by name.
@@ -56,6 +57,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     unknown: str
     suggestion: str
     change: str | None = None
+    field: str | None = None
     basis: str | None = None
     gain_error: float = 0.0
     thresholds: dict[str, Number] = {}

@@ -327,17 +327,14 @@ def growth_exponent(points: Sequence[BenchmarkResult], name: str, parameter: str
     """
     groups: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
     for point in points:
-        value, median_ns = point.parameters.get(parameter), _median_ns(point, name)
+        value = point.parameters.get(parameter)
+        median_ns = next((row.median_ns for row in point.rows if row.name == name and row.median_ns), None)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if median_ns is None or value is None or not is_number or value <= 0:
             continue
         others = tuple(sorted((k, str(v)) for k, v in point.parameters.items() if k != parameter))
         groups[others].append((math.log(value), math.log(median_ns)))
     return _common_slope(list(groups.values()))
-
-
-def _median_ns(point: BenchmarkResult, name: str) -> float | None:
-    return next((row.median_ns for row in point.rows if row.name == name and row.median_ns), None)
 
 
 def _common_slope(groups: Sequence[Sequence[tuple[float, float]]]) -> float | None:

@@ -68,12 +68,7 @@ def _recorded(fn: Callable[[], object], calls: int, folder: Path) -> CallProfile
 
 
 def call_profile_of(session: Session, calls: int) -> CallProfile:
-    """The device work of a Session as that of one of its `calls` calls.
-
-    Args:
-        session: A recording of nothing else.
-        calls: How many were recorded.
-    """
+    """The device work of a Session as that of one of its `calls` calls."""
     provenance = read_provenance(session)
     launches = session.records(sql(__package__, "launches"))
     device_ns = sum(row["total_ns"] for row in launches)

@@ -222,7 +222,13 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for place, one in enumerate(self.matched):
             groups[one.kernels[0].members, one.kernels[0].title].append(place)
-        return tuple(sorted(map(self._total, groups.values()), key=_weight, reverse=True))
+        return tuple(
+            sorted(
+                map(self._total, groups.values()),
+                key=lambda one: ((one.wait_ns or 0) + (one.transfer_ns or 0), one.exposed_ns),
+                reverse=True,
+            )
+        )
 
     @property
     def each(self) -> tuple[CollectiveTotal, ...]:
@@ -586,10 +592,6 @@ def _named(traces: Sequence[int], ranks: Mapping[int, int | None]) -> str:
 def _sum(values: Iterable[int | None]) -> int | None:
     found = list(values)
     return None if None in found else sum(one or 0 for one in found)
-
-
-def _weight(one: CollectiveTotal) -> tuple[int, int]:
-    return (one.wait_ns or 0) + (one.transfer_ns or 0), one.exposed_ns
 
 
 # What frameworks call their groups: DeviceMesh ("mesh_tp"), Megatron ("TENSOR_MODEL_PARALLEL_GROUP").

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, RatioInterval, judge
-from opscope.model.benchmark import Interval, Verdict
+from opscope.model.benchmark import Interval, Verdict, reciprocal
 from opscope.model.comparison import (
     BenchmarkComparison,
     BenchmarkRowChange,
@@ -108,8 +108,7 @@ def _judged(reference: Timing, candidate: Timing, resampler: RatioResampler, thr
     interval = ratio.bounds
     if not is_slower:
         verdict = _OPPOSITE.get(verdict, verdict)
-        low, high = interval
-        interval = 1 / high, 1 / low if low else float("inf")
+        interval = reciprocal(interval)
     return _change(
         reference, candidate, interval, verdict=verdict, reason=_reason(verdict, interval, threshold)
     )
@@ -119,7 +118,8 @@ _NEAR_ONE = 0.1  # ratios nearer to 1 are told with three decimals
 
 
 def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
-    low, high = interval
+    """Of the ratio as it is told: `1.43–1.49× faster` is the interval of reference over candidate."""
+    low, high = reciprocal(interval) if verdict is Verdict.FASTER else interval
     decimals = 3 if min(abs(low - 1), abs(high - 1)) < _NEAR_ONE else 2
     text = f"{CONFIDENCE:.0%} CI {low:.{decimals}f}–{high:.{decimals}f}×".replace("%", " %")
     within = format_fraction(threshold)
@@ -127,7 +127,7 @@ def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
         return f"{text}, within {within} of 1"
     if verdict is Verdict.AMBIGUOUS:
         return f"{text}: neither a difference nor equality within {within} is established"
-    return text
+    return f"{text} {verdict}"
 
 
 def _change(

@@ -252,7 +252,11 @@ def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Ask
     known = asked.known([*((name, one) for one in overloads), *((node, None) for node in nodes)])
     functions = total.native_functions if total else ()
     if overload is not None:
-        functions = tuple(function for function in functions if _may_be(function, overload))
+        functions = tuple(
+            function
+            for function in functions
+            if overload == function.overload or overload in function.details.get("candidates", ())
+        )
     return replace(
         asked.explanation(name, Subject.OPERATOR, known),
         overload=overload,
@@ -261,10 +265,6 @@ def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Ask
         kernels=() if total is None or summary is None else _uses(total.kernels, summary),
         derivatives=tuple(known.functions[node][0] for node in nodes if known.functions.get(node)),
     )
-
-
-def _may_be(function: NativeFunctionUse, overload: str) -> bool:
-    return overload == function.overload or overload in function.details.get("candidates", ())
 
 
 def _backward_nodes(name: str, overload: str | None, table: OperatorTable) -> tuple[str, ...]:
@@ -289,12 +289,12 @@ def _recorded_kernels(wanted: str, summary: Summary | None) -> tuple[KernelTotal
         for one in summary.kernels
         if one.name in names or (one.name.startswith("_Z") and demangle(one.name) in names)
     ]
-    named = (one for one in summary.kernels if one.facts and _is_of(one.facts.function, wanted))
+    named = (
+        one
+        for one in summary.kernels
+        if one.facts and one.facts.function and f"::{one.facts.function}".endswith(f"::{wanted}")
+    )
     return tuple(exact or named)
-
-
-def _is_of(function: str | None, wanted: str) -> bool:
-    return function is not None and (function == wanted or function.endswith(f"::{wanted}"))
 
 
 def _recorded(wanted: str, kernels: Sequence[KernelTotal], asked: _Asked) -> Explanation:

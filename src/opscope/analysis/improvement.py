@@ -75,7 +75,11 @@ def find_improvements(
         efficiency: Of its calls.
         compute_capability: Of its device, as `"9.0"`.
     """
-    longest = [(one, kernel) for one in operators if (kernel := _longest_kernel(one)) is not None]
+    longest = [
+        (one, kernel)
+        for one in operators
+        if (kernel := next((each for each in one.kernels if each.kind == "kernel"), None)) is not None
+    ]
     first: dict[tuple[str | None, str], LaunchQuality] = {}
     for launch in quality:
         first.setdefault((launch.operator, launch.kernel), launch)
@@ -94,10 +98,6 @@ def find_improvements(
             )
         found[operator.name] = OperatorImprovement(kernel.name, topics, command)
     return found
-
-
-def _longest_kernel(operator: OperatorTotal) -> KernelTotal | None:
-    return next((kernel for kernel in operator.kernels if kernel.kind == "kernel"), None)
 
 
 def _launch_indices(session: Session, wanted: list[tuple[str, str]]) -> Mapping[tuple[str | None, str], int]:

@@ -21,6 +21,7 @@ from opscope.launches import (
     parse_compile_arguments,
 )
 from opscope.launches.facts import LaunchGeometry
+from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
@@ -37,27 +38,22 @@ class LaunchQuality(msgspec.Struct, frozen=True):
 
     @property
     def kernel(self) -> str:
-        """The kernel's name."""
         return self.launch.kernel.name
 
     @property
     def geometry(self) -> LaunchGeometry:
-        """As recorded."""
         return self.launch.geometry
 
     @property
     def total_ns(self) -> int:
-        """Device time of the launches."""
         return self.geometry.total_ns
 
     @property
     def blocks(self) -> int | None:
-        """Of the grid."""
         return self.launch.block_count
 
     @property
     def threads(self) -> int | None:
-        """Of a block."""
         return self.launch.thread_count
 
     @property
@@ -120,12 +116,7 @@ class ExplainedLaunch(msgspec.Struct, frozen=True):
 def launch_quality(
     session: Session, launches: list[dict[str, Any]] | None = None
 ) -> tuple[LaunchQuality, ...]:
-    """Every launch configuration of every kernel, by operator, most device time first.
-
-    Args:
-        session: The Session.
-        launches: Rows of `launches.sql`, if at hand.
-    """
+    """Every launch configuration of every kernel, by operator, most device time first."""
     rows = session.records(sql(__package__, "launches")) if launches is None else launches
     device = common_device(session)
     found = [
@@ -134,6 +125,40 @@ def launch_quality(
         if row["kind"] == "kernel"
     ]
     return tuple(sorted(found, key=lambda one: (-one.total_ns, one.kernel, one.operator or "")))
+
+
+class LeadingKernel(msgspec.Struct, frozen=True):
+    """A kernel of no operator; `call` and `line` (`file:line function`) are those of its longest launch."""
+
+    name: str
+    total_ns: int
+    call: str | None
+    line: str | None
+
+
+def leading_kernel(
+    session: Session, kernels: Iterable[KernelTotal], operators: Iterable[OperatorTotal]
+) -> LeadingKernel | None:
+    """The longest of some kernels that no operator launched; None if an operator takes as long."""
+    own = (one for one in kernels if one.kind == "kernel")
+    longest = max(own, key=lambda one: one.total_ns, default=None)
+    if longest is None or longest.total_ns <= max((one.self_device_ns for one in operators), default=0):
+        return None
+    calls = session.query(_LAUNCH_SQL, [longest.name])
+    frames = session.query(_FRAMES_SQL, calls[0][1:]) if calls else []
+    stack = (frame for (name,) in frames if (frame := parse_frame(name)) is not None)
+    line = next((f"{one.file}:{one.line} {one.function}" for one in stack if is_program_file(one.file)), None)
+    return LeadingKernel(longest.name, longest.total_ns, calls[0][0] if calls else None, line)
+
+
+_LAUNCH_SQL = """
+SELECT c.name, c.thread_id, c.start_ns FROM device_activities a JOIN kernel_names n USING (name_id)
+JOIN runtime_calls c USING (runtime_call_id) WHERE n.name = ? AND a.operator_id IS NULL
+ORDER BY a.duration_ns DESC, a.activity_id LIMIT 1"""
+_FRAMES_SQL = """
+SELECT name FROM frames
+WHERE thread_id = $1 AND $2 BETWEEN start_ns AND start_ns + duration_ns AND name IS NOT NULL
+ORDER BY start_ns DESC, frame_id DESC"""
 
 
 def launch_explanations(
@@ -148,7 +173,10 @@ def launch_explanations(
         (owner, kernel, geometry)
         for owner, of in [*((one.name, one.kernels) for one in operators), (None, tuple(kernels))]
         for kernel in of
-        for geometry in (kernel.geometries or (_bare(kernel),))[:_GEOMETRIES]
+        for geometry in (
+            kernel.geometries
+            or (LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns),)
+        )[:_GEOMETRIES]
     ]
     ids = sorted({one.example_operator_id for _, _, one in wanted if one.example_operator_id is not None})
     calls = {row["operator_id"]: row for row in session.records(sql(__package__, "example_calls"), [ids])}
@@ -172,7 +200,3 @@ def launch_explanations(
             one = ExplainedLaunch(kernel.name, geometry, told, arguments["shapes"])
             found[owner, kernel.name] = (*found.get((owner, kernel.name), ()), one)
     return found
-
-
-def _bare(kernel: KernelTotal) -> LaunchGeometry:
-    return LaunchGeometry(None, None, None, None, None, kernel.calls, kernel.total_ns)

@@ -50,13 +50,7 @@ def common_spec(session: Session) -> DeviceSpec | None:
 
 
 def link_of(spec: DeviceSpec | None, devices: Sequence[int], seen: Iterable[float | None]) -> RankLink | None:
-    """The link of a group; None where neither its kind nor a rate is known.
-
-    Args:
-        spec: Of all its devices.
-        devices: Their numbers, by rank.
-        seen: Bus bandwidths that its collectives reached.
-    """
+    """The link of a group; None where neither its kind nor a rate is known."""
     if spec is not None and len(set(devices)) == len(devices):
         if spec.nvlink_bytes_per_s is not None:
             return RankLink(LinkKind.NVLINK, spec.nvlink_bytes_per_s, LinkEvidence.DATA_SHEET)

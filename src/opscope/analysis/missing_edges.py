@@ -38,14 +38,7 @@ WHERE end_ns - next_start_ns > ? LIMIT 1"""
 
 
 def missing_edges(session: Session, trace: TraceRecords, graph: ExecutionGraph, origin_ns: int) -> str | None:
-    """Why no change of a trace's steps can be simulated, in words; None if nothing much is missing.
-
-    Args:
-        session: The Session.
-        trace: The trace.
-        graph: The graph of its steps.
-        origin_ns: When the first of them began.
-    """
+    """Why no change of a trace's steps can be simulated, in words; None if nothing much is missing."""
     reasons = [f"events are lost ({code})" for (code,) in session.query(_LOST, [trace.trace_id])]
     reasons += [
         f"steps {one} and {other} overlap"

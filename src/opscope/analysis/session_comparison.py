@@ -289,7 +289,12 @@ def pair_kernels(
     """
     pairs: list[tuple[str, str]] = []
     left, right = dict(removed), dict(added)
-    for sign in (_same_code, _same_fusion, attrgetter("function"), _same_family):
+    for sign in (
+        _same_code,
+        _same_fusion,
+        attrgetter("function"),
+        lambda facts: facts.family and (facts.family, facts.fields.get("direction")),
+    ):
         others = _by_sign(sign, right, facts)
         for key, names in _by_sign(sign, left, facts).items():
             for old, new in zip(names, others.get(key, ()), strict=False):
@@ -318,10 +323,6 @@ def _same_fusion(facts: KernelFacts) -> Hashable:
     if not facts.fields.get("fused_operators"):
         return None
     return facts.fields.get("variant"), _COUNTER.sub("", facts.name)
-
-
-def _same_family(facts: KernelFacts) -> Hashable:
-    return facts.family and (facts.family, facts.fields.get("direction"))
 
 
 def describe_replacement(old: KernelFacts, new: KernelFacts) -> str:

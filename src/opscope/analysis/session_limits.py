@@ -70,7 +70,9 @@ def limits_of_session(
         lookup = find_measured(measured_dir, device.name, **facts)
         given, ignored = lookup.measured, lookup.ignored
     match = match_limits(device.name, **facts, measured=given)
-    return match.limits, match.reason or _passed_over(ignored)
+    return match.limits, match.reason or (
+        f"measurements that could not be used: {'; '.join(ignored)}" if ignored else None
+    )
 
 
 def _of_unnamed(given: MeasuredLimits | None) -> tuple[DeviceLimits | None, str | None]:
@@ -123,7 +125,3 @@ def _title(device: _Device) -> str:
         return "one without a name"
     size = "" if device.sm_count is None else f" ({device.sm_count} multiprocessors)"
     return f"{device.name}{size}"
-
-
-def _passed_over(ignored: Sequence[str]) -> str | None:
-    return f"measurements that could not be used: {'; '.join(ignored)}" if ignored else None

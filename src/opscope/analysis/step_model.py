@@ -36,6 +36,7 @@ from opscope.analysis.timeline.records import Flags, TraceRecords, WorkKind, col
 from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
+from opscope.text_enum import MeaningEnum
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -129,6 +130,14 @@ class _Stretches(NamedTuple):
 _BALANCED = 0.05  # of the longer side: no nearer is what simulations of the two are worth
 
 
+class StepBound(MeaningEnum):
+    """Which side decides how long a step takes."""
+
+    DEVICE = "device", "GPU-bound"
+    HOST = "host", "CPU-bound"
+    BALANCE = "balance", "in balance"
+
+
 class StepExecution(msgspec.Struct, frozen=True):
     """The simulated step of one trace; times are of a mean step, in nanoseconds.
 
@@ -161,11 +170,11 @@ class StepExecution(msgspec.Struct, frozen=True):
     missing: str | None = None
 
     @property
-    def bound(self) -> str:
+    def bound(self) -> StepBound:
         """Which side decides how long the step takes: neither, where both need about as long."""
         if abs(self.host_ns - self.device_ns) <= _BALANCED * max(self.host_ns, self.device_ns):
-            return "in balance"
-        return "CPU-bound" if self.host_ns > self.device_ns else "GPU-bound"
+            return StepBound.BALANCE
+        return StepBound.HOST if self.host_ns > self.device_ns else StepBound.DEVICE
 
 
 class GraphChange:
@@ -804,7 +813,6 @@ class StepModel:
         ]
 
     def _stretches(self, passed: CriticalPath) -> _Stretches:
-        """The same as columns."""
         graph, ids = self.graph, self._ids
         nodes, has_own = passed.node[::-1], passed.own_ns[::-1] > 0
         edge, operator = passed.edge[::-1], ids["operator"][nodes]
@@ -859,13 +867,7 @@ def as_extents(rows: Iterable[tuple[int, int, int]]) -> dict[int, Spans]:
 def step_models(
     session: Session, records: SessionRecords, only: Collection[int] | None = None
 ) -> tuple[StepModel, ...]:
-    """The step of each trace that launched something in its steps, by trace id.
-
-    Args:
-        session: The Session.
-        records: Of it.
-        only: Trace ids; all if None.
-    """
+    """The step of each trace that launched something in its steps, by trace id."""
     windows, examined = records.windows, session.examined
     hosts = {} if examined else dict(records.hosts)
     traces = [one for one in records.traces if only is None or one.trace_id in only]

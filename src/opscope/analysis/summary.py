@@ -24,8 +24,10 @@ from opscope.analysis.improvement import OperatorImprovement, find_improvements
 from opscope.analysis.launch_quality import (
     ExplainedLaunch,
     LaunchQuality,
+    LeadingKernel,
     launch_explanations,
     launch_quality,
+    leading_kernel,
 )
 from opscope.analysis.provenance import Provenance, read_provenance
 from opscope.analysis.ranges import (
@@ -46,6 +48,7 @@ from opscope.analysis.totals import (
     kernel_totals,
     operator_totals,
 )
+from opscope.ingest.trace_rows import is_of_torch
 from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.files import UNREADABLE_JSON
@@ -242,9 +245,13 @@ class Summary:
     @cached_property
     def categories(self) -> tuple[CategoryTotal, ...]:
         """Self times by category; what has no operator by its kernels', so that all are the device time."""
-        own = [row for row in self._launches if row["operator"] is None]
-        without = kernel_totals(own, self._provenance, self.device_time_ns)
+        without = self._without_operator
         return category_totals(self.operators, self.device_time_ns, self.cpu_time_ns, without)
+
+    @cached_property
+    def leading_kernel(self) -> LeadingKernel | None:
+        """The kernel outside of operators that takes more device time than any operator; None without one."""
+        return leading_kernel(self.session, self._without_operator, self.operators)
 
     @cached_property
     def engine(self) -> str | None:
@@ -292,6 +299,11 @@ class Summary:
     def is_cuda_traced(self) -> bool:
         """Whether CUDA was looked at, used or not: nsys may record ranges alone."""
         return not any(one.code == "nsys.no_cuda" for one in self.findings)
+
+    @cached_property
+    def is_of_torch(self) -> bool:
+        """Whether a program with PyTorch was recorded; advice on others is in CUDA's words."""
+        return is_of_torch(self.session)
 
     @cached_property
     def accuracy(self) -> Accuracy | None:
@@ -533,6 +545,11 @@ class Summary:
         return self.session.records(sql(__package__, "launches"))
 
     @cached_property
+    def _without_operator(self) -> tuple[KernelTotal, ...]:
+        own = [row for row in self._launches if row["operator"] is None]
+        return kernel_totals(own, self._provenance, self.device_time_ns)
+
+    @cached_property
     def _limits(self) -> tuple[DeviceLimits | None, str | None]:
         return limits_of_session(self.session, *self._measured)
 
@@ -544,7 +561,8 @@ def _in_window(device: DeviceTime, partition: TimePartition | None) -> DeviceTim
 
 
 _UNTIL_COMPLETE = (
-    "_session", "_launches", "_provenance", "_limits", "_records", "_examined", "step_models", "job",
+    "_session", "_launches", "_without_operator", "_provenance", "_limits", "_records", "_examined",
+    "step_models", "job",
 )  # fmt: skip
 _COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.

@@ -79,7 +79,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _opened(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
     try:
-        connection.text_factory = _decoded
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
         connection.execute("SELECT count(*) FROM sqlite_master")
     except BaseException:
         connection.close()
@@ -100,10 +100,6 @@ def _ration(connection: sqlite3.Connection, size_bytes: int) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     if hasattr(connection, "setlimit"):  # Python 3.11
         connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
 
 
 def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from opscope.ingest.nsys_export import Export, Missing
-from opscope.ingest.trace_rows import integer
+from opscope.ingest.trace_rows import integer, is_of_torch
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 
@@ -180,12 +180,14 @@ def _described(
         key: text for key, text in columns.items() if export.has(table, *re.findall(r"[A-Za-z]\w*", text))
     }
     rows = export.rows(f"SELECT {', '.join([identity, *present.values()])} FROM {table} ORDER BY 1")
-    return {row[0]: dict(map(_known, present, row[1:])) for row in rows}
-
-
-def _known(key: str, value: Any) -> tuple[str, Any]:
-    """A fact; None for 0, which nsys writes where it knows nothing: only a minor version can be 0."""
-    return key, value if value or key == "computeMinor" else None
+    # nsys writes 0 where it knows nothing; only a minor version can be 0.
+    return {
+        row[0]: {
+            key: value if value or key == "computeMinor" else None
+            for key, value in zip(present, row[1:], strict=True)
+        }
+        for row in rows
+    }
 
 
 def _ordinals(export: Export, process: int) -> dict[int, int]:
@@ -307,7 +309,7 @@ def process_findings(
             {"range_count": owner_count},
         )
     has_work = bool(session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id]))
-    if has_work and not operator_count:
+    if has_work and not operator_count and is_of_torch(session):
         yield Finding(
             "nsys.no_operators",
             Severity.INFO,

@@ -16,16 +16,6 @@ from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.units import counted
 
-__all__ = [
-    "Census",
-    "Finding",
-    "rank_findings",
-    "read_findings",
-    "take_census",
-    "trace_findings",
-    "unrelated",
-]
-
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.

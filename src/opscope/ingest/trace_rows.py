@@ -25,6 +25,17 @@ def write_trace(session: Session, **values: Any) -> None:
     session.connection.execute(f"INSERT INTO traces VALUES ({', '.join('?' * len(row))})", row)
 
 
+def is_of_torch(session: Session) -> bool:
+    """Whether a program with PyTorch was recorded; an export's operators may be ranges of any program."""
+    return bool(session.scalar(_OF_TORCH))
+
+
+_OF_TORCH = r"""
+SELECT EXISTS (FROM operators JOIN traces USING (trace_id) WHERE format <> 'nsys'
+        OR regexp_matches(name, '^(aten|autograd|torch|c10d)::|^triton_|^Torch-Compiled'))
+    OR EXISTS (FROM kernel_names WHERE contains(name, 'at::native::'))"""
+
+
 def integer(value: Any, *, bits: int = 32) -> int | None:
     """A value as a signed integer of that width; None if it is none."""
     if isinstance(value, bool):

@@ -21,6 +21,12 @@ BENCHMARK_SCHEMA_VERSION = 1
 Interval = tuple[float, float]
 
 
+def reciprocal(interval: Interval) -> Interval:
+    """That of the ratio the other way round: its ends change places."""
+    low, high = interval
+    return 1 / high, 1 / low if low else float("inf")
+
+
 class Engine(TextEnum):
     """What an implementation is written in."""
 

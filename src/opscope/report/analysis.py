@@ -82,11 +82,6 @@ _STEP_ROWS = 12
 _PAGE_ROWS = 300
 
 
-def _config_facts(config: Mapping[str, Any]) -> FactList:
-    """The settings of a configuration, in their order."""
-    return FactList(tuple((_label(key), _value(value)) for key, value in config.items()))
-
-
 def _trace_facts(summary: Summary) -> FactList:
     """Which traces, ranks and devices the report is about."""
     return facts(
@@ -136,10 +131,6 @@ _ENVIRONMENT = {
 }
 
 
-def _label(key: str) -> str:
-    return key.replace("_", " ").capitalize()
-
-
 def _value(value: Any) -> Text:
     if value is None:
         return "–"
@@ -151,7 +142,6 @@ def _value(value: Any) -> Text:
 def _overview_blocks(
     summary: Summary, benchmark: Latency | None, batch_size: int | None
 ) -> tuple[Block, ...]:
-    """Totals, devices and steps."""
     return blocks(
         _overview_facts(summary, benchmark, batch_size),
         _device_table(summary) if summary.devices else None,
@@ -165,14 +155,21 @@ def _overview_facts(
 ) -> FactList:
     """The totals of a recording, and its latency without the profiler where measured."""
     device: list[tuple[str, Text]] = [("Device time", Strong("none: ranked by CPU time"))]
+    operators: list[tuple[str, Text]] = [
+        ("CPU time in operators", format_duration(summary.cpu_time_ns)),
+        ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
+    ]
     if summary.has_device:
-        attributed = format_fraction(summary.attributed_fraction)
+        attributed = (
+            f"{format_duration(summary.attributed_ns)} ({format_fraction(summary.attributed_fraction)})"
+        )
+        operators = operators if summary.operators else []
         device = [
             (
                 "Device time",
                 f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}",
             ),
-            ("Attributed to operators", f"{format_duration(summary.attributed_ns)} ({attributed})"),
+            ("Attributed to operators", attributed if operators else ""),
             ("Set aside", format_duration(summary.set_aside_ns) if summary.set_aside_ns else ""),
             ("Device busy", _busy_text(summary)),
             ("Kernel launches", format_count(summary.kernel_launches)),
@@ -180,8 +177,7 @@ def _overview_facts(
     return facts(
         *_step_facts(summary),
         *device,
-        ("CPU time in operators", format_duration(summary.cpu_time_ns)),
-        ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
+        *operators,
         *([] if benchmark is None else _benchmark_facts(benchmark, batch_size)),
     )
 
@@ -314,7 +310,9 @@ def configuration_report(
         top: Operators in detail.
     """
     sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
-    blocks: list[Block] = [_config_facts(config)]
+    blocks: list[Block] = [
+        facts(*((key.replace("_", " ").capitalize(), _value(value)) for key, value in config.items()))
+    ]
     if environment is not None:
         blocks += [Paragraph(Strong("Environment")), _environment_facts(environment)]
     configuration = Section("Configuration", tuple(blocks), number="1")
@@ -325,7 +323,8 @@ def configuration_report(
 
 def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
     """The short form for a terminal: ranked tables without details per operator; all rows for None."""
-    unattributed = _unattributed_table(summary) if summary.unattributed_ns else None
+    has_operators = bool(summary.operators) or not summary.has_device
+    unattributed = _unattributed_table(summary) if has_operators and summary.unattributed_ns else None
     advice = advice_blocks(summary) if _is_advised(summary) else ()
     return Document(
         _source_title(summary),
@@ -340,7 +339,9 @@ def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
             Section(
                 "Top operators",
                 (operator_table(summary, top_operators(summary, top)), operators_meaning(summary)),
-            ),
+            )
+            if has_operators
+            else None,
             Section("Categories", _category_blocks(summary)),
             Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
             Section("How far from the limit", efficiency_blocks(summary, top)),
@@ -348,20 +349,17 @@ def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
             _graph_section(summary),
             Section("Collectives", collective_blocks(summary)),
             *program_sections(summary, top),
-            Section("Unattributed time", blocks(unattributed, unattributed_meaning(summary))),
-            Section("Accuracy", accuracy_overview(summary) if summary.has_device else ()),
+            Section(
+                "Unattributed time", blocks(unattributed, unattributed and unattributed_meaning(summary))
+            ),
+            Section("Accuracy", accuracy_overview(summary) if _has_accuracy(summary) else ()),
             Section("Findings", (FindingList(merged_findings(summary)),)),
         ),
     )
 
 
 def full_document(summary: Summary, *, top: int | None = None) -> Document:
-    """All that is known: what to change first, tables long enough to be searched, what it rests on last.
-
-    Args:
-        summary: Of the recording.
-        top: Operators in detail; all if None.
-    """
+    """All that is known: what to change first, tables long enough to be searched, what it rests on last."""
     rows = None if top is None else max(top, _PAGE_ROWS)
     operators = top_operators(summary, rows)
     detailed = [operator for operator in operators[:top] if rank_ns(summary, operator) > 0]
@@ -375,7 +373,9 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
             Section(
                 "Operators",
                 (ranking_paragraph(summary), operator_table(summary, operators), operators_meaning(summary)),
-            ),
+            )
+            if operators
+            else None,
             Section("Kernels", _kernel_blocks(summary, rows)) if summary.kernels else None,
             Section("Categories", _category_blocks(summary)),
             Section("How far from the limit", efficiency_blocks(summary, rows)),
@@ -386,7 +386,7 @@ def full_document(summary: Summary, *, top: int | None = None) -> Document:
             Section(
                 "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
             ),
-            Section("Accuracy", accuracy_blocks(summary) if summary.has_device else ()),
+            Section("Accuracy", accuracy_blocks(summary) if _has_accuracy(summary) else ()),
             Section("Unattributed time", _unattributed_blocks(summary)),
             Section("Findings", (FindingList(merged_findings(summary)),)),
             Section("What was read", (_trace_facts(summary), *map(_environment_facts, summary.environments))),
@@ -418,7 +418,7 @@ def _body(
         Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
         Section("Unattributed time", _unattributed_blocks(summary)),
         Section("Findings", (FindingList(findings) if findings else Paragraph("None."),)),
-        Section("Accuracy", accuracy_blocks(summary) if summary.has_device else ()),
+        Section("Accuracy", accuracy_blocks(summary) if _has_accuracy(summary) else ()),
     )
     return tuple(_numbered(section, rank) for rank, section in enumerate(shown, 2))
 
@@ -426,6 +426,11 @@ def _body(
 def _numbered(section: Section, rank: int) -> Section:
     below = (replace(one, number=f"{rank}.{index}") for index, one in enumerate(section.sections, 1))
     return replace(section, number=str(rank), sections=tuple(below))
+
+
+def _has_accuracy(summary: Summary) -> bool:
+    """Its figures are of PyTorch's operators and kernels."""
+    return summary.has_device and summary.is_of_torch
 
 
 def _is_advised(summary: Summary) -> bool:

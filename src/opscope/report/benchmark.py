@@ -29,6 +29,7 @@ from opscope.model.benchmark import (
     Interval,
     Status,
     Verdict,
+    reciprocal,
 )
 from opscope.model.finding import Finding
 from opscope.model.measurement import Clock
@@ -139,6 +140,11 @@ def ratio_text(ratio: float, verdict: Verdict | None) -> str:
     return near if verdict is None else f"{verdict} {near}"
 
 
+def interval_beside(interval: Interval, verdict: Verdict | None) -> Interval:
+    """The interval of what `ratio_text` shows: said the other way round, its ends change places."""
+    return reciprocal(interval) if verdict is Verdict.FASTER else interval
+
+
 def verdict_cell(row: BenchmarkRow, reference: str) -> Text:
     """The verdict with its ratio; "reference" for the reference; the status of a row that has none."""
     if row.status is not Status.OK and row.verdict is None:
@@ -175,7 +181,6 @@ def ceiling_text(ceiling: Ceiling) -> str:
 
 
 def _interval_text(interval: Interval) -> str:
-    """`1.60–1.62`."""
     low, high = interval
     return f"{low:.3g}–{high:.3g}"
 
@@ -213,7 +218,13 @@ def _headline(result: BenchmarkResult) -> FactList:
     missing = sum(row.status is not Status.OK and row.status not in _WRONG for row in result.rows)
     return facts(
         ("Result", _fastest(result)),
-        *((_place_of(rank, len(timed)), _row_text(row, result)) for rank, row in _ends(timed)),
+        *(
+            (
+                "Slowest" if rank == len(timed) > 1 else "Fastest" if rank == 1 else f"No. {rank}",
+                _row_text(row, result),
+            )
+            for rank, row in _ends(timed)
+        ),
         ("Why", reasons[0] if reasons else None),
         ("Wrong or failed", joined(wrong) if wrong else None),
         ("Not measured", f"{missing} of {len(result.rows)}, see below" if missing else None),
@@ -230,10 +241,6 @@ def _ends(timed: Sequence[BenchmarkRow]) -> list[tuple[int, BenchmarkRow]]:
     """The first few and the last."""
     ranked = list(enumerate(timed, 1))
     return ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]
-
-
-def _place_of(rank: int, count: int) -> str:
-    return "Slowest" if rank == count > 1 else "Fastest" if rank == 1 else f"No. {rank}"
 
 
 def _row_text(row: BenchmarkRow, result: BenchmarkResult) -> Text:
@@ -387,10 +394,7 @@ def _fastest(result: BenchmarkResult) -> Text | None:
         Strong(f"{format_ratio(1 / best.ratio)} faster"),
     )
     interval = best.ratio_interval
-    # The interval is of the ratio to the reference; said the other way round, its ends change places.
-    known = (
-        "" if interval is None else f" (95 % interval {_interval_text((1 / interval[1], 1 / interval[0]))})"
-    )
+    known = "" if interval is None else f" (95 % interval {_interval_text(reciprocal(interval))})"
     return (*parts, " than ", Code(result.reference), f"{known}.")
 
 

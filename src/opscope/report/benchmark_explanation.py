@@ -49,7 +49,7 @@ def _same(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Tex
     if alike:
         yield (
             *_listed([reference, *alike]),
-            f" launch the same {_word(reference)}: ",
+            f" launch the same {'kernel' if reference.kernels_launched == 1 else 'kernels'}: ",
             *_titles(reference),
             ".",
         )
@@ -226,10 +226,6 @@ def _kernels(row: BenchmarkRow) -> Counter[str]:
 
 def _listed(rows: Sequence[BenchmarkRow]) -> tuple[Inline, ...]:
     return joined((Code(row.name) for row in rows), last=" and ")
-
-
-def _word(row: BenchmarkRow) -> str:
-    return "kernel" if row.kernels_launched == 1 else "kernels"
 
 
 def _titles(row: BenchmarkRow) -> tuple[Inline, ...]:

@@ -30,7 +30,12 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         number("Exposed", "exposed_ns", format_duration, spare=True),
         number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
         number("Of link", _of_link, spare=True),
-        words("Last", _last),
+        words(
+            "Last",
+            lambda one: (
+                UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
+            ),
+        ),
         caption=(
             "Waiting and exposed: all ranks together. Transfer: from the arrival of the last rank "
             "on. Bus bandwidth: what each rank's link carried meanwhile."
@@ -64,10 +69,6 @@ _PARALLELISMS = {
     "pipeline": "pipeline parallel",
     "tensor": "tensor parallel",
 }
-
-
-def _last(one: CollectiveTotal) -> str:
-    return UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
 
 
 def _meanwhile(one: CollectiveTotal) -> tuple[Inline, ...] | None:

@@ -5,7 +5,7 @@ Ranked by difference; what is cut is counted with its time. Imports no renderer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from math import inf, log
@@ -35,7 +35,7 @@ from opscope.model.comparison import (
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
-from opscope.report.benchmark import median_cell, problem_title, ratio_text
+from opscope.report.benchmark import interval_beside, median_cell, problem_title, ratio_text
 from opscope.report.document import (
     Block,
     BulletList,
@@ -99,10 +99,10 @@ def ratio_cell(time: TimeChange, presence: Presence) -> Text:
 
 
 def _interval_text(time: TimeChange) -> str:
-    """` [0.98, 1.02]`; empty without an interval."""
+    """` [0.98, 1.02]` of the ratio that `ratio_words` shows; empty without an interval."""
     if time.ratio_interval is None:
         return ""
-    low, high = time.ratio_interval
+    low, high = interval_beside(time.ratio_interval, time.verdict)
     return f" [{low:.3f}, {high:.3f}]"
 
 
@@ -521,7 +521,9 @@ def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int |
 
 def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
     environments = (comparison.reference_environment, comparison.candidate_environment)
-    told = [_environment(environment) for environment in environments]
+    told = [
+        ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown" for one in environments
+    ]
     measured = [("Measured on", told[0])] if told[0] == told[1] else [
         ("Reference on", told[0]), ("Candidate on", told[1])
     ]  # fmt: skip
@@ -549,10 +551,6 @@ def _largest_rows(comparison: BenchmarkComparison) -> Iterator[tuple[str, Text]]
         times = f"{format_duration(row.time.reference_ns)} → {format_duration(row.time.candidate_ns)}"
         ratio = plain(ratio_cell(row.time, row.presence))
         yield f"Difference {rank}", (Strong(ratio), ": ", Code(f"{point.suite}, {row.name}"), f", {times}")
-
-
-def _environment(environment: Mapping[str, str]) -> str:
-    return ", ".join(f"{label} {value}" for label, value in environment.items()) or "unknown"
 
 
 def point_title(point: BenchmarkPoint) -> str:

@@ -195,7 +195,21 @@ def device_list_document(
     shown = blocks(
         known,
         Paragraph(_DENSE),
-        facts(*((one.products or one.name, _capability(one)) for one in others)) if others else None,
+        facts(
+            *(
+                (
+                    one.products or one.name,
+                    (
+                        f"{one.name}, {one.compute_capability}, ",
+                        Code(one.arch_flag),
+                        f", CUDA {_toolkits(one)}",
+                    ),
+                )
+                for one in others
+            )
+        )
+        if others
+        else None,
         Paragraph(("Everything about one, with sources: ", Code("opscope devices NAME"), ".")),
     )
     return Document("GPUs", sections=(Section("", shown),))
@@ -329,10 +343,6 @@ def _shared(one: Architecture) -> str:
     )
     reserved = one.reserved_shared_bytes_per_block
     return f"{text}; {format_binary(reserved)} of each block is the system's" if reserved else text
-
-
-def _capability(one: Architecture) -> Text:
-    return (f"{one.name}, {one.compute_capability}, ", Code(one.arch_flag), f", CUDA {_toolkits(one)}")
 
 
 def _toolkits(one: Architecture) -> str:

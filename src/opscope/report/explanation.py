@@ -64,11 +64,6 @@ def operator_functions(
 ) -> tuple[Table, int]:
     """One row per operator: those of a recording first, in its order; then by name, internal ones last.
 
-    Args:
-        functions: Overloads in any order.
-        recorded: Names of a recording's operators.
-        most: Rows to show.
-
     Returns:
         The table and the number of rows it would have in full.
     """
@@ -135,14 +130,18 @@ def file_functions(
     return shown, len(places)
 
 
-def _linked(text: str, location: SourceLocation) -> Inline:
-    return Code(text) if location.url is None else Link(text, location.url)
-
-
 def _place_fields(title: str, place: Callable[[Any], SourceLocation | None]) -> tuple[Field, Field]:
     """Where something is defined, below the folder that the caption names, and how well that is known."""
     return (
-        words(title, place, lambda found: _linked(below_folder(str(found)), found)),
+        words(
+            title,
+            place,
+            lambda found: (
+                Code(below_folder(str(found)))
+                if found.url is None
+                else Link(below_folder(str(found)), found.url)
+            ),
+        ),
         words("Known from", place, lambda found: str(found.grade), spare=1),
     )
 
@@ -307,7 +306,6 @@ def _chain_sections(explanation: Explanation) -> list[Section]:
 
 
 def _source_meaning(explanation: Explanation) -> tuple[Meaning, ...]:
-    """Where to begin reading."""
     place = _beginning(explanation)
     if place is None:
         return (Meaning("No source file of it is known."),)

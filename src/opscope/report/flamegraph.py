@@ -37,12 +37,7 @@ def stacks_text(profiles: Sequence[StackProfile], form: StackFormat, *, name: st
 
 
 def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[str, Any]:
-    """A speedscope file: one sampled profile per trace, all of them of the same frames.
-
-    Args:
-        profiles: The profiles of one Session.
-        name: Title of the file.
-    """
+    """A speedscope file: one sampled profile per trace, all of them of the same frames."""
     used = sorted({frame for profile in profiles for stack in profile.stacks for frame in stack})
     position = {frame: index for index, frame in enumerate(used)}
     names = profiles[0].names if profiles else ()

@@ -16,6 +16,7 @@ from opscope.report.operators import merged_findings
 from opscope.units import counted, format_duration, format_fraction, format_share
 
 _CHANGES = 3
+_TENTH = 0.1
 _KINDS = 3
 _LONGEST_CODE = 80
 # A `with` and what is in it stand on one line.
@@ -38,7 +39,7 @@ _CAUSES = {
 def headline(summary: Summary) -> FactList:
     """At most a dozen lines, what cannot be trusted first; what is unknown is left to the sections."""
     defects = (("Defect", one.message) for one in most_severe_first(summary.defects))
-    parts = (_bound, _ranges, _changes) if summary.is_usable else (_ranges,)
+    parts = (_bound, _exposed, _kernel, _ranges, _changes) if summary.is_usable else (_ranges,)
     shown = (line for part in (_step, *parts, _basis) for line in part(summary))
     return facts(*defects, *shown)
 
@@ -95,7 +96,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
     if step is not None:
         device, host = format_duration(step.device_ns), format_duration(step.host_ns)
         sides = f"GPU alone {device}, CPU alone {host}"
-        yield "GPU busy", (busy, "; ", Strong(step.bound), f": {sides}")
+        yield "GPU busy", (busy, "; ", Strong(step.bound.meaning), f": {sides}")
     else:
         yield "GPU busy", busy
     causes: Counter[IdleCause] = Counter()
@@ -104,6 +105,42 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
     if causes:
         cause, ns = causes.most_common(1)[0]
         yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES[cause]}"
+
+
+def _exposed(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """Communication that nothing runs beside, from a tenth of the time on, whatever else leads."""
+    used = [one for one in summary.timeline.in_use if one.span_ns]
+    exposed_ns = sum(one.exposed_communication_ns for one in used)
+    span_ns = sum(one.span_ns for one in used)
+    if exposed_ns <= _TENTH * span_ns:
+        return
+    text = f"communication, {format_share(exposed_ns, span_ns)} of the time"
+    if len(used) > 1:
+        most = max(used, key=lambda one: one.exposed_communication_ns / one.span_ns)
+        rank = summary.ranks[most.trace_id]
+        where = f"device {most.device}" if rank is None else f"rank {rank}"
+        text += f"; most on {where}, {format_share(most.exposed_communication_ns, most.span_ns)}"
+    yield "Exposed", text
+
+
+def _kernel(summary: Summary) -> Iterator[tuple[str, Text]]:
+    """A kernel that no operator launched and that takes more time than any operator."""
+    leading = summary.leading_kernel
+    if leading is None or leading.total_ns <= _TENTH * summary.device_time_ns:
+        return
+    share = format_share(leading.total_ns, summary.device_time_ns)
+    where = f"{share} of device time, in no operator" if summary.operators else f"{share} of device time"
+    told: list[Inline] = [Code(leading.name), f": {where}"]
+    if launched := leading.line or leading.call:
+        told += ["; ", Code(launched, is_whole=True)]
+    of_it = (one for one in summary.quality if one.operator is None and one.kernel == leading.name)
+    quality = next(of_it, None)
+    if quality is not None and quality.is_underfilled:
+        told.append(f"; {counted(quality.blocks or 0, 'block')} for {quality.sm_count} multiprocessors")
+    elif quality is not None and (quality.occupancy or 1.0) < 1.0:
+        limiters = " and ".join(map(str, quality.limiters)).replace("_", " ")
+        told.append(f"; {format_fraction(quality.occupancy)} of warps resident ({limiters})")
+    yield "Kernel", tuple(told)
 
 
 def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
@@ -161,7 +198,7 @@ def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
         known += [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
     if summary.torch_release is not None:
         known.append(f"PyTorch {summary.torch_release}")
-    if summary.attributed_fraction is not None:
+    if summary.operators and summary.attributed_fraction is not None:
         known.append(f"{format_fraction(summary.attributed_fraction)} attributed")
     closed_ns = sum(one.device_ns for one in summary.graphs if one.source is None)
     if closed_ns:

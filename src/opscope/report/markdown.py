@@ -17,7 +17,6 @@ from opscope.report.document import (
     BulletList,
     Code,
     CodeBlock,
-    Column,
     Document,
     FactList,
     FindingList,
@@ -79,7 +78,10 @@ def _(block: Meaning) -> str:
 
 @_block.register
 def _(block: Table) -> str:
-    lines = [_row(tuple(_prose(column.title) for column in block.columns)), _rule(block.columns)]
+    lines = [
+        _row(tuple(_prose(column.title) for column in block.columns)),
+        _row(tuple("---:" if column.align is Align.RIGHT else "---" for column in block.columns)),
+    ]
     lines += [_row(tuple(_text(cell, in_table=True) for cell in row)) for row in block.rows]
     table = "\n".join(lines)
     return table if block.caption is None else f"{_text(block.caption)}\n\n{table}"
@@ -120,10 +122,6 @@ def _(block: FindingList) -> str:
 
 def _row(cells: tuple[str, ...]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _rule(columns: tuple[Column, ...]) -> str:
-    return _row(tuple("---:" if column.align is Align.RIGHT else "---" for column in columns))
 
 
 def _text(text: Text, *, in_table: bool = False) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from itertools import accumulate
 from operator import attrgetter, itemgetter
 
+from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.provenance.categories import category_title
@@ -45,12 +46,12 @@ def overview_meaning(summary: Summary) -> Meaning:
         return Meaning(f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording.")
     device, host = format_duration(step.device_ns), format_duration(step.host_ns)
     whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
-    if step.bound == "in balance":
+    if step.bound is StepBound.BALANCE:
         return Meaning(
             f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
             "Only what saves both shortens it much."
         )
-    if step.bound == "CPU-bound":
+    if step.bound is StepBound.HOST:
         return Meaning(
             f"CPU-bound: {whole} needs {host} of the CPU and {device} of the GPU. Fewer or cheaper launches "
             "shorten it; faster kernels alone do not."
@@ -71,32 +72,22 @@ def devices_meaning(summary: Summary) -> Meaning:
 
 
 def operators_meaning(summary: Summary) -> Meaning:
-    """How few operators make up most of the time."""
+    """How few operators make up most of the time; shares are of all of it, as in the table."""
     what = "device time" if summary.has_device else "CPU time"
     own_ns = attrgetter("self_device_ns" if summary.has_device else "self_cpu_ns")
     times = [(own_ns(one), one.name) for one in summary.operators]
-    count, share = _most([ns for ns, _ in times])
-    if not count:
+    whole_ns = summary.device_time_ns if summary.has_device else summary.cpu_time_ns
+    sums = list(accumulate(ns for ns, _ in times if ns))
+    if not sums:
         return Meaning(f"No operator has {what} of its own.")
-    first = times[0]
-    whole = sum(ns for ns, _ in times)
+    count = next((index for index, ns in enumerate(sums, 1) if ns >= _MOST * whole_ns), len(sums))
+    name, share = Code(times[0][1]), format_share(sums[0], whole_ns)
+    if sums[0] >= _MOST * whole_ns:
+        return Meaning((name, f" alone takes {share} of {what}: start there."))
     if count == 1:
-        return Meaning((Code(first[1]), f" alone takes {share} of all operators' {what}: start there."))
-    return Meaning(
-        (
-            f"The top {count} of {counted(len(times), 'operator')} take {share} of all operators' {what}, ",
-            Code(first[1]),
-            f" alone {format_share(first[0], whole)}.",
-        )
-    )
-
-
-def _most(times_ns: list[int]) -> tuple[int, str]:
-    """How many, the longest first, take most of the time, and their share."""
-    whole = sum(times_ns)
-    sums = list(accumulate(sorted(times_ns, reverse=True)))
-    count = next((index for index, ns in enumerate(sums, 1) if whole and ns >= _MOST * whole), 0)
-    return count, format_share(sums[count - 1], whole) if count else ""
+        return Meaning((name, f" alone takes {share} of {what}."))
+    most, whole = format_share(sums[count - 1], whole_ns), counted(len(times), "operator")
+    return Meaning((f"The top {count} of {whole} take {most} of {what}, ", name, f" alone {share}."))
 
 
 def categories_meaning(summary: Summary) -> Meaning | None:
@@ -231,7 +222,9 @@ def modules_meaning(summary: Summary) -> Meaning | None:
     if not own.total():
         return None
     name, ns = own.most_common(1)[0]
-    return Meaning((Code(name), f" modules take the most self time: {format_share(ns, own.total())}."))
+    share = format_share(ns, summary.device_time_ns if summary.has_device else summary.cpu_time_ns)
+    time = "device time" if summary.has_device else "CPU time"
+    return Meaning((Code(name), f" modules take the most self time: {share} of {time}."))
 
 
 def lines_meaning(summary: Summary) -> Meaning:
@@ -265,6 +258,8 @@ def advice_meaning(summary: Summary) -> Meaning | None:
     """How to find out."""
     if not any(one.is_to_try for one in summary.advice or ()):
         return Meaning("No gain could be estimated for these.") if summary.advice else None
+    if not summary.is_of_torch:
+        return Meaning("Gains are simulated, each for that change alone.")
     return Meaning(
         (
             "Gains are simulated, each for that change alone. ",

@@ -48,13 +48,7 @@ class NvccCode(NamedTuple):
 
 
 def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequence[NvccCode] = ()) -> Document:
-    """The report.
-
-    Args:
-        compiled: What was compiled.
-        command: Of nvcc, which makes the same.
-        codes: Texts to show in full.
-    """
+    """The report."""
     shown = sections(
         Section("Kernels", tuple(_kernels(compiled))),
         Section("Findings", (FindingList(compiled.findings),)),

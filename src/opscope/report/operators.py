@@ -68,7 +68,14 @@ def _report_findings(summary: Summary) -> tuple[Finding, ...]:
     """The Session's findings, most severe first, one of which says so when figures are CPU time."""
     findings = list(summary.findings)
     if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
-        findings.append(_cpu_ranking())
+        findings.append(
+            Finding(
+                "report.cpu_time",
+                Severity.INFO,
+                "No device activity was recorded: device times are zero and operators are ranked by self CPU "
+                "time.",
+            )
+        )
     return tuple(sorted(findings, key=lambda finding: finding.severity.rank))
 
 
@@ -125,14 +132,6 @@ def _ranges(messages: list[str]) -> str:
 def _range(figures: tuple[str, ...]) -> str:
     ordered = sorted(set(figures), key=lambda figure: float(figure.replace(",", "")))
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"
-
-
-def _cpu_ranking() -> Finding:
-    return Finding(
-        "report.cpu_time",
-        Severity.INFO,
-        "No device activity was recorded: device times are zero and operators are ranked by self CPU time.",
-    )
 
 
 _ACCOUNTS = 2

@@ -64,7 +64,7 @@ def program_sections(summary: Summary, top: int | None) -> tuple[Section, ...]:
 def recording_hint(summary: Summary) -> Paragraph | None:
     """How to record what is missing; None where both are there, or no device time is."""
     program = summary.program
-    if not summary.has_device or (program.has_modules and program.has_stacks):
+    if not (summary.has_device and summary.is_of_torch) or (program.has_modules and program.has_stacks):
         return None
     return Paragraph(
         (

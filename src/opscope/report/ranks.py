@@ -13,7 +13,7 @@ from opscope.analysis.job_outlook import JobOutlook, WhatIf, WhatIfKind
 from opscope.analysis.pipeline import PipelineStage
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
-from opscope.report.document import Block, BulletList, Inline, Text, joined, number, table
+from opscope.report.document import Block, BulletList, Text, joined, number, table
 from opscope.report.json_encoding import Keys, encode
 from opscope.units import counted, format_duration, format_fraction
 
@@ -99,16 +99,14 @@ def _outlook_points(summary: Summary) -> Iterator[Text]:
         yield (
             f"The critical path across ranks runs through rank {summary.ranks[trace_id]} for "
             f"{format_fraction(fraction)} of the recorded step: ",
-            *joined([_piece(one) for one in mine]),
+            *joined(
+                [f"{one.kind} {one.name or ''}".rstrip() + f" ({format_duration(one.ns)})" for one in mine]
+            ),
             ".",
         )
     for one in outlook.what_ifs:
         if one.gain.ns > 0:
             yield _what_if(one)
-
-
-def _piece(one: JobPath) -> Inline:
-    return f"{one.kind} {one.name or ''}".rstrip() + f" ({format_duration(one.ns)})"
 
 
 def _what_if(one: WhatIf) -> Text:

@@ -419,7 +419,11 @@ def _stats_operators(summary: Summary, operators: Iterable[OperatorTotal]) -> li
         input_shapes=_shapes,
         native_function=_function,
         potential_cuda_file=lambda operator: files.get(operator.name),
-        source=lambda operator: _stats_source(operator.source),
+        source=lambda operator: (
+            None
+            if operator.source is None
+            else {**encode(operator.source, _STATS_KEYS), "evidence": operator.source.grade}
+        ),
         kernels=lambda operator: [
             _stats_kernel(kernel, efficiency.kernels.get((operator.name, kernel.name)))
             for kernel in operator.kernels
@@ -427,10 +431,6 @@ def _stats_operators(summary: Summary, operators: Iterable[OperatorTotal]) -> li
         roofline=lambda operator: efficiency.operators.get(operator.name, _NO_ROOFLINE),
     )
     return [keys.record(operator, _STATS_KEYS) for operator in operators]
-
-
-def _stats_source(source: SourceLocation | None) -> dict[str, Any] | None:
-    return None if source is None else {**encode(source, _STATS_KEYS), "evidence": source.grade}
 
 
 _NO_GEOMETRY = LaunchGeometry(None, None, None, None, None, 0, 0)

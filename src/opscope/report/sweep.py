@@ -43,6 +43,8 @@ from opscope.units import (
 )
 
 SWEEP_SCHEMA_VERSION = 1
+# Of a configuration: the size that is compared, and what is known of the run only afterwards.
+_BESIDE = dict.fromkeys(("batch_size", "steps", "parameters"))
 _TENTH_TELLS = 10  # per second; of less, three digits
 
 _SUMMARY_KEYS = (
@@ -156,15 +158,18 @@ def _step_ms(record: Mapping[str, Any]) -> float | None:
 
 
 def _scaling(records: Sequence[Mapping[str, Any]]) -> tuple[Meaning, ...]:
-    """What a larger batch costs."""
-    known = [
-        (one["config"].get("batch_size"), ms)
-        for one in records
-        if one["config"] and (ms := _step_ms(one)) is not None and one["config"].get("batch_size")
+    """What a larger batch costs, of configurations that differ in nothing else; the widest range of them."""
+    known = [(one["config"], ms) for one in records if one["config"] and (ms := _step_ms(one)) is not None]
+    batches = [one for one in known if one[0].get("batch_size")]
+    pairs = [
+        (small["batch_size"], small_ms, large["batch_size"], large_ms)
+        for small, small_ms in batches
+        for large, large_ms in batches
+        if small["batch_size"] < large["batch_size"] and small | _BESIDE == large | _BESIDE
     ]
-    if len({batch for batch, _ in known}) < 2:
+    if not pairs:
         return ()
-    (low, low_ms), (high, high_ms) = min(known), max(known)
+    low, low_ms, high, high_ms = max(pairs, key=lambda pair: pair[2] / pair[0])
     return (
         Meaning(
             f"From batch size {low} to {high} a step takes {format_ratio(high_ms / low_ms)} as long for "

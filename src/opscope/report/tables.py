@@ -91,12 +91,11 @@ _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> Document:
     """A section for each report."""
-    return Document(title, (_totals(tables),), tuple(_section(one) for one in tables))
-
-
-def _totals(tables: Sequence[ReportTable]) -> FactList:
-    """The total of each report, and what takes most of it."""
-    return facts(*((one.report.title, _total(one)) for one in tables))
+    return Document(
+        title,
+        (facts(*((one.report.title, _total(one)) for one in tables)),),
+        tuple(_section(one) for one in tables),
+    )
 
 
 def _total(shown: ReportTable) -> Text:

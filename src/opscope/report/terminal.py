@@ -351,11 +351,11 @@ def _broken(word: str, width: int) -> str:
 def _is_name(text: Text) -> bool:
     """Whether the text is one name, which may be shortened."""
     parts = inlines(text)
-    return len(parts) == 1 and isinstance(parts[0], Code | Link) and not _is_whole(parts[0])
-
-
-def _is_whole(part: Inline) -> bool:
-    return isinstance(part, Code) and part.is_whole
+    return (
+        len(parts) == 1
+        and isinstance(parts[0], Code | Link)
+        and not (isinstance(parts[0], Code) and parts[0].is_whole)
+    )
 
 
 def _holds_name(text: Text) -> bool:

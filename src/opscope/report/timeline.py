@@ -86,7 +86,13 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
 
 def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
     def part(title: str, attribute: str, *, spare: bool = False) -> Field:
-        return number(title, lambda one: _with_share(getattr(one, attribute), one.span_ns), spare=spare)
+        return number(
+            title,
+            lambda one: ", ".join(
+                (format_duration(getattr(one, attribute)), format_share(getattr(one, attribute), one.span_ns))
+            ),
+            spare=spare,
+        )
 
     def beside(title: str, attribute: str) -> Field | None:
         is_any = any(getattr(one, attribute) for one in partitions)
@@ -136,10 +142,6 @@ def _window_caption(partitions: tuple[TimePartition, ...]) -> str:
     if kinds == {WindowKind.STEPS}:
         return f"The time {of_steps}."
     return f"The time {of_all}{'' if kinds == {WindowKind.SPAN} else f'; where there are steps, {of_steps}'}."
-
-
-def _with_share(part_ns: int, whole_ns: int) -> str:
-    return f"{format_duration(part_ns)}, {format_share(part_ns, whole_ns)}"
 
 
 def _cause_table(partitions: tuple[TimePartition, ...]) -> Table | None:

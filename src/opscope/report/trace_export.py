@@ -69,7 +69,11 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
             local.path.open("rb") as text,
             mmap.mmap(text.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             replacing(path) as partial,
-            _opened(partial, is_packed=Path(path).suffix == ".gz") as out,
+            (
+                cast(BinaryIO, gzip.open(partial, "wb", compresslevel=5))
+                if Path(path).suffix == ".gz"
+                else partial.open("wb")
+            ) as out,
         ):
             array = locate_events(mapped, source)
             out.write(mapped[: array.start])
@@ -84,10 +88,6 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
             if array.lost_bytes:
                 out.write(b"]" if mapped[: array.start].strip() == b"[" else b"]}")
     return Path(path)
-
-
-def _opened(path: Path, *, is_packed: bool) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "wb", compresslevel=5)) if is_packed else path.open("wb")
 
 
 class _Slice(NamedTuple):

@@ -44,12 +44,7 @@ def trial_json(result: TrialResult) -> dict[str, Any]:
 
 
 def trial_document(result: TrialResult, command: str | None = None) -> Document:
-    """The report.
-
-    Args:
-        result: What was found.
-        command: What repeats it; None if unknown.
-    """
+    """The report."""
     return Document(
         f"Changes tried on {result.program}",
         tuple(_first_screen(result)),

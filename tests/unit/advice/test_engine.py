@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from opscope.advice import advise, assess
+from opscope.advice import advise, assess, engine
+from opscope.advice.rules import rule_book
 from opscope.analysis.efficiency import Bound, Efficiency, Roofline, TensorCoreUse
 from opscope.analysis.summary import Summary, summarize
 from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
+from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -84,6 +86,19 @@ def test_an_overlapping_promise_is_not_summed(advise_on: Program) -> None:
     gains = [only(found, code).estimated_gain_ns_per_step or 0 for code in ("tf32_off", "reduced_precision")]
     assert all(gain < 11 * MS for gain in gains)
     assert not any("total" in finding.evidence for finding in found)
+
+
+def test_a_set_sets_one_thing_in_one_way() -> None:
+    def together(*codes: str) -> bool:
+        rules = [rule_book().rules[f"advice.{code}"] for code in codes]
+        return engine._go_together(*(Finding(one.code, one.severity, "", change=one.change) for one in rules))
+
+    assert not together("tf32_off", "reduced_precision")
+    assert not together("repeated_casts", "reduced_precision")
+    assert not together("launch_bound", "unfused_pointwise")
+    assert together("unfused_pointwise", "layout_copies")  # one call of torch.compile does both
+    assert together("per_tensor_optimizer", "foreach_optimizer")  # one fused=True does both
+    assert together("host_sync", "host_sync")
 
 
 def test_without_device_there_is_no_advice(load: Callable[..., Session]) -> None:

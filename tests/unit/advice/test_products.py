@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from opscope.advice.rules import rule_book
 from opscope.analysis.efficiency import Bound, TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Severity
@@ -49,6 +51,16 @@ def test_a_gain_that_the_host_hides_is_told_without_promising(advise_on: Program
 def test_tf32_products_are_told_of_16_bits_only(advise_on: Program) -> None:
     values = slow(tensor_cores=TensorCoreUse.USED, data_type=DataType.FP32)
     assert codes(advise_on(program(), **values)) == ["reduced_precision"]
+
+
+def test_code_of_kinds_that_were_not_found_is_left_out_and_other_lines_stay(advise_on: Program) -> None:
+    book = rule_book()
+    rule = book.rules["advice.tf32_off"]
+    longer = replace(rule, change=f"import torch\n{(rule.change or '').strip()}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(book.rules, rule.code, longer)
+        change = only(advise_on(program(), **slow()), "tf32_off").change
+    assert change == 'import torch\ntorch.set_float32_matmul_precision("high")   # matrix products'
 
 
 def test_an_old_device_has_no_tf32(advise_on: Program) -> None:

@@ -57,8 +57,8 @@ def change(reference: Timing | None, candidate: Timing | None, **options):
 SAME, AMBIGUOUS = Verdict.SAME, Verdict.AMBIGUOUS
 CLOCKS = "timed by different clocks"
 CHANGES = {
-    "slower": (change(timing(100), timing(110, seed=2)), Verdict.SLOWER, "95 % CI 1.0"),
-    "faster": (change(timing(110, seed=2), timing(100)), Verdict.FASTER, "95 % CI 0.9"),
+    "slower": (change(timing(100), timing(110, seed=2)), Verdict.SLOWER, "× slower"),
+    "faster": (change(timing(110, seed=2), timing(100)), Verdict.FASTER, "95 % CI 1."),
     "noise": (change(timing(100, 0.2), timing(105, 0.2, seed=2)), AMBIGUOUS, "is established"),
     "close": (change(timing(100, count=50), timing(100.5, count=50, seed=2)), SAME, "within 2.0 % of 1"),
     "equal": (change(timing(100, 0.5), timing(100, 0.5)), SAME, "equal to the nanosecond"),

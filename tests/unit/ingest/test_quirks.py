@@ -294,10 +294,14 @@ class TestFlaws:
         assert session.query("SELECT DISTINCT attribution FROM device_activities") == [("correlation",)]
 
     def test_what_a_trace_lacks_is_said_once(self, load: Load) -> None:
-        (lone,) = (f for f in load(TraceBuilder().kernel("k", 1, 2)).findings() if f.code == "trace.absent")
-        assert lone.evidence["absent"] == [
-            "operators", "runtime calls", "profiler steps", "device properties",
-        ]  # fmt: skip
+        def absent(builder: TraceBuilder) -> object:
+            (lone,) = (one for one in load(builder).findings() if one.code == "trace.absent")
+            return lone.evidence["absent"]
+
+        of_torch = TraceBuilder().kernel("void at::native::fill<float>()", 1, 2)
+        assert absent(of_torch) == ["operators", "runtime calls", "profiler steps", "device properties"]
+        of_cuda = TraceBuilder().launch(1).kernel("solve(float*)", 3, 2)
+        assert absent(of_cuda) == ["device properties"]
         whole = TraceBuilder(distributedInfo={"rank": 0}, deviceProperties=[{"id": 0, "name": "X"}]).step(
             1, 0, 50
         )

@@ -45,6 +45,7 @@ def said(facts: Iterable[tuple[str, Text]]) -> dict[str, str]:
 UNKNOWN: dict[str, Any] = {
     "accuracy": None, "torch_version": None, "torch_version_grade": None, "torch_version_reason": None,
     "accounts": {}, "efficiency": Efficiency(), "limits_reason": None, "improvements": {},
+    "is_of_torch": True,
 }  # fmt: skip
 
 

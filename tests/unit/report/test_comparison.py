@@ -24,6 +24,7 @@ from opscope.model.comparison import FailOn, Presence, SessionComparison, TimeCh
 from opscope.model.environment import Environment
 from opscope.model.measurement import Clock
 from opscope.report.comparison import (
+    _headline,
     benchmark_comparison_document,
     comparison_document,
     count_text,
@@ -34,6 +35,7 @@ from opscope.report.comparison import (
     session_comparison_document,
 )
 from opscope.report.document import Strong, only_sections
+from opscope.report.html.result_charts import _ratio_bar
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.testing import TraceBuilder
@@ -223,6 +225,17 @@ def test_cells() -> None:
     assert count_text(Fraction(3), Fraction(3)) == "3"
     assert count_text(Fraction(1, 2), Fraction(3)) == "0.5 → 3"
     assert count_text(None, Fraction(3)) == "– → 3"
+
+
+def test_a_ratio_and_its_interval_are_of_one_quantity() -> None:
+    """`1.46× faster [0.68, 0.69]` would be the ratio one way round and its interval the other."""
+    faster = TimeChange(
+        146, 100, ratio=100 / 146, ratio_interval=(1 / 1.48, 1 / 1.44), verdict=Verdict.FASTER
+    )
+    assert _headline(faster).endswith("(−46 ns, 1.46× faster [1.440, 1.480])")
+    slower = TimeChange(100, 146, ratio=1.46, ratio_interval=(1.44, 1.48), verdict=Verdict.SLOWER)
+    assert _headline(slower).endswith("(+46 ns, 1.46× slower [1.440, 1.480])")
+    assert _ratio_bar("one", faster).hover == "1.46× faster, 95 % interval 1.440 to 1.480"
 
 
 def test_a_ratio_without_an_interval_is_bare() -> None:

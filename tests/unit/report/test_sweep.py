@@ -67,3 +67,17 @@ def test_without_a_device_cpu_time_stands_in(cpu_summary: Summary, config: dict[
     markdown = render_markdown(document)
     assert "CPU per step" in markdown
     assert "`aten::mm`" in markdown
+
+
+def test_a_larger_batch_is_compared_where_nothing_else_differs(summary: Summary, latency: Latency) -> None:
+    def told(*sizes: tuple[int, int]) -> str:
+        runs = []
+        for batch, length in sizes:
+            config: dict[str, object] = {"batch_size": batch, "seq_len": length, "steps": batch}
+            stats = stats_document(summary, config, None, latency, wall_time_ns_per_step=1e6 * batch * length)
+            runs.append(SweepEntry(f"bs{batch}_seq{length}", stats))
+        return render_markdown(sweep_report(runs))
+
+    assert "as long for" not in told((1, 32), (4, 64))
+    text = told((1, 32), (4, 64), (1, 64), (2, 32))
+    assert "From batch size 1 to 4 a step takes 4.00× as long for 4.00× the sequences." in text

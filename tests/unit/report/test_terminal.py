@@ -46,7 +46,7 @@ def test_the_first_screen_is_small(shared: Path) -> None:
     for trace in ("bert_eager_attn", "gpt2_generate_fp16", "own_kernels"):
         with load(shared / "traces/h200" / f"{trace}.json.gz") as session:
             text = rendered(first_screen(overview_document(summarize(session))), 80)
-        assert len(text.splitlines()) <= 14
+        assert len(text.splitlines()) <= 15  # with a kernel of no operator, which own_kernels has
         assert (
             "torch.compile(" in text
             or "torch.set_float32_matmul_precision" in text

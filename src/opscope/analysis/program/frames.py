@@ -132,14 +132,14 @@ def program_functions(session: Session, structure: ProgramStructure) -> dict[str
         if (frame := parse_frame(name)) is not None
     }
     # A script may be named like a module of the standard library: it runs as the outermost frame.
-    scripts = {frame.file for frame, is_outermost in parsed.values() if _is_script(frame, is_outermost)}
+    scripts = {
+        frame.file
+        for frame, is_outermost in parsed.values()
+        if is_outermost and frame.function == "<module>" and not set(frame.file) & set("/\\<")
+    }
     files = {frame.file for frame, _ in parsed.values()}
     own = {file for file in files if structure.is_program_file(file)} | scripts
     return {name: frame for name, (frame, _) in parsed.items() if frame.file in own}
-
-
-def _is_script(frame: FrameName, is_outermost: bool) -> bool:
-    return is_outermost and frame.function == "<module>" and not set(frame.file) & set("/\\<")
 
 
 def read_frames(session: Session, structure: ProgramStructure) -> Frames:

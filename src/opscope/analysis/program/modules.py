@@ -54,12 +54,6 @@ def module_places(
 ) -> tuple[list[ModulePlace], Int64]:
     """The places of module calls.
 
-    Args:
-        forest: The calls.
-        module_id: Module of each call, in preorder.
-        modules: As `read_modules` returns them.
-        attribute_name: Names from the recording program.
-
     Returns:
         The places, each after the one around it, and the place of each call.
     """

@@ -376,7 +376,6 @@ class _Stacks:
     """Call forest of a Session with the names of stacks.
 
     Args:
-        session: The Session.
         basis: What stands above the operators.
         windows: What to cut the intervals to, by trace; None for all.
     """

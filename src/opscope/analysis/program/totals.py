@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from opscope.analysis.program.frames import (
     Frames,
-    Line,
     ProgramStructure,
     innermost_line,
     line_totals,
@@ -138,7 +137,10 @@ def _lines_of_texts(session: Session, recorded: _Recorded) -> tuple[LineTotal, .
         session.query("SELECT hash(call_stack), any_value(call_stack) FROM operators GROUP BY call_stack")
     )
     found = {key: innermost_line(text) for key, text in texts.items() if text is not None}
-    lines = sorted({line for line in found.values() if line is not None}, key=_line_order)
+    lines = sorted(
+        {line for line in found.values() if line is not None},
+        key=lambda line: (line.file, line.line, line.function),
+    )
     index = {line: position for position, line in enumerate(lines)}
     rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
     keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
@@ -151,7 +153,3 @@ def _lines_of_texts(session: Session, recorded: _Recorded) -> tuple[LineTotal, .
     at_operator = gather(own, np.where(around >= operators.engine, around, NONE))
     charged = charge(operators, recorded.activities, at_operator, None)
     return line_totals(lines, charged, recorded.activities, recorded.backward)
-
-
-def _line_order(line: Line) -> tuple[str, int, str]:
-    return line.file, line.line, line.function

@@ -56,7 +56,7 @@ def _bound(work: Work, attainable: AttainableTime | None, shortest_ns: float) ->
     """What limits launches that the host was in time for."""
     is_latency = _is_most(work, work.time_where(lambda one: one.mean_ns < shortest_ns))
     if attainable is None or not work.costed_ns:
-        few = work.time_where(_runs_on_few)
+        few = work.time_where(lambda one: _sm_share(one) <= _FEW_MULTIPROCESSORS)
         return Bound.LATENCY if is_latency or _is_most(work, few) else None
     # A grid of fewer blocks than multiprocessors has the peak of those that get one.
     compute_ns = attainable.compute_ns / _used_share(work)
@@ -79,10 +79,6 @@ def _sm_share(one: Launches) -> float:
     if quality is None or not quality.blocks or not quality.sm_count:
         return 1.0
     return min(1.0, quality.blocks / quality.sm_count)
-
-
-def _runs_on_few(one: Launches) -> bool:
-    return _sm_share(one) <= _FEW_MULTIPROCESSORS
 
 
 def _used_share(work: Work) -> float:

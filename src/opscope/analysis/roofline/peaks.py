@@ -40,14 +40,7 @@ def compute_limit(
     limits: DeviceLimits | None,
     compute_capability: str | None,
 ) -> ComputeLimit:
-    """The peak that one call's operations are held against.
-
-    Args:
-        cost: Of the call.
-        launches: That do its work.
-        limits: Of the device.
-        compute_capability: Of the device, as `"9.0"`.
-    """
+    """The peak that one call's operations are held against."""
     by_name = _time_by_kernel(launches)
     products = {kernel: ns for kernel, ns in by_name.items() if is_product(kernel)}
     kernel = max(products or by_name, key=lambda one: by_name[one], default=None)

@@ -83,7 +83,7 @@ def combine(rooflines: Iterable[Roofline]) -> Roofline:
         bound_ns=dict(bound_ns),
         data_type=max(typed, key=lambda one: typed[one], default=None),
         tensor_cores=_tensor_cores(parts),
-        held_ns=sum(_held_ns(part) for part in held),
+        held_ns=sum(part.costed_ns if part.held_ns is None else part.held_ns for part in held),
         cache_resident_ns=sum(part.cache_resident_ns for part in parts),
         excess_ns=sum(part.excess_ns for part in parts),
     )
@@ -150,7 +150,3 @@ def _weights(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
     for key, ns in pairs:
         total[key] += ns
     return total
-
-
-def _held_ns(part: Roofline) -> int:
-    return part.costed_ns if part.held_ns is None else part.held_ns

@@ -140,20 +140,16 @@ def _launches(row: Mapping[str, Any], device: DeviceFacts | None) -> Launches:
         is_helper=row["is_helper"],
         count=row["launches"],
         total_ns=row["total_ns"],
-        launch_bound_ns=0 if _waits_for_others(row["name"]) else row["launch_bound_ns"],
+        # A collective's time is not its own: it ends when the last device has come.
+        launch_bound_ns=0
+        if decode(row["name"]).family in ("collective", "device_communication")
+        else row["launch_bound_ns"],
         sole_count=row["sole_launches"],
         sole_ns=row["sole_ns"],
-        quality=_quality(row, device) if row["kind"] == "kernel" else None,
+        quality=LaunchQuality(LaunchFacts(decode(row["name"]), _geometry(row), device=device))
+        if row["kind"] == "kernel"
+        else None,
     )
-
-
-def _quality(row: Mapping[str, Any], device: DeviceFacts | None) -> LaunchQuality:
-    return LaunchQuality(LaunchFacts(decode(row["name"]), _geometry(row), device=device))
-
-
-def _waits_for_others(kernel: str) -> bool:
-    """Whether its time is not its own: a collective ends when the last device has come."""
-    return decode(kernel).family in ("collective", "device_communication")
 
 
 def _geometry(row: Mapping[str, Any]) -> LaunchGeometry:

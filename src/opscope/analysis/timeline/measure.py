@@ -322,13 +322,7 @@ _SERIES_POINTS = 60  # intervals of what is shown over time
 
 
 def measure_timeline(session: Session, records: SessionRecords, skews: tuple[RankSkew, ...] = ()) -> Timeline:
-    """The timeline of every device and host of a Session; empty where no activity was recorded.
-
-    Args:
-        session: The Session.
-        records: Of it.
-        skews: How ranks arrived at their collectives.
-    """
+    """The timeline of every device and host of a Session; empty where no activity was recorded."""
     traces, windows, hosts = records.traces, records.windows, records.hosts
     devices = [
         _measure(trace, device, windows[trace.trace_id], hosts[trace.trace_id])

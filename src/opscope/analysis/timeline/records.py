@@ -192,7 +192,9 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
     traces = "SELECT trace_id, rank, format = 'nsys' FROM traces ORDER BY trace_id"
     for trace_id, rank, is_nsys in session.query(traces):
         first, last = np.searchsorted(calls["trace_id"], [trace_id, trace_id + 1]).tolist()
-        mine = _part(all_calls, slice(first, last))
+        mine = RuntimeCalls(
+            *(getattr(all_calls, name)[first:last] for name in RuntimeCalls.__struct_fields__)
+        )
         devices = tuple(_devices(activities, trace_id, mine, first))
         threads = tuple(distinct(mine.thread_id[mine.is_launch]).tolist())
         found.append(TraceRecords(trace_id, rank, mine, devices, threads, call_names, is_nsys))
@@ -261,10 +263,6 @@ def _calls(
         is_graph=graphs[found["name_index"]],
         copy_name=np.where(waits & (roles >= CallRole.COPIES), copied, -1),
     )
-
-
-def _part(calls: RuntimeCalls, part: slice) -> RuntimeCalls:
-    return RuntimeCalls(*(getattr(calls, name)[part] for name in RuntimeCalls.__struct_fields__))
 
 
 def _devices(

@@ -126,12 +126,18 @@ def step_times(records: SessionRecords, *, most: int) -> tuple[StepTime, ...]:
     for trace, device in devices:
         window, host = records.windows[trace.trace_id], hosts[trace.trace_id]
         mine = list(_device_steps(trace, device, window, host, each))
-        found += mine if any(len(one.gaps.start_ns) != 1 or _is_busy(one) for one in mine) else []
+        found += (
+            mine
+            if any(
+                len(one.gaps.start_ns) != 1
+                or one.compute_ns
+                or one.exposed_communication_ns
+                or one.exposed_copy_ns
+                for one in mine
+            )
+            else []
+        )
     return tuple(found[:most])
-
-
-def _is_busy(one: StepTime) -> bool:
-    return bool(one.compute_ns or one.exposed_communication_ns or one.exposed_copy_ns)
 
 
 def _device_steps(
@@ -239,13 +245,9 @@ def _path_lane(path: Sequence[PathPiece], start_ns: int, end_ns: int) -> Iterato
         found = {
             "start_ns": starts,
             "end_ns": starts + lasted,
-            "name": np.array([_said(one) for one in mine]),
+            "name": np.array([one.name or one.kind for one in mine]),
         }
         yield _lane(LaneKind.PATH, "critical path", found, slice(None), np.array([one.kind for one in mine]))
-
-
-def _said(piece: PathPiece) -> str:
-    return piece.name or piece.kind
 
 
 def _device_lanes(

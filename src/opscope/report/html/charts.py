@@ -78,12 +78,7 @@ _BOUND_COLORS = {"compute": "#0072b2", "memory": "#e69f00", "latency": "#cc79a7"
 
 
 def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
-    """The pictures of a recording; those of which nothing is known are missing.
-
-    Args:
-        session: The recording, open.
-        summary: Of it.
-    """
+    """The pictures of a recording; those of which nothing is known are missing."""
     if not summary.has_device:
         return ()
     records = read_session(session)

@@ -179,14 +179,7 @@ def cells(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> Drawing:
-    """A map of values, brighter the larger they are.
-
-    Args:
-        values: By row and column.
-        form: A value in words.
-        rows: From top to bottom.
-        columns: From left to right.
-    """
+    """A map of values, brighter the larger they are."""
     most = max(values.values(), default=0) or 1
     places = {column: at for at, column in enumerate(columns)}
     shown = [(row, column, value) for (row, column), value in values.items()]

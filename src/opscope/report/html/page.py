@@ -109,7 +109,8 @@ def render_page(
         inlines=inlines,
         visible=visible,
         plain=plain,
-        safe_url=_address,
+        # Nothing but a page is linked: a saved session is a stranger's file too.
+        safe_url=lambda url: url if url.startswith("https://") else None,
         telling=telling_name,
     )
     if command and all(one.title != _REPEAT for one in document.sections):
@@ -123,7 +124,10 @@ def render_page(
     page = environment.get_template("page.html.j2").render(
         document=document,
         first=[one for one in charts if not one.section],
-        charts=[(section, _of(section, charts)) for section in document.sections],
+        charts=[
+            (section, [one for one in charts if one.section and section.title.startswith(one.section)])
+            for section in document.sections
+        ],
         chains=list((chains or {}).items()),
         data=_json({one.key: {**one.figure, "kind": one.kind} for one in charts}),
         chain_ids=_json({visible(name, LABEL): f"chain-{index}" for index, name in enumerate(chains or {})}),
@@ -166,15 +170,6 @@ def _drawn(charts: Iterable[Chart]) -> Iterator[str]:
         axes = (axis for axis in one.figure["layout"].values() if isinstance(axis, dict))
         titles = (axis.get("title") for axis in axes)
         yield from (title["text"] for title in titles if isinstance(title, dict) and title.get("text"))
-
-
-def _of(section: Section, charts: Iterable[Chart]) -> list[Chart]:
-    return [one for one in charts if one.section and section.title.startswith(one.section)]
-
-
-def _address(url: str) -> str | None:
-    """Nothing but a page is linked: a saved session is a stranger's file too."""
-    return url if url.startswith("https://") else None
 
 
 def _json(value: Any) -> str:

@@ -20,7 +20,13 @@ from opscope.model.comparison import (
 )
 from opscope.model.trial import TrialResult, Variant
 from opscope.provenance.kernel_names import decode
-from opscope.report.benchmark import benchmark_title, point_label, points_by_suite, ratio_text
+from opscope.report.benchmark import (
+    benchmark_title,
+    interval_beside,
+    point_label,
+    points_by_suite,
+    ratio_text,
+)
 from opscope.report.comparison import difference_text, point_title
 from opscope.report.html.figures import (
     BLUE,
@@ -49,10 +55,6 @@ _EVERY_SAMPLE = 3_000  # points that a browser draws without delay
 _FEW_SAMPLES = 20
 _OUTLYING = 0.02  # of the samples of an implementation on each side may lie outside of the picture
 _VERDICTS = {"slower": RED, "faster": BLUE, "same, or no verdict": GRAY}
-
-
-def _kind(verdict: Verdict | None) -> str:
-    return str(verdict) if verdict in {Verdict.SLOWER, Verdict.FASTER} else "same, or no verdict"
 
 
 # -- comparisons
@@ -87,8 +89,15 @@ def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:
     ratio, interval, verdict = judged.ratio or 0.0, judged.ratio_interval, judged.verdict
     hover = ratio_text(ratio, verdict)
     if interval is not None:
-        hover += f", 95 % interval {interval[0]:.3f} to {interval[1]:.3f}"
-    return Bar(label, ratio, interval, kind=_kind(verdict), hover=hover)
+        low, high = interval_beside(interval, verdict)
+        hover += f", 95 % interval {low:.3f} to {high:.3f}"
+    return Bar(
+        label,
+        ratio,
+        interval,
+        kind=str(verdict) if verdict in {Verdict.SLOWER, Verdict.FASTER} else "same, or no verdict",
+        hover=hover,
+    )
 
 
 def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
@@ -98,7 +107,14 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
     if not changed:
         return
     shown, others = changed[:_ROWS], changed[_ROWS:]
-    steps = [(_changed_name(one), one.time.difference_ns, one.time) for one in shown]
+    steps = [
+        (
+            one.name if isinstance(one, OperatorChange) else f"unattributed: {one.reason}",
+            one.time.difference_ns,
+            one.time,
+        )
+        for one in shown
+    ]
     rest_ns = sum(one.time.difference_ns for one in others)
     left_out: list[tuple[str, float, TimeChange | None]] = [(counted(len(others), "other"), rest_ns, None)]
     reached, largest = 0.0, abs(changed[0].time.difference_ns)
@@ -126,10 +142,6 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
     drawing = bars(rows, axis=f"Difference{per} ({unit.name})", colors=colors, mark=0.0)
     title = f"Where the difference{per} comes from"
     yield Chart("waterfall", "Operators by difference", title, note, *drawing)
-
-
-def _changed_name(one: OperatorChange | UnattributedChange) -> str:
-    return one.name if isinstance(one, OperatorChange) else f"unattributed: {one.reason}"
 
 
 # -- benchmarks
@@ -251,7 +263,12 @@ def _curve(
 ) -> dict[str, Any]:
     medians = [row.median_ns or 0.0 for _, row in rows]
     ends = [row.interval_ns or (ns, ns) for ns, (_, row) in zip(medians, rows, strict=True)]
-    shares = ["" if row.ceiling_fraction is None else _of_ceiling(row) for _, row in rows]
+    shares = [
+        ""
+        if row.ceiling_fraction is None
+        else f"<br>{format_fraction(row.ceiling_fraction)} of {as_text(row.ceiling or '')}"
+        for _, row in rows
+    ]
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -267,10 +284,6 @@ def _curve(
         ],
         "hoverinfo": "text",
     }
-
-
-def _of_ceiling(row: BenchmarkRow) -> str:
-    return f"<br>{format_fraction(row.ceiling_fraction)} of {as_text(row.ceiling or '')}"
 
 
 def _floor(points: Sequence[BenchmarkResult], xs: Sequence[Any]) -> dict[str, Any] | None:
@@ -299,11 +312,7 @@ def _floor(points: Sequence[BenchmarkResult], xs: Sequence[Any]) -> dict[str, An
 
 
 def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
-    """Maps over batch size and sequence length; of a sweep of one point none.
-
-    Args:
-        configurations: As `sweep_document` holds them.
-    """
+    """Maps over batch size and sequence length; of a sweep of one point none."""
     done = [one for one in configurations if one["config"]]
     sizes = [(one["config"].get("batch_size"), one["config"].get("seq_len")) for one in done]
     batches = sorted({batch for batch, _ in sizes if batch is not None})
@@ -363,7 +372,13 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
 
     rows = [bar("unchanged", base.step_ns, base.interval_ns, "unchanged", format_duration(base.step_ns))]
     rows += [
-        bar(one.name, one.step_ns or 0.0, one.interval_ns, _recommended(one), _trial_text(one))
+        bar(
+            one.name,
+            one.step_ns or 0.0,
+            one.interval_ns,
+            "recommended" if one.is_recommended else "not recommended",
+            _trial_text(one),
+        )
         for one in timed
     ]
     if best is not None and len(best.names) > 1:
@@ -377,10 +392,6 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
     note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
     drawing = bars(rows, axis=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
     return (Chart("steps", "Changes tried", "What each change brings", note, *drawing),)
-
-
-def _recommended(one: Variant) -> str:
-    return "recommended" if one.is_recommended else "not recommended"
 
 
 def _trial_text(one: Variant) -> str:

@@ -1,0 +1,102 @@
+"""The first screen of reports: whose words it uses, and that it names what takes the time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opscope.testing import ExportBuilder, TraceBuilder
+
+H100 = {
+    "id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132,
+    "maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536, "warpSize": 32,
+    "sharedMemPerMultiprocessor": 233472,
+}  # fmt: skip
+WIDE = {"grid": [4096, 1, 1], "block": [256, 1, 1], "registers per thread": 255, "shared memory": 0}
+# What a C++ programmer has no use for.
+OF_TORCH = (
+    "torch",
+    "Torch",
+    "DataLoader",
+    "opscope try",
+    "opscope run",
+    "aten::",
+    " 0.0 % attributed",
+    "operators",
+)
+
+
+def recorded_by_cupti(folder: Path) -> Path:
+    """30 rounds of a kernel, a copy to pageable memory, a wait and an allocation."""
+    builder = TraceBuilder(deviceProperties=[H100])
+    for start in range(0, 3000, 100):
+        builder.launch(start, 4).kernel("solve(float*, int)", start + 6, 40)
+        builder.launch(start + 6, 4, name="cudaMemcpyAsync")
+        builder.kernel(
+            "Memcpy DtoH (Device -> Pageable)", start + 46, 20, category="gpu_memcpy", bytes=400_000
+        )
+        builder.launch(start + 11, 60, name="cudaDeviceSynchronize").launch(start + 75, 10, name="cudaMalloc")
+    return builder.write(folder / "solver.json")
+
+
+def exported_by_nsys(folder: Path) -> Path:
+    """The same in a range of the program's own."""
+    builder = ExportBuilder().range("Solver::run", 0, 3_000_000)
+    for start in range(0, 3_000_000, 100_000):
+        builder.launch(start, 4_000).kernel("solve(float*, int)", start + 6_000, 40_000)
+        builder.launch(start + 6_000, 64_000, name="cudaMemcpy_v3020")
+        builder.copy(start + 46_000, 20_000, bytes=400_000, copyKind=2, srcKind=2, dstKind=0)
+    return builder.write(folder / "solver.sqlite")
+
+
+@pytest.mark.parametrize("recording", [recorded_by_cupti, exported_by_nsys])
+def test_a_program_in_cuda_alone_gets_the_words_of_cuda(opscope, tmp_path: Path, recording) -> None:
+    trace, page, text = recording(tmp_path), tmp_path / "page.html", tmp_path / "report.md"
+    told = opscope("analyze", trace, "--html", page, "--output-dir", tmp_path)
+    assert told.code == 0, told.err
+    assert any(one in told.out for one in ("cudaEventRecord", "cudaMemcpyAsync", "cudaMallocHost"))
+    absent = OF_TORCH if recording is recorded_by_cupti else OF_TORCH[:-1]  # ranges stand among operators
+    assert [one for one in absent if one in told.out] == []
+    said = page.read_text("utf-8").partition("<script")[0] + text.read_text("utf-8")
+    assert [one for one in ("torch", "Torch", "opscope try", "opscope run") if one in said] == []
+
+
+def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path: Path) -> None:
+    def of_job(share: int) -> str:
+        builder = TraceBuilder(deviceProperties=[H100]).step(1, 0, 1000)
+        builder.operator("aten::mm", 0, 20).launch(5).kernel("gemm", 20, 900 - 10 * share)
+        builder.operator("c10d::allreduce_", 30, 20).launch(35)
+        builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 930 - 10 * share, 10 * share, stream=9)
+        return " ".join(
+            opscope("analyze", builder.write(tmp_path / f"{share}.json")).out.replace("│", " ").split()
+        )
+
+    assert "Exposed communication, 58.0 % of the time" in of_job(58)
+    assert "Exposed communication," not in of_job(8)
+
+
+def own_kernel(folder: Path, duration: float = 60) -> Path:
+    builder = TraceBuilder(deviceProperties=[H100]).frame("train.py(3): <module>", 0, 1000)
+    builder.frame("train.py(12): square", 5, 300, parent=1).frame("cupy/core.py(7): launch", 6, 250, parent=2)
+    builder.launch(20, 4, name="cuLaunchKernel")
+    builder.kernel("square(float*)", 30, duration, **WIDE)
+    builder.operator("aten::gelu", 400, 20).launch(405).kernel("gelu", 500, 40)
+    return builder.write(folder / "own.json")
+
+
+def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path: Path) -> None:
+    text = " ".join(opscope("analyze", own_kernel(tmp_path)).out.replace("│", " ").split())
+    assert (
+        "Kernel square(float*): 60.0 % of device time, in no operator; train.py:12 square; "
+        "12.5 % of warps resident (registers)"
+    ) in text
+    assert "aten::gelu alone takes 40.0 % of device time." in text
+    assert "in no operator" not in opscope("analyze", own_kernel(tmp_path, duration=39)).out
+
+
+def test_one_operator_has_one_share(opscope, tmp_path: Path) -> None:
+    """The sentence below the table is of all device time, as the table is."""
+    told = opscope("analyze", own_kernel(tmp_path, duration=9))
+    assert "aten::gelu alone takes 81.6 % of device time: start there." in " ".join(told.out.split())
+    assert "100.0 % of" not in told.out.partition("Kernels")[0].partition("Top operators")[2]
