@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from opscope.ingest.trace_rows import is_of_torch
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
@@ -201,10 +202,22 @@ def trace_findings(session: Session, trace_id: int, *, is_explained: bool = Fals
             None if is_explained else _RECORD_DEVICE[recorder == "nsys"],
             trace_id,
         )
-    yield from _absences(session, trace_id, has_activities=activities > 0)
+    of_torch = is_of_torch(session)
+    yield from _absences(
+        session,
+        trace_id,
+        has_activities=activities > 0,
+        has_torch=of_torch or not (activities or recorder == "nsys"),
+    )
     if not activities:
         return
-    yield from _unattributed(session, trace_id, _NSYS_SUGGESTIONS if recorder == "nsys" else _SUGGESTIONS)
+    suggestions: dict[Attribution, str | None] = dict(_SUGGESTIONS)
+    if recorder == "nsys":
+        outside = "Push an NVTX range around the launches to name them."
+        suggestions[Attribution.OUTSIDE_OPERATOR] = outside
+    elif not of_torch:
+        del suggestions[Attribution.OUTSIDE_OPERATOR]  # there are none to be in
+    yield from _unattributed(session, trace_id, suggestions)
     overlaps = session.scalar(
         """SELECT count(*) FROM (
             SELECT start_ns < max(start_ns + duration_ns) OVER (
@@ -232,7 +245,7 @@ _RECORD_DEVICE = {
 }
 
 
-def _absences(session: Session, trace_id: int, *, has_activities: bool) -> Iterator[Finding]:
+def _absences(session: Session, trace_id: int, *, has_activities: bool, has_torch: bool) -> Iterator[Finding]:
     def has(table: str, column: str = "trace_id") -> bool:
         query = f"SELECT count({column}) FROM {table} WHERE trace_id = ?"
         return bool(session.scalar(query, [trace_id]))
@@ -242,10 +255,13 @@ def _absences(session: Session, trace_id: int, *, has_activities: bool) -> Itera
     absent = [
         text
         for text, is_absent in (
-            ("operators", not has_operators),
+            ("operators", has_torch and not has_operators),
             ("runtime calls", has_activities and not has("runtime_calls")),
-            ("input shapes (record_shapes)", has_operators and not has("operators", "input_shapes")),
-            ("profiler steps", not has("steps")),
+            (
+                "input shapes (record_shapes)",
+                has_torch and has_operators and not has("operators", "input_shapes"),
+            ),
+            ("profiler steps", has_torch and not has("steps")),
             ("device properties", has_activities and not has("devices", "name")),
         )
         if is_absent
@@ -391,10 +407,6 @@ _SUGGESTIONS = {
     Attribution.NO_LAUNCH_RECORD: "Record host activity too; a filtered trace cannot be attributed.",
     Attribution.OUTSIDE_OPERATOR: "Wrap the launches in a torch.library.custom_op to name them.",
     Attribution.NO_CORRELATION: None,
-}
-_NSYS_SUGGESTIONS = {
-    **_SUGGESTIONS,
-    Attribution.OUTSIDE_OPERATOR: "Push an NVTX range around the launches to name them.",
 }
 
 
