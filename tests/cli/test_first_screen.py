@@ -76,11 +76,11 @@ def test_exposed_communication_is_named_whatever_else_leads(opscope, tmp_path: P
     assert "Exposed communication," not in of_job(8)
 
 
-def own_kernel(folder: Path, duration: float = 60) -> Path:
+def own_kernel(folder: Path, duration: float = 60, name: str = "square(float*)") -> Path:
     builder = TraceBuilder(deviceProperties=[H100]).frame("train.py(3): <module>", 0, 1000)
     builder.frame("train.py(12): square", 5, 300, parent=1).frame("cupy/core.py(7): launch", 6, 250, parent=2)
     builder.launch(20, 4, name="cuLaunchKernel")
-    builder.kernel("square(float*)", 30, duration, **WIDE)
+    builder.kernel(name, 30, duration, **WIDE)
     builder.operator("aten::gelu", 400, 20).launch(405).kernel("gelu", 500, 40)
     return builder.write(folder / "own.json")
 
@@ -88,11 +88,13 @@ def own_kernel(folder: Path, duration: float = 60) -> Path:
 def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path: Path) -> None:
     text = " ".join(opscope("analyze", own_kernel(tmp_path)).out.replace("│", " ").split())
     assert (
-        "Kernel square(float*): 60.0 % of device time, in no operator; train.py:12 square; "
+        "Kernel square: 60.0 % of device time, in no operator; train.py:12 square; "
         "12.5 % of warps resident (registers)"
     ) in text
     assert "aten::gelu alone takes 40.0 % of device time." in text
     assert "in no operator" not in opscope("analyze", own_kernel(tmp_path, duration=39)).out
+    of_torch = own_kernel(tmp_path, name="void at::native::vectorized_elementwise_kernel<4>()")
+    assert "in no operator" not in opscope("analyze", of_torch).out
 
 
 def test_one_operator_has_one_share(opscope, tmp_path: Path) -> None:

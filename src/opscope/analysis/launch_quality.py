@@ -139,10 +139,12 @@ class LeadingKernel(msgspec.Struct, frozen=True):
 def leading_kernel(
     session: Session, kernels: Iterable[KernelTotal], operators: Iterable[OperatorTotal]
 ) -> LeadingKernel | None:
-    """The longest of some kernels that no operator launched; None if an operator takes as long."""
+    """The longest of kernels that no operator launched; None if a library's, or if an operator leads."""
     own = (one for one in kernels if one.kind == "kernel")
     longest = max(own, key=lambda one: one.total_ns, default=None)
-    if longest is None or longest.total_ns <= max((one.self_device_ns for one in operators), default=0):
+    library = longest and longest.facts and longest.facts.library
+    most_ns = max((one.self_device_ns for one in operators), default=0)
+    if longest is None or library not in (None, "triton") or longest.total_ns <= most_ns:
         return None
     calls = session.query(_LAUNCH_SQL, [longest.name])
     frames = session.query(_FRAMES_SQL, calls[0][1:]) if calls else []

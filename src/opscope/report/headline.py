@@ -12,6 +12,7 @@ from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.report.advice import change_numbers, change_title, gain_text, set_text
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
+from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
 from opscope.units import counted, format_duration, format_fraction, format_share
 
@@ -130,7 +131,7 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, Text]]:
         return
     share = format_share(leading.total_ns, summary.device_time_ns)
     where = f"{share} of device time, in no operator" if summary.operators else f"{share} of device time"
-    told: list[Inline] = [Code(leading.name), f": {where}"]
+    told: list[Inline] = [Code(telling_name(leading.name)), f": {where}"]
     if launched := leading.line or leading.call:
         told += ["; ", Code(launched, is_whole=True)]
     of_it = (one for one in summary.quality if one.operator is None and one.kernel == leading.name)
