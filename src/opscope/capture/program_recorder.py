@@ -33,6 +33,11 @@ from opscope.workloads.runtime import require_torch
 
 _OnStep = Callable[[], object]
 _MARK = "mark:"
+_TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
+
+
+def _nothing() -> None:
+    """Stands for a function that is not given."""
 
 
 class StepSource(Protocol):
@@ -46,8 +51,13 @@ class StepSource(Protocol):
     what: str
     hint: str
 
-    def watch(self, on_step: _OnStep) -> None:
-        """Call `on_step` at the end of every step from now on; torch is imported."""
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+        """Call `on_step` at the end of every step from now on; torch is imported.
+
+        Args:
+            on_step: What to call.
+            restart: Called before it where what was told until then turns out to have been no steps.
+        """
         ...
 
     def stop(self) -> None:
@@ -109,7 +119,7 @@ class OptimizerSteps:
         self._first: weakref.ref[Any] | None = None
         self._handle: Any = None
 
-    def watch(self, on_step: _OnStep) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Register with all optimizers there are and will be."""
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -131,27 +141,33 @@ class OptimizerSteps:
 
 
 class ForwardSteps:
-    """A step ends when the model returns: the first module called a second time from outside of any."""
+    """A step ends when the model returns: of those called from outside of any, the one called most often.
+
+    That is the first one that is called a second time, until another was called twice as often.
+    """
 
     what = "the call of a model"
     hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
 
     def __init__(self) -> None:
-        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._model: weakref.ref[Any] | None = None
+        self._model_calls = 1  # the second call makes a model
         self._on_step: _OnStep | None = None
+        self._restart: _OnStep = _nothing
         self._calls: OutermostCalls | None = None
 
-    def watch(self, on_step: _OnStep) -> None:
-        """Look at the next call of any module."""
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+        """Look at the next call of any model."""
 
         def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             self._entered(module)
             result = call(*args, **kwargs)
-            self._returned(module)
+            if self._model is not None and self._model() is module:
+                self._tell()
             return result
 
-        self._on_step, self._calls = on_step, OutermostCalls(around)
+        self._on_step, self._restart, self._calls = on_step, restart, OutermostCalls(around)
         self._calls.watch()
 
     def stop(self) -> None:
@@ -161,14 +177,14 @@ class ForwardSteps:
             self._calls.stop()
 
     def _entered(self, module: Any) -> None:
-        if self._model is None and module in self._seen:
-            self._model = weakref.ref(module)
-            self._tell()  # of its first call, now that it turns out to have been one
-        self._seen.add(module)
-
-    def _returned(self, module: Any) -> None:
+        calls = self._calls_of[module] = self._calls_of.get(module, 0) + 1
         if self._model is not None and self._model() is module:
-            self._tell()
+            self._model_calls = calls
+        elif calls >= _TAKES_OVER * self._model_calls:
+            if self._model is not None and self._on_step is not None:
+                self._restart()
+            self._model, self._model_calls = weakref.ref(module), calls
+            self._tell()  # of its earlier calls, now that they turn out to have been steps
 
     def _tell(self) -> None:
         if self._on_step is not None:
@@ -179,29 +195,32 @@ class RecognizedSteps:
     """A step ends when the optimizer has stepped; until the first one does, when the model returns.
 
     Attributes:
-        taken: Which of the two it is by now, as `step_source` names it.
-        restart: Called when the first optimizer steps: what was told before were no steps.
+        taken: Which of the two it is by now, as `step_source` names it; `none` before any step.
     """
 
     what = "optimizer.step(), or the call of a model"
     hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
 
     def __init__(self) -> None:
-        self.taken = "forward"
-        self.restart: Callable[[], object] = lambda: None
+        self.taken = "none"
         self._optimizers, self._forwards = OptimizerSteps(), ForwardSteps()
 
-    def watch(self, on_step: _OnStep) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Look at models until an optimizer steps."""
 
-        def stepped() -> None:
-            if self.taken != "optimizer":
-                self.taken = "optimizer"
-                self._forwards.stop()
-                self.restart()
+        def called() -> None:
+            self.taken = "forward"
             on_step()
 
-        self._forwards.watch(on_step)
+        def stepped() -> None:
+            before, self.taken = self.taken, "optimizer"
+            if before != "optimizer":
+                self._forwards.stop()
+            if before == "forward":
+                restart()
+            on_step()
+
+        self._forwards.watch(called, restart)
         self._optimizers.watch(stepped)
 
     def stop(self) -> None:
@@ -223,7 +242,7 @@ class MarkedSteps:
         self.hint = "Name a range that every step ends, or record the whole program: --steps none"
         self._stop = ExitStack()
 
-    def watch(self, on_step: _OnStep) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Look at the end of every range."""
         ranges = importlib.import_module("torch.autograd.profiler").record_function
         nvtx = importlib.import_module("torch.cuda.nvtx")
@@ -275,7 +294,7 @@ class FunctionSteps:
         self.hint = "Name a function that is called in every step, or record the whole program: --steps none"
         self._on_step: _OnStep | None = None
 
-    def watch(self, on_step: _OnStep) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Tell of calls from now on."""
         self._on_step = on_step
 
@@ -357,8 +376,6 @@ class ProgramRecorder:
     ) -> None:
         self._stop = stop
         self._again = again
-        if isinstance(source, RecognizedSteps):
-            source.restart = self._restart
         self.step_count = 0
         self.notes: list[str] = []
         self._profiler = profiler
@@ -428,7 +445,7 @@ class ProgramRecorder:
             attached_profilers.watch(self._starting)
             self._profiler.note_graphs()
             if self._source is not None:
-                self._source.watch(self._step)
+                self._source.watch(self._step, self._restart)
 
     def _starting(self) -> None:
         if not self._is_own:
@@ -465,7 +482,7 @@ class ProgramRecorder:
                 raise SystemExit
 
     def _restart(self) -> None:
-        """Begin anew: an optimizer steps, so the calls of a model that were counted were no steps."""
+        """Begin anew: what was counted were no steps, but what an optimizer or another model does."""
         if self.is_child or self._is_over or not self._is_entered or self._again is None:
             return
         with self._own():

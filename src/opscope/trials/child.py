@@ -38,7 +38,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from opscope.capture.program import ProgramEnd, run_program
-from opscope.capture.program_recorder import StepSource, program_of, step_imports, step_source
+from opscope.capture.program_recorder import (
+    RecognizedSteps,
+    StepSource,
+    program_of,
+    step_imports,
+    step_source,
+)
 from opscope.capture.step_clock import StepClock
 from opscope.model.files import process_of, replacing
 from opscope.model.sidecar import StepPlace, UnrecordedStep
@@ -51,6 +57,7 @@ from opscope.workloads.spec import WorkloadOptions, resolve
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
 _LAST = 8
+_ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pass that may be one step
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 # In the scratch folder, while steps are timed.
 QUIET_FILE = "quiet"
@@ -82,7 +89,7 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     target: str
     arguments: tuple[str, ...] = ()
-    steps: str = "optimizer"
+    steps: str = "auto"
     options: dict[str, Any] = {}
     sizes: tuple[int, int] = (1, 128)
     changes: tuple[str, ...] = ()
@@ -100,6 +107,7 @@ class TrialRun(msgspec.Struct, kw_only=True):
     Attributes:
         samples: Of its steps.
         steps: Steps made.
+        taken: What ended a step, as `step_source` names it: the request's, or what was recognized.
         first_calls_ns: Time of the first call of each model, compilation included.
         is_enough: It was ended because enough steps were timed; else the program ended by itself.
         not_applied: Changes that found nothing to change.
@@ -111,6 +119,7 @@ class TrialRun(msgspec.Struct, kw_only=True):
 
     samples: tuple[UnrecordedStep, ...] = ()
     steps: int = 0
+    taken: str = "none"
     is_enough: bool = False
     observation: Observation = msgspec.field(default_factory=Observation)
     facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
@@ -144,15 +153,27 @@ class _Run:
     def __init__(self, request: TrialRequest, output: Path) -> None:
         self.request, self.output = request, output
         self.facts = TrialRun()
-        self.clock = StepClock(StepPlace.SECOND_RUN)
+        self.facts.taken = request.steps
+        self.source: StepSource | None = None
         self.hooks: Hooks | None = None
         self.observer: Observer | None = None
         self._taken: dict[str, set[str]] = {}
-        self._periods_ns: list[int] = []
-        self._last_ns = self._steady_ns = self._samples_before = 0
+        self._begin()
         self._process = os.getpid()
         self._environment = dict(os.environ)
         self._sets_variables = False
+
+    def _begin(self) -> None:
+        self.facts.steps = 0
+        self.clock = StepClock(StepPlace.SECOND_RUN)
+        self._periods_ns: list[int] = []
+        self._last_ns = self._steady_ns = self._samples_before = 0
+
+    def restart(self) -> None:
+        """What was timed so far were no steps."""
+        self.clock.stop()
+        self._begin()
+        self.clock.start()
 
     def torch_imported(self, torch: Any) -> None:
         """Apply the changes; the program has not used torch yet."""
@@ -208,11 +229,16 @@ class _Run:
         self._last_ns = now_ns
         samples = self.clock.sample_count - self._samples_before
         lasted_s = (now_ns - self._steady_ns) / 1e9
-        if self.facts.steps >= self.request.most_steps or (
-            samples > LEAST_STEPS and (lasted_s >= self.request.seconds or self.clock.is_full)
-        ):
+        is_timed = samples > LEAST_STEPS and (lasted_s >= self.request.seconds or self.clock.is_full)
+        if self.facts.steps >= self.request.most_steps or (is_timed and not self._may_step(lasted_s)):
             self.facts.is_enough = True
             self.end(0)
+
+    def _may_step(self, lasted_s: float) -> bool:
+        """Whether an optimizer may come yet: gradients are accumulated over several calls of the model."""
+        is_open = isinstance(self.source, RecognizedSteps) and self.source.taken == "forward"
+        is_early = self.facts.steps < _ACCUMULATED and lasted_s < _ACCUMULATED_S
+        return is_open and self.facts.facts.is_training and is_early
 
     def _quieten(self) -> None:
         """Have processes that import for later runs pause: models are built, and compiled where they are."""
@@ -236,6 +262,8 @@ class _Run:
 
     def _conclude(self) -> None:
         facts, torch = self.facts, sys.modules.get("torch")
+        if isinstance(self.source, RecognizedSteps):
+            facts.taken = self.source.taken
         if self.observer is not None:
             facts.observation = self.observer.found
         if torch is None or self.hooks is None:
@@ -401,16 +429,16 @@ def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
         sys.path.insert(1, request.origin)
     program, found = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
     assert found is not None
-    steps: StepSource = found
+    run.source = found
     if program.wrap is not None:
         wrap = program.wrap
         program = replace(program, wrap=lambda one: wrap(run.stepping(one) if isfunction(one) else one))
 
     def imported(torch: Any) -> None:
         run.torch_imported(torch)
-        steps.watch(run.step)
+        found.watch(run.step, run.restart)
 
-    with step_imports(steps, imported):
+    with step_imports(found, imported):
         return run_program(program, lambda: None, lambda _: None)
 
 

@@ -26,7 +26,7 @@ def trial_plan(
     arguments: Sequence[str] = (),
     *,
     module: bool = False,
-    steps: str = "optimizer",
+    steps: str = "auto",
     sizes: tuple[int, int] = (8, 128),
     options: WorkloadOptions | None = None,
     only: Sequence[str] | None = None,
@@ -89,7 +89,7 @@ def trial_plan(
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,
-        predict=partial(predicted, request, note=note) if predict else None,
+        predict=partial(predicted, note=note) if predict else None,
         source=Path(request.target) if request.kind == "script" else None,
     )
 

@@ -59,7 +59,7 @@ def predicted(
     """What advice on a recording of the program says, by its code without `advice.`; nothing if that fails.
 
     Args:
-        request: The program.
+        request: The program, and what ends its steps.
         runs: Where it is recorded.
         limit_s: Time to record it.
         note: Told why there are no predictions.

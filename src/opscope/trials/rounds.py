@@ -99,8 +99,8 @@ class TrialPlan:
         run_s: Time for one run.
         allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
         in_place: Run in the working folder instead of an empty one.
-        predict: Records the program for what advice says of it, by its code, in so many seconds; None to go
-            without.
+        predict: Records the program of a request for what advice says of it, by its code, in so many seconds;
+            None to go without.
         source: The script, for diffs; None if there is none.
     """
 
@@ -112,7 +112,7 @@ class TrialPlan:
     run_s: float = 300.0
     allow_precision: bool = False
     in_place: bool = False
-    predict: Callable[[ProgramRuns, float], Mapping[str, SaidGain]] | None = None
+    predict: Callable[[TrialRequest, ProgramRuns, float], Mapping[str, SaidGain]] | None = None
     source: Path | None = None
 
     def patch_of(self, changes: Sequence[TriedChange]) -> str:
@@ -180,7 +180,7 @@ class Trial:
     """
 
     def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
-        self.plan, self._told = plan, told
+        self.plan, self._told, self._request = plan, told, plan.request
         self._random = random.Random(plan.request.seed)
         self._sides = {name: _Side((), name) for name in (BASELINE, _AGAIN)}
         self._not_tried: list[NotTried] = []
@@ -203,6 +203,8 @@ class Trial:
         with self._processes.open():
             self._run_once(BASELINE, 0)
             self._require_baseline()
+            # Every other run times steps of the same kind, whatever it would recognize.
+            self._request = replace(self._request, steps=self._base_facts.taken)
             try:
                 self._import_first()
                 self._predict()
@@ -247,7 +249,8 @@ class Trial:
         if self.plan.predict is not None:
             self._told("advice", self._runs, self._expected + 1)
             self._runs += 1
-            self._said = self.plan.predict(self._processes, min(self.plan.run_s, self._left_s / 2))
+            limit_s = min(self.plan.run_s, self._left_s / 2)
+            self._said = self.plan.predict(self._request, self._processes, limit_s)
 
     def _run_again(self) -> None:
         """Run the program as it is once more, for the noise; and first as the other runs will be.
@@ -401,7 +404,7 @@ class Trial:
         """What a run found; None if it left nothing. And the last lines of what it said."""
         files = self.plan.change_files
         request = replace(
-            self.plan.request,
+            self._request,
             changes=tuple(one.name for one in changes if one.name not in files),
             change_files=tuple(str(files[one.name]) for one in changes if one.name in files),
         )
@@ -699,6 +702,7 @@ class Trial:
                 len(base.times_ns),
                 len(base.all_ns),
                 base.peak_bytes,
+                None if self._request.kind == "workload" else self._request.steps,
             ),
             noise=noise,
             variants=tuple(variants),

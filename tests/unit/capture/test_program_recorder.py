@@ -369,17 +369,41 @@ def test_a_forward_counts_from_the_second_call_of_a_module(watched, steps):
     assert vars(torch.nn.Module)["__call__"] is before
 
 
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        ("ababab", "aaa"),  # a teacher beside its student
+        ("abbabbabbabb", "bbbbbbbb"),  # a generator, and a discriminator called twice as often
+        ("aabbb", "aa"),  # one call more is no other program
+        ("aabbbbb", "|bbb"),  # an encoder of two texts, then a decoder: from its fourth call on
+        ("tttttttaaa", "aaa"),  # a transform of images has no parameters
+        ("aabbbbaa", "|bb"),  # they do not take turns
+    ],
+)
+def test_the_model_called_most_often_is_the_step(watched, calls, told):
+    """What is told of each model by now; `|` is where what was told before turned out to be no steps."""
+    models = {"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2), "t": torch.nn.ReLU()}
+    said = []
+    source = ForwardSteps()
+    source.watch(lambda: said.append(name), lambda: said.append("|"))
+    for name in calls:
+        models[name](torch.ones(2))
+    source.stop()
+    text = "".join(said)
+    assert text[text.rfind("|") if "|" in told else 0 :] == told
+
+
 def test_layers_run_with_torch_as_it_is(watched):
     seen = []
 
-    class Model(torch.nn.Module):
+    class Model(torch.nn.Linear):
         def forward(self, x):
             seen.append(vars(torch.nn.Module)["__call__"])
             return x
 
     original = torch.nn.Module.__call__
     watched(ForwardSteps())
-    Model()(torch.ones(1))
+    Model(1, 1)(torch.ones(1))
     assert seen == [original]
 
 
@@ -392,7 +416,7 @@ def test_who_watches_first_is_called_inside_and_stays(watched, steps):
 
     before, inner = torch.nn.Module.__call__, OutermostCalls(around)
     inner.watch()
-    source, model = watched(ForwardSteps()), torch.nn.Sequential(torch.nn.ReLU())
+    source, model = watched(ForwardSteps()), torch.nn.Sequential(torch.nn.Linear(1, 1))
     model(torch.ones(1))
     source.stop()
     model(torch.ones(1))
@@ -402,11 +426,11 @@ def test_who_watches_first_is_called_inside_and_stays(watched, steps):
 
 
 def test_a_forward_that_fails_is_no_step(watched, steps):
-    class Model(torch.nn.Module):
+    class Model(torch.nn.Linear):
         def forward(self, x):
             raise ValueError("forward")
 
-    model = Model()
+    model = Model(1, 1)
     watched(ForwardSteps())
     for _ in range(3):
         with pytest.raises(ValueError, match="forward"):

@@ -200,3 +200,34 @@ def test_variables_set_before_torch_is_imported_are_seen(
     assert found(runs.run(request_of_program, {}, 60)).modules == ()
     runs.fork_from((), seed=0, limit_s=60)
     assert not runs.are_forked
+
+
+TWO_KINDS = """
+import sys, time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(int(sys.argv[1])):
+    model(torch.randn(4, 8))
+    time.sleep(0.03)
+while sys.argv[2:]:
+    model(torch.randn(4, 8)).sum().backward()
+    time.sleep(0.001)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taken"), [(("5", "train"), "optimizer"), (("50",), "forward"), (("1",), "none")]
+)
+def test_steps_are_recognized_and_what_was_counted_before_is_cleared(
+    runs: ProgramRuns, tmp_path: Path, arguments: tuple[str, ...], taken: str
+) -> None:
+    (tmp_path / "program.py").write_text(TWO_KINDS)
+    request = TrialRequest(
+        kind="script", target=str(tmp_path / "program.py"), arguments=arguments, seconds=0.02
+    )
+    run = found(runs.run(request, {}, 60))
+    assert run.taken == taken
+    assert bool(run.samples) is run.is_enough is (taken != "none")
+    if taken == "optimizer":
+        assert max(one.host_ns / one.step_count for one in run.samples) < 0.03e9

@@ -102,6 +102,30 @@ def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
     assert result.runs == screened + combined + confirmed + rest
 
 
+class Recognizing(GivenRuns):
+    """Recognizes calls of a model; keeps what each run was asked to take for steps."""
+
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
+        vars(self).setdefault("asked", []).append(self._request.steps)
+        run, said = super()._process(changes, limit_s)
+        assert run is not None
+        return msgspec.structs.replace(run, taken="forward"), said
+
+
+def test_all_runs_take_for_a_step_what_the_first_one_took() -> None:
+    said: list[str] = []
+
+    def predict(request: TrialRequest, runs: ProgramRuns, limit_s: float) -> dict[str, SaidGain]:
+        said.append(request.steps)
+        return {}
+
+    trial = Recognizing(plan(change("small"), rounds=1, predict=predict))
+    result = trial.run()
+    first, *others = vars(trial)["asked"]
+    assert (first, {*others, *said}) == ("auto", {"forward"})
+    assert result.baseline.taken == "forward"
+
+
 class Imported(ProgramRuns):
     """Runs begin where imports have been made."""
 
