@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import shutil
 import sys
 import threading
 import weakref
@@ -28,11 +29,15 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.capture.size_watch import SizeWatch
 from opscope.errors import CaptureError, InputError
+from opscope.hardware.driver import driver_cuda_version
+from opscope.model.sidecar import graphs_folder, kernels_folder
 from opscope.units import counted, format_bytes
 from opscope.workloads.runtime import require_torch
 
 _OnStep = Callable[[], object]
 _MARK = "mark:"
+# Dropping 100,000 events takes torch some seconds, and they take 70 MB; libraries of a GPU take some of 2 GB.
+_MOST_OF_WHOLE, _MOST_ON_GPU = "100MB", "2GB"
 _TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
 
 
@@ -352,6 +357,24 @@ def _disabled(on_step: _OnStep) -> _OnStep:
     return disabled
 
 
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+# Those that record a whole program: a child would go on, with nobody to end it.
+_dropped_by_forks: weakref.WeakSet[ProgramRecorder] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for recorder in tuple(_dropped_by_forks):
+        if not recorder.has_written:
+            recorder.drop_whole()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)
+
+
 class ProgramRecorder:
     """Runs one program and records it.
 
@@ -359,9 +382,12 @@ class ProgramRecorder:
         profiler: What records, not yet entered; made with `keep_on_error`.
         source: What ends a step; None records the whole run as one step.
         again: Makes another such profiler, which may replace files, for steps that turn out to be others.
+        whole: Makes one that records a program that may have no steps, in so much memory; what it recorded
+            is dropped as soon as there is a model or a step.
         stop: End the program once its steps are recorded and timed.
 
     Attributes:
+        is_whole: The program is recorded as one step, for it has none, or none are asked for.
         step_count: Steps recognized before the recording was over.
         notes: What a user should know of the recording, in order.
     """
@@ -372,10 +398,14 @@ class ProgramRecorder:
         source: StepSource | None,
         *,
         again: Callable[[], Profiler] | None = None,
+        whole: Callable[[str], Profiler] | None = None,
         stop: bool = False,
     ) -> None:
         self._stop = stop
         self._again = again
+        self.is_whole = source is None
+        self._make_whole = whole
+        self._whole: Profiler | None = None
         self.step_count = 0
         self.notes: list[str] = []
         self._profiler = profiler
@@ -386,18 +416,14 @@ class ProgramRecorder:
         self._is_own = False
         self._has_torch = False
         self._is_large = False
-        self._size_watch = SizeWatch(lambda: self._profiler.is_large, self._end_large)
+        self._models: Any = None
+        self._size_watch = SizeWatch(lambda: (self._whole or self._profiler).is_large, self._end_large)
         profiler.give_way = self._give_way
 
     @property
     def cycles(self) -> list[Cycle]:
         """The cycles recorded."""
         return self._profiler.cycles
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether steps are told apart at all."""
-        return self._source is not None
 
     @property
     def is_child(self) -> bool:
@@ -436,7 +462,9 @@ class ProgramRecorder:
         raise CaptureError(
             f"nothing was recorded: {made} recognized ({self._source.what}), and recording starts after "
             f"{counted(before, 'step')}",
-            hint=self._source.hint if not self.step_count else "Use fewer --wait and --warmup steps",
+            hint=self._source.hint
+            if not self.step_count
+            else "Use fewer --wait and --warmup steps, or record the whole program with --steps none",
         )
 
     def _torch_imported(self, torch: ModuleType) -> None:
@@ -446,6 +474,63 @@ class ProgramRecorder:
             self._profiler.note_graphs()
             if self._source is not None:
                 self._source.watch(self._step, self._restart)
+        if self._make_whole is None:
+            return
+        module = importlib.import_module("torch.nn.modules.module")
+        self._models = module.register_module_parameter_registration_hook(lambda *_: self.drop_whole())
+        if torch.version.hip is None and driver_cuda_version() is None:
+            self._begin_whole(_MOST_OF_WHOLE)
+        else:  # until the program uses a GPU it may say which ones it sees
+            torch.cuda._lazy_call(functools.partial(self._begin_whole, _MOST_ON_GPU))
+
+    def _begin_whole(self, most_bytes: str) -> None:
+        """Record the program as one step; where that fails, it goes on without.
+
+        Whoever has a model would pay for it: CUPTI stays attached and slows the steps that are timed.
+        """
+        if self._make_whole is None or self.is_child or self._is_over or not _is_main_thread():
+            return
+        before, self._is_own = self._is_own, True
+        try:
+            whole = self._make_whole(most_bytes)
+            whole.give_way = self._give_way
+            self._whole = whole.__enter__()
+            _dropped_by_forks.add(self)
+            self._size_watch.start()
+        except Exception:  # noqa: BLE001 - another profiler runs, say
+            self._whole = None
+        finally:
+            self._is_own = before
+
+    def drop_whole(self) -> None:
+        """Record the program as a whole no longer: it has a model, steps or a profiler, or forks."""
+        self._make_whole = None
+        if self._whole is None or not _is_main_thread():
+            return
+        whole, self._whole = self._whole, None
+        self._size_watch.stop()
+        with self._own():
+            if not whole.cycles:
+                whole.drop()
+            for cycle in whole.cycles:  # written when it grew
+                for file in (cycle.trace_path, cycle.sidecar_path):
+                    file.unlink(missing_ok=True)
+                for folder in (kernels_folder(cycle.trace_path), graphs_folder(cycle.trace_path)):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def has_written(self) -> bool:
+        """Whether what was recorded of the whole program is a file already."""
+        return self._whole is not None and bool(self._whole.cycles)
+
+    def _keep_whole(self) -> None:
+        """Have the recording of the whole program for the one that is kept."""
+        if self._whole is not None:
+            self._profiler.forget_graphs()
+            self._profiler, self._whole, self.is_whole = self._whole, None, True
+            self._is_entered = not self.cycles
+            if self._profiler.grown_bytes is not None:
+                self._stop_growing(self._profiler.grown_bytes)
 
     def _starting(self) -> None:
         if not self._is_own:
@@ -465,6 +550,7 @@ class ProgramRecorder:
     def _step(self) -> None:
         if self.is_child or self._is_over:
             return
+        self.drop_whole()
         self.step_count += 1
         if self._profiler.pass_step():
             return
@@ -493,7 +579,13 @@ class ProgramRecorder:
             self._profiler.note_graphs()
 
     def _end_large(self) -> None:
-        """Without a source, end where the program stands."""
+        """Without steps, end where the program stands."""
+        if self._whole is not None:
+            try:
+                self._whole.__exit__(None, None, None)
+            except Exception:  # noqa: BLE001 - the program may have steps yet
+                self._whole = None
+            return
         if self.is_child or self._is_over or self._profiler.grown_bytes is None:
             return
         self._stop_growing(self._profiler.grown_bytes)
@@ -506,7 +598,7 @@ class ProgramRecorder:
             self.notes.append(
                 f"recording ended before the program: the process had grown by {grown}, more than "
                 "--max-trace-size"
-                if self._source is None
+                if self.is_whole
                 else f"recording ended before its last step: the process had grown by {grown}, more than "
                 "--max-trace-size"
             )
@@ -527,11 +619,14 @@ class ProgramRecorder:
     def _end(self, end: ProgramEnd) -> None:
         if self.is_child or self._is_over:
             return
+        if end.error is None or isinstance(end.error, KeyboardInterrupt):
+            self._keep_whole()
         self._finish(end.error)
         if self._profiler.lost is not None:
             self.notes.append(f"the open window could not be saved ({self._profiler.lost})")
 
     def _finish(self, error: BaseException | None) -> None:
+        self.drop_whole()
         self._is_over = True
         self._size_watch.stop()
         if self._is_entered:
@@ -544,6 +639,8 @@ class ProgramRecorder:
         try:
             with ExitStack() as ends:
                 ends.callback(self._profiler.forget_graphs)
+                if self._models is not None:
+                    ends.callback(self._models.remove)
                 ends.callback(attached_profilers.unwatch, self._starting)
                 if self._source is not None and self._has_torch:
                     ends.callback(self._source.stop)

@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -50,6 +50,7 @@ _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
 _STEPWISE = {"wait": 0, "warmup": 1, "active": ACTIVE_STEPS, "repeat": 1}
+_WHOLE = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
 
@@ -59,8 +60,8 @@ class ProgramRecording:
 
     Args:
         steps: What ends a step: optimizer (optimizer.step), forward (the call of a model), auto (the first of
-            the two that there is), a FUNCTION of the script, MODULE:FUNCTION, or mark:NAME (a range of
-            record_function or NVTX); none records the whole run.
+            the two that there is; else as none), a FUNCTION of the script, MODULE:FUNCTION, or mark:NAME (a
+            range of record_function or NVTX); none records the whole run.
         wait: Steps to let pass after the first one, which is never recorded; 0 by default.
         warmup: Steps to run with the profiler attached but not recording; 1 by default.
         active: Steps to record; 6 by default.
@@ -100,7 +101,7 @@ class ProgramRecording:
                 f"--steps none records the whole run: --{next(iter(given)).replace('_', '-')} does not apply",
                 hint="Leave it out, or name what ends a step",
             )
-        return {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
+        return _WHOLE
 
 
 _DEFAULT_RECORDING = ProgramRecording()
@@ -186,10 +187,16 @@ def run(
     _check(program)
     pages = [html] if html and outputs.is_first else []
     check_outputs([*outputs.all(traces), *pages], force=force)
+
+    def whole(most_bytes: str) -> Profiler:
+        bounded = replace(recording, max_trace_size=recording.max_trace_size or most_bytes)
+        return _profiler(bounded, {**_WHOLE, "repeat": schedule["repeat"]}, outputs, force=force)
+
     recorder = ProgramRecorder(
         _profiler(recording, schedule, outputs, force=force),
         source,
         again=lambda: _profiler(recording, schedule, outputs, force=True),
+        whole=None if recording.steps != "auto" or schedule["wait"] else whole,
         stop=stop,
     )
     with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
@@ -201,6 +208,11 @@ def run(
     try:
         recorder.require_cycles()
         taken = source.taken if isinstance(source, RecognizedSteps) else recording.steps
+        if recorder.is_whole and source is not None:
+            recorder.notes.append(
+                "no optimizer stepped and no model was called, so the program is one step; "
+                "--steps FUNCTION names what ends one"
+            )
         if taken == "forward" and recording.steps != taken:
             recorder.notes.append(
                 "no optimizer had stepped when recording ended, so each call of the model is a step; "
@@ -298,7 +310,7 @@ def _shortfall(cycle: Cycle) -> str | None:
 
 def _untimed(recorder: ProgramRecorder) -> Iterator[str]:
     """What to do where the program had no steps left to time without the profiler."""
-    if not recorder.has_steps:
+    if recorder.is_whole:
         return
     steps = recorder.cycles[-1].sidecar.unrecorded_steps
     if unrecorded_time(steps, has_device=False) is None:

@@ -68,8 +68,15 @@ def record(tmp_path):
         if source is None:
             schedule = {**schedule, "warmup": 0, "active": 1}
         options = {"keep_on_error": True, "overwrite": True, "active": 3, **schedule}
-        profiler = Profiler(tmp_path / "out", **options)
-        recorder = ProgramRecorder(profiler, source, again=lambda: Profiler(tmp_path / "out", **options))
+        whole = {**options, "wait": 0, "warmup": 0, "active": 1}
+        recorder = ProgramRecorder(
+            Profiler(tmp_path / "out", **options),
+            source,
+            again=lambda: Profiler(tmp_path / "out", **options),
+            whole=(lambda most: Profiler(tmp_path / "out", **{**whole, "max_trace_size": most}))
+            if steps == "auto"
+            else None,
+        )
         return recorder, recorder.run(program)
 
     return run
@@ -108,7 +115,7 @@ def test_inference_has_steps_too(record, steps):
 def test_steps_are_the_optimizers_if_it_steps_else_the_models(record, forwards, steps):
     text = f"model = torch.nn.Linear(2, 2)\nfor _ in range({forwards}): model(torch.ones(2))\ntrain({steps})"
     recorder, end = record(text, "auto")
-    assert (end.exit_code, recorder.notes) == (0, [])
+    assert (end.exit_code, recorder.notes, recorder.is_whole) == (0, [], False)
     if not steps and forwards < 2:
         with pytest.raises(CaptureError, match="recognized"):
             recorder.require_cycles()
@@ -118,6 +125,60 @@ def test_steps_are_the_optimizers_if_it_steps_else_the_models(record, forwards, 
     names = cycle.trace_path.read_text()
     assert ("Optimizer.step#SGD.step" in names, "aten::addmm" in names) == (steps > 0, steps == 0)
     assert cycle.sidecar.steps == (3 if steps or forwards > 4 else forwards - 2)
+
+
+INTERRUPTED = "raise KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("text", ["torch.ones(2) * 2", "sys.exit(0)", INTERRUPTED])
+def test_a_program_without_steps_is_one(record, capsys, text):
+    recorder, _ = record(f"torch.ones(3) + 1\n{text}", "auto")
+    (cycle,) = recorder.cycles
+    assert (recorder.is_whole, recorder.notes) == (True, [])
+    assert (cycle.sidecar.steps, cycle.sidecar.partial) == (int(text != INTERRUPTED), text == INTERRUPTED)
+    assert "aten::add" in cycle.trace_path.read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.nn.Linear(2, 2)(torch.ones(2))",  # it has a model
+        "if not os.fork(): os._exit(0)",  # the child would record on
+        "raise ValueError",  # it may have come to no step
+        "with torch.profiler.profile(): torch.ones(2)",
+    ],
+)
+def test_a_program_that_may_have_steps_is_none(record, capsys, text):
+    recorder, _ = record(f"torch.ones(3) + 1\n{text}", "auto")
+    assert not recorder.is_whole
+    with pytest.raises(CaptureError, match="nothing was recorded"):
+        recorder.require_cycles()
+
+
+@pytest.mark.parametrize("steps", [0, 7])
+def test_of_a_program_that_grows_before_its_first_step_the_beginning_is_kept(record, monkeypatch, steps):
+    sizes = itertools.chain([0], itertools.repeat(4 * 10**9))
+    monkeypatch.setattr(profiler, "resident_bytes", lambda: next(sizes))
+    grown = "import time\nwhile torch.autograd._profiler_enabled(): time.sleep(0.01)\n"
+    recorder, _ = record(f"torch.ones(3).sin()\n{grown}torch.ones(3).cos()\ntrain({steps})", "auto")
+    (cycle,) = recorder.cycles
+    assert (cycle.sidecar.steps, recorder.is_whole) == ((3, False) if steps else (0, True))
+    names = cycle.trace_path.read_text()
+    assert ("aten::sin" in names, "aten::cos" in names, "SGD" in names) == (not steps, False, steps > 0)
+    assert ["more than --max-trace-size" in note for note in recorder.notes] == [True] * (not steps)
+
+
+@pytest.mark.parametrize("uses_gpu", [True, False])
+def test_with_a_gpu_nothing_is_recorded_until_the_program_uses_it(record, monkeypatch, uses_gpu):
+    """It may set until then which ones it sees."""
+    waiting = []
+    monkeypatch.setattr(program_recorder, "driver_cuda_version", lambda: 13000)
+    monkeypatch.setattr(torch.cuda, "_lazy_call", waiting.append)
+    monkeypatch.setattr(torch.cuda, "use", lambda: [one() for one in waiting], raising=False)
+    recorder, _ = record("torch.ones(3) + 1\n" + "torch.cuda.use()\ntorch.ones(3) * 2" * uses_gpu, "auto")
+    assert recorder.is_whole is uses_gpu
+    names = [cycle.trace_path.read_text() for cycle in recorder.cycles]
+    assert ["aten::add" in one for one in names] == [False] * uses_gpu
 
 
 def test_a_range_that_the_program_marks_ends_steps(record):
