@@ -286,6 +286,24 @@ def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) 
     assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
 
 
+@pytest.mark.parametrize(
+    ("text", "is_said"),
+    [
+        ("import torch", True),
+        ("import sys, torch; print(sys.argv)", False),
+        ("import parts", False),  # which may read them
+    ],
+)
+def test_an_option_that_the_script_does_not_look_at_is_said_to_be_ours(
+    run, script: str, text: str, is_said: bool
+) -> None:
+    Path("parts.py").write_text("import torch")
+    Path("other.py").write_text(f"{text}\nraise SystemExit(7)")
+    ended = run("--quiet", "other.py", "--stop")
+    assert ended.code == 7
+    assert ("note: --stop stands after the script" in ended.err) is is_said
+
+
 STEPPING = """
 import io, sys, torch
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))

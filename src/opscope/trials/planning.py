@@ -134,7 +134,10 @@ def _request(
         name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
         return TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
     if step_source(steps) is None:
-        raise InputError("--steps none has no steps to time", hint="Name what ends a step")
+        raise InputError(
+            "--steps none leaves no steps to time: a whole run holds its start and warm-up",
+            hint="Leave it out, or name what ends a step",
+        )
     if target in LAUNCHERS:
         return TrialRequest(kind="ranks", target=target, arguments=tuple(arguments), steps=steps)
     if module:

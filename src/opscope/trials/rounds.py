@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -281,11 +282,20 @@ class Trial:
     def _require_baseline(self) -> None:
         side = self._sides[BASELINE]
         if side.error is not None:
-            hint = "Name what ends a step (--steps forward or FUNCTION), or let it make more of them"
-            raise CaptureError(
-                f"the program fails without any change: {side.error}",
-                hint=hint if "steps" in side.error else None,
-            )
+            hint = None
+            if not self.plan.in_place and self._names_file_here(side.error):
+                hint = (
+                    "It ran in an empty folder: to run it in this one, whose files it reads, use --in-place"
+                )
+            elif "steps" in side.error:
+                hint = "Name what ends a step (--steps FUNCTION or mark:NAME), or let it make more of them"
+            raise CaptureError(f"the program fails without any change: {side.error}", hint=hint)
+
+    def _names_file_here(self, error: str) -> bool:
+        """Whether a program may have failed for a file by a path that is relative to its folder."""
+        own, words = Path(self.plan.request.target).name, re.findall(r"[\w./-]*[./][\w./-]*\w", error)
+        others = [one for one in words if not one.startswith("/") and Path(one).name != own]
+        return "FileNotFoundError" in error or any(Path(one).exists() for one in others)
 
     def _waiting(self) -> list[_Side]:
         """The changes that apply; those that compile come last, those of which advice says most first."""
