@@ -3,8 +3,8 @@
 `python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it.
 It ends by itself once enough steps are timed, or when the process that started it ends, and then removes the
 scratch folder it was given. Nothing here imports torch before the program does. With `--fork` it imports what
-it is told to and is forked for each run; with `--become` it imports and then becomes one run. With `--record`
-it is the command line of `opscope`, and ends as all of these do.
+it is told to and is forked for each run. With `--record` it is the command line of `opscope`, and ends as all
+of these do.
 """
 
 from __future__ import annotations
@@ -12,27 +12,24 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import json
 import os
 import resource
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from inspect import isfunction
+from multiprocessing.connection import Connection
 from pathlib import Path
 from runpy import run_module
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
@@ -59,8 +56,6 @@ _SLOW = 3.0  # times the median of the steps before: something was compiled or l
 _LAST = 8
 _ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pass that may be one step
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
-# In the scratch folder, while steps are timed.
-QUIET_FILE = "quiet"
 _PAUSE_S = 0.005
 _REMOVE_S = 10.0
 _CUDA_ERROR_NOT_INITIALIZED = 3  # Source: cuda.h
@@ -218,8 +213,6 @@ class _Run:
         now_ns = time.perf_counter_ns()
         self.facts.steps += 1
         self.clock.mark(self.facts.steps)
-        if self.facts.steps == 1:
-            self._quieten()
         if self._last_ns:
             period_ns = now_ns - self._last_ns
             usual_ns = sorted(self._periods_ns)[len(self._periods_ns) // 2] if self._periods_ns else 0
@@ -239,11 +232,6 @@ class _Run:
         is_open = isinstance(self.source, RecognizedSteps) and self.source.taken == "forward"
         is_early = self.facts.steps < _ACCUMULATED and lasted_s < _ACCUMULATED_S
         return is_open and self.facts.facts.is_training and is_early
-
-    def _quieten(self) -> None:
-        """Have processes that import for later runs pause: models are built, and compiled where they are."""
-        if self.request.scratch is not None:
-            Path(self.request.scratch, QUIET_FILE).touch()
 
     def end(self, code: int) -> NoReturn:
         """Write what was found and end the process, without what the program would do at its end."""
@@ -487,53 +475,33 @@ def _uses_driver() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)
 
 
-class _Pauses(MetaPathFinder):
-    """Finds no module; asked for each one, it waits while a file is there that says that steps are timed."""
+def run_imported(descriptor: int, scratch: str) -> int:
+    """Import modules, then fork for each run.
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        while self._file.exists():
-            time.sleep(_PAUSE_S)
-        return None
-
-
-def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
-    """Import modules, then become a run, or fork for each; told over a socket, a line of JSON each.
-
-    The first line holds the modules and is answered with whether it can run. Each further line is a
-    `ForkedRun`. Where it is forked, it is answered with the number of the process, and with its exit code
-    when that has ended; else this process becomes that run.
+    What comes first over the connection are the modules, answered with whether it can run. Then come runs,
+    each answered with the number of its process, and with its exit code when that has ended.
     """
     end_with_parent(scratch)
-    server, parent = os.getpid() if forks else None, os.getppid()
-    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
+    server, parent = os.getpid(), os.getppid()
+    with Connection(descriptor) as connection:
 
         def tell(what: object) -> None:
             with suppress(OSError):  # the parent has died
-                stream.write(json.dumps(what).encode() + b"\n")
-                stream.flush()
+                connection.send(what)
 
-        lines = _lines(stream)
+        told = _told(connection)
         # Asked whether there is a GPU, torch then asks NVML and not the driver.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        pauses = _Pauses(Path(scratch, QUIET_FILE))
-        sys.meta_path.insert(0, pauses)
-        for name in json.loads(next(lines, b"[]")):
+        for name in next(told, ()):
             with suppress(BaseException):  # whatever a package raises; the run imports it again
                 import_module(name)
-        sys.meta_path.remove(pauses)
         del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
-        if forks:
-            gc.collect()
-            gc.freeze()  # else the first collection of every fork would copy the pages of all objects
-        tell(not forks or (threading.active_count() == 1 and not _uses_driver()))
-        for line in lines:
-            run = msgspec.json.decode(line, type=ForkedRun)
-            pid = os.fork() if forks else 0
+        gc.collect()
+        gc.freeze()  # else the first collection of every fork would copy the pages of all objects
+        tell(threading.active_count() == 1 and not _uses_driver())
+        for fields in told:
+            run = ForkedRun(**fields)
+            pid = os.fork()
             if pid == 0:
                 _become(run)
                 break
@@ -548,10 +516,11 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
     return main([run.request], server)
 
 
-def _lines(stream: Iterable[bytes]) -> Iterator[bytes]:
+def _told(connection: Connection) -> Iterator[Any]:
     """What comes over a connection until its other end is gone."""
-    with suppress(OSError):
-        yield from stream
+    with suppress(OSError, EOFError):
+        while True:
+            yield connection.recv()
 
 
 def record(scratch: str, arguments: Sequence[str]) -> int:
@@ -564,8 +533,7 @@ def record(scratch: str, arguments: Sequence[str]) -> int:
 
 def _become(run: ForkedRun) -> None:
     """Make of this process what a new one would be."""
-    with suppress(PermissionError):  # one that was not forked leads its session already
-        os.setsid()
+    os.setsid()
     os.chdir(run.work)
     for number, name, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -587,8 +555,8 @@ def main(arguments: Sequence[str], parent: int | None = None) -> int:
         arguments: Of the command line.
         parent: Number of the process that this one was forked from; None if it was not.
     """
-    if arguments[0] in {"--fork", "--become"}:
-        return run_imported(int(arguments[1]), arguments[2], forks=arguments[0] == "--fork")
+    if arguments[0] == "--fork":
+        return run_imported(int(arguments[1]), arguments[2])
     if arguments[0] == "--record":
         return record(arguments[1], arguments[2:])
     path = Path(arguments[0])

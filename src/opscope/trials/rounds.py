@@ -226,13 +226,12 @@ class Trial:
         return self._result()
 
     def _import_first(self) -> None:
-        """Have later runs begin where the program's imports have been made, while this one goes on.
+        """Have later runs forked from a process that has made the program's imports.
 
         Programs that use a GPU are not forked: on an H100, a fork that was to initialize CUDA never ended.
         """
-        is_forked = self._base_facts.facts.device != "cuda"
-        import_first = self._processes.fork_from if is_forked else self._processes.make_ahead
-        import_first(self._base_facts.modules, self.plan.request.seed, self._import_limit_s)
+        if not self._uses_gpu:
+            self._processes.fork_from(self._base_facts.modules, self.plan.request.seed, self._import_limit_s)
 
     @property
     def _base_facts(self) -> TrialRun:
@@ -240,6 +239,10 @@ class Trial:
         facts = self._sides[BASELINE].facts
         assert facts is not None
         return facts
+
+    @property
+    def _uses_gpu(self) -> bool:
+        return self._base_facts.facts.device == "cuda"
 
     @property
     def _import_limit_s(self) -> float:
@@ -259,7 +262,7 @@ class Trial:
         The first process, which imported by itself on a machine that had read none of the files, was slower
         than the second in 20 of 28 trials on H100s, once by half.
         """
-        if self._processes.have_imported:
+        if self._uses_gpu or self._processes.are_forked:
             warm = _Side((), BASELINE)
             self._run_once(BASELINE, 0, warm, limit_s=self._import_limit_s)
             if warm.error is None:

@@ -126,10 +126,10 @@ def test_all_runs_take_for_a_step_what_the_first_one_took() -> None:
     assert result.baseline.taken == "forward"
 
 
-class Imported(ProgramRuns):
+class Forked(ProgramRuns):
     """Runs begin where imports have been made."""
 
-    have_imported = True
+    are_forked = True
 
 
 class ColdFirst(GivenRuns):
@@ -142,7 +142,7 @@ class ColdFirst(GivenRuns):
 
 def test_a_first_process_that_made_its_own_imports_does_not_count() -> None:
     trial = ColdFirst(plan(change("none"), rounds=1))
-    trial._processes = Imported(in_place=False)
+    trial._processes = Forked(in_place=False)
     result = trial.run()
     assert result.baseline.step_ns == pytest.approx(10 * MS, rel=0.02)
     assert result.variants[0].ratio == pytest.approx(1, abs=0.02)
