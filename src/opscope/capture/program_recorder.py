@@ -50,11 +50,9 @@ class StepSource(Protocol):
 
     Attributes:
         what: What ends a step, for people.
-        hint: What to do if it never happens.
     """
 
     what: str
-    hint: str
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Call `on_step` at the end of every step from now on; torch is imported.
@@ -118,7 +116,6 @@ class OptimizerSteps:
     """A step ends when the optimizer that steps first in the program has stepped."""
 
     what = "optimizer.step()"
-    hint = "Record the whole program with --steps none, or name what ends a step: --steps forward or FUNCTION"
 
     def __init__(self) -> None:
         self._first: weakref.ref[Any] | None = None
@@ -152,7 +149,6 @@ class ForwardSteps:
     """
 
     what = "the call of a model"
-    hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
 
     def __init__(self) -> None:
         self._calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -204,7 +200,6 @@ class RecognizedSteps:
     """
 
     what = "optimizer.step(), or the call of a model"
-    hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
 
     def __init__(self) -> None:
         self.taken = "none"
@@ -244,7 +239,6 @@ class MarkedSteps:
     def __init__(self, name: str) -> None:
         self.name = name
         self.what = f"the end of a range '{name}'"
-        self.hint = "Name a range that every step ends, or record the whole program: --steps none"
         self._stop = ExitStack()
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
@@ -296,7 +290,6 @@ class FunctionSteps:
         self.module = module
         self.function = function
         self.what = f"a call of {function}" if module == "__main__" else f"a call of {module}:{function}"
-        self.hint = "Name a function that is called in every step, or record the whole program: --steps none"
         self._on_step: _OnStep | None = None
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
@@ -359,20 +352,6 @@ def _disabled(on_step: _OnStep) -> _OnStep:
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-# Those that record a whole program: a child would go on, with nobody to end it.
-_dropped_by_forks: weakref.WeakSet[ProgramRecorder] = weakref.WeakSet()
-
-
-def _before_fork() -> None:
-    for recorder in tuple(_dropped_by_forks):
-        if not recorder.has_written:
-            recorder.drop_whole()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork)
 
 
 class ProgramRecorder:
@@ -462,7 +441,7 @@ class ProgramRecorder:
         raise CaptureError(
             f"nothing was recorded: {made} recognized ({self._source.what}), and recording starts after "
             f"{counted(before, 'step')}",
-            hint=self._source.hint
+            hint="Record the whole program with --steps none, or name what ends a step: --steps FUNCTION"
             if not self.step_count
             else "Use fewer --wait and --warmup steps, or record the whole program with --steps none",
         )
@@ -477,7 +456,7 @@ class ProgramRecorder:
         if self._make_whole is None:
             return
         module = importlib.import_module("torch.nn.modules.module")
-        self._models = module.register_module_parameter_registration_hook(lambda *_: self.drop_whole())
+        self._models = module.register_module_parameter_registration_hook(lambda *_: self._drop_whole())
         if torch.version.hip is None and driver_cuda_version() is None:
             self._begin_whole(_MOST_OF_WHOLE)
         else:  # until the program uses a GPU it may say which ones it sees
@@ -492,20 +471,20 @@ class ProgramRecorder:
             return
         before, self._is_own = self._is_own, True
         try:
+            os.register_at_fork(before=self._before_fork)
             whole = self._make_whole(most_bytes)
             whole.give_way = self._give_way
             self._whole = whole.__enter__()
-            _dropped_by_forks.add(self)
             self._size_watch.start()
         except Exception:  # noqa: BLE001 - another profiler runs, say
             self._whole = None
         finally:
             self._is_own = before
 
-    def drop_whole(self) -> None:
+    def _drop_whole(self) -> None:
         """Record the program as a whole no longer: it has a model, steps or a profiler, or forks."""
         self._make_whole = None
-        if self._whole is None or not _is_main_thread():
+        if self._whole is None or self.is_child or not _is_main_thread():
             return
         whole, self._whole = self._whole, None
         self._size_watch.stop()
@@ -518,10 +497,10 @@ class ProgramRecorder:
                 for folder in (kernels_folder(cycle.trace_path), graphs_folder(cycle.trace_path)):
                     shutil.rmtree(folder, ignore_errors=True)
 
-    @property
-    def has_written(self) -> bool:
-        """Whether what was recorded of the whole program is a file already."""
-        return self._whole is not None and bool(self._whole.cycles)
+    def _before_fork(self) -> None:
+        """A child would record on, with nobody to end it."""
+        if self._whole is not None and not self._whole.cycles:
+            self._drop_whole()
 
     def _keep_whole(self) -> None:
         """Have the recording of the whole program for the one that is kept."""
@@ -550,7 +529,7 @@ class ProgramRecorder:
     def _step(self) -> None:
         if self.is_child or self._is_over:
             return
-        self.drop_whole()
+        self._drop_whole()
         self.step_count += 1
         if self._profiler.pass_step():
             return
@@ -626,7 +605,7 @@ class ProgramRecorder:
             self.notes.append(f"the open window could not be saved ({self._profiler.lost})")
 
     def _finish(self, error: BaseException | None) -> None:
-        self.drop_whole()
+        self._drop_whole()
         self._is_over = True
         self._size_watch.stop()
         if self._is_entered:

@@ -84,7 +84,7 @@ def try_changes(
     is, and so do your files: it runs in an empty folder. A change is recommended if it is faster and losses,
     gradients and outputs stay what they were.
 
-    Example: opscope try --steps forward --budget 10m infer.py --batch 8
+    Example: opscope try --budget 10m infer.py --batch 8
 
     Exit codes: 3 where the best is slower than --fail-below asks for.
 
