@@ -46,13 +46,7 @@ def _nothing() -> None:
 
 
 class StepSource(Protocol):
-    """Recognizes the steps of a running program.
-
-    Attributes:
-        what: What ends a step, for people.
-    """
-
-    what: str
+    """Recognizes the steps of a running program."""
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Call `on_step` at the end of every step from now on; torch is imported.
@@ -115,8 +109,6 @@ def program_of(
 class OptimizerSteps:
     """A step ends when the optimizer that steps first in the program has stepped."""
 
-    what = "optimizer.step()"
-
     def __init__(self) -> None:
         self._first: weakref.ref[Any] | None = None
         self._handle: Any = None
@@ -147,8 +139,6 @@ class ForwardSteps:
 
     That is the first one that is called a second time, until another was called twice as often.
     """
-
-    what = "the call of a model"
 
     def __init__(self) -> None:
         self._calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -199,8 +189,6 @@ class RecognizedSteps:
         taken: Which of the two it is by now, as `step_source` names it; `none` before any step.
     """
 
-    what = "optimizer.step(), or the call of a model"
-
     def __init__(self) -> None:
         self.taken = "none"
         self._optimizers, self._forwards = OptimizerSteps(), ForwardSteps()
@@ -238,7 +226,6 @@ class MarkedSteps:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.what = f"the end of a range '{name}'"
         self._stop = ExitStack()
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
@@ -289,7 +276,6 @@ class FunctionSteps:
     def __init__(self, module: str, function: str) -> None:
         self.module = module
         self.function = function
-        self.what = f"a call of {function}" if module == "__main__" else f"a call of {module}:{function}"
         self._on_step: _OnStep | None = None
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
@@ -393,8 +379,6 @@ class ProgramRecorder:
         self._is_entered = False
         self._is_over = False
         self._is_own = False
-        self._has_torch = False
-        self._is_large = False
         self._models: Any = None
         self._size_watch = SizeWatch(lambda: (self._whole or self._profiler).is_large, self._end_large)
         profiler.give_way = self._give_way
@@ -432,22 +416,19 @@ class ProgramRecorder:
             return
         if self.notes:
             raise CaptureError(f"nothing was recorded: {self.notes[-1]}")
-        if not self._has_torch:
+        if "torch" not in sys.modules:
             raise CaptureError("nothing was recorded: the program did not import torch")
-        assert self._source is not None
         schedule = self._profiler.schedule
         before = 1 + schedule.wait + schedule.warmup
         made = "no step was" if not self.step_count else f"{counted(self.step_count, 'step')} only"
         raise CaptureError(
-            f"nothing was recorded: {made} recognized ({self._source.what}), and recording starts after "
-            f"{counted(before, 'step')}",
+            f"nothing was recorded: {made} recognized, and recording starts after {counted(before, 'step')}",
             hint="Record the whole program with --steps none, or name what ends a step: --steps FUNCTION"
             if not self.step_count
             else "Use fewer --wait and --warmup steps, or record the whole program with --steps none",
         )
 
     def _torch_imported(self, torch: ModuleType) -> None:
-        self._has_torch = True
         with self._own():
             attached_profilers.watch(self._starting)
             self._profiler.note_graphs()
@@ -571,16 +552,16 @@ class ProgramRecorder:
         self._finish(None)
 
     def _stop_growing(self, grown_bytes: int) -> None:
-        if not self._is_large:
-            self._is_large = True
-            grown = format_bytes(grown_bytes)
-            self.notes.append(
-                f"recording ended before the program: the process had grown by {grown}, more than "
-                "--max-trace-size"
-                if self.is_whole
-                else f"recording ended before its last step: the process had grown by {grown}, more than "
-                "--max-trace-size"
-            )
+        grown = format_bytes(grown_bytes)
+        note = (
+            f"recording ended before the program: the process had grown by {grown}, more than "
+            "--max-trace-size"
+            if self.is_whole
+            else f"recording ended before its last step: the process had grown by {grown}, more than "
+            "--max-trace-size"
+        )
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _start(self) -> None:
         """Without a source, start with the program's first line; what is in the way ends it before that."""
@@ -621,7 +602,7 @@ class ProgramRecorder:
                 if self._models is not None:
                     ends.callback(self._models.remove)
                 ends.callback(attached_profilers.unwatch, self._starting)
-                if self._source is not None and self._has_torch:
+                if self._source is not None:
                     ends.callback(self._source.stop)
         except Exception as error:  # noqa: BLE001
             self.notes.append(str(error) or repr(error))

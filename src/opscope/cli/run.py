@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +21,7 @@ from opscope.capture.cycle import ACTIVE_STEPS, Cycle
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.environment import launched_as
 from opscope.capture.profiler import Profiler
-from opscope.capture.program import Program, check_program
+from opscope.capture.program import check_program
 from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, program_of, step_source
 from opscope.cli.console import (
     ProgramParts,
@@ -184,7 +183,9 @@ def run(
     # The script may change the working folder.
     outputs = _Outputs(output_dir, launched_as("RANK"), html and html.absolute())
     traces = trace_file_names(outputs.trace_name, schedule["repeat"])
-    _check(program)
+    check_program(program)
+    if find_spec("torch") is None:
+        raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
     pages = [html] if html and outputs.is_first else []
     check_outputs([*outputs.all(traces), *pages], force=force)
 
@@ -199,7 +200,9 @@ def run(
         whole=None if recording.steps != "auto" or schedule["wait"] else whole,
         stop=stop,
     )
-    with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
+    if recording.track_compile:  # a recording would be late: scripts compile in their first step
+        os.environ[_TRACKING] = "1"
+    with load_noticed():
         end = recorder.run(program)
     if recorder.is_child:
         # Forked off by the script, with nothing to report; and where torch's profiler was running at the
@@ -225,28 +228,6 @@ def run(
         # The script's own failure comes first.
         say(f"error: {error}")
     return end.exit_code
-
-
-def _check(program: Program) -> None:
-    check_program(program)
-    if find_spec("torch") is None:
-        raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-
-
-@contextmanager
-def _compile_tracking(*, is_wanted: bool) -> Iterator[None]:
-    """Inside the block torch.compile, once imported, tracks from its first graph on.
-
-    A recording that switched it on would be late: scripts compile in their first step.
-    """
-    before = os.environ.get(_TRACKING)
-    if is_wanted:
-        os.environ[_TRACKING] = "1"
-    try:
-        yield
-    finally:
-        if is_wanted and before is None:
-            os.environ.pop(_TRACKING, None)
 
 
 def _profiler(

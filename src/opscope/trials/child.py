@@ -63,83 +63,49 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run.
+    """What to run."""
 
-    Attributes:
-        kind: `script`, `module`, `workload`, or `ranks`: arguments of torchrun.
-        target: Its name.
-        arguments: Of a script.
-        steps: What ends a step, as `step_source` takes it.
-        options: Of a workload.
-        sizes: Batch size and sequence length of a workload.
-        changes: Names in the catalogue.
-        change_files: Changes of the user's own.
-        seconds: Of steps to time after the warm-up.
-        most_steps: Steps after which it ends in any case.
-        seed: Of torch, random and numpy.
-        scratch: Folder to remove if the parent dies; None for none.
-        origin: Folder that a module, or the script of ranks, is looked for in.
-    """
-
-    kind: str
-    target: str
-    arguments: tuple[str, ...] = ()
-    steps: str = "auto"
-    options: dict[str, Any] = {}
-    sizes: tuple[int, int] = (1, 128)
-    changes: tuple[str, ...] = ()
-    change_files: tuple[str, ...] = ()
-    seconds: float = 1.0
-    most_steps: int = 2000
-    seed: int = 0
-    scratch: str | None = None
-    origin: str = "."
+    kind: str  # `script`, `module`, `workload`, or `ranks`: arguments of torchrun
+    target: str  # Its name
+    arguments: tuple[str, ...] = ()  # Of a script
+    steps: str = "auto"  # What ends a step, as `step_source` takes it
+    options: dict[str, Any] = {}  # Of a workload
+    sizes: tuple[int, int] = (1, 128)  # Batch size and sequence length of a workload
+    changes: tuple[str, ...] = ()  # Names in the catalogue
+    change_files: tuple[str, ...] = ()  # Changes of the user's own
+    seconds: float = 1.0  # Of steps to time after the warm-up
+    most_steps: int = 2000  # Steps after which it ends in any case
+    seed: int = 0  # Of torch, random and numpy
+    scratch: str | None = None  # Folder to remove if the parent dies; None for none
+    origin: str = "."  # Folder that a module, or the script of ranks, is looked for in
 
 
 class TrialRun(msgspec.Struct, kw_only=True):
-    """What a run found.
+    """What a run found."""
 
-    Attributes:
-        samples: Of its steps.
-        steps: Steps made.
-        taken: What ended a step, as `step_source` names it: the request's, or what was recognized.
-        first_calls_ns: Time of the first call of each model, compilation included.
-        is_enough: It was ended because enough steps were timed; else the program ended by itself.
-        not_applied: Changes that found nothing to change.
-        exit_code: Of the program, if it ended by itself.
-        error: Last line of what it raised.
-        modules: Of installed packages that it imported; none if it set variables before torch was imported,
-            which a process that has imported torch already would not see.
-    """
-
-    samples: tuple[UnrecordedStep, ...] = ()
-    steps: int = 0
-    taken: str = "none"
-    is_enough: bool = False
+    samples: tuple[UnrecordedStep, ...] = ()  # Of its steps
+    steps: int = 0  # Steps made
+    taken: str = "none"  # What ended a step, as `step_source` names it: the request's, or what was recognized
+    is_enough: bool = False  # It was ended because enough steps were timed; else the program ended by itself
     observation: Observation = msgspec.field(default_factory=Observation)
     facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
     peak_bytes: int | None = None
-    first_calls_ns: int = 0
-    not_applied: tuple[str, ...] = ()
-    exit_code: int = 0
-    error: str | None = None
+    first_calls_ns: int = 0  # Time of the first call of each model, compilation included
+    not_applied: tuple[str, ...] = ()  # Changes that found nothing to change
+    exit_code: int = 0  # Of the program, if it ended by itself
+    error: str | None = None  # Last line of what it raised
+    # Of installed packages that it imported; none if it set variables before torch was imported, which a
+    # process that has imported torch already would not see
     modules: tuple[str, ...] = ()
 
 
 class ForkedRun(msgspec.Struct, frozen=True):
-    """A run to fork.
+    """A run to fork."""
 
-    Attributes:
-        request: File of what to run.
-        work: Its working folder.
-        environment: All of its variables.
-        said: File for what it writes to standard output and error.
-    """
-
-    request: str
-    work: str
-    environment: dict[str, str]
-    said: str
+    request: str  # File of what to run
+    work: str  # Its working folder
+    environment: dict[str, str]  # All of its variables
+    said: str  # File for what it writes to standard output and error
 
 
 class _Run:

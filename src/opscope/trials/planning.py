@@ -109,11 +109,6 @@ def target_of(function: Callable[..., object]) -> str:
     return f"{Path(code.co_filename).absolute()}:{name}"
 
 
-def _is_workload(target: str) -> bool:
-    """Whether a target is a workload, as of `opscope profile`; else it is a script."""
-    return target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
-
-
 def _request(
     target: str,
     arguments: Sequence[str],
@@ -128,7 +123,8 @@ def _request(
     Raises:
         InputError: There is none, or its steps cannot be recognized.
     """
-    if _is_workload(target) and not module:
+    is_workload = target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
+    if is_workload and not module:
         spec = resolve(target, options)
         where, colon, function = target.rpartition(":")
         name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target

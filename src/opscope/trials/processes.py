@@ -93,7 +93,7 @@ class ProgramRuns:
             task, output = self._task(folder, request.seed, environment), folder / "request.result"
             asked = msgspec.structs.replace(request, scratch=str(self.scratch))
             Path(task.request).write_bytes(msgspec.json.encode(asked))
-            imported = None if environment else self._imported
+            imported = self._imported if self.are_forked and not environment else None
             end = _run_anew(task, limit_s) if imported is None else imported.run(task, limit_s)
             lines = _lines_of(task)[-_SAID_LINES:]
             if output.exists() and end is not None:
@@ -200,8 +200,6 @@ class _Imported:
 
     def run(self, task: ForkedRun, limit_s: float) -> int | None:
         """Run it; as `_run_anew`."""
-        if not self.is_ready:
-            return _run_anew(task, limit_s)
         self._tell(msgspec.to_builtins(task))
         pid = self._answer(_END_S)
         if not isinstance(pid, int):

@@ -89,32 +89,20 @@ class _OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What to try, and how.
+    """What to try, and how."""
 
-    Args:
-        request: The program; its changes are ours to fill in.
-        changes: To try.
-        change_files: Files of the user's own changes, by name.
-        rounds: Of every change that may be faster; more of what is inconclusive while a budget is left.
-        budget_s: Time for all; None for any.
-        run_s: Time for one run.
-        allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
-        in_place: Run in the working folder instead of an empty one.
-        predict: Records the program of a request for what advice says of it, by its code, in so many seconds;
-            None to go without.
-        source: The script, for diffs; None if there is none.
-    """
-
-    request: TrialRequest
-    changes: Sequence[TriedChange]
-    change_files: Mapping[str, Path] = field(default_factory=dict)
-    rounds: int = 3
-    budget_s: float | None = None
-    run_s: float = 300.0
-    allow_precision: bool = False
-    in_place: bool = False
+    request: TrialRequest  # The program; its changes are ours to fill in
+    changes: Sequence[TriedChange]  # To try
+    change_files: Mapping[str, Path] = field(default_factory=dict)  # Files of the user's own changes, by name
+    rounds: int = 3  # Of every change that may be faster; more of what is inconclusive while a budget is left
+    budget_s: float | None = None  # Time for all; None for any
+    run_s: float = 300.0  # Time for one run
+    allow_precision: bool = False  # Recommend changes whose numbers are within rounding of a coarser type
+    in_place: bool = False  # Run in the working folder instead of an empty one
+    # Records the program of a request for what advice says of it, by its code, in so many seconds; None to go
+    # without
     predict: Callable[[TrialRequest, ProgramRuns, float], Mapping[str, SaidGain]] | None = None
-    source: Path | None = None
+    source: Path | None = None  # The script, for diffs; None if there is none
 
     def patch_of(self, changes: Sequence[TriedChange]) -> str:
         """What to write for these changes: a diff of what the source holds lines for, then snippets."""

@@ -226,9 +226,9 @@ def test_exiting_well_inside_a_window_is_no_error(record):
 @pytest.mark.parametrize(
     ("text", "steps", "message"),
     [
-        ("train(0)", "optimizer", r"no step was recognized \(optimizer.step\(\)\).*--steps none"),
-        ("train(1)", "optimizer", r"1 step only recognized .* starts after 2 steps.*fewer --wait"),
-        ("train(3)", "forward", r"no step was recognized \(the call of a model\)"),
+        ("train(0)", "optimizer", r"no step was recognized, .*--steps none"),
+        ("train(1)", "optimizer", r"1 step only recognized, .* starts after 2 steps.*fewer --wait"),
+        ("train(3)", "forward", r"no step was recognized, "),
     ],
 )
 def test_recording_nothing_says_why(record, text, steps, message):
