@@ -452,7 +452,7 @@ class ProgramRecorder:
             return
         before, self._is_own = self._is_own, True
         try:
-            os.register_at_fork(before=self._before_fork)
+            os.register_at_fork(after_in_child=self._forked)
             whole = self._make_whole(most_bytes)
             whole.give_way = self._give_way
             self._whole = whole.__enter__()
@@ -463,7 +463,7 @@ class ProgramRecorder:
             self._is_own = before
 
     def _drop_whole(self) -> None:
-        """Record the program as a whole no longer: it has a model, steps or a profiler, or forks."""
+        """Record the program as a whole no longer: it has a model, steps or a profiler of its own."""
         self._make_whole = None
         if self._whole is None or self.is_child or not _is_main_thread():
             return
@@ -478,10 +478,10 @@ class ProgramRecorder:
                 for folder in (kernels_folder(cycle.trace_path), graphs_folder(cycle.trace_path)):
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _before_fork(self) -> None:
-        """A child would record on, with nobody to end it."""
-        if self._whole is not None and not self._whole.cycles:
-            self._drop_whole()
+    def _forked(self) -> None:
+        """In a child, which would record on with nobody to end it."""
+        if self._whole is not None:
+            require_torch()._C._autograd._enable_record_function(False)
 
     def _keep_whole(self) -> None:
         """Have the recording of the whole program for the one that is kept."""
