@@ -46,7 +46,7 @@ OWN = {
 
 
 CONTRACT = {
-    "baseline": "step_ns interval_ns rounds steps",
+    "baseline": "step_ns interval_ns rounds steps taken",
     "noise": "ratio interval",
     "variants": "name finding step_ns interval_ns ratio ratio_interval verdict correctness predicted_gain_ns "
     "peak_bytes warm_up_ns error patch",

@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -469,7 +469,7 @@ class ProgramRecorder:
             return
         whole, self._whole = self._whole, None
         self._size_watch.stop()
-        with self._own():
+        with suppress(Exception):  # torch may be walking over its hooks, so nothing of ours is withdrawn here
             if not whole.cycles:
                 whole.drop()
             for cycle in whole.cycles:  # written when it grew
