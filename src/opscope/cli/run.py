@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -260,12 +259,19 @@ def _profiler(
 
 def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None, reading: ProgramParts) -> None:
     """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
-    for text in [
-        *recorder.notes,
-        *filter(None, map(_shortfall, recorder.cycles)),
-        *_untimed(recorder),
-    ]:
+    for text in recorder.notes:
         note(text)
+    for name, sidecar in (
+        (one.trace_path.name, one.sidecar) for one in recorder.cycles if one.sidecar.partial
+    ):
+        rest = "what followed the last of them is in the trace too"
+        note(f"{name}: {sidecar.steps} of {sidecar.schedule.active} steps were recorded; {rest}")
+    steps = recorder.cycles[-1].sidecar.unrecorded_steps
+    if not recorder.is_whole and unrecorded_time(steps, has_device=False) is None:
+        note(
+            "the program is too short to have steps without the profiler, so how long they take is unknown: "
+            "let it run for more of them"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
         for cycle in recorder.cycles:
@@ -277,28 +283,6 @@ def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None, re
                 reading=reading,
                 page=outputs.page if is_shown else None,
             )
-
-
-def _shortfall(cycle: Cycle) -> str | None:
-    """What is missing of a cycle that was not completed."""
-    sidecar = cycle.sidecar
-    if not sidecar.partial:
-        return None
-    active = sidecar.schedule.active
-    rest = "what followed the last of them is in the trace too"
-    return f"{cycle.trace_path.name}: {sidecar.steps} of {active} steps were recorded; {rest}"
-
-
-def _untimed(recorder: ProgramRecorder) -> Iterator[str]:
-    """What to do where the program had no steps left to time without the profiler."""
-    if recorder.is_whole:
-        return
-    steps = recorder.cycles[-1].sidecar.unrecorded_steps
-    if unrecorded_time(steps, has_device=False) is None:
-        yield (
-            "the program is too short to have steps without the profiler, so how long they take is unknown: "
-            "let it run for more of them"
-        )
 
 
 def _report_cycle(
