@@ -175,11 +175,11 @@ def test_a_module_and_a_step_function(run, script: str) -> None:
 def test_compilation_is_tracked_from_the_scripts_start(
     run, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("INDUCTOR_PROVENANCE", raising=False)
+    monkeypatch.setenv("INDUCTOR_PROVENANCE", "")  # so that it is as before in the end
+    monkeypatch.delenv("INDUCTOR_PROVENANCE")
     show = "print(os.environ.get('INDUCTOR_PROVENANCE'))"
     assert run("--quiet", script, "--then", show).out.endswith("None\n")
     assert run("--quiet", "--force", "--track-compile", script, "--then", show).out.endswith("1\n")
-    assert "INDUCTOR_PROVENANCE" not in os.environ
 
 
 def test_processes_of_a_job_share_the_folder(run, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +284,24 @@ def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) 
     assert ended.code == 2
     assert "note: --with-stack stands after the script" in ended.err
     assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
+
+
+@pytest.mark.parametrize(
+    ("text", "is_said"),
+    [
+        ("import torch", True),
+        ("import sys, torch; print(sys.argv)", False),
+        ("import parts", False),  # which may read them
+    ],
+)
+def test_an_option_that_the_script_does_not_look_at_is_said_to_be_ours(
+    run, script: str, text: str, is_said: bool
+) -> None:
+    Path("parts.py").write_text("import torch")
+    Path("other.py").write_text(f"{text}\nraise SystemExit(7)")
+    ended = run("--quiet", "other.py", "--stop")
+    assert ended.code == 7
+    assert ("note: --stop stands after the script" in ended.err) is is_said
 
 
 STEPPING = """

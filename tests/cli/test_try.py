@@ -46,7 +46,7 @@ OWN = {
 
 
 CONTRACT = {
-    "baseline": "step_ns interval_ns rounds steps",
+    "baseline": "step_ns interval_ns rounds steps taken",
     "noise": "ratio interval",
     "variants": "name finding step_ns interval_ns ratio ratio_interval verdict correctness predicted_gain_ns "
     "peak_bytes warm_up_ns error patch",
@@ -136,14 +136,18 @@ def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
     [
         ("raise ValueError('not today')\n", "not today"),
         ("import torch\n", "too few steps"),
+        ("import torch\ntorch.load('weights.pt')", "use --in-place"),
+        ("raise SystemExit('train.py could be in the way')", "use --in-place"),
+        ("import argparse; argparse.ArgumentParser().parse_args()", "note: --seed stands after the script"),
         ("import os\nos._exit(3)\n", "exit code 3"),
     ],
 )
 def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text: str, words: str) -> None:
     Path("other.py").write_text(text)
-    outcome = opscope("try", "other.py")
+    outcome = opscope("try", "other.py", "--seed", "3")
     assert outcome.code == 1
     assert words in outcome.err
+    assert ("--in-place" in outcome.err) == ("--in-place" in words)
     assert 'Traceback (most recent call last):\n  File "' not in outcome.err.partition("error:")[0]
 
 
@@ -152,7 +156,7 @@ def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text:
     [
         (("missing.py",), "no such script"),
         (("--only", "faster", "--", "train.py"), "there is no change 'faster'"),
-        (("--steps", "none", "train.py"), "no steps to time"),
+        (("--steps", "none", "train.py"), "a whole run holds its start"),
         (("--budget", "soon", "train.py"), "'soon' is not a time"),
         (("--change", "train2.py", "--", "train.py"), "train2.py"),
         (("nothing",), "no such script"),
@@ -198,6 +202,7 @@ def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: 
     outcome = opscope("try", *quick, "--", script)
     assert outcome.code == 1
     assert "data.txt" in outcome.err
+    assert "use --in-place" in outcome.err
     outcome = opscope("try", *quick, "--in-place", "--fail-below", "50", "--", script)
     assert outcome.code == 3
     assert "fails --fail-below 50" in outcome.err

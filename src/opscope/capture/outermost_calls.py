@@ -1,4 +1,4 @@
-"""Calls of modules that are made from outside of any module, watched without a trace in the calls inside.
+"""Calls of models, modules with parameters, from outside of any; without a trace in the calls inside.
 
 `nn.Module.__call__` is replaced only while no module runs: torch's own hooks on all modules would cost each
 call, and torch.compile warns of them. A compiled model may have kept the replacement, and the compiler looks
@@ -23,14 +23,12 @@ class OutermostCalls:
     answers with torch's own function, and ours is around that.
 
     Args:
-        around: Called in place of a module with it, what calls it, and the arguments; returns the output.
-        is_model: Whether a module counts; what one calls that does not is outermost too.
+        around: Called in place of a model with it, what calls it, and the arguments; returns the output. A
+            module without parameters (a loss, a transform of images) counts as none: what it calls may.
     """
 
     def __init__(
-        self,
-        around: Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
-        is_model: Callable[[Any], bool] = lambda module: True,
+        self, around: Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
     ) -> None:
         torch = require_torch()
         module_class, compiler = torch.nn.Module, torch.compiler
@@ -42,7 +40,7 @@ class OutermostCalls:
         @functools.wraps(self._of_torch)
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             is_inside = compiler.is_compiling() or vars(module_class)["__call__"] is not self
-            if is_inside or not is_model(module):
+            if is_inside or next(module.parameters(), None) is None:
                 return before.__get__(module)(*args, **kwargs)
             module_class.__call__ = before
             try:

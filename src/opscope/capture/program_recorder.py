@@ -12,11 +12,12 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import shutil
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -28,26 +29,32 @@ from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
 from opscope.capture.size_watch import SizeWatch
 from opscope.errors import CaptureError, InputError
+from opscope.hardware.driver import driver_cuda_version
+from opscope.model.sidecar import graphs_folder, kernels_folder
 from opscope.units import counted, format_bytes
 from opscope.workloads.runtime import require_torch
 
 _OnStep = Callable[[], object]
 _MARK = "mark:"
+# Dropping 100,000 events takes torch some seconds, and they take 70 MB; libraries of a GPU take some of 2 GB.
+_MOST_OF_WHOLE, _MOST_ON_GPU = "100MB", "2GB"
+_TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
+
+
+def _nothing() -> None:
+    """Stands for a function that is not given."""
 
 
 class StepSource(Protocol):
-    """Recognizes the steps of a running program.
+    """Recognizes the steps of a running program."""
 
-    Attributes:
-        what: What ends a step, for people.
-        hint: What to do if it never happens.
-    """
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+        """Call `on_step` at the end of every step from now on; torch is imported.
 
-    what: str
-    hint: str
-
-    def watch(self, on_step: _OnStep) -> None:
-        """Call `on_step` at the end of every step from now on; torch is imported."""
+        Args:
+            on_step: What to call.
+            restart: Called before it where what was told until then turns out to have been no steps.
+        """
         ...
 
     def stop(self) -> None:
@@ -102,14 +109,11 @@ def program_of(
 class OptimizerSteps:
     """A step ends when the optimizer that steps first in the program has stepped."""
 
-    what = "optimizer.step()"
-    hint = "Record the whole program with --steps none, or name what ends a step: --steps forward or FUNCTION"
-
     def __init__(self) -> None:
         self._first: weakref.ref[Any] | None = None
         self._handle: Any = None
 
-    def watch(self, on_step: _OnStep) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Register with all optimizers there are and will be."""
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -131,27 +135,30 @@ class OptimizerSteps:
 
 
 class ForwardSteps:
-    """A step ends when the model returns: the first module called a second time from outside of any."""
+    """A step ends when the model returns: of those called from outside of any, the one called most often.
 
-    what = "the call of a model"
-    hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
+    That is the first one that is called a second time, until another was called twice as often.
+    """
 
     def __init__(self) -> None:
-        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._model: weakref.ref[Any] | None = None
+        self._model_calls = 1  # the second call makes a model
         self._on_step: _OnStep | None = None
+        self._restart: _OnStep = _nothing
         self._calls: OutermostCalls | None = None
 
-    def watch(self, on_step: _OnStep) -> None:
-        """Look at the next call of any module."""
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
+        """Look at the next call of any model."""
 
         def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             self._entered(module)
             result = call(*args, **kwargs)
-            self._returned(module)
+            if self._model is not None and self._model() is module:
+                self._tell()
             return result
 
-        self._on_step, self._calls = on_step, OutermostCalls(around)
+        self._on_step, self._restart, self._calls = on_step, restart, OutermostCalls(around)
         self._calls.watch()
 
     def stop(self) -> None:
@@ -161,14 +168,14 @@ class ForwardSteps:
             self._calls.stop()
 
     def _entered(self, module: Any) -> None:
-        if self._model is None and module in self._seen:
-            self._model = weakref.ref(module)
-            self._tell()  # of its first call, now that it turns out to have been one
-        self._seen.add(module)
-
-    def _returned(self, module: Any) -> None:
+        calls = self._calls_of[module] = self._calls_of.get(module, 0) + 1
         if self._model is not None and self._model() is module:
-            self._tell()
+            self._model_calls = calls
+        elif calls >= _TAKES_OVER * self._model_calls:
+            if self._model is not None and self._on_step is not None:
+                self._restart()
+            self._model, self._model_calls = weakref.ref(module), calls
+            self._tell()  # of its earlier calls, now that they turn out to have been steps
 
     def _tell(self) -> None:
         if self._on_step is not None:
@@ -179,29 +186,29 @@ class RecognizedSteps:
     """A step ends when the optimizer has stepped; until the first one does, when the model returns.
 
     Attributes:
-        taken: Which of the two it is by now, as `step_source` names it.
-        restart: Called when the first optimizer steps: what was told before were no steps.
+        taken: Which of the two it is by now, as `step_source` names it; `none` before any step.
     """
 
-    what = "optimizer.step(), or the call of a model"
-    hint = "Record the whole program with --steps none, or name a function that ends a step: --steps FUNCTION"
-
     def __init__(self) -> None:
-        self.taken = "forward"
-        self.restart: Callable[[], object] = lambda: None
+        self.taken = "none"
         self._optimizers, self._forwards = OptimizerSteps(), ForwardSteps()
 
-    def watch(self, on_step: _OnStep) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Look at models until an optimizer steps."""
 
-        def stepped() -> None:
-            if self.taken != "optimizer":
-                self.taken = "optimizer"
-                self._forwards.stop()
-                self.restart()
+        def called() -> None:
+            self.taken = "forward"
             on_step()
 
-        self._forwards.watch(on_step)
+        def stepped() -> None:
+            before, self.taken = self.taken, "optimizer"
+            if before != "optimizer":
+                self._forwards.stop()
+            if before == "forward":
+                restart()
+            on_step()
+
+        self._forwards.watch(called, restart)
         self._optimizers.watch(stepped)
 
     def stop(self) -> None:
@@ -219,11 +226,9 @@ class MarkedSteps:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.what = f"the end of a range '{name}'"
-        self.hint = "Name a range that every step ends, or record the whole program: --steps none"
         self._stop = ExitStack()
 
-    def watch(self, on_step: _OnStep) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Look at the end of every range."""
         ranges = importlib.import_module("torch.autograd.profiler").record_function
         nvtx = importlib.import_module("torch.cuda.nvtx")
@@ -271,11 +276,9 @@ class FunctionSteps:
     def __init__(self, module: str, function: str) -> None:
         self.module = module
         self.function = function
-        self.what = f"a call of {function}" if module == "__main__" else f"a call of {module}:{function}"
-        self.hint = "Name a function that is called in every step, or record the whole program: --steps none"
         self._on_step: _OnStep | None = None
 
-    def watch(self, on_step: _OnStep) -> None:
+    def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
         """Tell of calls from now on."""
         self._on_step = on_step
 
@@ -333,6 +336,10 @@ def _disabled(on_step: _OnStep) -> _OnStep:
     return disabled
 
 
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 class ProgramRecorder:
     """Runs one program and records it.
 
@@ -340,9 +347,12 @@ class ProgramRecorder:
         profiler: What records, not yet entered; made with `keep_on_error`.
         source: What ends a step; None records the whole run as one step.
         again: Makes another such profiler, which may replace files, for steps that turn out to be others.
+        whole: Makes one that records a program that may have no steps, in so much memory; what it recorded
+            is dropped as soon as there is a model or a step.
         stop: End the program once its steps are recorded and timed.
 
     Attributes:
+        is_whole: The program is recorded as one step, for it has none, or none are asked for.
         step_count: Steps recognized before the recording was over.
         notes: What a user should know of the recording, in order.
     """
@@ -353,12 +363,14 @@ class ProgramRecorder:
         source: StepSource | None,
         *,
         again: Callable[[], Profiler] | None = None,
+        whole: Callable[[str], Profiler] | None = None,
         stop: bool = False,
     ) -> None:
         self._stop = stop
         self._again = again
-        if isinstance(source, RecognizedSteps):
-            source.restart = self._restart
+        self.is_whole = source is None
+        self._make_whole = whole
+        self._whole: Profiler | None = None
         self.step_count = 0
         self.notes: list[str] = []
         self._profiler = profiler
@@ -367,20 +379,14 @@ class ProgramRecorder:
         self._is_entered = False
         self._is_over = False
         self._is_own = False
-        self._has_torch = False
-        self._is_large = False
-        self._size_watch = SizeWatch(lambda: self._profiler.is_large, self._end_large)
+        self._models: Any = None
+        self._size_watch = SizeWatch(lambda: (self._whole or self._profiler).is_large, self._end_large)
         profiler.give_way = self._give_way
 
     @property
     def cycles(self) -> list[Cycle]:
         """The cycles recorded."""
         return self._profiler.cycles
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether steps are told apart at all."""
-        return self._source is not None
 
     @property
     def is_child(self) -> bool:
@@ -410,25 +416,81 @@ class ProgramRecorder:
             return
         if self.notes:
             raise CaptureError(f"nothing was recorded: {self.notes[-1]}")
-        if not self._has_torch:
+        if "torch" not in sys.modules:
             raise CaptureError("nothing was recorded: the program did not import torch")
-        assert self._source is not None
         schedule = self._profiler.schedule
         before = 1 + schedule.wait + schedule.warmup
         made = "no step was" if not self.step_count else f"{counted(self.step_count, 'step')} only"
         raise CaptureError(
-            f"nothing was recorded: {made} recognized ({self._source.what}), and recording starts after "
-            f"{counted(before, 'step')}",
-            hint=self._source.hint if not self.step_count else "Use fewer --wait and --warmup steps",
+            f"nothing was recorded: {made} recognized, and recording starts after {counted(before, 'step')}",
+            hint="Record the whole program with --steps none, or name what ends a step: --steps FUNCTION"
+            if not self.step_count
+            else "Use fewer --wait and --warmup steps, or record the whole program with --steps none",
         )
 
     def _torch_imported(self, torch: ModuleType) -> None:
-        self._has_torch = True
         with self._own():
             attached_profilers.watch(self._starting)
             self._profiler.note_graphs()
             if self._source is not None:
-                self._source.watch(self._step)
+                self._source.watch(self._step, self._restart)
+        if self._make_whole is None:
+            return
+        module = importlib.import_module("torch.nn.modules.module")
+        self._models = module.register_module_parameter_registration_hook(lambda *_: self._drop_whole())
+        if torch.version.hip is None and driver_cuda_version() is None:
+            self._begin_whole(_MOST_OF_WHOLE)
+        else:  # until the program uses a GPU it may say which ones it sees
+            torch.cuda._lazy_call(functools.partial(self._begin_whole, _MOST_ON_GPU))
+
+    def _begin_whole(self, most_bytes: str) -> None:
+        """Record the program as one step; where that fails, it goes on without.
+
+        Whoever has a model would pay for it: CUPTI stays attached and slows the steps that are timed.
+        """
+        if self._make_whole is None or self.is_child or self._is_over or not _is_main_thread():
+            return
+        before, self._is_own = self._is_own, True
+        try:
+            os.register_at_fork(after_in_child=self._forked)
+            whole = self._make_whole(most_bytes)
+            whole.give_way = self._give_way
+            self._whole = whole.__enter__()
+            self._size_watch.start()
+        except Exception:  # noqa: BLE001 - another profiler runs, say
+            self._whole = None
+        finally:
+            self._is_own = before
+
+    def _drop_whole(self) -> None:
+        """Record the program as a whole no longer: it has a model, steps or a profiler of its own."""
+        self._make_whole = None
+        if self._whole is None or self.is_child or not _is_main_thread():
+            return
+        whole, self._whole = self._whole, None
+        self._size_watch.stop()
+        with suppress(Exception):  # torch may be walking over its hooks, so nothing of ours is withdrawn here
+            if not whole.cycles:
+                whole.drop()
+            for cycle in whole.cycles:  # written when it grew
+                for file in (cycle.trace_path, cycle.sidecar_path):
+                    file.unlink(missing_ok=True)
+                for folder in (kernels_folder(cycle.trace_path), graphs_folder(cycle.trace_path)):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _forked(self) -> None:
+        """In a child, which would record on with nobody to end it."""
+        if self._whole is not None:
+            require_torch()._C._autograd._enable_record_function(False)
+
+    def _keep_whole(self) -> None:
+        """Have the recording of the whole program for the one that is kept."""
+        if self._whole is not None:
+            self._profiler.forget_graphs()
+            self._profiler, self._whole, self.is_whole = self._whole, None, True
+            self._is_entered = not self.cycles
+            if self._profiler.grown_bytes is not None:
+                self._stop_growing(self._profiler.grown_bytes)
 
     def _starting(self) -> None:
         if not self._is_own:
@@ -448,6 +510,7 @@ class ProgramRecorder:
     def _step(self) -> None:
         if self.is_child or self._is_over:
             return
+        self._drop_whole()
         self.step_count += 1
         if self._profiler.pass_step():
             return
@@ -465,7 +528,7 @@ class ProgramRecorder:
                 raise SystemExit
 
     def _restart(self) -> None:
-        """Begin anew: an optimizer steps, so the calls of a model that were counted were no steps."""
+        """Begin anew: what was counted were no steps, but what an optimizer or another model does."""
         if self.is_child or self._is_over or not self._is_entered or self._again is None:
             return
         with self._own():
@@ -476,23 +539,29 @@ class ProgramRecorder:
             self._profiler.note_graphs()
 
     def _end_large(self) -> None:
-        """Without a source, end where the program stands."""
+        """Without steps, end where the program stands."""
+        if self._whole is not None:
+            try:
+                self._whole.__exit__(None, None, None)
+            except Exception:  # noqa: BLE001 - the program may have steps yet
+                self._whole = None
+            return
         if self.is_child or self._is_over or self._profiler.grown_bytes is None:
             return
         self._stop_growing(self._profiler.grown_bytes)
         self._finish(None)
 
     def _stop_growing(self, grown_bytes: int) -> None:
-        if not self._is_large:
-            self._is_large = True
-            grown = format_bytes(grown_bytes)
-            self.notes.append(
-                f"recording ended before the program: the process had grown by {grown}, more than "
-                "--max-trace-size"
-                if self._source is None
-                else f"recording ended before its last step: the process had grown by {grown}, more than "
-                "--max-trace-size"
-            )
+        grown = format_bytes(grown_bytes)
+        note = (
+            f"recording ended before the program: the process had grown by {grown}, more than "
+            "--max-trace-size"
+            if self.is_whole
+            else f"recording ended before its last step: the process had grown by {grown}, more than "
+            "--max-trace-size"
+        )
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _start(self) -> None:
         """Without a source, start with the program's first line; what is in the way ends it before that."""
@@ -510,11 +579,14 @@ class ProgramRecorder:
     def _end(self, end: ProgramEnd) -> None:
         if self.is_child or self._is_over:
             return
+        if end.error is None or isinstance(end.error, KeyboardInterrupt):
+            self._keep_whole()
         self._finish(end.error)
         if self._profiler.lost is not None:
             self.notes.append(f"the open window could not be saved ({self._profiler.lost})")
 
     def _finish(self, error: BaseException | None) -> None:
+        self._drop_whole()
         self._is_over = True
         self._size_watch.stop()
         if self._is_entered:
@@ -527,8 +599,10 @@ class ProgramRecorder:
         try:
             with ExitStack() as ends:
                 ends.callback(self._profiler.forget_graphs)
+                if self._models is not None:
+                    ends.callback(self._models.remove)
                 ends.callback(attached_profilers.unwatch, self._starting)
-                if self._source is not None and self._has_torch:
+                if self._source is not None:
                     ends.callback(self._source.stop)
         except Exception as error:  # noqa: BLE001
             self.notes.append(str(error) or repr(error))

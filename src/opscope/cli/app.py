@@ -26,6 +26,7 @@ from opscope.signals import ending_signals_raise, interrupted_by, signals_interr
 
 _OF_ALL = ("-h", "--help", "--version", "--debug")
 _LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
+_READS_ARGUMENTS = "argv|parse|click|fire|typer|tyro|hydra|absl"
 # Verbs whose arguments end with a script and its own arguments.
 _WITH_SCRIPT = ("run", "try")
 
@@ -120,9 +121,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         tokens = separate_script(tokens)
         own = tokens.index("--") if "--" in tokens else len(tokens)
         tokens[:own] = ["/dev/stdin" if token == "-" else token for token in tokens[:own]]
+        is_unread = own + 1 < len(tokens) and not _reads_arguments(Path(tokens[own + 1]))
+        if is_unread:
+            _note_options_after(tokens[:own], tokens[own + 2 :])
         code = _dispatch(tokens)
-        if code == EXIT_USAGE and "run" in tokens[:own]:
-            _note_options_after(tokens[own + 2 :])
+        if code == EXIT_USAGE and not is_unread:
+            _note_options_after(tokens[:own], tokens[own + 2 :])
         return _interrupted_code() if code == EXIT_INTERRUPTED else code
     except CycloptsError as error:
         return _fail(
@@ -133,7 +137,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
 
-        return _fail(error_text(error, has_program=own < len(tokens)), EXIT_ERROR)
+        code = _fail(error_text(error, has_program=own < len(tokens)), EXIT_ERROR)
+        said = error.message.splitlines()[-1]  # by a program that `try` ran
+        _note_options_after(tokens[:own], [one for one in tokens[own + 2 :] if one in said])
+        return code
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
@@ -142,10 +149,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _defect(error, tokens)
 
 
-def _note_options_after(arguments: Sequence[str]) -> None:
-    """Say which arguments of a script that refused its arguments are options of `opscope run`."""
-    options = declared_options("run")
-    ours = [one for one in arguments if one.partition("=")[0] in options.keys() - set(_OF_ALL)]
+def _reads_arguments(script: Path) -> bool:
+    """Whether a program may read its arguments: itself, or by a module beside it."""
+    try:
+        text = script.read_text(errors="replace") if script.suffix == ".py" else "argv"
+        beside = {one.stem for one in script.parent.iterdir()} - {script.stem}
+    except OSError:
+        return True
+    imported = re.findall(r"^\s*(?:from|import) +(\w+)", text, re.MULTILINE)
+    return not beside.isdisjoint(imported) or bool(re.search(_READS_ARGUMENTS, text, re.IGNORECASE))
+
+
+def _note_options_after(own: Sequence[str], arguments: Sequence[str]) -> None:
+    """Say which arguments that a program did not take are options of the verb that runs it."""
+    verb = next((one for one in own if one in (*_WITH_SCRIPT, "trace")), None)
+    options = declared_options(verb).keys() - set(_OF_ALL) if verb is not None else set()
+    ours = [one for one in arguments if one.partition("=")[0] in options]
     if ours:
         text = f"{ours[0]} stands after the script, so the script got it: options of opscope come before it"
         _fail(text, EXIT_USAGE, kind="note: ")

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +20,7 @@ from opscope.capture.cycle import ACTIVE_STEPS, Cycle
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.environment import launched_as
 from opscope.capture.profiler import Profiler
-from opscope.capture.program import Program, check_program
+from opscope.capture.program import check_program
 from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, program_of, step_source
 from opscope.cli.console import (
     ProgramParts,
@@ -50,6 +48,7 @@ _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
 _STEPWISE = {"wait": 0, "warmup": 1, "active": ACTIVE_STEPS, "repeat": 1}
+_WHOLE = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
 
@@ -59,8 +58,8 @@ class ProgramRecording:
 
     Args:
         steps: What ends a step: optimizer (optimizer.step), forward (the call of a model), auto (the first of
-            the two that there is), a FUNCTION of the script, MODULE:FUNCTION, or mark:NAME (a range of
-            record_function or NVTX); none records the whole run.
+            the two that there is; else as none), a FUNCTION of the script, MODULE:FUNCTION, or mark:NAME (a
+            range of record_function or NVTX); none records the whole run.
         wait: Steps to let pass after the first one, which is never recorded; 0 by default.
         warmup: Steps to run with the profiler attached but not recording; 1 by default.
         active: Steps to record; 6 by default.
@@ -100,7 +99,7 @@ class ProgramRecording:
                 f"--steps none records the whole run: --{next(iter(given)).replace('_', '-')} does not apply",
                 hint="Leave it out, or name what ends a step",
             )
-        return {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
+        return _WHOLE
 
 
 _DEFAULT_RECORDING = ProgramRecording()
@@ -183,16 +182,26 @@ def run(
     # The script may change the working folder.
     outputs = _Outputs(output_dir, launched_as("RANK"), html and html.absolute())
     traces = trace_file_names(outputs.trace_name, schedule["repeat"])
-    _check(program)
+    check_program(program)
+    if find_spec("torch") is None:
+        raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
     pages = [html] if html and outputs.is_first else []
     check_outputs([*outputs.all(traces), *pages], force=force)
+
+    def whole(most_bytes: str) -> Profiler:
+        bounded = replace(recording, max_trace_size=recording.max_trace_size or most_bytes)
+        return _profiler(bounded, {**_WHOLE, "repeat": schedule["repeat"]}, outputs, force=force)
+
     recorder = ProgramRecorder(
         _profiler(recording, schedule, outputs, force=force),
         source,
         again=lambda: _profiler(recording, schedule, outputs, force=True),
+        whole=None if recording.steps != "auto" or schedule["wait"] else whole,
         stop=stop,
     )
-    with load_noticed(), _compile_tracking(is_wanted=recording.track_compile):
+    if recording.track_compile:  # a recording would be late: scripts compile in their first step
+        os.environ[_TRACKING] = "1"
+    with load_noticed():
         end = recorder.run(program)
     if recorder.is_child:
         # Forked off by the script, with nothing to report; and where torch's profiler was running at the
@@ -201,6 +210,11 @@ def run(
     try:
         recorder.require_cycles()
         taken = source.taken if isinstance(source, RecognizedSteps) else recording.steps
+        if recorder.is_whole and source is not None:
+            recorder.notes.append(
+                "no optimizer stepped and no model was called, so the program is one step; "
+                "--steps FUNCTION names what ends one"
+            )
         if taken == "forward" and recording.steps != taken:
             recorder.notes.append(
                 "no optimizer had stepped when recording ended, so each call of the model is a step; "
@@ -213,28 +227,6 @@ def run(
         # The script's own failure comes first.
         say(f"error: {error}")
     return end.exit_code
-
-
-def _check(program: Program) -> None:
-    check_program(program)
-    if find_spec("torch") is None:
-        raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-
-
-@contextmanager
-def _compile_tracking(*, is_wanted: bool) -> Iterator[None]:
-    """Inside the block torch.compile, once imported, tracks from its first graph on.
-
-    A recording that switched it on would be late: scripts compile in their first step.
-    """
-    before = os.environ.get(_TRACKING)
-    if is_wanted:
-        os.environ[_TRACKING] = "1"
-    try:
-        yield
-    finally:
-        if is_wanted and before is None:
-            os.environ.pop(_TRACKING, None)
 
 
 def _profiler(
@@ -267,12 +259,19 @@ def _profiler(
 
 def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None, reading: ProgramParts) -> None:
     """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
-    for text in [
-        *recorder.notes,
-        *filter(None, map(_shortfall, recorder.cycles)),
-        *_untimed(recorder),
-    ]:
+    for text in recorder.notes:
         note(text)
+    for name, sidecar in (
+        (one.trace_path.name, one.sidecar) for one in recorder.cycles if one.sidecar.partial
+    ):
+        rest = "what followed the last of them is in the trace too"
+        note(f"{name}: {sidecar.steps} of {sidecar.schedule.active} steps were recorded; {rest}")
+    steps = recorder.cycles[-1].sidecar.unrecorded_steps
+    if not recorder.is_whole and unrecorded_time(steps, has_device=False) is None:
+        note(
+            "the program is too short to have steps without the profiler, so how long they take is unknown: "
+            "let it run for more of them"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
         for cycle in recorder.cycles:
@@ -284,28 +283,6 @@ def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None, re
                 reading=reading,
                 page=outputs.page if is_shown else None,
             )
-
-
-def _shortfall(cycle: Cycle) -> str | None:
-    """What is missing of a cycle that was not completed."""
-    sidecar = cycle.sidecar
-    if not sidecar.partial:
-        return None
-    active = sidecar.schedule.active
-    rest = "what followed the last of them is in the trace too"
-    return f"{cycle.trace_path.name}: {sidecar.steps} of {active} steps were recorded; {rest}"
-
-
-def _untimed(recorder: ProgramRecorder) -> Iterator[str]:
-    """What to do where the program had no steps left to time without the profiler."""
-    if not recorder.has_steps:
-        return
-    steps = recorder.cycles[-1].sidecar.unrecorded_steps
-    if unrecorded_time(steps, has_device=False) is None:
-        yield (
-            "the program is too short to have steps without the profiler, so how long they take is unknown: "
-            "let it run for more of them"
-        )
 
 
 def _report_cycle(

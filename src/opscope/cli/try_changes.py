@@ -54,7 +54,7 @@ def try_changes(
     /,
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
     module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
-    steps: str = "optimizer",
+    steps: str = "auto",
     batch_sizes: _Positive = 8,
     seq_lens: _Positive = 128,
     model: ModelOptions = _DEFAULT_MODEL,
@@ -84,7 +84,7 @@ def try_changes(
     is, and so do your files: it runs in an empty folder. A change is recommended if it is faster and losses,
     gradients and outputs stay what they were.
 
-    Example: opscope try --steps forward --budget 10m infer.py --batch 8
+    Example: opscope try --budget 10m infer.py --batch 8
 
     Exit codes: 3 where the best is slower than --fail-below asks for.
 
@@ -92,7 +92,8 @@ def try_changes(
         target: A Python file, or bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
         arguments: Arguments of the script; options of opscope come before SCRIPT.
         module: SCRIPT is the name of a module, run as python -m does.
-        steps: What ends a step of a script: optimizer, forward, FUNCTION, MODULE:FUNCTION or mark:NAME.
+        steps: What ends a step of a script: optimizer, forward, auto (the first of the two that there is),
+            FUNCTION, MODULE:FUNCTION or mark:NAME.
         batch_sizes: Batch size of a workload.
         seq_lens: Sequence length of a workload.
         model: How a workload is built.

@@ -40,6 +40,8 @@ class Baseline(msgspec.Struct, frozen=True):
         rounds: Processes that were timed.
         steps: Times of a step in all of them, warm-up left out; of short steps each is the mean of several.
         peak_bytes: Most device memory allocated at once; of a program without a GPU, resident memory.
+        taken: What ends a step: `optimizer`, `forward` (the call of a model), or what was named; None of a
+            workload.
     """
 
     step_ns: float
@@ -47,6 +49,7 @@ class Baseline(msgspec.Struct, frozen=True):
     rounds: int
     steps: int
     peak_bytes: int | None
+    taken: str | None = None
 
 
 class Noise(msgspec.Struct, frozen=True):

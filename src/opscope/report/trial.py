@@ -30,6 +30,7 @@ from opscope.units import UNKNOWN, counted, format_bytes, format_duration, forma
 _SCHEMA_VERSION = 1
 _CHANGES = 3
 _LONGEST_CODE = 60
+_STEPS = {"optimizer": "each ends with optimizer.step()", "forward": "each is a call of the model"}
 _NUMBERS = {
     Correctness.IDENTICAL: "identical",
     Correctness.WITHIN_ROUNDING: "within rounding",
@@ -62,6 +63,7 @@ def _first_screen(result: TrialResult) -> Iterator[Block]:
     base, best, noise = result.baseline, result.best, result.noise
     yield facts(
         ("Step", f"{format_duration(base.step_ns)} unchanged ({counted(base.steps, 'step')} timed)"),
+        ("Steps", _STEPS.get(base.taken or "")),
         ("Best", _best_text(result) or "no change that was tried is faster with the same numerics"),
         *_single_changes(result),
         ("To write", None if best is None else _first_added(best.patch)),

@@ -25,47 +25,27 @@ from opscope.workloads.target import import_file
 
 
 class ProgramTraits(msgspec.Struct, kw_only=True):
-    """What a run of the baseline showed of the program.
+    """What a run of the baseline showed of the program."""
 
-    Attributes:
-        device: `cuda` or `cpu`: where the first model's parameters lie.
-        is_training: A backward pass was seen.
-        dtypes: Types of the parameters of all models, and of autocast.
-        optimizers: Names of the optimizers' classes; `(fused)` or `(foreach)` follows where asked for.
-        loaders: DataLoaders without worker processes.
-        unpinned_loaders: DataLoaders that pin no memory.
-        convolutions: Modules that are 2-d or 3-d convolutions.
-        attention: Attention implementations of transformers models.
-        filled_gradients: Calls of zero_grad that fill gradients with zeros.
-        is_graphed: CUDA graphs or compiled models are used.
-        precision: torch.get_float32_matmul_precision().
-        is_autocast: The first model was called under autocast.
-        threads: torch.get_num_threads() at the end.
-        has_dropout: The first model holds dropout that was active.
-        attends: The first model's first call made calls of scaled_dot_product_attention.
-        forgetful_loaders: DataLoaders whose worker processes end with each epoch.
-        has_step: Its steps are calls of a function without arguments.
-        device_name: Of the GPU, once the program has used it.
-    """
-
-    device: str = "cpu"
-    is_training: bool = False
-    dtypes: list[str] = []
+    device: str = "cpu"  # `cuda` or `cpu`: where the first model's parameters lie
+    is_training: bool = False  # A backward pass was seen
+    dtypes: list[str] = []  # Types of the parameters of all models, and of autocast
+    # Names of the optimizers' classes; `(fused)` or `(foreach)` follows where asked for
     optimizers: list[str] = []
-    loaders: int = 0
-    unpinned_loaders: int = 0
-    convolutions: int = 0
-    attention: list[str] = []
-    filled_gradients: int = 0
-    is_graphed: bool = False
-    precision: str = "highest"
-    is_autocast: bool = False
-    threads: int = 1
-    has_dropout: bool = False
-    attends: bool = False
-    forgetful_loaders: int = 0
-    has_step: bool = False
-    device_name: str | None = None
+    loaders: int = 0  # DataLoaders without worker processes
+    unpinned_loaders: int = 0  # DataLoaders that pin no memory
+    convolutions: int = 0  # Modules that are 2-d or 3-d convolutions
+    attention: list[str] = []  # Attention implementations of transformers models
+    filled_gradients: int = 0  # Calls of zero_grad that fill gradients with zeros
+    is_graphed: bool = False  # CUDA graphs or compiled models are used
+    precision: str = "highest"  # torch.get_float32_matmul_precision()
+    is_autocast: bool = False  # The first model was called under autocast
+    threads: int = 1  # torch.get_num_threads() at the end
+    has_dropout: bool = False  # The first model holds dropout that was active
+    attends: bool = False  # The first model's first call made calls of scaled_dot_product_attention
+    forgetful_loaders: int = 0  # DataLoaders whose worker processes end with each epoch
+    has_step: bool = False  # Its steps are calls of a function without arguments
+    device_name: str | None = None  # Of the GPU, once the program has used it
 
     @property
     def is_float32(self) -> bool:
@@ -85,39 +65,22 @@ _REORDERED = 2.0**-14
 
 @dataclass(frozen=True)
 class TriedChange:
-    """A change.
+    """A change."""
 
-    Args:
-        name: On the command line.
-        title: For people.
-        install: Applies it; called once torch is imported.
-        applies: Why it does not apply to a program, or None.
-        findings: Codes of advice that suggest it, without `advice.`.
-        rounding: What one of its operations may change, relative to the result; 0 for nothing.
-        group: Of changes of one group at most one is part of a set.
-        redraws: Random numbers come in another order, so that dropout drops other elements.
-        on_request: Tried only when named: it takes minutes.
-        is_costly: It takes much longer than others, because it compiles.
-        unpriced: Those of `findings` whose gain is of another change.
-        environment: Variables of the process.
-        snippet: What to write.
-        edits: Where that is in a source; None if no line stands for it.
-    """
-
-    name: str
-    title: str
-    install: Callable[[Hooks], None]
-    applies: Callable[[ProgramTraits], str | None]
-    snippet: str
-    findings: tuple[str, ...] = ()
-    rounding: float = 0.0
-    group: str | None = None
-    redraws: bool = False
-    on_request: bool = False
-    is_costly: bool = False
-    unpriced: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-    edits: EditsOf | None = None
+    name: str  # On the command line
+    title: str  # For people
+    install: Callable[[Hooks], None]  # Applies it; called once torch is imported
+    applies: Callable[[ProgramTraits], str | None]  # Why it does not apply to a program, or None
+    snippet: str  # What to write
+    findings: tuple[str, ...] = ()  # Codes of advice that suggest it, without `advice.`
+    rounding: float = 0.0  # What one of its operations may change, relative to the result; 0 for nothing
+    group: str | None = None  # Of changes of one group at most one is part of a set
+    redraws: bool = False  # Random numbers come in another order, so that dropout drops other elements
+    on_request: bool = False  # Tried only when named: it takes minutes
+    is_costly: bool = False  # It takes much longer than others, because it compiles
+    unpriced: tuple[str, ...] = ()  # Those of `findings` whose gain is of another change
+    environment: tuple[tuple[str, str], ...] = ()  # Variables of the process
+    edits: EditsOf | None = None  # Where that is in a source; None if no line stands for it
 
     def is_priced_by(self, code: str, traits: ProgramTraits) -> bool:
         """Whether what a finding says is gained is what this change gains.

@@ -3,8 +3,8 @@
 `python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it.
 It ends by itself once enough steps are timed, or when the process that started it ends, and then removes the
 scratch folder it was given. Nothing here imports torch before the program does. With `--fork` it imports what
-it is told to and is forked for each run; with `--become` it imports and then becomes one run. With `--record`
-it is the command line of `opscope`, and ends as all of these do.
+it is told to and is forked for each run. With `--record` it is the command line of `opscope`, and ends as all
+of these do.
 """
 
 from __future__ import annotations
@@ -12,33 +12,36 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import json
 import os
 import resource
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from inspect import isfunction
+from multiprocessing.connection import Connection
 from pathlib import Path
 from runpy import run_module
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
 
 from opscope.capture.program import ProgramEnd, run_program
-from opscope.capture.program_recorder import StepSource, program_of, step_imports, step_source
+from opscope.capture.program_recorder import (
+    RecognizedSteps,
+    StepSource,
+    program_of,
+    step_imports,
+    step_source,
+)
 from opscope.capture.step_clock import StepClock
 from opscope.model.files import process_of, replacing
 from opscope.model.sidecar import StepPlace, UnrecordedStep
@@ -51,9 +54,8 @@ from opscope.workloads.spec import WorkloadOptions, resolve
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
 _LAST = 8
+_ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pass that may be one step
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
-# In the scratch folder, while steps are timed.
-QUIET_FILE = "quiet"
 _PAUSE_S = 0.005
 _REMOVE_S = 10.0
 _CUDA_ERROR_NOT_INITIALIZED = 3  # Source: cuda.h
@@ -61,81 +63,49 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run.
+    """What to run."""
 
-    Attributes:
-        kind: `script`, `module`, `workload`, or `ranks`: arguments of torchrun.
-        target: Its name.
-        arguments: Of a script.
-        steps: What ends a step, as `step_source` takes it.
-        options: Of a workload.
-        sizes: Batch size and sequence length of a workload.
-        changes: Names in the catalogue.
-        change_files: Changes of the user's own.
-        seconds: Of steps to time after the warm-up.
-        most_steps: Steps after which it ends in any case.
-        seed: Of torch, random and numpy.
-        scratch: Folder to remove if the parent dies; None for none.
-        origin: Folder that a module, or the script of ranks, is looked for in.
-    """
-
-    kind: str
-    target: str
-    arguments: tuple[str, ...] = ()
-    steps: str = "optimizer"
-    options: dict[str, Any] = {}
-    sizes: tuple[int, int] = (1, 128)
-    changes: tuple[str, ...] = ()
-    change_files: tuple[str, ...] = ()
-    seconds: float = 1.0
-    most_steps: int = 2000
-    seed: int = 0
-    scratch: str | None = None
-    origin: str = "."
+    kind: str  # `script`, `module`, `workload`, or `ranks`: arguments of torchrun
+    target: str  # Its name
+    arguments: tuple[str, ...] = ()  # Of a script
+    steps: str = "auto"  # What ends a step, as `step_source` takes it
+    options: dict[str, Any] = {}  # Of a workload
+    sizes: tuple[int, int] = (1, 128)  # Batch size and sequence length of a workload
+    changes: tuple[str, ...] = ()  # Names in the catalogue
+    change_files: tuple[str, ...] = ()  # Changes of the user's own
+    seconds: float = 1.0  # Of steps to time after the warm-up
+    most_steps: int = 2000  # Steps after which it ends in any case
+    seed: int = 0  # Of torch, random and numpy
+    scratch: str | None = None  # Folder to remove if the parent dies; None for none
+    origin: str = "."  # Folder that a module, or the script of ranks, is looked for in
 
 
 class TrialRun(msgspec.Struct, kw_only=True):
-    """What a run found.
+    """What a run found."""
 
-    Attributes:
-        samples: Of its steps.
-        steps: Steps made.
-        first_calls_ns: Time of the first call of each model, compilation included.
-        is_enough: It was ended because enough steps were timed; else the program ended by itself.
-        not_applied: Changes that found nothing to change.
-        exit_code: Of the program, if it ended by itself.
-        error: Last line of what it raised.
-        modules: Of installed packages that it imported; none if it set variables before torch was imported,
-            which a process that has imported torch already would not see.
-    """
-
-    samples: tuple[UnrecordedStep, ...] = ()
-    steps: int = 0
-    is_enough: bool = False
+    samples: tuple[UnrecordedStep, ...] = ()  # Of its steps
+    steps: int = 0  # Steps made
+    taken: str = "none"  # What ended a step, as `step_source` names it: the request's, or what was recognized
+    is_enough: bool = False  # It was ended because enough steps were timed; else the program ended by itself
     observation: Observation = msgspec.field(default_factory=Observation)
     facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
     peak_bytes: int | None = None
-    first_calls_ns: int = 0
-    not_applied: tuple[str, ...] = ()
-    exit_code: int = 0
-    error: str | None = None
+    first_calls_ns: int = 0  # Time of the first call of each model, compilation included
+    not_applied: tuple[str, ...] = ()  # Changes that found nothing to change
+    exit_code: int = 0  # Of the program, if it ended by itself
+    error: str | None = None  # Last line of what it raised
+    # Of installed packages that it imported; none if it set variables before torch was imported, which a
+    # process that has imported torch already would not see
     modules: tuple[str, ...] = ()
 
 
 class ForkedRun(msgspec.Struct, frozen=True):
-    """A run to fork.
+    """A run to fork."""
 
-    Attributes:
-        request: File of what to run.
-        work: Its working folder.
-        environment: All of its variables.
-        said: File for what it writes to standard output and error.
-    """
-
-    request: str
-    work: str
-    environment: dict[str, str]
-    said: str
+    request: str  # File of what to run
+    work: str  # Its working folder
+    environment: dict[str, str]  # All of its variables
+    said: str  # File for what it writes to standard output and error
 
 
 class _Run:
@@ -144,15 +114,27 @@ class _Run:
     def __init__(self, request: TrialRequest, output: Path) -> None:
         self.request, self.output = request, output
         self.facts = TrialRun()
-        self.clock = StepClock(StepPlace.SECOND_RUN)
+        self.facts.taken = request.steps
+        self.source: StepSource | None = None
         self.hooks: Hooks | None = None
         self.observer: Observer | None = None
         self._taken: dict[str, set[str]] = {}
-        self._periods_ns: list[int] = []
-        self._last_ns = self._steady_ns = self._samples_before = 0
+        self._begin()
         self._process = os.getpid()
         self._environment = dict(os.environ)
         self._sets_variables = False
+
+    def _begin(self) -> None:
+        self.facts.steps = 0
+        self.clock = StepClock(StepPlace.SECOND_RUN)
+        self._periods_ns: list[int] = []
+        self._last_ns = self._steady_ns = self._samples_before = 0
+
+    def restart(self) -> None:
+        """What was timed so far were no steps."""
+        self.clock.stop()
+        self._begin()
+        self.clock.start()
 
     def torch_imported(self, torch: Any) -> None:
         """Apply the changes; the program has not used torch yet."""
@@ -197,8 +179,6 @@ class _Run:
         now_ns = time.perf_counter_ns()
         self.facts.steps += 1
         self.clock.mark(self.facts.steps)
-        if self.facts.steps == 1:
-            self._quieten()
         if self._last_ns:
             period_ns = now_ns - self._last_ns
             usual_ns = sorted(self._periods_ns)[len(self._periods_ns) // 2] if self._periods_ns else 0
@@ -208,16 +188,16 @@ class _Run:
         self._last_ns = now_ns
         samples = self.clock.sample_count - self._samples_before
         lasted_s = (now_ns - self._steady_ns) / 1e9
-        if self.facts.steps >= self.request.most_steps or (
-            samples > LEAST_STEPS and (lasted_s >= self.request.seconds or self.clock.is_full)
-        ):
+        is_timed = samples > LEAST_STEPS and (lasted_s >= self.request.seconds or self.clock.is_full)
+        if self.facts.steps >= self.request.most_steps or (is_timed and not self._may_step(lasted_s)):
             self.facts.is_enough = True
             self.end(0)
 
-    def _quieten(self) -> None:
-        """Have processes that import for later runs pause: models are built, and compiled where they are."""
-        if self.request.scratch is not None:
-            Path(self.request.scratch, QUIET_FILE).touch()
+    def _may_step(self, lasted_s: float) -> bool:
+        """Whether an optimizer may come yet: gradients are accumulated over several calls of the model."""
+        is_open = isinstance(self.source, RecognizedSteps) and self.source.taken == "forward"
+        is_early = self.facts.steps < _ACCUMULATED and lasted_s < _ACCUMULATED_S
+        return is_open and self.facts.facts.is_training and is_early
 
     def end(self, code: int) -> NoReturn:
         """Write what was found and end the process, without what the program would do at its end."""
@@ -236,6 +216,8 @@ class _Run:
 
     def _conclude(self) -> None:
         facts, torch = self.facts, sys.modules.get("torch")
+        if isinstance(self.source, RecognizedSteps):
+            facts.taken = self.source.taken
         if self.observer is not None:
             facts.observation = self.observer.found
         if torch is None or self.hooks is None:
@@ -401,16 +383,16 @@ def run_script(run: _Run, request: TrialRequest) -> ProgramEnd:
         sys.path.insert(1, request.origin)
     program, found = program_of(request.target, request.arguments, source, is_module=request.kind == "module")
     assert found is not None
-    steps: StepSource = found
+    run.source = found
     if program.wrap is not None:
         wrap = program.wrap
         program = replace(program, wrap=lambda one: wrap(run.stepping(one) if isfunction(one) else one))
 
     def imported(torch: Any) -> None:
         run.torch_imported(torch)
-        steps.watch(run.step)
+        found.watch(run.step, run.restart)
 
-    with step_imports(steps, imported):
+    with step_imports(found, imported):
         return run_program(program, lambda: None, lambda _: None)
 
 
@@ -459,53 +441,33 @@ def _uses_driver() -> bool:
     return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)
 
 
-class _Pauses(MetaPathFinder):
-    """Finds no module; asked for each one, it waits while a file is there that says that steps are timed."""
+def run_imported(descriptor: int, scratch: str) -> int:
+    """Import modules, then fork for each run.
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        while self._file.exists():
-            time.sleep(_PAUSE_S)
-        return None
-
-
-def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
-    """Import modules, then become a run, or fork for each; told over a socket, a line of JSON each.
-
-    The first line holds the modules and is answered with whether it can run. Each further line is a
-    `ForkedRun`. Where it is forked, it is answered with the number of the process, and with its exit code
-    when that has ended; else this process becomes that run.
+    What comes first over the connection are the modules, answered with whether it can run. Then come runs,
+    each answered with the number of its process, and with its exit code when that has ended.
     """
     end_with_parent(scratch)
-    server, parent = os.getpid() if forks else None, os.getppid()
-    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
+    server, parent = os.getpid(), os.getppid()
+    with Connection(descriptor) as connection:
 
         def tell(what: object) -> None:
             with suppress(OSError):  # the parent has died
-                stream.write(json.dumps(what).encode() + b"\n")
-                stream.flush()
+                connection.send(what)
 
-        lines = _lines(stream)
+        told = _told(connection)
         # Asked whether there is a GPU, torch then asks NVML and not the driver.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        pauses = _Pauses(Path(scratch, QUIET_FILE))
-        sys.meta_path.insert(0, pauses)
-        for name in json.loads(next(lines, b"[]")):
+        for name in next(told, ()):
             with suppress(BaseException):  # whatever a package raises; the run imports it again
                 import_module(name)
-        sys.meta_path.remove(pauses)
         del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
-        if forks:
-            gc.collect()
-            gc.freeze()  # else the first collection of every fork would copy the pages of all objects
-        tell(not forks or (threading.active_count() == 1 and not _uses_driver()))
-        for line in lines:
-            run = msgspec.json.decode(line, type=ForkedRun)
-            pid = os.fork() if forks else 0
+        gc.collect()
+        gc.freeze()  # else the first collection of every fork would copy the pages of all objects
+        tell(threading.active_count() == 1 and not _uses_driver())
+        for fields in told:
+            run = ForkedRun(**fields)
+            pid = os.fork()
             if pid == 0:
                 _become(run)
                 break
@@ -520,10 +482,11 @@ def run_imported(descriptor: int, scratch: str, *, forks: bool) -> int:
     return main([run.request], server)
 
 
-def _lines(stream: Iterable[bytes]) -> Iterator[bytes]:
+def _told(connection: Connection) -> Iterator[Any]:
     """What comes over a connection until its other end is gone."""
-    with suppress(OSError):
-        yield from stream
+    with suppress(OSError, EOFError):
+        while True:
+            yield connection.recv()
 
 
 def record(scratch: str, arguments: Sequence[str]) -> int:
@@ -536,8 +499,7 @@ def record(scratch: str, arguments: Sequence[str]) -> int:
 
 def _become(run: ForkedRun) -> None:
     """Make of this process what a new one would be."""
-    with suppress(PermissionError):  # one that was not forked leads its session already
-        os.setsid()
+    os.setsid()
     os.chdir(run.work)
     for number, name, flags in (
         (0, os.devnull, os.O_RDONLY),
@@ -559,8 +521,8 @@ def main(arguments: Sequence[str], parent: int | None = None) -> int:
         arguments: Of the command line.
         parent: Number of the process that this one was forked from; None if it was not.
     """
-    if arguments[0] in {"--fork", "--become"}:
-        return run_imported(int(arguments[1]), arguments[2], forks=arguments[0] == "--fork")
+    if arguments[0] == "--fork":
+        return run_imported(int(arguments[1]), arguments[2])
     if arguments[0] == "--record":
         return record(arguments[1], arguments[2:])
     path = Path(arguments[0])

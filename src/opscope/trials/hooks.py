@@ -76,7 +76,7 @@ class Hooks:
                 observe(module, output)
             return output
 
-        OutermostCalls(around, lambda module: next(module.parameters(), None) is not None).watch()
+        OutermostCalls(around).watch()
 
     def step_in_place_of(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """What to call for each step instead of a function without arguments; asked before its first call."""

@@ -26,7 +26,7 @@ def trial_plan(
     arguments: Sequence[str] = (),
     *,
     module: bool = False,
-    steps: str = "optimizer",
+    steps: str = "auto",
     sizes: tuple[int, int] = (8, 128),
     options: WorkloadOptions | None = None,
     only: Sequence[str] | None = None,
@@ -89,7 +89,7 @@ def trial_plan(
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,
-        predict=partial(predicted, request, note=note) if predict else None,
+        predict=partial(predicted, note=note) if predict else None,
         source=Path(request.target) if request.kind == "script" else None,
     )
 
@@ -109,11 +109,6 @@ def target_of(function: Callable[..., object]) -> str:
     return f"{Path(code.co_filename).absolute()}:{name}"
 
 
-def _is_workload(target: str) -> bool:
-    """Whether a target is a workload, as of `opscope profile`; else it is a script."""
-    return target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
-
-
 def _request(
     target: str,
     arguments: Sequence[str],
@@ -128,13 +123,17 @@ def _request(
     Raises:
         InputError: There is none, or its steps cannot be recognized.
     """
-    if _is_workload(target) and not module:
+    is_workload = target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
+    if is_workload and not module:
         spec = resolve(target, options)
         where, colon, function = target.rpartition(":")
         name = f"{Path(where).absolute()}{colon}{function}" if where.endswith(".py") else target
         return TrialRequest(kind="workload", target=name, options=asdict(spec.options), sizes=sizes)
     if step_source(steps) is None:
-        raise InputError("--steps none has no steps to time", hint="Name what ends a step")
+        raise InputError(
+            "--steps none leaves no steps to time: a whole run holds its start and warm-up",
+            hint="Leave it out, or name what ends a step",
+        )
     if target in LAUNCHERS:
         return TrialRequest(kind="ranks", target=target, arguments=tuple(arguments), steps=steps)
     if module:

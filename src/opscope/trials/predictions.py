@@ -30,19 +30,12 @@ while True:
 
 
 class SaidGain(msgspec.Struct, frozen=True):
-    """What advice says a finding costs.
+    """What advice says a finding costs."""
 
-    Attributes:
-        gain_ns: Per step.
-        interval_ns: Between what that lies.
-        message: The finding, in a sentence.
-        step_ns: The step that it is a gain of, without the recorder; None if unknown.
-    """
-
-    gain_ns: float
-    interval_ns: Interval | None = None
-    message: str = ""
-    step_ns: float | None = None
+    gain_ns: float  # Per step
+    interval_ns: Interval | None = None  # Between what that lies
+    message: str = ""  # The finding, in a sentence
+    step_ns: float | None = None  # The step that it is a gain of, without the recorder; None if unknown
 
     def of(self, step_ns: float) -> SaidGain:
         """The gain of the same program in another process, where a step takes so long."""
@@ -59,7 +52,7 @@ def predicted(
     """What advice on a recording of the program says, by its code without `advice.`; nothing if that fails.
 
     Args:
-        request: The program.
+        request: The program, and what ends its steps.
         runs: Where it is recorded.
         limit_s: Time to record it.
         note: Told why there are no predictions.

@@ -25,19 +25,12 @@ _MODULE_OPTIONS = ("-m", "--module")
 
 @dataclass(frozen=True)
 class RanksCommand:
-    """What torchrun is asked to start.
+    """What torchrun is asked to start."""
 
-    Args:
-        options: Its own, without the one that says that the target is a module.
-        target: A script, or a module.
-        arguments: Of the target.
-        is_module: Which of the two it is.
-    """
-
-    options: tuple[str, ...]
-    target: str
-    arguments: tuple[str, ...]
-    is_module: bool
+    options: tuple[str, ...]  # Its own, without the one that says that the target is a module
+    target: str  # A script, or a module
+    arguments: tuple[str, ...]  # Of the target
+    is_module: bool  # Which of the two it is
 
 
 def is_rank() -> bool:

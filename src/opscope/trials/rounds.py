@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -88,32 +89,20 @@ class _OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What to try, and how.
+    """What to try, and how."""
 
-    Args:
-        request: The program; its changes are ours to fill in.
-        changes: To try.
-        change_files: Files of the user's own changes, by name.
-        rounds: Of every change that may be faster; more of what is inconclusive while a budget is left.
-        budget_s: Time for all; None for any.
-        run_s: Time for one run.
-        allow_precision: Recommend changes whose numbers are within rounding of a coarser type.
-        in_place: Run in the working folder instead of an empty one.
-        predict: Records the program for what advice says of it, by its code, in so many seconds; None to go
-            without.
-        source: The script, for diffs; None if there is none.
-    """
-
-    request: TrialRequest
-    changes: Sequence[TriedChange]
-    change_files: Mapping[str, Path] = field(default_factory=dict)
-    rounds: int = 3
-    budget_s: float | None = None
-    run_s: float = 300.0
-    allow_precision: bool = False
-    in_place: bool = False
-    predict: Callable[[ProgramRuns, float], Mapping[str, SaidGain]] | None = None
-    source: Path | None = None
+    request: TrialRequest  # The program; its changes are ours to fill in
+    changes: Sequence[TriedChange]  # To try
+    change_files: Mapping[str, Path] = field(default_factory=dict)  # Files of the user's own changes, by name
+    rounds: int = 3  # Of every change that may be faster; more of what is inconclusive while a budget is left
+    budget_s: float | None = None  # Time for all; None for any
+    run_s: float = 300.0  # Time for one run
+    allow_precision: bool = False  # Recommend changes whose numbers are within rounding of a coarser type
+    in_place: bool = False  # Run in the working folder instead of an empty one
+    # Records the program of a request for what advice says of it, by its code, in so many seconds; None to go
+    # without
+    predict: Callable[[TrialRequest, ProgramRuns, float], Mapping[str, SaidGain]] | None = None
+    source: Path | None = None  # The script, for diffs; None if there is none
 
     def patch_of(self, changes: Sequence[TriedChange]) -> str:
         """What to write for these changes: a diff of what the source holds lines for, then snippets."""
@@ -180,7 +169,7 @@ class Trial:
     """
 
     def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
-        self.plan, self._told = plan, told
+        self.plan, self._told, self._request = plan, told, plan.request
         self._random = random.Random(plan.request.seed)
         self._sides = {name: _Side((), name) for name in (BASELINE, _AGAIN)}
         self._not_tried: list[NotTried] = []
@@ -203,6 +192,8 @@ class Trial:
         with self._processes.open():
             self._run_once(BASELINE, 0)
             self._require_baseline()
+            # Every other run times steps of the same kind, whatever it would recognize.
+            self._request = replace(self._request, steps=self._base_facts.taken)
             try:
                 self._import_first()
                 self._predict()
@@ -223,13 +214,12 @@ class Trial:
         return self._result()
 
     def _import_first(self) -> None:
-        """Have later runs begin where the program's imports have been made, while this one goes on.
+        """Have later runs forked from a process that has made the program's imports.
 
         Programs that use a GPU are not forked: on an H100, a fork that was to initialize CUDA never ended.
         """
-        is_forked = self._base_facts.facts.device != "cuda"
-        import_first = self._processes.fork_from if is_forked else self._processes.make_ahead
-        import_first(self._base_facts.modules, self.plan.request.seed, self._import_limit_s)
+        if not self._uses_gpu:
+            self._processes.fork_from(self._base_facts.modules, self.plan.request.seed, self._import_limit_s)
 
     @property
     def _base_facts(self) -> TrialRun:
@@ -237,6 +227,10 @@ class Trial:
         facts = self._sides[BASELINE].facts
         assert facts is not None
         return facts
+
+    @property
+    def _uses_gpu(self) -> bool:
+        return self._base_facts.facts.device == "cuda"
 
     @property
     def _import_limit_s(self) -> float:
@@ -247,7 +241,8 @@ class Trial:
         if self.plan.predict is not None:
             self._told("advice", self._runs, self._expected + 1)
             self._runs += 1
-            self._said = self.plan.predict(self._processes, min(self.plan.run_s, self._left_s / 2))
+            limit_s = min(self.plan.run_s, self._left_s / 2)
+            self._said = self.plan.predict(self._request, self._processes, limit_s)
 
     def _run_again(self) -> None:
         """Run the program as it is once more, for the noise; and first as the other runs will be.
@@ -255,7 +250,7 @@ class Trial:
         The first process, which imported by itself on a machine that had read none of the files, was slower
         than the second in 20 of 28 trials on H100s, once by half.
         """
-        if self._processes.have_imported:
+        if self._uses_gpu or self._processes.are_forked:
             warm = _Side((), BASELINE)
             self._run_once(BASELINE, 0, warm, limit_s=self._import_limit_s)
             if warm.error is None:
@@ -278,11 +273,20 @@ class Trial:
     def _require_baseline(self) -> None:
         side = self._sides[BASELINE]
         if side.error is not None:
-            hint = "Name what ends a step (--steps forward or FUNCTION), or let it make more of them"
-            raise CaptureError(
-                f"the program fails without any change: {side.error}",
-                hint=hint if "steps" in side.error else None,
-            )
+            hint = None
+            if not self.plan.in_place and self._names_file_here(side.error):
+                hint = (
+                    "It ran in an empty folder: to run it in this one, whose files it reads, use --in-place"
+                )
+            elif "steps" in side.error:
+                hint = "Name what ends a step (--steps FUNCTION or mark:NAME), or let it make more of them"
+            raise CaptureError(f"the program fails without any change: {side.error}", hint=hint)
+
+    def _names_file_here(self, error: str) -> bool:
+        """Whether a program may have failed for a file by a path that is relative to its folder."""
+        own, words = Path(self.plan.request.target).name, re.findall(r"[\w./-]*[./][\w./-]*\w", error)
+        others = [one for one in words if not one.startswith("/") and Path(one).name != own]
+        return "FileNotFoundError" in error or any(Path(one).exists() for one in others)
 
     def _waiting(self) -> list[_Side]:
         """The changes that apply; those that compile come last, those of which advice says most first."""
@@ -401,7 +405,7 @@ class Trial:
         """What a run found; None if it left nothing. And the last lines of what it said."""
         files = self.plan.change_files
         request = replace(
-            self.plan.request,
+            self._request,
             changes=tuple(one.name for one in changes if one.name not in files),
             change_files=tuple(str(files[one.name]) for one in changes if one.name in files),
         )
@@ -699,6 +703,7 @@ class Trial:
                 len(base.times_ns),
                 len(base.all_ns),
                 base.peak_bytes,
+                None if self._request.kind == "workload" else self._request.steps,
             ),
             noise=noise,
             variants=tuple(variants),

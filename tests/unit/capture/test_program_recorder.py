@@ -68,8 +68,15 @@ def record(tmp_path):
         if source is None:
             schedule = {**schedule, "warmup": 0, "active": 1}
         options = {"keep_on_error": True, "overwrite": True, "active": 3, **schedule}
-        profiler = Profiler(tmp_path / "out", **options)
-        recorder = ProgramRecorder(profiler, source, again=lambda: Profiler(tmp_path / "out", **options))
+        whole = {**options, "wait": 0, "warmup": 0, "active": 1}
+        recorder = ProgramRecorder(
+            Profiler(tmp_path / "out", **options),
+            source,
+            again=lambda: Profiler(tmp_path / "out", **options),
+            whole=(lambda most: Profiler(tmp_path / "out", **{**whole, "max_trace_size": most}))
+            if steps == "auto"
+            else None,
+        )
         return recorder, recorder.run(program)
 
     return run
@@ -108,7 +115,7 @@ def test_inference_has_steps_too(record, steps):
 def test_steps_are_the_optimizers_if_it_steps_else_the_models(record, forwards, steps):
     text = f"model = torch.nn.Linear(2, 2)\nfor _ in range({forwards}): model(torch.ones(2))\ntrain({steps})"
     recorder, end = record(text, "auto")
-    assert (end.exit_code, recorder.notes) == (0, [])
+    assert (end.exit_code, recorder.notes, recorder.is_whole) == (0, [], False)
     if not steps and forwards < 2:
         with pytest.raises(CaptureError, match="recognized"):
             recorder.require_cycles()
@@ -118,6 +125,68 @@ def test_steps_are_the_optimizers_if_it_steps_else_the_models(record, forwards, 
     names = cycle.trace_path.read_text()
     assert ("Optimizer.step#SGD.step" in names, "aten::addmm" in names) == (steps > 0, steps == 0)
     assert cycle.sidecar.steps == (3 if steps or forwards > 4 else forwards - 2)
+
+
+INTERRUPTED = "raise KeyboardInterrupt"
+FORKING = """
+from opscope.workloads.runtime import resident_bytes
+child = os.fork()
+if child == 0:  # what it records would grow by 80 MB
+    before = resident_bytes()
+    for _ in range(20_000): torch.ones(3) + 1
+    os._exit(resident_bytes() - before > 40_000_000)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.parametrize("text", ["torch.ones(2) * 2", FORKING, "sys.exit(0)", INTERRUPTED])
+def test_a_program_without_steps_is_one(record, capsys, text):
+    recorder, _ = record(f"torch.ones(3) + 1\n{text}", "auto")
+    (cycle,) = recorder.cycles
+    assert (recorder.is_whole, recorder.notes) == (True, [])
+    assert (cycle.sidecar.steps, cycle.sidecar.partial) == (int(text != INTERRUPTED), text == INTERRUPTED)
+    assert "aten::add" in cycle.trace_path.read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.nn.Linear(2, 2)(torch.ones(2))",  # it has a model
+        "raise ValueError",  # it may have come to no step
+        "with torch.profiler.profile(): torch.ones(2)",
+    ],
+)
+def test_a_program_that_may_have_steps_is_none(record, capsys, text):
+    recorder, _ = record(f"torch.ones(3) + 1\n{text}", "auto")
+    assert not recorder.is_whole
+    with pytest.raises(CaptureError, match="nothing was recorded"):
+        recorder.require_cycles()
+
+
+@pytest.mark.parametrize("steps", [0, 7])
+def test_of_a_program_that_grows_before_its_first_step_the_beginning_is_kept(record, monkeypatch, steps):
+    sizes = itertools.chain([0], itertools.repeat(4 * 10**9))
+    monkeypatch.setattr(profiler, "resident_bytes", lambda: next(sizes))
+    grown = "import time\nwhile torch.autograd._profiler_enabled(): time.sleep(0.01)\n"
+    recorder, _ = record(f"torch.ones(3).sin()\n{grown}torch.ones(3).cos()\ntrain({steps})", "auto")
+    (cycle,) = recorder.cycles
+    assert (cycle.sidecar.steps, recorder.is_whole) == ((3, False) if steps else (0, True))
+    names = cycle.trace_path.read_text()
+    assert ("aten::sin" in names, "aten::cos" in names, "SGD" in names) == (not steps, False, steps > 0)
+    assert ["more than --max-trace-size" in note for note in recorder.notes] == [True] * (not steps)
+
+
+@pytest.mark.parametrize("uses_gpu", [True, False])
+def test_with_a_gpu_nothing_is_recorded_until_the_program_uses_it(record, monkeypatch, uses_gpu):
+    """It may set until then which ones it sees."""
+    waiting = []
+    monkeypatch.setattr(program_recorder, "driver_cuda_version", lambda: 13000)
+    monkeypatch.setattr(torch.cuda, "_lazy_call", waiting.append)
+    monkeypatch.setattr(torch.cuda, "use", lambda: [one() for one in waiting], raising=False)
+    recorder, _ = record("torch.ones(3) + 1\n" + "torch.cuda.use()\ntorch.ones(3) * 2" * uses_gpu, "auto")
+    assert recorder.is_whole is uses_gpu
+    names = [cycle.trace_path.read_text() for cycle in recorder.cycles]
+    assert ["aten::add" in one for one in names] == [False] * uses_gpu
 
 
 def test_a_range_that_the_program_marks_ends_steps(record):
@@ -165,9 +234,9 @@ def test_exiting_well_inside_a_window_is_no_error(record):
 @pytest.mark.parametrize(
     ("text", "steps", "message"),
     [
-        ("train(0)", "optimizer", r"no step was recognized \(optimizer.step\(\)\).*--steps none"),
-        ("train(1)", "optimizer", r"1 step only recognized .* starts after 2 steps.*fewer --wait"),
-        ("train(3)", "forward", r"no step was recognized \(the call of a model\)"),
+        ("train(0)", "optimizer", r"no step was recognized, .*--steps none"),
+        ("train(1)", "optimizer", r"1 step only recognized, .* starts after 2 steps.*fewer --wait"),
+        ("train(3)", "forward", r"no step was recognized, "),
     ],
 )
 def test_recording_nothing_says_why(record, text, steps, message):
@@ -369,17 +438,41 @@ def test_a_forward_counts_from_the_second_call_of_a_module(watched, steps):
     assert vars(torch.nn.Module)["__call__"] is before
 
 
+@pytest.mark.parametrize(
+    ("calls", "told"),
+    [
+        ("ababab", "aaa"),  # a teacher beside its student
+        ("abbabbabbabb", "bbbbbbbb"),  # a generator, and a discriminator called twice as often
+        ("aabbb", "aa"),  # one call more is no other program
+        ("aabbbbb", "|bbb"),  # an encoder of two texts, then a decoder: from its fourth call on
+        ("tttttttaaa", "aaa"),  # a transform of images has no parameters
+        ("aabbbbaa", "|bb"),  # they do not take turns
+    ],
+)
+def test_the_model_called_most_often_is_the_step(watched, calls, told):
+    """What is told of each model by now; `|` is where what was told before turned out to be no steps."""
+    models = {"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2), "t": torch.nn.ReLU()}
+    said = []
+    source = ForwardSteps()
+    source.watch(lambda: said.append(name), lambda: said.append("|"))
+    for name in calls:
+        models[name](torch.ones(2))
+    source.stop()
+    text = "".join(said)
+    assert text[text.rfind("|") if "|" in told else 0 :] == told
+
+
 def test_layers_run_with_torch_as_it_is(watched):
     seen = []
 
-    class Model(torch.nn.Module):
+    class Model(torch.nn.Linear):
         def forward(self, x):
             seen.append(vars(torch.nn.Module)["__call__"])
             return x
 
     original = torch.nn.Module.__call__
     watched(ForwardSteps())
-    Model()(torch.ones(1))
+    Model(1, 1)(torch.ones(1))
     assert seen == [original]
 
 
@@ -392,7 +485,7 @@ def test_who_watches_first_is_called_inside_and_stays(watched, steps):
 
     before, inner = torch.nn.Module.__call__, OutermostCalls(around)
     inner.watch()
-    source, model = watched(ForwardSteps()), torch.nn.Sequential(torch.nn.ReLU())
+    source, model = watched(ForwardSteps()), torch.nn.Sequential(torch.nn.Linear(1, 1))
     model(torch.ones(1))
     source.stop()
     model(torch.ones(1))
@@ -402,11 +495,11 @@ def test_who_watches_first_is_called_inside_and_stays(watched, steps):
 
 
 def test_a_forward_that_fails_is_no_step(watched, steps):
-    class Model(torch.nn.Module):
+    class Model(torch.nn.Linear):
         def forward(self, x):
             raise ValueError("forward")
 
-    model = Model()
+    model = Model(1, 1)
     watched(ForwardSteps())
     for _ in range(3):
         with pytest.raises(ValueError, match="forward"):

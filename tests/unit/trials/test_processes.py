@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from opscope.trials.child import QUIET_FILE, TrialRequest, TrialRun, _Pauses
+from opscope.trials.child import TrialRequest, TrialRun
 from opscope.trials.processes import ProgramRuns
 
 pytestmark = pytest.mark.torch
@@ -76,18 +75,14 @@ def test_a_run_with_its_imports_made_finds_what_one_started_anew_does(
     assert runs.are_forked
     took_s({})
     assert took_s({}) < took_s({"GIVEN": "value"}), "the one with a variable of its own starts anew"
-    runs.start_anew()
-    runs.make_ahead(anew.modules, seed=0, limit_s=60)
-    assert not runs.are_forked
-    took_s({})
 
 
-@pytest.mark.parametrize("how", ["anew", "forked", "made ahead"])
+@pytest.mark.parametrize("how", ["anew", "forked"])
 def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(
     runs: ProgramRuns, request_of_program: TrialRequest, how: str
 ) -> None:
     if how != "anew":
-        (runs.fork_from if how == "forked" else runs.make_ahead)(["torch"], seed=0, limit_s=60)
+        runs.fork_from(["torch"], seed=0, limit_s=60)
     waiting = TrialRequest(kind="script", target=request_of_program.target, arguments=("wait",))
     assert runs.run(waiting, {}, 2) == (None, "no end after 2 s")
     assert runs.are_forked is (how == "forked")
@@ -95,12 +90,12 @@ def test_a_run_that_does_not_end_is_ended_and_the_next_goes_on(
     assert found(runs.run(request_of_program, {}, 60)).is_enough
 
 
-@pytest.mark.parametrize("how", ["anew", "forked", "made ahead", "forked from one that is killed"])
+@pytest.mark.parametrize("how", ["anew", "forked", "forked from one that is killed"])
 def test_a_run_that_is_killed_says_so_at_once(
     runs: ProgramRuns, request_of_program: TrialRequest, how: str
 ) -> None:
     if how != "anew":
-        (runs.make_ahead if how == "made ahead" else runs.fork_from)(["torch"], seed=0, limit_s=60)
+        runs.fork_from(["torch"], seed=0, limit_s=60)
     process = "getppid" if how == "forked from one that is killed" else "getpid"
     Path(request_of_program.target).write_text(
         f"import os, time\nprint('begun', flush=True)\nos.kill(os.{process}(), 9)\ntime.sleep(60)\n"
@@ -144,17 +139,17 @@ from pathlib import Path
 from opscope.trials.processes import ProgramRuns
 runs = ProgramRuns(in_place=False)
 with runs.open():
-    runs.make_ahead(["json"], 0, 60)
+    runs.fork_from(["json"], 0, 60)
     if sys.argv[1] == "ready":
-        runs._ahead[0].is_ready
-    print(runs.scratch, runs._ahead[0]._process.pid, flush=True)
+        runs.are_forked
+    print(runs.scratch, runs._imported._process.pid, flush=True)
     time.sleep(60)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
 @pytest.mark.parametrize("state", ["ready", "importing"])
-def test_killed_it_leaves_nothing_that_was_made_ahead(state: str) -> None:
+def test_killed_it_leaves_nothing_that_imports(state: str) -> None:
     with subprocess.Popen([sys.executable, "-c", WAITS, state], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         scratch, pid = parent.stdout.readline().split()
@@ -165,19 +160,6 @@ def test_killed_it_leaves_nothing_that_was_made_ahead(state: str) -> None:
         time.sleep(0.05)
     assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
     assert not Path(scratch).exists()
-
-
-def test_what_imports_for_later_runs_pauses_while_steps_are_timed(tmp_path: Path) -> None:
-    quiet = tmp_path / QUIET_FILE
-    quiet.touch()
-    pauses = _Pauses(quiet)
-    thread = threading.Thread(target=pauses.find_spec, args=("anything", None))
-    thread.start()
-    thread.join(0.1)
-    assert thread.is_alive()
-    quiet.unlink()
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("why", ["a thread of its own", "it takes too long"])
@@ -200,3 +182,34 @@ def test_variables_set_before_torch_is_imported_are_seen(
     assert found(runs.run(request_of_program, {}, 60)).modules == ()
     runs.fork_from((), seed=0, limit_s=60)
     assert not runs.are_forked
+
+
+TWO_KINDS = """
+import sys, time, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(int(sys.argv[1])):
+    model(torch.randn(4, 8))
+    time.sleep(0.03)
+while sys.argv[2:]:
+    model(torch.randn(4, 8)).sum().backward()
+    time.sleep(0.001)
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taken"), [(("5", "train"), "optimizer"), (("50",), "forward"), (("1",), "none")]
+)
+def test_steps_are_recognized_and_what_was_counted_before_is_cleared(
+    runs: ProgramRuns, tmp_path: Path, arguments: tuple[str, ...], taken: str
+) -> None:
+    (tmp_path / "program.py").write_text(TWO_KINDS)
+    request = TrialRequest(
+        kind="script", target=str(tmp_path / "program.py"), arguments=arguments, seconds=0.02
+    )
+    run = found(runs.run(request, {}, 60))
+    assert run.taken == taken
+    assert bool(run.samples) is run.is_enough is (taken != "none")
+    if taken == "optimizer":
+        assert max(one.host_ns / one.step_count for one in run.samples) < 0.03e9

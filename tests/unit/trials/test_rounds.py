@@ -102,10 +102,34 @@ def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
     assert result.runs == screened + combined + confirmed + rest
 
 
-class Imported(ProgramRuns):
+class Recognizing(GivenRuns):
+    """Recognizes calls of a model; keeps what each run was asked to take for steps."""
+
+    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
+        vars(self).setdefault("asked", []).append(self._request.steps)
+        run, said = super()._process(changes, limit_s)
+        assert run is not None
+        return msgspec.structs.replace(run, taken="forward"), said
+
+
+def test_all_runs_take_for_a_step_what_the_first_one_took() -> None:
+    said: list[str] = []
+
+    def predict(request: TrialRequest, runs: ProgramRuns, limit_s: float) -> dict[str, SaidGain]:
+        said.append(request.steps)
+        return {}
+
+    trial = Recognizing(plan(change("small"), rounds=1, predict=predict))
+    result = trial.run()
+    first, *others = vars(trial)["asked"]
+    assert (first, {*others, *said}) == ("auto", {"forward"})
+    assert result.baseline.taken == "forward"
+
+
+class Forked(ProgramRuns):
     """Runs begin where imports have been made."""
 
-    have_imported = True
+    are_forked = True
 
 
 class ColdFirst(GivenRuns):
@@ -118,7 +142,7 @@ class ColdFirst(GivenRuns):
 
 def test_a_first_process_that_made_its_own_imports_does_not_count() -> None:
     trial = ColdFirst(plan(change("none"), rounds=1))
-    trial._processes = Imported(in_place=False)
+    trial._processes = Forked(in_place=False)
     result = trial.run()
     assert result.baseline.step_ns == pytest.approx(10 * MS, rel=0.02)
     assert result.variants[0].ratio == pytest.approx(1, abs=0.02)
