@@ -36,8 +36,8 @@ from opscope.workloads.runtime import require_torch
 
 _OnStep = Callable[[], object]
 _MARK = "mark:"
-# Dropping 100,000 events takes torch some seconds, and they take 70 MB; libraries of a GPU take some of 2 GB.
-_MOST_OF_WHOLE, _MOST_ON_GPU = "100MB", "2GB"
+# Dropping 100,000 events takes torch some seconds, and they take 70 MB.
+_MOST_OF_WHOLE = "100MB"
 _TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
 
 
@@ -436,12 +436,11 @@ class ProgramRecorder:
                 self._source.watch(self._step, self._restart)
         if self._make_whole is None:
             return
+        if torch.version.hip is not None or driver_cuda_version() is not None:
+            return  # CUPTI, attached before there is a model, would slow the steps that are timed without it
         module = importlib.import_module("torch.nn.modules.module")
         self._models = module.register_module_parameter_registration_hook(lambda *_: self._drop_whole())
-        if torch.version.hip is None and driver_cuda_version() is None:
-            self._begin_whole(_MOST_OF_WHOLE)
-        else:  # until the program uses a GPU it may say which ones it sees
-            torch.cuda._lazy_call(functools.partial(self._begin_whole, _MOST_ON_GPU))
+        self._begin_whole(_MOST_OF_WHOLE)
 
     def _begin_whole(self, most_bytes: str) -> None:
         """Record the program as one step; where that fails, it goes on without.
