@@ -54,19 +54,12 @@ _OPERAND_COUNT = re.compile(r"char\s*\*\s*,\s*\(?(?:int\))?(\d+)")
 
 @dataclass(frozen=True)
 class _Elements:
-    """Elements an operator computes one by one.
-
-    Attributes:
-        shape: The operands' common shape.
-        count: Its elements.
-        is_split: They may be launched in several parts.
-        is_assumed: The operator is no elementwise one: the launch may work on something else.
-    """
+    """Elements an operator computes one by one."""
 
     shape: Shape
     count: int
     is_split: bool
-    is_assumed: bool
+    is_assumed: bool  # the operator is no elementwise one: the launch may work on something else
 
 
 def vectorized(launch: LaunchFacts) -> Prediction:

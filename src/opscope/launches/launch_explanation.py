@@ -106,19 +106,12 @@ class LaunchCheck:
 
 @dataclass(frozen=True)
 class LaunchExplanation:
-    """How one launch of a kernel is parallel.
+    """How one launch of a kernel is parallel."""
 
-    Attributes:
-        family: Of the kernel; None if no rule knows it: then only its geometry is told.
-        statements: By heading, in the order of Heading.
-        launch_check: None if the rule had not the numbers to predict a launch.
-        waves: None without device limits.
-    """
-
-    family: str | None
-    statements: tuple[Statement, ...]
-    launch_check: LaunchCheck | None = None
-    waves: Waves | None = field(default=None, compare=False)
+    family: str | None  # of the kernel; None if no rule knows it: then only its geometry is told
+    statements: tuple[Statement, ...]  # by heading, in the order of Heading
+    launch_check: LaunchCheck | None = None  # None if the rule had not the numbers to predict a launch
+    waves: Waves | None = field(default=None, compare=False)  # None without device limits
 
     def under(self, heading: Heading) -> tuple[Statement, ...]:
         """Statements of one heading."""

@@ -59,24 +59,15 @@ _CONVOLVED = {
 
 @dataclass(frozen=True)
 class Tiling:
-    """One way the problem is cut and launched.
+    """One way the problem is cut and launched."""
 
-    Attributes:
-        rows: `m` or `n`: the side of the output that the tile's first extent covers.
-        across: Tiles along that side, padded to whole clusters where there are any.
-        along: Tiles along the other side.
-        splits: Parts K is cut into.
-        arrangement: How tiles become blocks, in words.
-        is_persistent: Fewer blocks than tiles; each takes several.
-    """
-
-    rows: str
-    across: int
-    along: int
+    rows: str  # `m` or `n`: the side of the output that the tile's first extent covers
+    across: int  # tiles along that side, padded to whole clusters where there are any
+    along: int  # tiles along the other side
     batch: int
-    splits: int
-    arrangement: str
-    is_persistent: bool = False
+    splits: int  # parts K is cut into
+    arrangement: str  # how tiles become blocks, in words
+    is_persistent: bool = False  # fewer blocks than tiles; each takes several
 
     @property
     def tiles(self) -> int:
@@ -240,13 +231,7 @@ def find_tiling(
 ) -> Tiling | None:
     """The first arrangement of the tiles that gives the grid, the plainest first; None if none does.
 
-    Args:
-        problem: The product.
-        tile: Extents of one tile.
-        grid: As recorded.
-        cluster: Thread-block cluster; tiles are padded to whole ones.
-        sm_count: Of the device.
-        splits_k: K is split (True), is not (False), or may be where grid.z tells it (None).
+    Tiles are padded to whole clusters. K is split (True), is not (False), or may be where grid.z tells it.
     """
     cuts = tilings(problem, tile, cluster)
     for attempt in (_laid_out, _swizzled):

@@ -152,13 +152,7 @@ class _Generated:
 def cost_of_generated(
     call: CallArguments, launch: TritonLaunch, source: Mapping[str, Any] | None = None
 ) -> CallCost:
-    """What one launch must do at least.
-
-    Args:
-        call: Arguments of the launch as recorded.
-        launch: What the compiler wrote on it.
-        source: What the generated source states of itself, if at hand.
-    """
+    """What one launch must do at least."""
     stated = source or {}
     generated = _Generated(decode(launch.kernel), call.tensors, _extents(call))
     flop_count, flop_source = _flops(generated, launch.flop or stated.get("kernel_flop"))

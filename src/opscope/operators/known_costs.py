@@ -49,12 +49,7 @@ class _Described(msgspec.Struct, frozen=True):
 
 
 def known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, CallCost]:
-    """Costs by call_id.
-
-    Args:
-        session: Which holds the gradients and generated sources that some arguments are completed from.
-        calls: Any distinct calls of it.
-    """
+    """Costs by call_id."""
     costs: dict[int, CallCost] = {}
     told: list[DistinctCall] = []
     for call in calls:

@@ -48,12 +48,7 @@ def categories() -> tuple[Category, ...]:
 
 @cache
 def category_of(operator: str, tags: tuple[str, ...] = ()) -> str:
-    """Category name of an operator, e.g. `matrix` for `aten::addmm`; `other` if nothing tells.
-
-    Args:
-        operator: Name as recorded.
-        tags: Its tags in native_functions.yaml; asked where no pattern matches the name.
-    """
+    """Category name of an operator, e.g. `matrix` for `aten::addmm`; `other` if nothing tells."""
     core = _core_name(operator)
     for category in categories():
         if category.pattern.fullmatch(core) or category.pattern.fullmatch(operator):

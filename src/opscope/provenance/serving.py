@@ -30,31 +30,18 @@ class ServingPhase(TextEnum):
 
 
 class ServingStep(msgspec.Struct, frozen=True):
-    """One step of an engine. What was not counted is None.
+    """One step of an engine. What was not counted is None."""
 
-    Attributes:
-        engine: `vllm`, `sglang`, `tensorrt_llm`, `atom`.
-        c_requests: Requests whose prompts, or parts of them, are read.
-        g_requests: Requests that generate.
-        c_tokens: Tokens of the first.
-        g_tokens: Tokens of the second; more than one a request where tokens are drafted.
-        c_keys: Keys that the first attend to, of all requests.
-        g_keys: Likewise of the second.
-        c_square: Sum over requests of their tokens squared.
-        c_pairs: Sum over requests of their tokens times their keys.
-        g_pairs: Likewise of the second.
-    """
-
-    engine: str
-    c_requests: int | None = None
-    g_requests: int | None = None
-    c_tokens: int | None = None
-    g_tokens: int | None = None
-    c_keys: int | None = None
-    g_keys: int | None = None
-    c_square: int | None = None
-    c_pairs: int | None = None
-    g_pairs: int | None = None
+    engine: str  # `vllm`, `sglang`, `tensorrt_llm`, `atom`
+    c_requests: int | None = None  # requests whose prompts, or parts of them, are read
+    g_requests: int | None = None  # requests that generate
+    c_tokens: int | None = None  # tokens of the first
+    g_tokens: int | None = None  # tokens of the second; more than one a request where tokens are drafted
+    c_keys: int | None = None  # keys that the first attend to, of all requests
+    g_keys: int | None = None  # likewise of the second
+    c_square: int | None = None  # sum over requests of their tokens squared
+    c_pairs: int | None = None  # sum over requests of their tokens times their keys
+    g_pairs: int | None = None  # likewise of the second
 
     @property
     def phase(self) -> ServingPhase:

@@ -48,11 +48,7 @@ class DeviceNames:
 
 
 def cubin_names(elf: ElfFile) -> DeviceNames:
-    """The names in a cubin.
-
-    Raises:
-        InputError: Its tables point outside of it.
-    """
+    """The names in a cubin."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
     for index in np.flatnonzero(elf.section_table["kind"] == SectionKind.SYMBOLS).tolist():
@@ -104,33 +100,19 @@ class EntryKind:
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """One entry of a container.
+    """One entry of a container."""
 
-    Args:
-        container: Byte at which its container begins; its identity within the file.
-        kind: `EntryKind`.
-        architecture: Compute capability times ten, 90 for sm_90 and sm_90a.
-        flags: As in the file.
-        offset: Byte at which the stored code begins.
-        stored_bytes: Its size in the file.
-        code_bytes: Its size uncompressed.
-    """
-
-    container: int
-    kind: int
-    architecture: int
-    flags: int
-    offset: int
+    container: int  # byte at which its container begins; its identity within the file
+    kind: int  # `EntryKind`
+    architecture: int  # compute capability times ten, 90 for sm_90 and sm_90a
+    flags: int  # as in the file
+    offset: int  # byte at which the stored code begins
     stored_bytes: int
-    code_bytes: int
+    code_bytes: int  # its size uncompressed
 
 
 def containers(elf: ElfFile, section: ElfSection) -> Iterator[list[DeviceCode]]:
-    """The entries of each container of a section, in file order.
-
-    Raises:
-        InputError: A container or entry reaches beyond what holds it, or there are far too many.
-    """
+    """The entries of each container of a section, in file order."""
     position, end, count = section.offset, section.offset + section.size_bytes, 0
     while (position := _next_container(elf, position, end)) < end:
         _, _, header_bytes, size = _CONTAINER.unpack(elf.read(position, _CONTAINER.size, "a container"))
@@ -207,11 +189,7 @@ class DeviceCodeReader:
         self._bytes_left = min(max(stored_bytes * _LARGEST_RATIO, _LEAST_TOTAL_BYTES), _LARGEST_TOTAL_BYTES)
 
     def read(self, code: DeviceCode) -> bytes:
-        """The code, uncompressed.
-
-        Raises:
-            InputError: It does not uncompress to what its header says, or claims far too much.
-        """
+        """The code, uncompressed."""
         self._bytes_left -= code.code_bytes
         if code.code_bytes > _LARGEST_CODE_BYTES or self._bytes_left < 0:
             self._elf.fail(f"device code claims {code.code_bytes} bytes uncompressed", code.offset)
@@ -242,11 +220,7 @@ def holds_device_code(elf: ElfFile) -> bool:
 
 
 def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
-    """The kernels of each unit; those whose unit is not named are together, without one.
-
-    Raises:
-        InputError: The device code is damaged.
-    """
+    """The kernels of each unit; those whose unit is not named are together, without one."""
     sections = [_section(elf, name) for name in _SECTIONS]
     reader = DeviceCodeReader(elf, [section for section in sections if section is not None])
     relocatable, linked = (

@@ -49,17 +49,11 @@ _HIGHEST_ADDRESS = 1 << 62
 
 @dataclass(frozen=True, eq=False)
 class HostCode:
-    """Functions end to end.
+    """Functions end to end."""
 
-    Args:
-        content: uint8, the code.
-        starts: int64[n_functions], ascending: where each begins in `content`.
-        addresses: int64[n_functions]: where each is loaded.
-    """
-
-    content: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    addresses: NDArray[np.int64]
+    content: NDArray[np.uint8]  # uint8, the code
+    starts: NDArray[np.int64]  # int64[n_functions], ascending: where each begins in `content`
+    addresses: NDArray[np.int64]  # int64[n_functions]: where each is loaded
 
     def function_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Index of the function each position lies in."""
@@ -96,9 +90,6 @@ def read_code(elf: ElfFile, functions: Iterable[tuple[int, int]]) -> HostCode:
     """The code of functions given as (address, size in bytes), in this order.
 
     A function that lies in no section has no code.
-
-    Raises:
-        InputError: All of them are larger than in any sound file.
     """
     sections = [section for section in elf.sections.values() if _is_loaded(section)]
     parts: list[bytes] = []
@@ -156,11 +147,7 @@ class _Registrations:
 
 
 def registered_kernels(elf: ElfFile) -> list[UnitKernels]:
-    """The kernels of each unit; empty where the code does not tell (stripped, not x86-64, another compiler).
-
-    Raises:
-        InputError: The file's tables point outside of it.
-    """
+    """Kernels of each unit; empty where the code does not tell (stripped, not x86-64, other compiler)."""
     table, names = elf.sections.get(".symtab"), elf.sections.get(".strtab")
     if elf.machine != Machine.X86_64 or table is None or names is None:
         return []
@@ -205,13 +192,7 @@ class _RuntimeCalls:
     """Tells what an address that is called does: registers a kernel, registers something else, or neither."""
 
     def __init__(self, elf: ElfFile, own: Table, names: ElfSection) -> None:
-        """Looks the runtime's functions up.
-
-        Args:
-            elf: The library.
-            own: Symbols of those that are linked into the library itself.
-            names: Where the names of these symbols are.
-        """
+        """Looks the runtime's functions up."""
         self._stubs = [
             elf.loaded(section) for name in _STUB_SECTIONS if (section := elf.sections.get(name)) is not None
         ]

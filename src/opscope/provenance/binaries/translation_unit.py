@@ -19,34 +19,26 @@ from opscope.provenance.packaged import lazy_pattern
 
 @dataclass(frozen=True)
 class TranslationUnit:
-    """A source file as nvcc compiled it.
+    """A source file as nvcc compiled it."""
 
-    Args:
-        name: File name (`SoftMax.cu`). Where only device code names it and the path is unknown, `_` may stand
-            for what is no letter or digit.
-        module_id: The eight hexadecimal digits nvcc writes into the unit's internal names: a checksum of the
-            absolute path it was compiled from, so they tell units of one name apart. None if unknown.
-        source_path: Path of the file, relative to PyTorch's repository where it lies in one
-            (`aten/src/ATen/native/cuda/SoftMax.cu`), else as the compiler was given it. None if unknown.
-    """
-
+    # File name (`SoftMax.cu`). Where only device code names it and the path is unknown, `_` may stand for
+    # what is no letter or digit
     name: str
+    # The eight hexadecimal digits nvcc writes into the unit's internal names: a checksum of the absolute path
+    # it was compiled from, so they tell units of one name apart. None if unknown.
     module_id: str | None = None
+    # Path of the file, relative to PyTorch's repository where it lies in one
+    # (`aten/src/ATen/native/cuda/SoftMax.cu`), else as the compiler was given it. None if unknown.
     source_path: str | None = None
 
 
 @dataclass(frozen=True)
 class UnitKernels:
-    """Kernels one unit brings into a library.
+    """Kernels one unit brings into a library."""
 
-    Args:
-        unit: None where the library holds the kernels but does not tell whose they are.
-        kernels: Mangled names.
-        is_name_exact: False where only device code names the unit, which writes `-` and others as `_`.
-    """
-
-    unit: TranslationUnit | None
-    kernels: frozenset[str]
+    unit: TranslationUnit | None  # None where the library holds the kernels but does not tell whose they are
+    kernels: frozenset[str]  # mangled names
+    # False where only device code names the unit, which writes `-` and others as `_`
     is_name_exact: bool = True
 
 
@@ -85,12 +77,9 @@ def internal_names(names: bytes) -> set[InternalName]:
 
 
 def named_unit(internal: InternalName, stem: str | None = None) -> TranslationUnit:
-    """The unit of an internal name.
+    """The unit of an internal name, which writes `my-kernel.cu` as `my_kernel_cu`.
 
-    Args:
-        internal: It writes every character that cannot be in an identifier as `_`: `my-kernel.cu` is
-            `my_kernel_cu`.
-        stem: The file's name without extension as the host side has it; without it `_` is taken for itself.
+    `stem` is the file's name without extension as the host side has it; without it `_` is taken for itself.
     """
     written, _, extension = internal.file.rpartition("_")
     if extension not in _EXTENSIONS:

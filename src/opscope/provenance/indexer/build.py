@@ -50,16 +50,7 @@ _RAISING = frozenset(
 
 
 def build_index(checkout: Path, version: str | None = None, *, git_version: str | None = None) -> SourceIndex:
-    """The index of a checkout.
-
-    Args:
-        checkout: Root folder of a PyTorch source tree.
-        version: "2.6.0"; read from the tree if not given.
-        git_version: Commit of the tree; read from its `.git` if not given.
-
-    Raises:
-        InputError: The folder is no PyTorch source tree, or its version cannot be read.
-    """
+    """The index of a checkout."""
     return SourceIndex(build_table(checkout, version, git_version=git_version))
 
 
@@ -100,11 +91,7 @@ def read_tree(sources: Mapping[str, LexedSource]) -> tuple[list[Definition], lis
 
 
 def lex_file(path: Path) -> LexedSource:
-    """The lexed text of a file; of one too large to be source, nothing.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """The lexed text of a file; of one too large to be source, nothing."""
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             return lex("")
@@ -178,11 +165,7 @@ def _with_calls(facts: FileFacts, stubs: set[str], launchers: set[str]) -> Itera
 
 
 def checkout_version(checkout: Path) -> str:
-    """The release a checkout is of, from its version.txt ("2.6.0a0" counts as "2.6.0").
-
-    Raises:
-        InputError: There is none.
-    """
+    """The release a checkout is of, from its version.txt ("2.6.0a0" counts as "2.6.0")."""
     path = checkout / "version.txt"
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -236,13 +219,6 @@ def header_index(include_folder: Path, *, folder: Path | None = None) -> SourceI
     """The index of an installation's headers. Files are named by their paths in the repository.
 
     Half a second the first time; then a table in the cache folder, found by the headers' names, sizes, times.
-
-    Args:
-        include_folder: `site-packages/torch/include`.
-        folder: Instead of the user's cache folder.
-
-    Raises:
-        InputError: The folder holds no ATen headers, or one of them cannot be read.
     """
     include_folder = Path(include_folder)
     headers = list(_headers(include_folder))

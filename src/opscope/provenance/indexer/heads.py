@@ -43,23 +43,17 @@ _FARTHEST_ANGLE = 500
 
 @dataclass(frozen=True)
 class Head:
-    """What a brace opens.
+    """What a brace opens."""
 
-    Attributes:
-        kind: namespace, linkage, class, function, structured, kernel, opaque (skip to its end), or
-            initializer (skip to its end, the head goes on behind it).
-        name: Without template arguments, perhaps qualified.
-        offset: Of the name, from the start of the head.
-        scope: Where it is defined if not in the enclosing scope: "at::meta" for structured checks.
-    """
-
+    # Namespace, linkage, class, function, structured, kernel, opaque (skip to its end), or initializer (skip
+    # to its end, the head goes on behind it)
     kind: str
-    name: str = ""
-    offset: int = 0
+    name: str = ""  # without template arguments, perhaps qualified
+    offset: int = 0  # of the name, from the start of the head
     template_parameters: tuple[str, ...] = ()
     parameters: str = ""
     is_specialization: bool = False
-    scope: str = ""
+    scope: str = ""  # where it is defined if not in the enclosing scope: "at::meta" for structured checks
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,7 @@ def uses(text: str) -> list[MacroUse]:
 class MacroTable:
     """All macros of a tree of files, reduced to those whose use can define something.
 
-    Args:
-        macros: Of all files.
-        includes: For each file, base names of the files it includes; decides between namesakes.
+    `includes`, for each file the base names of the files it includes, decides between namesakes.
     """
 
     def __init__(self, macros: Iterable[Macro], includes: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -176,15 +176,7 @@ class _Conditional:
 
 
 class _Tracker:
-    """Follows one text.
-
-    Args:
-        collector: Takes what is found.
-        code: Blanked code.
-        line_of: Line of an offset in it.
-        outer: Names of the scopes around it.
-        is_expansion: The text is a macro's expansion, in which no more is to be expanded.
-    """
+    """Follows one text, blanked code or a macro's expansion, in which no more is to be expanded."""
 
     def __init__(
         self,

@@ -39,18 +39,7 @@ def build_table(
     cuda: str | None = None,
     libraries: tuple[Library, ...] = (),
 ) -> UnitTableFile:
-    """The table of kernels and the units that register them; the order of either does not matter.
-
-    Args:
-        kernels: By name as a trace shows it. A kernel without a unit is left out: nothing is known of it.
-        version: Release (`2.11.0`) or the user's label.
-        git_version: Its commit, if known.
-        cuda: The CUDA version it was built with, if known.
-        libraries: What its kernels were read from.
-
-    Raises:
-        InputError: Two names share a hash, or there are more units than the format can count.
-    """
+    """The table of kernels and the units that register them; the order of either does not matter."""
     known = {name: frozenset(units) for name, units in sorted(kernels.items())}
     known = {name: units for name, units in known.items() if units}
     units = sorted(
@@ -116,17 +105,12 @@ _SHIPPED_HEADERS = (("ATen", "aten/src/ATen"), ("torch/csrc", "torch/csrc"), ("c
 
 @dataclass(frozen=True)
 class PathEvidence:
-    """What is known of the repository a release was built from.
+    """What is known of the repository a release was built from."""
 
-    Args:
-        files: Every file of the release's repository, if they are known.
-        other_files: Files of other releases and of submodules, by their paths in the repository.
-        folders: Folders the release's repository is known to have had.
-    """
-
-    files: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()  # every file of the release's repository, if they are known
+    # Files of other releases and of submodules, by their paths in the repository
     other_files: frozenset[str] = frozenset()
-    folders: frozenset[str] = frozenset()
+    folders: frozenset[str] = frozenset()  # folders the release's repository is known to have had
 
 
 def locate_units(units: Iterable[TranslationUnit], evidence: PathEvidence) -> dict[TranslationUnit, Unit]:
@@ -147,12 +131,7 @@ def locate_units(units: Iterable[TranslationUnit], evidence: PathEvidence) -> di
 
 
 def unit_at(name: str, path: str | None) -> Unit:
-    """The unit of a file the build names.
-
-    Args:
-        name: File name.
-        path: Relative to PyTorch's repository, or absolute if it is not in it.
-    """
+    """The unit of a file the build names; its path is relative to PyTorch's repository, or absolute."""
     if path is None:
         return Unit(name)
     if path.startswith("/"):
@@ -163,12 +142,7 @@ def unit_at(name: str, path: str | None) -> Unit:
 
 
 def build_folders(torch_folder: Path, libraries: Iterable[Path]) -> frozenset[str]:
-    """Folders of the repository that a release's wheel proves.
-
-    Args:
-        torch_folder: The wheel's `torch` folder.
-        libraries: Libraries of it.
-    """
+    """Folders of the repository that a release's wheel proves."""
     files = [path for library in libraries for path in _embedded_files(library.read_bytes())]
     include = torch_folder / "include"
     for shipped, original in _SHIPPED_HEADERS:
@@ -219,18 +193,6 @@ def add_library_table(
 
     Libraries added under one label are one table; one that is added again replaces what it said before of a
     kernel.
-
-    Args:
-        library_path: A shared library with CUDA kernels.
-        version_label: The PyTorch version it belongs to (`2.12.0.dev20260101+cu130`), or any name.
-        folder: Cache folder, if not the user's.
-        git_version: The commit it was built from, if known.
-
-    Returns:
-        The file written.
-
-    Raises:
-        InputError: Not such a library, it has no kernels of known units, or the label cannot name a folder.
     """
     _check_label(version_label)
     library, kernels = kernels_of_library(Path(library_path))
@@ -247,11 +209,7 @@ def add_library_table(
 
 
 def kernels_of_library(path: Path) -> tuple[Library, dict[str, tuple[TranslationUnit, ...]]]:
-    """What a library is, and the units of each of its kernels by the name a trace shows.
-
-    Raises:
-        InputError: Not a library with CUDA kernels.
-    """
+    """What a library is, and the units of each of its kernels by the name a trace shows."""
     library = read_library(path)
     kernels = {name: library.units_of(name) for name in library.kernel_names()}
     return Library(path.name, library.build_id, len(kernels)), kernels

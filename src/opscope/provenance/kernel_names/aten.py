@@ -40,12 +40,7 @@ _CAMEL = lazy_pattern(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def read_aten(cxx: CxxName, last: str) -> Reading | None:
-    """What a kernel in ATen's source says; None if the function is not known there.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        last: Last part of the function.
-    """
+    """What a kernel in ATen's source says; None if the function is not known there."""
     generic = _GENERIC.get(last)
     if generic is not None:
         return generic(cxx)

@@ -160,16 +160,11 @@ _MODULE_NAMESPACE = lazy_pattern(
 
 
 class CxxName(msgspec.Struct, frozen=True):
-    """One function name taken apart.
+    """One function name taken apart."""
 
-    Attributes:
-        function: Qualified name without template arguments; None if the text is no function name.
-        template_arguments: Text of each template argument of the function itself.
-        parameters: Text from the function's opening parenthesis to the last closing one, both left out.
-    """
-
-    function: str | None
-    template_arguments: tuple[str, ...] = ()
+    function: str | None  # qualified name without template arguments; None if the text is no function name
+    template_arguments: tuple[str, ...] = ()  # text of each template argument of the function itself
+    # Text from the function's opening parenthesis to the last closing one, both left out
     parameters: str = ""
 
 
@@ -365,15 +360,10 @@ _QUALIFIERS = frozenset(("const", "volatile"))
 
 
 class Entity(msgspec.Struct):
-    """A name inside template arguments: a type, or a function whose lambda is meant.
+    """A name inside template arguments: a type, or a function whose lambda is meant."""
 
-    Attributes:
-        name: Qualified name without template arguments, up to its first lambda.
-        owns_lambda: A lambda of this function (or of this class's call operator) is named.
-    """
-
-    name: str
-    owns_lambda: bool = False
+    name: str  # qualified name without template arguments, up to its first lambda
+    owns_lambda: bool = False  # a lambda of this function (or of this class's call operator) is named
 
     @property
     def is_data(self) -> bool:

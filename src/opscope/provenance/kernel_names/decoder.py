@@ -51,11 +51,7 @@ _ATEN_NAMESPACES = ("at::", "c10::", "c10d::")
 
 @lru_cache(maxsize=65536)
 def decode(name: str) -> DecodedKernel:
-    """What a kernel's name says. Never raises; what the name does not say is None.
-
-    Args:
-        name: As a trace records it: demangled, mangled, or the name of a memory copy.
-    """
+    """What a kernel's name says. Never raises; what the name does not say is None."""
     text = name.strip()
     copy = read_memory_copy(text)
     if copy is not None:

@@ -33,11 +33,7 @@ _FIRST_NAMESPACE = lazy_pattern(r"(?:::)?(\w+)::")
 
 
 def read_library(cxx: CxxName) -> Reading | None:
-    """What a kernel of another library, or a program's own, says plainly; None if nothing.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-    """
+    """What a kernel of another library, or a program's own, says plainly; None if nothing."""
     function = cxx.function or ""
     family, library = family_by_rules("library", function), _library_of_namespace(function)
     if family is None and library is None:
@@ -50,12 +46,7 @@ _MOST_TEMPLATE = 1000  # What a name is about stands first.
 
 
 def read_serving(cxx: CxxName, text: str) -> Reading | None:
-    """What a kernel of a serving engine, or of the libraries these call, says; None if it is none.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        text: The name as recorded.
-    """
+    """What a kernel of a serving engine, or of the libraries these call, says; None if it is none."""
     function = cxx.function or ""
     head = text[:_MOST_TEMPLATE]
     family = family_by_rules("serving_template", head) or family_by_rules("serving", function)
@@ -170,12 +161,7 @@ _FLASH = lazy_pattern(
 
 
 def read_attention(cxx: CxxName, text: str) -> Reading | None:
-    """What an attention kernel says; None if the name names none.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        text: The name as recorded.
-    """
+    """What an attention kernel says; None if the name names none."""
     function = cxx.function or ""
     memory_efficient = _MEMORY_EFFICIENT.match(function)
     if memory_efficient is not None:
@@ -257,12 +243,7 @@ _CUDNN_NAMESPACE = lazy_pattern(r"cudnn|cask")
 
 
 def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
-    """What a kernel of cuDNN says; None if the name is not one.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        text: The name as recorded.
-    """
+    """What a kernel of cuDNN says; None if the name is not one."""
     function = cxx.function or ""
     if function.startswith("cudnn_generated_"):
         return _cudnn_generated(function)
@@ -342,12 +323,7 @@ _NO_FUNCTOR = lazy_pattern(
 
 
 def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
-    """What a kernel of CUB or Thrust says: its algorithm.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        last: Last part of the function.
-    """
+    """What a kernel of CUB or Thrust says: its algorithm."""
     function, joined = cxx.function or "", ", ".join(cxx.template_arguments)
     if "thrust::" in function and last == "_kernel_agent":
         family = family_by_rules("thrust", joined.split("<", 1)[0])

@@ -30,11 +30,7 @@ LINE = "__line__"
 
 
 def read_mappings(path: Path) -> list[dict[str, Any]]:
-    """The mappings of a file that is a list of mappings; key `LINE` holds the line of each, from 1.
-
-    Raises:
-        InputError: The file cannot be read, is not YAML, or is something else.
-    """
+    """The mappings of a file that is a list of mappings; key `LINE` holds the line of each, from 1."""
     import yaml  # noqa: PLC0415  (needed once per torch installation; 25 ms)
 
     try:
@@ -51,11 +47,7 @@ def read_mappings(path: Path) -> list[dict[str, Any]]:
 
 
 def text_of(item: Mapping[str, Any], key: str) -> str | None:
-    """The text under a key; None if there is none.
-
-    Raises:
-        ValueError: Something else is there.
-    """
+    """The text under a key; None if there is none."""
     value = item.get(key)
     if value is not None and not isinstance(value, str):
         raise ValueError(f"'{key}' is not text: {value!r}")
@@ -63,11 +55,7 @@ def text_of(item: Mapping[str, Any], key: str) -> str | None:
 
 
 def words(value: Any) -> tuple[str, ...]:
-    """The words of a text separated by commas, or of a list.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """The words of a text separated by commas, or of a list."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -103,24 +91,12 @@ _NAMESPACE = "aten"
 
 
 def known_tags(tags: Path) -> set[str]:
-    """The tags a tags.yaml defines.
-
-    Raises:
-        InputError: It is missing or something else.
-    """
+    """The tags a tags.yaml defines."""
     return {str(item.get("tag")) for item in read_mappings(tags)}
 
 
 def declared_functions(native_functions: Path, tags: set[str]) -> list[NativeFunction]:
-    """The entries of a native_functions.yaml in its order.
-
-    Args:
-        native_functions: The file.
-        tags: The tags this release knows.
-
-    Raises:
-        InputError: The file is missing or not what it should be.
-    """
+    """The entries of a native_functions.yaml in its order."""
     functions = []
     for item in read_mappings(native_functions):
         try:

@@ -33,11 +33,7 @@ def called_functions(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Operators (C++ names) and other free functions that a formula calls, each once and in order.
 
-    Args:
-        formula: C++ expression.
-        operators: C++ names that reach the dispatcher.
-        declared: C++ names of all functions of native_functions.yaml; those among them that never reach the
-            dispatcher are left out.
+    Of the functions `declared` in native_functions.yaml, those that never reach the dispatcher are left out.
     """
     found: dict[str, None] = {}
     helpers: dict[str, None] = {}
@@ -74,11 +70,7 @@ class _Definition(msgspec.Struct, frozen=True):
 
 
 def backward_nodes(path: Path, functions: Sequence[NativeFunction]) -> list[Derivative]:
-    """The nodes that a derivatives.yaml makes of these functions, in its order.
-
-    Raises:
-        InputError: The file is missing, not what it should be, or about other functions.
-    """
+    """The nodes that a derivatives.yaml makes of these functions, in its order."""
     by_schema = {entry.schema: entry for entry in functions}
     definitions = _definitions(path, by_schema)
     definitions += _of_view_copies(definitions, functions)

@@ -31,22 +31,15 @@ _SPARSE = frozenset(("SparseCPU", "SparseCUDA", "SparseMPS", "SparseXPU", "Spars
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """The function that serves an entry on a backend.
+    """The function that serves an entry on a backend."""
 
-    Args:
-        key: Dispatch key it is registered for: the backend, or a composite key.
-        function: Its C++ name; None if it is generated without a name of its own.
-        entry: The entry that names it: the delegate's for a structured kernel.
-        kind: `native`, written by hand for this backend; `ufunc`, generated for it from a scalar function;
-            `generated`, written by torchgen in terms of other operators; `composite_…`, for all backends.
-        header: File in the repository that defines the scalar function of a `ufunc`.
-    """
-
-    key: str
-    function: str | None
-    entry: NativeFunction
+    key: str  # dispatch key it is registered for: the backend, or a composite key
+    function: str | None  # its C++ name; None if it is generated without a name of its own
+    entry: NativeFunction  # the entry that names it: the delegate's for a structured kernel
+    # `native`, written by hand for this backend; `ufunc`, generated for it from a scalar function;
+    # `generated`, written by torchgen in terms of other operators; `composite_…`, for all backends
     kind: DispatchKind
-    header: str | None = None
+    header: str | None = None  # file in the repository that defines the scalar function of a `ufunc`
 
     @property
     def parameter_types(self) -> tuple[str, ...]:

@@ -67,16 +67,11 @@ class InputRecord(str, Enum):
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The native function a recorded call reached.
+    """The native function a recorded call reached."""
 
-    Args:
-        entry: The one it must be; None if several are possible or none is known.
-        grade: Of the answer; None if nothing is known of the name.
-        candidates: All that are possible, with `entry` if it is known. Facts they share hold in any case.
-    """
-
-    entry: NativeFunction | None
-    grade: Grade | None
+    entry: NativeFunction | None  # the one it must be; None if several are possible or none is known
+    grade: Grade | None  # of the answer; None if nothing is known of the name
+    # All that are possible, with `entry` if it is known. Facts they share hold in any case.
     candidates: tuple[NativeFunction, ...]
 
 
@@ -92,12 +87,7 @@ def resolve(
 ) -> Resolved:
     """The native function that a recorded call reached, as far as the record says.
 
-    Args:
-        table: Of the build that made the trace, or near it.
-        name: As recorded: `aten::add`, or `aten::add.Tensor`.
-        overload: As recorded, empty for the default overload; None if overloads were not recorded.
-        input_types: `Input type` of the record; None (or empty) if shapes were not recorded.
-        record: What such lists hold in this trace, from `input_record`. Unknown rules out fewer overloads.
+    `overload` is empty for the default overload, and None if overloads were not recorded.
     """
     base, dot, suffix = name.partition(".")
     recorded = suffix if dot and overload is None else overload

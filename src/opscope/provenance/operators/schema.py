@@ -191,11 +191,7 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
 
 
 def parse_schema(text: str) -> Schema:
-    """The schema a line of text states, without namespace.
-
-    Raises:
-        ValueError: It is not a schema.
-    """
+    """The schema a line of text states, without namespace."""
     head, arrow, tail = text.rpartition(" -> ")
     name, opened, inside = head.partition("(")
     if not (arrow and opened and inside.endswith(")") and name):
@@ -258,39 +254,24 @@ def _annotated(kind: str, annotation: str | None) -> str:
 
 
 class NativeFunction(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One entry of native_functions.yaml, or one that torchgen derives from such an entry.
+    """One entry of native_functions.yaml, or one that torchgen derives from such an entry."""
 
-    Args:
-        name: With namespace, e.g. `aten::_softmax`.
-        overload: Empty for the default one.
-        schema: As the yaml writes it, without namespace.
-        dispatch: Dispatch key → function that is registered for it, defaults filled in.
-        structured: The functions are written as structured kernels.
-        structured_delegate: Entry whose structured kernel serves this one, e.g. `_softmax.out`.
-        autogen: Variants that are generated from this entry.
-        tags: In alphabetical order.
-        variants: `function`, `method`.
-        python_module: `nn`, `linalg`, …, or None.
-        ufunc: Its CPU and CUDA functions are generated from a scalar function.
-        generated: It is not in the yaml: torchgen derives it.
-        has_manual_binding: Its C++ interface is written by hand and mostly bypasses the dispatcher.
-        yaml_line: From 1; of the entry it is derived from where `generated`.
-    """
-
-    name: str
-    overload: str
-    schema: str
-    dispatch: dict[str, str]
-    structured: bool = False
+    name: str  # with namespace, e.g. `aten::_softmax`.
+    overload: str  # empty for the default one
+    schema: str  # as the yaml writes it, without namespace
+    dispatch: dict[str, str]  # dispatch key → function that is registered for it, defaults filled in
+    structured: bool = False  # the functions are written as structured kernels
+    # Entry whose structured kernel serves this one, e.g. `_softmax.out`.
     structured_delegate: str | None = None
-    autogen: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ("function",)
-    python_module: str | None = None
-    ufunc: bool = False
-    generated: bool = False
+    autogen: tuple[str, ...] = ()  # variants that are generated from this entry
+    tags: tuple[str, ...] = ()  # in alphabetical order
+    variants: tuple[str, ...] = ("function",)  # `function`, `method`
+    python_module: str | None = None  # `nn`, `linalg`, …, or None
+    ufunc: bool = False  # its CPU and CUDA functions are generated from a scalar function
+    generated: bool = False  # it is not in the yaml: torchgen derives it
+    # Its C++ interface is written by hand and mostly bypasses the dispatcher
     has_manual_binding: bool = False
-    yaml_line: int = 0
+    yaml_line: int = 0  # from 1; of the entry it is derived from where `generated`
 
     @property
     def qualified_name(self) -> str:
@@ -299,30 +280,23 @@ class NativeFunction(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Derivative(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One node of the backward graph.
+    """One node of the backward graph."""
 
-    Args:
-        node: Its name, e.g. `SoftmaxBackward0`.
-        forward: Functions that record it, e.g. `aten::_softmax`; the one with the formulas first.
-        formulas: Differentiable inputs (`mat1`, or `self, other` for a joint one) → C++ formula in the yaml.
-        functions: Operators that the formulas call, by name, e.g. `aten::_softmax_backward_data`.
-        helpers: C++ functions of autograd's own that the formulas call; these call operators in turn.
-        dispatch_key: `Default`, or the autograd key it is for.
-        yaml_line: In derivatives.yaml, from 1; 0 if it has none.
-        reference: For a list operator without own formulas, the function whose formulas it applies to each
-            tensor, with that function's argument names.
-        description: What a node without formulas does.
-    """
-
-    node: str
+    node: str  # its name, e.g. `SoftmaxBackward0`.
+    # Functions that record it, e.g. `aten::_softmax`; the one with the formulas first.
     forward: tuple[str, ...] = ()
+    # Differentiable inputs (`mat1`, or `self, other` for a joint one) → C++ formula in the yaml
     formulas: dict[str, str] = {}
+    # Operators that the formulas call, by name, e.g. `aten::_softmax_backward_data`.
     functions: tuple[str, ...] = ()
+    # C++ functions of autograd's own that the formulas call; these call operators in turn
     helpers: tuple[str, ...] = ()
-    dispatch_key: str = "Default"
-    yaml_line: int = 0
+    dispatch_key: str = "Default"  # `Default`, or the autograd key it is for
+    yaml_line: int = 0  # in derivatives.yaml, from 1; 0 if it has none
+    # For a list operator without own formulas, the function whose formulas it applies to each tensor, with
+    # that function's argument names
     reference: str | None = None
-    description: str | None = None
+    description: str | None = None  # what a node without formulas does
 
 
 @lru_cache(maxsize=8192)

@@ -33,28 +33,19 @@ if TYPE_CHECKING:
 
 
 class KernelProvenance(msgspec.Struct, frozen=True):
-    """What is known of one kernel name.
+    """What is known of one kernel name."""
 
-    Args:
-        decoded: The fields its name states.
-        category: Kind of work.
-        template_arguments: (parameter name in the source or None, argument), in order.
-        units: Translation units that hold it, as repository paths where known; empty if unknown.
-        unit_grade: How the units are known; None exactly if there are none.
-        binary: Shared library that registered it, where recorded or at hand.
-        location: Where its own code lies: the functor of a generic launcher, else the template, else the
-            unit.
-        template: Where its `__global__` function is defined.
-    """
-
-    decoded: DecodedKernel
-    category: str
+    decoded: DecodedKernel  # the fields its name states
+    category: str  # kind of work
+    # (parameter name in the source or None, argument), in order
     template_arguments: tuple[tuple[str | None, str], ...] = ()
+    # Translation units that hold it, as repository paths where known; empty if unknown
     units: tuple[str, ...] = ()
-    unit_grade: Grade | None = None
-    binary: str | None = None
+    unit_grade: Grade | None = None  # how the units are known; None exactly if there are none
+    binary: str | None = None  # shared library that registered it, where recorded or at hand
+    # Where its own code lies: the functor of a generic launcher, else the template, else the unit
     location: SourceLocation | None = None
-    template: SourceLocation | None = None
+    template: SourceLocation | None = None  # where its `__global__` function is defined
 
 
 class NativeFunctionFacts(msgspec.Struct, frozen=True):
@@ -83,17 +74,11 @@ class NativeFunctionFacts(msgspec.Struct, frozen=True):
 
 
 class RecordedUnits(msgspec.Struct, frozen=True):
-    """What a recording says of one kernel.
+    """What a recording says of one kernel."""
 
-    Args:
-        binary: Library that registered it; None where several did.
-        units: File names of its units; empty if the library tells none.
-        paths: The path of each, where the library tells it.
-    """
-
-    binary: str | None
-    units: tuple[str, ...]
-    paths: tuple[str | None, ...]
+    binary: str | None  # library that registered it; None where several did
+    units: tuple[str, ...]  # file names of its units; empty if the library tells none
+    paths: tuple[str | None, ...]  # the path of each, where the library tells it
 
 
 class IndexedSource(msgspec.Struct, frozen=True):
@@ -115,30 +100,22 @@ class IndexedSource(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The evidence for one Session.
+    """The evidence for one Session."""
 
-    Args:
-        recognition: Which torch release made the trace, and how that is known.
-        operators: The table of native functions that fits it best.
-        sources: Source indexes, the best first.
-        recorded: By kernel name, what the recording itself noted.
-        user_sources: By kernel name, where a user's own kernel or a generated one is defined.
-        registrations: By operator name with overload, what the recording process's dispatcher said of
-            custom and overridden ones.
-        libraries: Those installed here, if the torch that recorded is the installed one.
-        triton_kernels: Names of kernels that Triton compiled, as recorded.
-        backend: `CUDA`, or `CPU` where no device was used.
-    """
-
-    recognition: Recognition
-    operators: OperatorTable
-    sources: tuple[IndexedSource, ...]
+    recognition: Recognition  # which torch release made the trace, and how that is known
+    operators: OperatorTable  # the table of native functions that fits it best
+    sources: tuple[IndexedSource, ...]  # source indexes, the best first
+    # By kernel name, what the recording itself noted
     recorded: Mapping[str, RecordedUnits] = msgspec.field(default_factory=dict)
+    # By kernel name, where a user's own kernel or a generated one is defined
     user_sources: Mapping[str, SourceLocation] = msgspec.field(default_factory=dict)
+    # By operator name with overload, what the recording process's dispatcher said of custom and overridden
+    # ones
     registrations: Mapping[str, OperatorRegistration] = msgspec.field(default_factory=dict)
+    # Those installed here, if the torch that recorded is the installed one
     libraries: LocalLibraries | None = None
-    triton_kernels: frozenset[str] = frozenset()
-    backend: str = "CUDA"
+    triton_kernels: frozenset[str] = frozenset()  # names of kernels that Triton compiled, as recorded
+    backend: str = "CUDA"  # `CUDA`, or `CPU` where no device was used
 
     def units(self, kernel_name: str) -> tuple[tuple[str, ...], Grade | None, str | None]:
         """Units of a kernel, their grade, and the library that registered it.

@@ -149,13 +149,7 @@ class RecordedCall(msgspec.Struct, frozen=True):
 def resolve_operator(
     call: RecordedCall, evidence: Evidence, record: InputRecord = InputRecord.UNKNOWN
 ) -> NativeFunctionFacts:
-    """The native function a recorded call reached, as far as the evidence goes.
-
-    Args:
-        call: What was recorded.
-        evidence: For its Session.
-        record: What the trace's lists of input types hold.
-    """
+    """The native function a recorded call reached, as far as the evidence goes."""
     if _BACKWARD_NODE.search(call.name):
         return _backward(call, evidence)
     found = resolve(evidence.operators, call.name, call.overload, call.input_types, record)

@@ -133,11 +133,7 @@ _LAZY_PREFIX = "lazy_"
 
 
 class SourceIndex:
-    """Look-ups in the definitions of one source tree.
-
-    Args:
-        source: The definitions.
-    """
+    """Look-ups in the definitions of one source tree."""
 
     def __init__(self, source: DefinitionTable) -> None:
         self.source = source
@@ -152,17 +148,11 @@ class SourceIndex:
         parameters: Sequence[str] | None = None,
         units: Sequence[str] = (),
     ) -> Definition | None:
-        """The native function that a dispatch entry names.
+        """The native function that a dispatch entry names; None if unknown or ambiguous between files.
 
-        Args:
-            name: "softmax_cuda_out", or qualified for one outside `at::native`.
-            key: Dispatch key of the entry, which says where in the tree it may be defined.
-            parameters: Parameter types, C++ or schema (see `schema_parameters`); they tell overloads apart.
-            units: Translation units (file names or paths) that the binary says define this very function; a
-                function in another one's file is not returned. Not the units of the kernels it launches.
-
-        Returns:
-            None if unknown or ambiguous between files. Its line is None if the file holds several that fit.
+        Its line is None if the file holds several that fit. The key says where in the tree it may be
+        defined, parameter types (C++ or schema) tell overloads apart. `units` are files that the binary says
+        define this very function, not those of the kernels it launches: one in another file is not returned.
         """
         scope, plain = split_name(name)
         scopes = (scope,) if scope else (_NATIVE, _META) if key == "Meta" else (_NATIVE,)
@@ -185,10 +175,7 @@ class SourceIndex:
     ) -> Definition | None:
         """The `__global__` function of a kernel.
 
-        Args:
-            base_name: Name without template arguments, qualified if known.
-            units: Translation units that register the kernel. Their own files come first, then headers.
-            template_arguments: Arguments of the instance. Templates whose parameters they fit come first.
+        Files of the units that register it come first, then headers; templates that the arguments fit, first.
         """
         candidates = [row for row in self._in_scope(base_name) if row.kind == "kernel"]
         if template_arguments is not None:
@@ -199,9 +186,7 @@ class SourceIndex:
     def functor(self, owner: str, units: Sequence[str] = ()) -> Definition | None:
         """The functor class, or the function around a lambda, that a kernel's template arguments name.
 
-        Args:
-            owner: Qualified name without template arguments, "at::native::GeluCUDAKernelImpl".
-            units: Translation units that register the kernel. Their own files come first, then headers.
+        Files of the units that register the kernel come first, then headers.
         """
         if ufunc := _UFUNC_FUNCTOR.fullmatch(owner):  # generated at build time from a hand-written inner loop
             file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
@@ -216,11 +201,7 @@ class SourceIndex:
         """The function registered for a dispatch stub.
 
         Where something else than a named function is registered: that place, as a definition of kind "stub".
-
-        Args:
-            stub: Name of the stub, "softmax_lastdim_kernel".
-            key: "CUDA", "CPU" or "MPS".
-            units: Translation units of the kernels it launches; registrations in other files are left out.
+        Registrations in other files than the units of the kernels it launches are left out.
         """
         entries = [entry for entry in self.source.registered(stub) if entry.key == key]
         entries = _most_telling([entry for entry in entries if not units or _is_unit(entry.file, units)])
@@ -329,28 +310,13 @@ _LARGEST_BYTES = 64 << 20
 
 
 def source_index(version: str | None) -> SourceIndex | None:
-    """The index of a release, the user's own before the packaged one; None if there is none.
-
-    Args:
-        version: "2.6.0" or with a build tag, "2.6.0+cu124".
-
-    Raises:
-        InputError: The user's own index is damaged or of another format.
-    """
+    """The index of a release, the user's own before the packaged one; None if there is none."""
     match = RELEASE_NAME.match(version or "")
     return None if match is None else _stored(match.group(), cache_folder())
 
 
 def store_index(index: SourceIndex, folder: Path | None = None) -> Path:
-    """Keep an index for later processes, and return the file's path.
-
-    Args:
-        index: Of a checkout, as `build_index` makes it.
-        folder: Instead of the user's cache folder.
-
-    Raises:
-        InputError: Its version is none, or the file cannot be written.
-    """
+    """Keep an index for later processes, and return the file's path."""
     match = RELEASE_NAME.match(index.version)
     if match is None:
         raise InputError(f"an index of version {index.version!r} cannot be stored", hint="Give its version")
@@ -360,11 +326,7 @@ def store_index(index: SourceIndex, folder: Path | None = None) -> Path:
 
 
 def load_index(path: Path) -> SourceIndex:
-    """The index in a file.
-
-    Raises:
-        InputError: It cannot be read, or holds no index.
-    """
+    """The index in a file."""
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise InputError("too large for a source index", source=path)
