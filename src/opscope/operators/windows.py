@@ -82,7 +82,7 @@ def numbers_of(call: CallArguments, name: str, default: tuple[int, ...]) -> tupl
 
 
 def steps_of(call: CallArguments, dimensions: int, window: Shape | None = None) -> Steps | None:
-    """The steps of a convolution or of pooling, by default that of the window; None if one is not recorded."""
+    """The steps of a convolution or of pooling, the window by default; None if one is not recorded."""
     ones, zeros = (1,) * dimensions, (0,) * dimensions
     is_transposed = call.boolean("transposed") if call.has("transposed") else "transpose" in call.name
     rounds_up = call.boolean("ceil_mode") if call.has("ceil_mode") else False

@@ -114,13 +114,20 @@ def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKe
     paths = set(_path_strings(elf.rodata.content))
     root = _repository_root(paths)
     finder = _PathFinder(_folders(paths, root, Path(elf.source)))
-    only = _only_paths(paths, units)
+    # Paths of names that only one unit has and only one path ends in.
+    counts = Counter(kernels.unit.name for kernels in units if kernels.unit is not None)
+    by_name = paths_by_name(path for path in paths if path.rfind("/") > 0)
+    only = {name: found.pop() for name, found in by_name.items() if len(found) == counts[name] == 1}
     located: dict[TranslationUnit, TranslationUnit] = {}
     for kernels in units:
         unit = kernels.unit
         if unit is not None and unit not in located:
             path = finder.find(unit, is_name_exact=kernels.is_name_exact) or only.get(unit.name)
-            located[unit] = unit if path is None else _at(unit, path, root)
+            if path is not None:
+                name, path = path.rpartition("/")[2], path.removeprefix(root)
+                located[unit] = replace(unit, name=name, source_path=path)
+            else:
+                located[unit] = unit
     return [
         kernels if kernels.unit is None else replace(kernels, unit=located[kernels.unit]) for kernels in units
     ]
@@ -133,35 +140,25 @@ def repository_paths(elf: ElfFile) -> list[str]:
     return sorted(path.removeprefix(root) for path in paths if root and path.startswith(root))
 
 
-def _at(unit: TranslationUnit, path: str, root: str) -> TranslationUnit:
-    return replace(unit, name=path.rpartition("/")[2], source_path=path.removeprefix(root))
-
-
 def _path_strings(strings: bytes) -> Iterator[str]:
-    """Paths of source files among the strings of a library."""
+    """Paths of source files among the strings of a library; none with unusual characters.
+
+    Strings may follow other data without a NUL between: then only an absolute path has a certain beginning.
+    """
     for suffix in _SUFFIXES:
         position = strings.find(suffix)
         for _ in range(_MOST_STRINGS):
             if position < 0:
                 break
-            if path := _path_before(strings, position + len(suffix) - 1):
-                yield path
+            end = position + len(suffix) - 1
+            earliest = max(0, end - _LONGEST_PATH)
+            start = strings.rfind(b"\0", earliest, end) + 1
+            text = b"" if start == 0 < earliest else strings[start:end]
+            before = text.rstrip(_PATH_CHARACTERS)
+            path = text[len(before) :]
+            if path and (not before or path.startswith(b"/")):
+                yield path.decode()
             position = strings.find(suffix, position + len(suffix))
-
-
-def _path_before(strings: bytes, end: int) -> str:
-    """The path that ends before a NUL; empty if what stands there is none, or one with unusual characters.
-
-    Strings may follow other data without a NUL between: then only an absolute path has a certain beginning.
-    """
-    earliest = max(0, end - _LONGEST_PATH)
-    start = strings.rfind(b"\0", earliest, end) + 1
-    if start == 0 < earliest:
-        return ""
-    text = strings[start:end]
-    before = text.rstrip(_PATH_CHARACTERS)
-    path = text[len(before) :]
-    return path.decode() if not before or path.startswith(b"/") else ""
 
 
 def _repository_root(paths: Iterable[str]) -> str:
@@ -216,13 +213,6 @@ def _spellings(name: str) -> Iterator[str]:
     for separators in sorted(product("-_", repeat=len(parts) - 1)):
         if "-" in separators:
             yield "".join(part for pair in zip(parts, (*separators, ""), strict=True) for part in pair)
-
-
-def _only_paths(paths: Iterable[str], units: Iterable[UnitKernels]) -> dict[str, str]:
-    """Name -> path, for names that only one unit has and only one path ends in."""
-    counts = Counter(kernels.unit.name for kernels in units if kernels.unit is not None)
-    by_name = paths_by_name(path for path in paths if path.rfind("/") > 0)
-    return {name: found.pop() for name, found in by_name.items() if len(found) == counts[name] == 1}
 
 
 def paths_by_name(paths: Iterable[str]) -> dict[str, set[str]]:

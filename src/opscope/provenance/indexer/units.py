@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,14 +119,21 @@ def locate_units(units: Iterable[TranslationUnit], evidence: PathEvidence) -> di
     compiled = set(units)
     located = {unit: unit_at(unit.name, unit.source_path) for unit in compiled}
     claimed = {unit.path for unit in located.values() if unit.path}
-    moved = _moved_folders(located.values(), evidence.other_files)
+    elsewhere = paths_by_name(evidence.other_files)
+    moved = {  # folders of the other lists whose files are known to lie elsewhere in this build
+        _folder(path)
+        for unit in located.values()
+        if unit.path is not None and unit.path not in elsewhere.get(unit.name, ())
+        for path in elsewhere.get(unit.name, ())
+    }
     own = paths_by_name(evidence.files - claimed)
     other = paths_by_name(path for path in evidence.other_files if _folder(path) in evidence.folders - moved)
+    names = Counter(unit.name for unit in compiled)
     for unit in compiled:
         if located[unit].origin is not Origin.UNKNOWN:
             continue
         paths = (own if evidence.files else other).get(unit.name, set())
-        if len(paths) == 1 and _count(compiled, unit.name) == 1:
+        if len(paths) == 1 and names[unit.name] == 1:
             located[unit] = unit_at(unit.name, next(iter(paths)))
     return located
 
@@ -143,7 +151,14 @@ def unit_at(name: str, path: str | None) -> Unit:
 
 def build_folders(torch_folder: Path, libraries: Iterable[Path]) -> frozenset[str]:
     """Folders of the repository that a release's wheel proves."""
-    files = [path for library in libraries for path in _embedded_files(library.read_bytes())]
+    files: list[str] = []
+    for library in libraries:
+        # Paths that checks and asserts name. They may begin in the middle of other text; the build's own
+        # folder is the one that nearly all begin with.
+        found = _REPOSITORY_FILE.findall(library.read_bytes())
+        roots = [root for root, _ in found]
+        usual = max(set(roots), key=roots.count, default=None)
+        files += [path.decode() for root, path in found if root == usual]
     include = torch_folder / "include"
     for shipped, original in _SHIPPED_HEADERS:
         files += [
@@ -153,33 +168,8 @@ def build_folders(torch_folder: Path, libraries: Iterable[Path]) -> frozenset[st
     return frozenset(map(_folder, files))
 
 
-def _embedded_files(content: bytes) -> Iterator[str]:
-    """Paths in the repository that a library's checks and asserts name."""
-    found = [(root, path.decode()) for root, path in _REPOSITORY_FILE.findall(content)]
-    roots = [root for root, _ in found]
-    # Paths may begin in the middle of other text; the build's own folder is the one that nearly all begin
-    # with.
-    usual = max(set(roots), key=roots.count, default=None)
-    return (path for root, path in found if root == usual)
-
-
-def _moved_folders(units: Iterable[Unit], other_files: Iterable[str]) -> frozenset[str]:
-    """Folders of the other lists whose files are known to lie elsewhere in this build."""
-    paths = paths_by_name(other_files)
-    return frozenset(
-        _folder(path)
-        for unit in units
-        if unit.path is not None and unit.path not in paths.get(unit.name, ())
-        for path in paths.get(unit.name, ())
-    )
-
-
 def _folder(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _count(units: Iterable[TranslationUnit], name: str) -> int:
-    return sum(unit.name == name for unit in units)
 
 
 def add_library_table(
@@ -194,7 +184,12 @@ def add_library_table(
     Libraries added under one label are one table; one that is added again replaces what it said before of a
     kernel.
     """
-    _check_label(version_label)
+    is_plain = all(sign.isalnum() or sign in "._+-" for sign in version_label)
+    if not version_label or version_label.startswith(".") or not is_plain:
+        raise InputError(
+            f"{version_label!r} cannot name a table",
+            hint="Use letters, digits and any of . _ + -, not . first",
+        )
     library, kernels = kernels_of_library(Path(library_path))
     if not any(kernels.values()):
         raise InputError("no kernel of it tells which source file it comes from", source=library_path)
@@ -220,10 +215,3 @@ def located(
 ) -> dict[str, set[Unit]]:
     """The kernels with the located units in place of those the binary names."""
     return {name: {units[unit] for unit in of} for name, of in kernels.items()}
-
-
-def _check_label(label: str) -> None:
-    if not label or label.startswith(".") or not all(sign.isalnum() or sign in "._+-" for sign in label):
-        raise InputError(
-            f"{label!r} cannot name a table", hint="Use letters, digits and any of . _ + -, not . first"
-        )

@@ -122,7 +122,12 @@ class Evidence(msgspec.Struct, frozen=True):
 
         What the recording noted comes first, then the build's own libraries, then the release's table.
         """
-        recorded = self.recorded.get(kernel_name) or self._local(kernel_name)
+        recorded = self.recorded.get(kernel_name)
+        library = None if recorded or self.libraries is None else self.libraries.holding(kernel_name)
+        if library is not None:
+            local = library.units_of(kernel_name)
+            names, paths = tuple(unit.name for unit in local), tuple(unit.source_path for unit in local)
+            recorded = RecordedUnits(Path(library.path).name, names, paths)
         answer = kernel_units(kernel_name, self.recognition)
         if recorded is None:
             return (answer.units, answer.grade, None) if answer else ((), None, None)
@@ -130,9 +135,11 @@ class Evidence(msgspec.Struct, frozen=True):
             units, grade = _with_paths(recorded, answer)
             return units, grade, recorded.binary
         # A stripped library tells no units. A table answers for the libraries it was read from.
-        if answer is not None and recorded.binary in self._tabled_libraries():
-            return answer.units, answer.grade, recorded.binary
-        return (), None, recorded.binary
+        version = self.recognition.version
+        if answer is None or version is None:
+            return (), None, recorded.binary
+        is_tabled = any(one.name == recorded.binary for one in release(version).libraries)
+        return (answer.units, answer.grade, recorded.binary) if is_tabled else ((), None, recorded.binary)
 
     def registration(self, name: str, overload: str | None) -> OperatorRegistration | None:
         """What the dispatcher said of an operator; of an unknown overload only where there is just one."""
@@ -140,17 +147,6 @@ class Evidence(msgspec.Struct, frozen=True):
             return self.registrations.get(f"{name}.{overload}" if overload else name)
         found = [one for known, one in self.registrations.items() if known.partition(".")[0] == name]
         return found[0] if len(found) == 1 else None
-
-    def _local(self, kernel_name: str) -> RecordedUnits | None:
-        library = None if self.libraries is None else self.libraries.holding(kernel_name)
-        if library is None:
-            return None
-        units = library.units_of(kernel_name)
-        return RecordedUnits(
-            Path(library.path).name,
-            tuple(unit.name for unit in units),
-            tuple(unit.source_path for unit in units),
-        )
 
     def function_location(self, name: str, indexed: SourceLocation | None) -> SourceLocation | None:
         """Where a native function is defined: what the index says, held against the release's binary.
@@ -177,10 +173,6 @@ class Evidence(msgspec.Struct, frozen=True):
         commit = None if version is None else git_version(version)
         return None if commit is None else permalink(commit, file, None, None)
 
-    def _tabled_libraries(self) -> frozenset[str]:
-        version = self.recognition.version
-        return frozenset(() if version is None else (one.name for one in release(version).libraries))
-
 
 def _with_paths(recorded: RecordedUnits, answer: UnitAnswer | None) -> tuple[tuple[str, ...], Grade | None]:
     """Recorded units, by path where that is recorded or a table has one of that name only, and their grade.
@@ -199,9 +191,20 @@ def _with_paths(recorded: RecordedUnits, answer: UnitAnswer | None) -> tuple[tup
     return tuple(units), weakest(grades)
 
 
+_TRITON_SQL = """
+SELECT DISTINCT name FROM kernel_sources JOIN kernel_names USING (name_id)
+WHERE kernel_sources.kind IN ('inductor', 'triton')"""
+
+# Ranks of other builds name the same units; units of one name differ in the module id.
+_ORIGINS_SQL = """
+SELECT DISTINCT n.name, o.library, o.unit, o.source_path, o.module_id
+FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
+
+
 def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     """All evidence for a Session with these kernel names."""
-    version, commit = _recorded_torch(session)
+    recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
+    version, commit = recorded[0] if len(recorded) == 1 else (None, None)  # where all traces agree
     complete_sources(session)
     recognition = recognize(kernel_names, torch_version=version, cuda_major=_cuda_major(session))
     if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
@@ -210,23 +213,31 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     if version is None and recognition.grade is Grade.NEIGHBOR_VERSION:
         operators = operators.graded(Grade.NEIGHBOR_VERSION)
     headers = installed_headers(commit)
+    libraries = None
+    if headers is not None:
+        from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
+
+        libraries = installed_libraries()
+    # By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined.
+    origins: dict[str, dict[str, list[tuple[str | None, str | None]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for name, library, unit, path, _ in session.query(_ORIGINS_SQL):
+        origins[name][library].append((unit, path))
+    units = {name: _joined(found) for name, found in origins.items()}
+    is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
+    has_device = is_names_only or session.scalar("SELECT count(*) FROM device_activities")
     return Evidence(
         recognition=recognition,
         operators=operators,
         sources=tuple(_sources(recognition, operators, commit, headers)),
-        recorded={**_symbol_units(session, recognition), **_recorded_units(session)},
+        recorded={**_symbol_units(session, recognition), **units},
         user_sources=source_locations(session),
         registrations=_registrations(session),
-        libraries=None if headers is None else _installed_libraries(),
-        triton_kernels=_triton_kernels(session),
-        backend="CUDA" if _has_device(session) else "CPU",
+        libraries=libraries,
+        triton_kernels=frozenset(name for (name,) in session.query(_TRITON_SQL)),
+        backend="CUDA" if has_device else "CPU",
     )
-
-
-def _recorded_torch(session: Session) -> tuple[str | None, str | None]:
-    """Version and commit of the torch that recorded, where all traces agree."""
-    recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
-    return recorded[0] if len(recorded) == 1 else (None, None)
 
 
 def installed_headers(commit: str | None) -> SourceIndex | None:
@@ -238,20 +249,6 @@ def installed_headers(commit: str | None) -> SourceIndex | None:
     from opscope.provenance.indexer.build import installed_headers as read  # noqa: PLC0415 - seldom that build
 
     return read()
-
-
-def _installed_libraries() -> LocalLibraries:
-    from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
-
-    return installed_libraries()
-
-
-def _triton_kernels(session: Session) -> frozenset[str]:
-    rows = session.query(
-        "SELECT DISTINCT name FROM kernel_sources JOIN kernel_names USING (name_id) "
-        "WHERE kernel_sources.kind IN ('inductor', 'triton')"
-    )
-    return frozenset(name for (name,) in rows)
 
 
 def _cuda_major(session: Session) -> int | None:
@@ -288,20 +285,6 @@ def _is_of(index: SourceIndex, version: str | None, commit: str | None) -> bool:
 def _release_name(label: str) -> str:
     parsed = parse_version(label)
     return parsed.name if parsed is not None and parsed.is_official else label
-
-
-# Ranks of other builds name the same units; units of one name differ in the module id.
-_ORIGINS_SQL = """
-SELECT DISTINCT n.name, o.library, o.unit, o.source_path, o.module_id
-FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
-
-
-def _recorded_units(session: Session) -> dict[str, RecordedUnits]:
-    """By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined."""
-    found: dict[str, dict[str, list[tuple[str | None, str | None]]]] = defaultdict(lambda: defaultdict(list))
-    for name, library, unit, path, _ in session.query(_ORIGINS_SQL):
-        found[name][library].append((unit, path))
-    return {name: _joined(libraries) for name, libraries in found.items()}
 
 
 # A name with something of one unit in it, as nvcc writes it.
@@ -354,8 +337,3 @@ def _registrations(session: Session) -> dict[str, OperatorRegistration]:
 
 def _decoded(text: str | None) -> dict[str, str | None]:
     return {} if text is None else msgspec.json.decode(text, type=dict[str, str | None])
-
-
-def _has_device(session: Session) -> bool:
-    is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
-    return bool(is_names_only) or bool(session.scalar("SELECT count(*) FROM device_activities"))

@@ -16,7 +16,7 @@ from opscope.provenance.cache import cache_folder, store
 from opscope.provenance.installation import RELEASE_NAME
 from opscope.provenance.packaged import added_releases, lazy_pattern, release_files
 from opscope.provenance.sources.signatures import fits, signature_distance
-from opscope.provenance.sources.table import Definition, DefinitionTable, Registration
+from opscope.provenance.sources.table import Definition, DefinitionTable
 
 # ---- scopes
 
@@ -100,21 +100,12 @@ def area_of(file: str) -> str:
 
 def nearest_to_key(definitions: Sequence[Definition], key: str) -> list[Definition]:
     """The definitions in the likeliest area for a dispatch key; [] if none is where one may be."""
-    for areas in _preferences(key):
+    ends = (("CUDA", _CUDA), ("MPS", _MPS), ("CPU", _CPU), ("", _COMPOSITE))
+    for areas in next(areas for end, areas in ends if key.endswith(end)):
         nearest = [definition for definition in definitions if area_of(definition.file) in areas]
         if nearest:
             return nearest
     return []
-
-
-def _preferences(key: str) -> tuple[tuple[str, ...], ...]:
-    if key.endswith("CUDA"):
-        return _CUDA
-    if key.endswith("MPS"):
-        return _MPS
-    if key.endswith("CPU"):
-        return _CPU
-    return _COMPOSITE
 
 
 _UFUNC_FOLDER = "aten/src/ATen/native/ufunc"
@@ -159,12 +150,23 @@ class SourceIndex:
         candidates = [
             definition
             for definition in self.source.named(plain)
-            if definition.kind in ("function", "structured") and _is_native(definition, scopes)
+            if definition.kind in ("function", "structured")
+            and definition.scope in scopes
+            and not (
+                definition.template_parameters or definition.is_specialization
+            )  # no entry names a template
         ]
         if key.startswith("Composite"):
             candidates = [row for row in candidates if row.kind == "function"]
         if parameters is not None:
-            candidates = _with_signature(candidates, parameters)
+            # A structured function's may differ from its schema's: one of another signature comes last.
+            distances = [
+                2 if distance is None and row.kind == "structured" else distance
+                for row in candidates
+                for distance in (signature_distance(row.parameters, parameters),)
+            ]
+            nearest = min((distance for distance in distances if distance is not None), default=-1)
+            candidates = [row for row, far in zip(candidates, distances, strict=True) if far == nearest]
         candidates = _allowed(candidates, units)
         if not scope:
             candidates = nearest_to_key(candidates, key)
@@ -204,22 +206,24 @@ class SourceIndex:
         Registrations in other files than the units of the kernels it launches are left out.
         """
         entries = [entry for entry in self.source.registered(stub) if entry.key == key]
-        entries = _most_telling([entry for entry in entries if not units or _is_unit(entry.file, units)])
+        entries = [entry for entry in entries if not units or _is_unit(entry.file, units)]
+        # Those of named functions, and not those that only load the library of another one.
+        named = [entry for entry in entries if entry.function] or entries
+        entries = [entry for entry in named if not entry.function.startswith(_LAZY_PREFIX)] or named
         if len({(entry.file, entry.function) for entry in entries}) != 1:
             return None
         entry = entries[0]
-        found = self._implementation(entry) if entry.function else None
+        found = None
+        if entry.function:
+            rows = [row for row in self.source.named(entry.function) if row.kind in ("function", "kernel")]
+            own = [row for row in rows if row.file == entry.file and not is_member(row)]
+            found = _only(own or [row for row in rows if not is_compiled(row.file)], ())
         return found or Definition("stub", stub, "", entry.file, entry.line, entry.line)
 
     def launcher(self, name: str) -> Definition | None:
         """A function that a definition's `launchers` names; None if the file holds none of that name."""
         rows = [row for row in self.source.named(name) if row.file.endswith(".cu")]
         return _only([row for row in rows if row.kind in ("function", "structured", "kernel")], ())
-
-    def _implementation(self, entry: Registration) -> Definition | None:
-        named = [row for row in self.source.named(entry.function) if row.kind in ("function", "kernel")]
-        own = [row for row in named if row.file == entry.file and not is_member(row)]
-        return _only(own or [row for row in named if not is_compiled(row.file)], ())
 
     def _in_scope(self, name: str) -> list[Definition]:
         scope, plain = split_name(name)
@@ -239,39 +243,11 @@ class SourceIndex:
         return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
 
 
-def _is_native(definition: Definition, scopes: Sequence[str]) -> bool:
-    """Whether a dispatch entry may name the definition: neither a template, nor in another namespace."""
-    is_template = bool(definition.template_parameters) or definition.is_specialization
-    return definition.scope in scopes and not is_template
-
-
-def _with_signature(definitions: Sequence[Definition], parameters: Sequence[str]) -> list[Definition]:
-    """Those whose parameters are nearest to the ones wanted.
-
-    A structured function's may differ from its schema's, so one of another signature comes last, not out.
-    """
-    distances = [
-        2 if distance is None and row.kind == "structured" else distance
-        for row in definitions
-        for distance in (signature_distance(row.parameters, parameters),)
-    ]
-    nearest = min((distance for distance in distances if distance is not None), default=None)
-    if nearest is None:
-        return []
-    return [row for row, distance in zip(definitions, distances, strict=True) if distance == nearest]
-
-
 def _allowed(definitions: Iterable[Definition], units: Sequence[str]) -> list[Definition]:
     """Without those in the file of another translation unit."""
     if not units:
         return list(definitions)
     return [row for row in definitions if not is_compiled(row.file) or _is_unit(row.file, units)]
-
-
-def _most_telling(entries: list[Registration]) -> list[Registration]:
-    """Registrations of named functions, and not those that only load the library of another one."""
-    named = [entry for entry in entries if entry.function] or entries
-    return [entry for entry in named if not entry.function.startswith(_LAZY_PREFIX)] or named
 
 
 def _is_unit(file: str, units: Sequence[str]) -> bool:
@@ -285,17 +261,15 @@ def _fits(definition: Definition, arguments: Sequence[str]) -> bool:
 
 
 def _only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition | None:
-    """The one definition that remains: of a unit's own file before headers, whole files before lines."""
+    """The one definition that remains: of a unit's own file before headers, whole files before lines.
+
+    In one file a template comes before its specializations, a class before functions.
+    """
     own = [row for row in candidates if units and _is_unit(row.file, units)]
     rows = own or list(candidates)
     if len({row.file for row in rows}) != 1:
         return None
-    return _in_file(rows)
-
-
-def _in_file(rows: Sequence[Definition]) -> Definition:
-    """One of several in one file: a template before its specializations, a class before functions."""
-    general = [row for row in rows if not row.is_specialization] or list(rows)
+    general = [row for row in rows if not row.is_specialization] or rows
     remaining = [row for row in general if row.kind == "class"] or general
     first = remaining[0]
     if len(remaining) == 1:
