@@ -306,7 +306,10 @@ def _triton_tiles(shape: tuple[int, ...], experts: int, products: Sequence[_Kern
         found = []
         for match, one in zip(matches, products, strict=True):
             assert match is not None and one.grid is not None
-            blocks = _row_blocks(tokens * k, int(match["n"]), experts) * int(match["split"])
+            # Blocks that rows may fill whichever experts they choose.
+            rows, block = tokens * k, int(match["n"])
+            filled = rows if rows <= experts else experts - 1 - (experts - rows - 1) // block
+            blocks = filled * int(match["split"])
             if one.grid[0] % blocks:
                 break
             found.append(one.grid[0] // blocks * int(match["m"]))
@@ -316,11 +319,6 @@ def _triton_tiles(shape: tuple[int, ...], experts: int, products: Sequence[_Kern
                 sizes = found
     types = (matches[0]["a"], matches[0]["b"])  # type: ignore[index]
     return _as_experts((*shape, experts), products[0], sizes, chosen, types)
-
-
-def _row_blocks(rows: int, block: int, experts: int) -> int:
-    """Blocks that rows may fill whichever experts they choose."""
-    return rows if rows <= experts else experts - 1 - (experts - rows - 1) // block
 
 
 def _as_experts(

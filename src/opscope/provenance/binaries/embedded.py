@@ -160,11 +160,10 @@ def _entries(elf: ElfFile, container: int, position: int, end: int) -> Iterator[
 
 def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceCode]]:
     """Of each container the entries of one architecture: cubins where there are any, else PTX."""
-    kept = [
-        [code for code in entries if code.kind == kind]
-        for entries in found
-        if (kind := _kind_to_read(entries)) is not None
-    ]
+    kept: list[list[DeviceCode]] = []
+    for entries in found:
+        of_kinds = ([c for c in entries if c.kind == kind] for kind in (EntryKind.CUBIN, EntryKind.PTX))
+        kept += [codes for codes in of_kinds if codes][:1]
     frequency = Counter(code.architecture for entries in kept for code in entries)
     for entries in kept:
         here = Counter(code.architecture for code in entries)
@@ -172,11 +171,6 @@ def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceC
             here, key=lambda architecture: (here[architecture], frequency[architecture], architecture)
         )
         yield [code for code in entries if code.architecture == chosen]
-
-
-def _kind_to_read(entries: Sequence[DeviceCode]) -> int | None:
-    kinds = {code.kind for code in entries}
-    return next((kind for kind in (EntryKind.CUBIN, EntryKind.PTX) if kind in kinds), None)
 
 
 class DeviceCodeReader:
@@ -195,18 +189,15 @@ class DeviceCodeReader:
             self._elf.fail(f"device code claims {code.code_bytes} bytes uncompressed", code.offset)
         stored = self._elf.read(code.offset, code.stored_bytes, "device code")
         try:
-            return self._uncompressed(stored, code)
+            if code.flags & _FLAG_ZSTANDARD:
+                # The size in the frame would be allocated whatever the limit says.
+                if zstandard.frame_content_size(stored) > code.code_bytes:
+                    self._elf.fail("device code is larger than its header says", code.offset)
+                stored = bytes(self._zstandard.decompress(stored, max_output_size=code.code_bytes))
+            elif code.flags & _FLAG_LZ4:
+                stored = bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
         except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError, MemoryError) as error:
             self._elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
-
-    def _uncompressed(self, stored: bytes, code: DeviceCode) -> bytes:
-        if code.flags & _FLAG_ZSTANDARD:
-            # The size in the frame would be allocated whatever the limit says.
-            if zstandard.frame_content_size(stored) > code.code_bytes:
-                self._elf.fail("device code is larger than its header says", code.offset)
-            return bytes(self._zstandard.decompress(stored, max_output_size=code.code_bytes))
-        if code.flags & _FLAG_LZ4:
-            return bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
         return stored
 
 
@@ -267,9 +258,5 @@ def _owners(found: Iterable[DeviceNames]) -> Iterator[tuple[TranslationUnit | No
     for names in found:
         only = named_unit(next(iter(names.units))) if len(names.units) == 1 else None
         for kernel in names.kernels:
-            yield only or _own_unit(kernel), kernel
-
-
-def _own_unit(kernel: str) -> TranslationUnit | None:
-    named = internal_names(kernel.encode())
-    return named_unit(named.pop()) if len(named) == 1 else None
+            own = internal_names(kernel.encode()) if only is None else ()
+            yield named_unit(next(iter(own))) if len(own) == 1 else only, kernel

@@ -157,7 +157,11 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         """What in-place, out and functional variants of one function share; hashable, for comparison only."""
         # `bernoulli.p` looks like a variant of `bernoulli_.float`, but has its own kernel.
         name = "bernoulli.p" if str(self.name) == "bernoulli.p" else self.name.base
-        return (name, self._shared_arguments(), self._return_types())
+        positional, keyword = (
+            tuple((one.type, one.name) for one in arguments)
+            for arguments in (self.positional, self.without_tensor_options)
+        )
+        return (name, (positional, keyword), tuple(one.type for one in self.functional_returns()))
 
     @property
     def without_tensor_options(self) -> tuple[Argument, ...]:
@@ -180,15 +184,6 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         written = (a for a in (*mine, *self.out, *others) if a.is_written and a.annotation not in returned)
         return (*own, *(Return(a.type, None, f"{a.name}_out") for a in written))
 
-    def _shared_arguments(self) -> tuple[object, ...]:
-        def plain(arguments: tuple[Argument, ...]) -> tuple[tuple[str, str], ...]:
-            return tuple((argument.type, argument.name) for argument in arguments)
-
-        return plain(self.positional), plain(self.without_tensor_options)
-
-    def _return_types(self) -> tuple[str, ...]:
-        return tuple(one.type for one in self.functional_returns())
-
 
 def parse_schema(text: str) -> Schema:
     """The schema a line of text states, without namespace."""
@@ -196,26 +191,27 @@ def parse_schema(text: str) -> Schema:
     name, opened, inside = head.partition("(")
     if not (arrow and opened and inside.endswith(")") and name):
         raise ValueError(f"not a function schema: {text!r}")
-    before, _, behind = _split_at_star(inside[:-1])
-    keyword = tuple(_argument(part) for part in behind)
+    parts = [part for part in inside[:-1].split(", ") if part]
+    star = parts.index("*") if "*" in parts else len(parts)
+    keyword = tuple(_argument(part) for part in parts[star + 1 :])
+    returns = []
+    for part in (tail[1:-1] if tail.startswith("(") and tail.endswith(")") else tail).split(", "):
+        if part:
+            named, annotation = _without_annotation(part)
+            kind, _, result = named.partition(" ")
+            returns.append(Return(kind, annotation, result or None))
     return Schema(
         OperatorName.parse(name),
-        tuple(_argument(part) for part in before),
+        tuple(_argument(part) for part in parts[:star]),
         tuple(argument for argument in keyword if not argument.is_written),
         tuple(argument for argument in keyword if argument.is_written),
-        _returns(tail),
+        tuple(returns),
     )
 
 
 def plain(argument: Argument) -> Argument:
     """The argument without its alias annotation."""
     return replace(argument, annotation=None)
-
-
-def _split_at_star(inside: str) -> tuple[list[str], str, list[str]]:
-    parts = [part for part in inside.split(", ") if part]
-    at = parts.index("*") if "*" in parts else len(parts)
-    return parts[:at], "*", parts[at + 1 :]
 
 
 def _argument(text: str) -> Argument:
@@ -225,17 +221,6 @@ def _argument(text: str) -> Argument:
         raise ValueError(f"not an argument: {text!r}")
     kind, annotation = _without_annotation(typed)
     return Argument(kind, annotation, name, default if has_default else None)
-
-
-def _returns(text: str) -> tuple[Return, ...]:
-    inside = text[1:-1] if text.startswith("(") and text.endswith(")") else text
-    return tuple(_return(part) for part in inside.split(", ") if part)
-
-
-def _return(text: str) -> Return:
-    kind, annotation = _without_annotation(text)
-    kind, _, name = kind.partition(" ")
-    return Return(kind, annotation, name or None)
 
 
 def _without_annotation(text: str) -> tuple[str, str | None]:
