@@ -54,19 +54,12 @@ _OPERAND_COUNT = re.compile(r"char\s*\*\s*,\s*\(?(?:int\))?(\d+)")
 
 @dataclass(frozen=True)
 class _Elements:
-    """Elements an operator computes one by one.
-
-    Attributes:
-        shape: The operands' common shape.
-        count: Its elements.
-        is_split: They may be launched in several parts.
-        is_assumed: The operator is no elementwise one: the launch may work on something else.
-    """
+    """Elements an operator computes one by one."""
 
     shape: Shape
     count: int
     is_split: bool
-    is_assumed: bool
+    is_assumed: bool  # the operator is no elementwise one: the launch may work on something else
 
 
 def vectorized(launch: LaunchFacts) -> Prediction:
@@ -74,13 +67,23 @@ def vectorized(launch: LaunchFacts) -> Prediction:
     width, threads = launch.template_integer(0), _threads(launch)
     elements, expected, work = _elements(launch), list[Expected](), None
     if elements is not None:
-        expected = list(_vectorized_grids(launch, elements, width))
+        fitting = []
+        for size in _work_sizes(launch, width):
+            grids = list(_grids(elements, size * threads, threads, _work_size_note(launch, size, width)))
+            expected += grids
+            fitting += [size] if any(one.matches(launch.grid, launch.block) for one in grids) else []
         elements = _confirmed(launch, elements, expected)
-    if elements is not None:
-        work = _work_size(launch, elements, width)
+        # None where no size gives the recorded grid, or several of unknown releases.
+        if len(fitting) == 1 or (fitting and launch.torch_version is not None):
+            work = fitting[0]
+    if elements is None:
+        work = None
     values = _values(launch, elements, work, threads, launch.template_argument(2))
     if width is not None:
-        values.update(width=width, vectors=_vector_bytes(launch, width))
+        sizes = {item_size_bytes(tensor.type_name) for tensor in _tensors(launch.call)}
+        known = sorted(size for size in sizes if size) if None not in sizes else []
+        texts = [f"{width * size} B ({width} × {size} B)" for size in known]
+        values.update(width=width, vectors=" or ".join(texts) or None)
         if elements is not None and work is not None and not elements.is_split:
             values["ends_without_vectors"] = bool(elements.count % (work * threads))
     return Prediction(values, expected if elements is not None else ())
@@ -206,12 +209,6 @@ def _threads(launch: LaunchFacts) -> int:
     return _OLD_THREADS if launch.thread_count == _OLD_THREADS else _THREADS
 
 
-def _vectorized_grids(launch: LaunchFacts, elements: _Elements, width: int | None) -> Iterator[Expected]:
-    threads = _threads(launch)
-    for work in _work_sizes(launch, width):
-        yield from _grids(elements, work * threads, threads, _work_size_note(launch, work, width))
-
-
 def _work_sizes(launch: LaunchFacts, width: int | None) -> tuple[int, ...]:
     """Documented elements per thread, the likeliest first; one alone where the name or release settles it."""
     if _threads(launch) == _OLD_THREADS:
@@ -239,26 +236,6 @@ def _work_size_note(launch: LaunchFacts, work: int, width: int | None) -> str:
     sizes = [item_size_bytes(tensor.type_name) or 0 for tensor in _tensors(launch.call)]
     is_new = width == _WIDEST_VECTOR or max(sizes, default=0) >= _SMALL_OPERANDS_BYTES
     return f"{note}, PyTorch 2.11 to 2.14" + ("" if is_new else ", or operands under 4 B together in 2.6")
-
-
-def _work_size(launch: LaunchFacts, elements: _Elements, width: int | None) -> int | None:
-    """The work size that gives the recorded grid; None if none does, or several of unknown releases."""
-    threads = _threads(launch)
-    found = [
-        size
-        for size in _work_sizes(launch, width)
-        if any(one.matches(launch.grid, launch.block) for one in _grids(elements, size * threads, threads))
-    ]
-    return found[0] if len(found) == 1 or (found and launch.torch_version is not None) else None
-
-
-def _vector_bytes(launch: LaunchFacts, width: int) -> str | None:
-    """Bytes of one load or store, per operand type recorded."""
-    sizes = {item_size_bytes(tensor.type_name) for tensor in _tensors(launch.call)}
-    known = sorted(size for size in sizes if size)
-    if not known or None in sizes:
-        return None
-    return " or ".join(f"{width * size} B ({width} × {size} B)" for size in known)
 
 
 def _copy_strides(launch: LaunchFacts) -> dict[str, Any]:

@@ -86,25 +86,16 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class LaunchFacts:
-    """One launch configuration of a kernel under one operator call.
-
-    Attributes:
-        kernel: The decoded name.
-        geometry: As recorded.
-        call: The operator call; None if unknown.
-        device: None if unknown.
-        compile_arguments: Of a Triton kernel, by name: `{"XBLOCK": 1024}`.
-        torch_version: Release that launched it, `"2.11.0"`; None if unknown.
-        size_bytes: Bytes a copy or memory set moved.
-    """
+    """One launch configuration of a kernel under one operator call."""
 
     kernel: DecodedKernel
     geometry: LaunchGeometry
-    call: CallArguments | None = None
-    device: DeviceFacts | None = None
+    call: CallArguments | None = None  # the operator call; None if unknown
+    device: DeviceFacts | None = None  # None if unknown
+    # Of a Triton kernel, by name: `{"XBLOCK": 1024}`
     compile_arguments: Mapping[str, int] = field(default_factory=dict)
-    torch_version: str | None = None
-    size_bytes: int | None = None
+    torch_version: str | None = None  # release that launched it, `"2.11.0"`; None if unknown
+    size_bytes: int | None = None  # bytes a copy or memory set moved
 
     @property
     def grid(self) -> Extent | None:

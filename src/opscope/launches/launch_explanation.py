@@ -106,19 +106,12 @@ class LaunchCheck:
 
 @dataclass(frozen=True)
 class LaunchExplanation:
-    """How one launch of a kernel is parallel.
+    """How one launch of a kernel is parallel."""
 
-    Attributes:
-        family: Of the kernel; None if no rule knows it: then only its geometry is told.
-        statements: By heading, in the order of Heading.
-        launch_check: None if the rule had not the numbers to predict a launch.
-        waves: None without device limits.
-    """
-
-    family: str | None
-    statements: tuple[Statement, ...]
-    launch_check: LaunchCheck | None = None
-    waves: Waves | None = field(default=None, compare=False)
+    family: str | None  # of the kernel; None if no rule knows it: then only its geometry is told
+    statements: tuple[Statement, ...]  # by heading, in the order of Heading
+    launch_check: LaunchCheck | None = None  # None if the rule had not the numbers to predict a launch
+    waves: Waves | None = field(default=None, compare=False)  # None without device limits
 
     def under(self, heading: Heading) -> tuple[Statement, ...]:
         """Statements of one heading."""
@@ -160,7 +153,10 @@ class LaunchFamily:
 
 def explain(launch: LaunchFacts) -> LaunchExplanation | None:
     """The explanation of one launch; None if nothing can be said of it."""
-    family = _family_of(launch)
+    # By function name where the source is known, else by the family the name was decoded to.
+    by_function, by_decoded = _families()
+    family = next((family for family in by_function if family.covers(launch)), None)
+    family = family or by_decoded.get(launch.kernel.family or "")
     statements: list[Statement] = []
     check = None
     if family is not None:
@@ -194,13 +190,6 @@ def all_families() -> tuple[LaunchFamily, ...]:
     """What the file of sentences holds: families by function name, then those that names are decoded to."""
     by_function, by_decoded = _families()
     return (*by_function, *by_decoded.values())
-
-
-def _family_of(launch: LaunchFacts) -> LaunchFamily | None:
-    """By function name where the source is known, else by the family the name was decoded to."""
-    by_function, by_decoded = _families()
-    found = next((family for family in by_function if family.covers(launch)), None)
-    return found or by_decoded.get(launch.kernel.family or "")
 
 
 @cache
@@ -300,19 +289,14 @@ def _launch_statement(launch: LaunchFacts, check: LaunchCheck) -> Statement:
         reason = f"{check.matched.formula}{configuration}"
         text = f"Launched as {launched}, as predicted from the recording: {reason}."
     else:
-        expected = _launch_text(check.tried[0])
-        text = f"Not as predicted: launched as {launched}, but the recording predicts {expected}."
+        expected, parts = check.tried[0], []
+        if expected.grid is not None and expected.grid[0]:
+            parts.append(f"grid {extent_text(expected.grid)}")
+        if expected.block is not None:
+            parts.append(f"blocks of {extent_text(expected.block)} threads")
+        predicted = f"{' of '.join(parts)} ({expected.formula})" if parts else expected.formula
+        text = f"Not as predicted: launched as {launched}, but the recording predicts {predicted}."
     return Statement(Heading.LAUNCH, text, check.grade)
-
-
-def _launch_text(expected: Expected) -> str:
-    parts = []
-    if expected.grid is not None and expected.grid[0]:
-        parts.append(f"grid {extent_text(expected.grid)}")
-    if expected.block is not None:
-        parts.append(f"blocks of {extent_text(expected.block)} threads")
-    launch = " of ".join(parts)
-    return f"{launch} ({expected.formula})" if launch else expected.formula
 
 
 def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:

@@ -59,24 +59,15 @@ _CONVOLVED = {
 
 @dataclass(frozen=True)
 class Tiling:
-    """One way the problem is cut and launched.
+    """One way the problem is cut and launched."""
 
-    Attributes:
-        rows: `m` or `n`: the side of the output that the tile's first extent covers.
-        across: Tiles along that side, padded to whole clusters where there are any.
-        along: Tiles along the other side.
-        splits: Parts K is cut into.
-        arrangement: How tiles become blocks, in words.
-        is_persistent: Fewer blocks than tiles; each takes several.
-    """
-
-    rows: str
-    across: int
-    along: int
+    rows: str  # `m` or `n`: the side of the output that the tile's first extent covers
+    across: int  # tiles along that side, padded to whole clusters where there are any
+    along: int  # tiles along the other side
     batch: int
-    splits: int
-    arrangement: str
-    is_persistent: bool = False
+    splits: int  # parts K is cut into
+    arrangement: str  # how tiles become blocks, in words
+    is_persistent: bool = False  # fewer blocks than tiles; each takes several
 
     @property
     def tiles(self) -> int:
@@ -90,7 +81,9 @@ def tiled_product(launch: LaunchFacts) -> Prediction:
     values: dict[str, Any] = {} if problem is None else _values(problem)
     if len(tile) < 2:
         return Prediction(values)
-    cluster, cut, threads = _cluster(launch), None, launch.thread_count
+    named = extents(kernel.cluster)
+    cluster = (named[0], named[1]) if len(named) >= 2 else (1, 1)
+    cut, threads = None, launch.thread_count
     if problem is not None and launch.grid is not None:
         cut = find_tiling(
             problem,
@@ -200,7 +193,30 @@ def convolution(launch: LaunchFacts) -> Prediction:
     if len(tile) < 2 or launch.grid is None:
         return Prediction(values)
     values.update(first=tile[0], second=tile[1])
-    return _tiled_convolution(launch, launch.grid, whole, (tile[0], tile[1]), values)
+    # The gradient of the filter sums over all places: few tiles, so cuDNN splits the sum.
+    splits_k = "wgrad" in name or bool(launch.kernel.split_k)
+    # The first reading of groups whose tiles give the grid: side by side, one group, or in one matrix.
+    readings = [whole]
+    if whole.batch > 1:
+        readings += [replace(whole, batch=1), replace(whole, batch=1, n=whole.n * whole.batch)]
+    for problem in readings:
+        cut = find_tiling(
+            problem, (tile[0], tile[1]), launch.grid, sm_count=launch.sm_count, splits_k=splits_k
+        )
+        if cut is not None:
+            formula = f"{cut.across:,} × {cut.along:,} tiles"
+            formula += f" × {cut.batch} groups" if cut.batch > 1 else ""
+            formula += f" × {cut.splits} splits of the sum (read from the grid)" if cut.splits > 1 else ""
+            return Prediction(values, [Expected(formula, launch.grid, None, cut.arrangement)])
+    cuts = tilings(whole, (tile[0], tile[1]))
+    if launch.sm_count and prod(launch.grid) <= launch.sm_count:
+        return Prediction({**values, "shared_tiles": cuts[0].tiles})
+    formula = "{:,} × {:,} tiles of {}×{}"
+    tried = [
+        Expected(formula.format(one.across, one.along, *tile[:2]), (one.across, one.along, one.batch))
+        for one in cuts
+    ]
+    return Prediction(values, tried)
 
 
 def implicit_sgemm(launch: LaunchFacts) -> Prediction:
@@ -240,20 +256,23 @@ def find_tiling(
 ) -> Tiling | None:
     """The first arrangement of the tiles that gives the grid, the plainest first; None if none does.
 
-    Args:
-        problem: The product.
-        tile: Extents of one tile.
-        grid: As recorded.
-        cluster: Thread-block cluster; tiles are padded to whole ones.
-        sm_count: Of the device.
-        splits_k: K is split (True), is not (False), or may be where grid.z tells it (None).
+    Tiles are padded to whole clusters. K is split (True), is not (False), or may be where grid.z tells it.
     """
     cuts = tilings(problem, tile, cluster)
-    for attempt in (_laid_out, _swizzled):
+    # Tiles along grid.x and grid.y, batches and splits of K along grid.z; or CUTLASS' threadblock swizzle:
+    # one side multiplied, the other divided. Source: threadblock_swizzle.h.
+    for factors in ((1,), _SWIZZLES):
         for cut in cuts:
-            found = attempt(cut, grid)
-            if found is not None and (splits_k is not False or found.splits == 1):
-                return found
+            splits, rest = divmod(grid[2], cut.batch)
+            if rest or not 1 <= splits <= _MOST_SPLITS or (splits_k is False and splits != 1):
+                continue
+            for factor in factors:
+                if grid[:2] in (
+                    (cut.across * factor, ceil_div(cut.along, factor)),
+                    (cut.along * factor, ceil_div(cut.across, factor)),
+                ):
+                    how = "grid.x × grid.y tiles" if factor == 1 else f"tiles swizzled by {factor}"
+                    return replace(cut, arrangement=how, splits=splits)
     for cut in cuts:
         found = _counted(cut, grid, cluster, sm_count, splits_k=bool(splits_k))
         if found is not None:
@@ -281,36 +300,6 @@ def _padded(count: int, unit: int) -> int:
     return ceil_div(count, unit) * unit
 
 
-def _splits_along_z(cut: Tiling, grid: Extent) -> int | None:
-    """Splits of K, where batches and splits lie along grid.z."""
-    splits, rest = divmod(grid[2], cut.batch)
-    return None if rest or not 1 <= splits <= _MOST_SPLITS else splits
-
-
-def _laid_out(cut: Tiling, grid: Extent) -> Tiling | None:
-    """Tiles along grid.x and grid.y, batches and splits of K along grid.z."""
-    splits = _splits_along_z(cut, grid)
-    if splits is None:
-        return None
-    if grid[:2] in ((cut.across, cut.along), (cut.along, cut.across)):
-        return replace(cut, arrangement="grid.x × grid.y tiles", splits=splits)
-    return None
-
-
-def _swizzled(cut: Tiling, grid: Extent) -> Tiling | None:
-    """CUTLASS' threadblock swizzle: one side multiplied, the other divided. Source: threadblock_swizzle.h."""
-    splits = _splits_along_z(cut, grid)
-    if splits is None:
-        return None
-    for factor in _SWIZZLES:
-        if grid[:2] in (
-            (cut.across * factor, ceil_div(cut.along, factor)),
-            (cut.along * factor, ceil_div(cut.across, factor)),
-        ):
-            return replace(cut, arrangement=f"tiles swizzled by {factor}", splits=splits)
-    return None
-
-
 def _counted(
     cut: Tiling, grid: Extent, cluster: tuple[int, int], sm_count: int | None, *, splits_k: bool
 ) -> Tiling | None:
@@ -323,11 +312,6 @@ def _counted(
     if sm_count and cut.tiles > blocks == sm_count // size * size:
         return replace(cut, arrangement="one block per multiprocessor, tiles in turn", is_persistent=True)
     return None
-
-
-def _cluster(launch: LaunchFacts) -> tuple[int, int]:
-    found = extents(launch.kernel.cluster)
-    return (found[0], found[1]) if len(found) >= 2 else (1, 1)
 
 
 def _cut_values(cut: Tiling, problem: MatrixProduct, tile: tuple[int, ...], blocks: int) -> dict[str, Any]:
@@ -372,34 +356,6 @@ def _slices(launch: LaunchFacts, problem: MatrixProduct | None, tile: tuple[int,
         "slices_bytes": taken if 0 < taken <= shared else None,
         "shared_bytes": shared,
     }
-
-
-def _tiled_convolution(
-    launch: LaunchFacts, grid: Extent, whole: MatrixProduct, tile: tuple[int, int], values: dict[str, Any]
-) -> Prediction:
-    """The first reading of groups whose tiles give the grid: side by side, one group, or in one matrix."""
-    # The gradient of the filter sums over all places: few tiles, so cuDNN splits the sum.
-    splits_k = "wgrad" in launch.kernel.name or bool(launch.kernel.split_k)
-    readings = [whole]
-    if whole.batch > 1:
-        readings += [replace(whole, batch=1), replace(whole, batch=1, n=whole.n * whole.batch)]
-    for problem in readings:
-        cut = find_tiling(problem, tile, grid, sm_count=launch.sm_count, splits_k=splits_k)
-        if cut is not None:
-            formula = f"{cut.across:,} × {cut.along:,} tiles"
-            formula += f" × {cut.batch} groups" if cut.batch > 1 else ""
-            formula += f" × {cut.splits} splits of the sum (read from the grid)" if cut.splits > 1 else ""
-            return Prediction(values, [Expected(formula, grid, None, cut.arrangement)])
-    cuts = tilings(whole, tile)
-    if launch.sm_count and prod(grid) <= launch.sm_count:
-        return Prediction({**values, "shared_tiles": cuts[0].tiles})
-    tried = [
-        Expected(
-            f"{one.across:,} × {one.along:,} tiles of {tile[0]}×{tile[1]}", (one.across, one.along, one.batch)
-        )
-        for one in cuts
-    ]
-    return Prediction(values, tried)
 
 
 def _convolution_problem(shapes: ConvolutionShapes, product: str) -> MatrixProduct:

@@ -8,7 +8,7 @@ blocks and outputs as setReduceConfig does. Sources: ATen/native/cuda/Reduce.cuh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +120,13 @@ def reduction(launch: LaunchFacts) -> Prediction:
     if config is None:  # the grid alone shows it: its y counts the blocks that share an output
         shares = launch.grid is not None and launch.grid[1] > 1
         return Prediction({**values, "sharing_blocks": launch.grid[1] if shares and launch.grid else None})
-    expected = Expected(_formula(config), config.grid, config.block)
+    formula = f"ceil({counted(config.output_count, 'output')} / {config.outputs_per_block:,} per block)"
+    each = counted(config.input_count, "input")
+    if config.blocks_per_output == 1:
+        formula += f" blocks, one pass over {each} each"
+    else:
+        formula += f" × {config.blocks_per_output} blocks that share {each} each"
+    expected = Expected(formula, config.grid, config.block)
     if expected.matches(launch.grid, launch.block):
         values.update(_division(config, traits))
     return Prediction(values, [expected])
@@ -131,7 +137,11 @@ def reduced_dimensions(shape: Shape, strides: Shape, reduced: Sequence[int]) -> 
     if not shape:
         return (ReducedDimension(1, 1, is_reduced=True),)
     kept = [dimension for dimension in range(len(shape)) if dimension not in reduced]
-    output_strides = _output_strides(shape, kept)
+    # Strides of the contiguous result seen with all dimensions: 0 where it is reduced.
+    output_strides, step = [0] * len(shape), 1
+    for dimension in reversed(kept):
+        output_strides[dimension] = step
+        step *= max(shape[dimension], 1)
     order = _ordered(shape, strides, output_strides)
     merged: list[tuple[int, int, int]] = []  # size, output stride, input stride
     for dimension in order:
@@ -154,7 +164,9 @@ def reduce_config(
     lanes_reduce = not kept or (bool(reduced) and reduced[0].stride < kept[0].stride)
     fastest = (reduced or kept)[0] if lanes_reduce else kept[0]
     width, height = (inputs, outputs) if lanes_reduce else (outputs, inputs)
-    is_vectorized = fastest.stride == 1 and lanes_reduce and _vectorizes(traits, width, len(reduced))
+    is_vectorized = fastest.stride == 1 and lanes_reduce and len(reduced) == 1 and width >= _VECTORIZE_FROM
+    if traits.input_vector is None:  # as in 2.6.0
+        is_vectorized = is_vectorized and width > _VECTORIZE_FROM and traits.accumulators >= 4
     if is_vectorized:
         width //= traits.input_vector or 4
     elif not lanes_reduce:
@@ -162,26 +174,34 @@ def reduce_config(
     if traits.output_vector != 1 and (lanes_reduce or outputs % traits.output_vector):
         return None
     block_width, block_height = _block(width, height, traits.max_threads // traits.output_vector)
-    return _divided(
-        ReduceConfig(
-            input_count=inputs,
-            output_count=outputs,
-            block_width=block_width,
-            block_height=block_height,
-            output_vector=traits.output_vector,
-            is_input_vectorized=is_vectorized,
-            lanes_reduce=lanes_reduce,
-        ),
-        sm_count * (max_threads_per_sm // (block_width * block_height)),
+    # Source: Reduce.cuh, setReduceConfig from split_input on.
+    step_input, step_output = (block_width, 1) if lanes_reduce else (1, block_width)
+    threshold = min(block_height * _MIN_VALUES_PER_THREAD, _MAX_VALUES_PER_THREAD)
+    warps_reduce = ceil_div(inputs, step_input) >= threshold
+    if warps_reduce:
+        step_input *= block_height
+    else:
+        step_output *= block_height
+    values = ceil_div(inputs, step_input)
+    grid_x = ceil_div(outputs // traits.output_vector, step_output)
+    device_blocks = sm_count * (max_threads_per_sm // (block_width * block_height))
+    blocks = 1
+    if warps_reduce and values >= _MAX_VALUES_PER_THREAD and grid_x <= device_blocks:
+        most, least = ceil_div(values, _MIN_VALUES_PER_THREAD), ceil_div(values, _MAX_VALUES_PER_THREAD)
+        blocks = max(min(ceil_div(device_blocks, grid_x), most), least)
+    return ReduceConfig(
+        input_count=inputs,
+        output_count=outputs,
+        block_width=block_width,
+        block_height=block_height,
+        output_vector=traits.output_vector,
+        is_input_vectorized=is_vectorized,
+        lanes_reduce=lanes_reduce,
+        warps_reduce=warps_reduce and block_height > 1,
+        blocks_per_output=blocks,
+        outputs_per_block=step_output * traits.output_vector,
+        values_per_thread=ceil_div(values, blocks),
     )
-
-
-def _vectorizes(traits: ReduceTraits, width: int, reduced_dimension_count: int) -> bool:
-    if reduced_dimension_count != 1:
-        return False
-    if traits.input_vector is None:  # as in 2.6.0
-        return width > _VECTORIZE_FROM and traits.accumulators >= 4
-    return width >= _VECTORIZE_FROM
 
 
 def _block(width: int, height: int, max_threads: int) -> tuple[int, int]:
@@ -191,44 +211,6 @@ def _block(width: int, height: int, max_threads: int) -> tuple[int, int]:
     block_width = min(width_power, WARP_SIZE)
     block_height = min(height_power, max_threads // block_width)
     return min(width_power, max_threads // block_height), block_height
-
-
-def _divided(config: ReduceConfig, device_blocks: int) -> ReduceConfig:
-    """The configuration with its inputs divided, for a device that holds so many of its blocks.
-
-    Source: Reduce.cuh, setReduceConfig from split_input on.
-    """
-    step_input = config.block_width if config.lanes_reduce else 1
-    step_output = 1 if config.lanes_reduce else config.block_width
-    threshold = min(config.block_height * _MIN_VALUES_PER_THREAD, _MAX_VALUES_PER_THREAD)
-    warps_reduce = ceil_div(config.input_count, step_input) >= threshold
-    if warps_reduce:
-        step_input *= config.block_height
-    else:
-        step_output *= config.block_height
-    values = ceil_div(config.input_count, step_input)
-    grid_x = ceil_div(config.output_count // config.output_vector, step_output)
-    blocks = 1
-    if warps_reduce and values >= _MAX_VALUES_PER_THREAD and grid_x <= device_blocks:
-        most, least = ceil_div(values, _MIN_VALUES_PER_THREAD), ceil_div(values, _MAX_VALUES_PER_THREAD)
-        blocks = max(min(ceil_div(device_blocks, grid_x), most), least)
-    return replace(
-        config,
-        warps_reduce=warps_reduce and config.block_height > 1,
-        blocks_per_output=blocks,
-        outputs_per_block=step_output * config.output_vector,
-        values_per_thread=ceil_div(values, blocks),
-    )
-
-
-def _output_strides(shape: Shape, kept: Sequence[int]) -> list[int]:
-    """Strides of the contiguous result seen with all dimensions: 0 where it is reduced."""
-    strides = [0] * len(shape)
-    step = 1
-    for dimension in reversed(kept):
-        strides[dimension] = step
-        step *= max(shape[dimension], 1)
-    return strides
 
 
 def _ordered(shape: Shape, strides: Shape, output_strides: Sequence[int]) -> list[int]:
@@ -307,14 +289,6 @@ def _config(
         sm_count=launch.sm_count,
         max_threads_per_sm=launch.max_threads_per_sm,
     )
-
-
-def _formula(config: ReduceConfig) -> str:
-    outputs = f"ceil({counted(config.output_count, 'output')} / {config.outputs_per_block:,} per block)"
-    inputs = counted(config.input_count, "input")
-    if config.blocks_per_output == 1:
-        return f"{outputs} blocks, one pass over {inputs} each"
-    return f"{outputs} × {config.blocks_per_output} blocks that share {inputs} each"
 
 
 def _division(config: ReduceConfig, traits: ReduceTraits | None) -> dict[str, Any]:

@@ -28,9 +28,18 @@ def program(launch: LaunchFacts) -> Prediction:
     """
     kind = launch.function_name.split("_")[1]
     is_reduction = kind in ("red", "per")
-    blocks, integers = _axis_blocks(launch), _integers(launch)
+    found: list[int] = []  # XBLOCK, YBLOCK, ZBLOCK as far as they are recorded
+    for axis in _AXES:
+        if not (size := launch.compile_arguments.get(f"{axis}BLOCK")):
+            break
+        found.append(size)
+    blocks, integers = tuple(found), _integers(launch)
     reduced = integers[-1] if is_reduction and integers and integers[-1] > 0 else None
-    sizes = _axis_sizes(integers[:-1] if is_reduction else integers, len(blocks))
+    # Element counts along x, y, z: the last of the integers, written in the order znumel, ynumel, xnumel.
+    counts_recorded = integers[:-1] if is_reduction else integers
+    axes = len(blocks)
+    sizes = counts_recorded[-axes:][::-1] if axes and len(counts_recorded) >= axes else ()
+    sizes = sizes if all(size > 0 for size in sizes) else ()
     threads, fused = launch.thread_count, launch.kernel.fused_operators
     values: dict[str, Any] = {
         "is_pointwise": kind == "poi",
@@ -58,22 +67,6 @@ def _integers(launch: LaunchFacts) -> tuple[int, ...]:
     given = () if launch.call is None else launch.call.arguments
     values = (one.value for one in given if isinstance(one, ScalarArgument))
     return tuple(one for one in values if isinstance(one, int) and not isinstance(one, bool))
-
-
-def _axis_blocks(launch: LaunchFacts) -> tuple[int, ...]:
-    """XBLOCK, YBLOCK, ZBLOCK as far as they are recorded."""
-    found: list[int] = []
-    for axis in _AXES:
-        if not (size := launch.compile_arguments.get(f"{axis}BLOCK")):
-            break
-        found.append(size)
-    return tuple(found)
-
-
-def _axis_sizes(integers: tuple[int, ...], axes: int) -> tuple[int, ...]:
-    """Element counts along x, y, z: the last of the integers, written in the order znumel, ynumel, xnumel."""
-    sizes = integers[-axes:][::-1] if axes and len(integers) >= axes else ()
-    return sizes if all(size > 0 for size in sizes) else ()
 
 
 def _program_values(

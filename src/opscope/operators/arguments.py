@@ -59,12 +59,9 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class TensorListArgument:
-    """A list of tensors. Members have no element type: the recorder leaves it out.
+    """A list of tensors. Members have no element type: the recorder leaves it out."""
 
-    Attributes:
-        tensors: None where the recorder wrote no members: there are none, or more than 30.
-    """
-
+    # None where the recorder wrote no members: there are none, or more than 30
     tensors: tuple[TensorArgument, ...] | None
 
 
@@ -90,24 +87,16 @@ Argument: TypeAlias = TensorArgument | TensorListArgument | ScalarArgument | Non
 
 @dataclass(frozen=True)
 class CallArguments:
-    """One recorded call of an operator.
+    """One recorded call of an operator."""
 
-    Attributes:
-        name: With namespace: `"aten::mm"`.
-        overload: None where the trace does not record it.
-        arguments: In the order of the schema, keyword-only ones after the others; empty if there is a defect.
-        values_recorded: Whether scalars have values; if not, an argument that seems absent may be a list of
-            numbers.
-        defect: Why the recording cannot be used, in one phrase.
-        given_names: What the arguments are called where no schema says it.
-    """
-
-    name: str
-    overload: str | None = None
+    name: str  # with namespace: `"aten::mm"`
+    overload: str | None = None  # None where the trace does not record it
+    # In the order of the schema, keyword-only ones after the others; empty if there is a defect
     arguments: tuple[Argument, ...] = ()
+    # Whether scalars have values; if not, an argument that seems absent may be a list of numbers
     values_recorded: bool = True
-    defect: str | None = None
-    given_names: tuple[str, ...] | None = None
+    defect: str | None = None  # why the recording cannot be used, in one phrase
+    given_names: tuple[str, ...] | None = None  # what the arguments are called where no schema says it
 
     def __len__(self) -> int:
         return len(self.arguments)

@@ -26,17 +26,11 @@ _LONGEST_CONTEXT = 64
 
 
 class MatchedCall(msgspec.Struct, frozen=True):
-    """Launches from before the window that are whole calls like a recorded one.
+    """Launches from before the window that are whole calls like a recorded one."""
 
-    Attributes:
-        call_id: The recorded distinct call.
-        calls: How many.
-        activity_ids: All launches of them.
-    """
-
-    call_id: int
+    call_id: int  # the recorded distinct call
     calls: int
-    activity_ids: tuple[int, ...]
+    activity_ids: tuple[int, ...]  # all launches of them
 
 
 def match_before_window(session: Session) -> tuple[MatchedCall, ...]:

@@ -47,26 +47,18 @@ class FlopSource(MeaningEnum):
 
 
 class CallCost(msgspec.Struct, frozen=True):
-    """What one call of an operator must do by itself, children left out.
+    """What one call of an operator must do by itself, children left out."""
 
-    Attributes:
-        flop_count: Floating-point operations; 0 where it computes none, None where unknown.
-        flop_source: How they were counted; None where unknown.
-        read_bytes: Distinct bytes of its inputs; what an in-place call overwrites unread does not count.
-        written_bytes: Distinct bytes of its outputs; a view writes nothing.
-        data_type: Type whose peak limits its operations: of the operands of a product, else the one it
-            computes in, which is fp32 for 16-bit inputs.
-        evidence: How the bytes are known; None where unknown.
-        reason: Why something is unknown, in one phrase.
-    """
-
-    flop_count: int | None = None
-    flop_source: FlopSource | None = None
+    flop_count: int | None = None  # floating-point operations; 0 where it computes none, None where unknown
+    flop_source: FlopSource | None = None  # how they were counted; None where unknown
+    # Distinct bytes of its inputs; what an in-place call overwrites unread does not count
     read_bytes: int | None = None
-    written_bytes: int | None = None
+    written_bytes: int | None = None  # distinct bytes of its outputs; a view writes nothing
+    # Type whose peak limits its operations: of the operands of a product, else the one it computes in, which
+    # is fp32 for 16-bit inputs
     data_type: DataType | None = None
-    evidence: CostEvidence | None = None
-    reason: str | None = None
+    evidence: CostEvidence | None = None  # how the bytes are known; None where unknown
+    reason: str | None = None  # why something is unknown, in one phrase
 
     @property
     def min_bytes(self) -> int | None:

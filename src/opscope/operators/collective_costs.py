@@ -42,23 +42,14 @@ _BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
 
 
 class CollectiveRate(msgspec.Struct, frozen=True):
-    """One kind of collective on one group size: the same message, all its kernels.
+    """One kind of collective on one group size: the same message, all its kernels."""
 
-    Attributes:
-        name: As recorded, e.g. `allreduce`.
-        size_bytes: Of the message: the larger of what a rank gives and gets.
-        group_size: Ranks; None if not recorded.
-        calls: Kernels.
-        device_ns: Their device time, waiting for other ranks included.
-        shortest_ns: Of the fastest kernel, which waited least.
-    """
-
-    name: str
-    size_bytes: int
-    group_size: int | None
+    name: str  # as recorded, e.g. `allreduce`.
+    size_bytes: int  # of the message: the larger of what a rank gives and gets
+    group_size: int | None  # ranks; None if not recorded
     calls: int
-    device_ns: int
-    shortest_ns: int
+    device_ns: int  # their device time, waiting for other ranks included
+    shortest_ns: int  # of the fastest kernel, which waited least
 
     @property
     def algorithm_bytes_per_s(self) -> float | None:

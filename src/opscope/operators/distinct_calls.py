@@ -37,40 +37,28 @@ class Collective(msgspec.Struct, frozen=True):
 
 
 class DistinctCall(msgspec.Struct, frozen=True):
-    """Calls that are alike. Arguments are JSON text as recorded.
+    """Calls that are alike. Arguments are JSON text as recorded."""
 
-    Attributes:
-        call_id: Its row of `call_costs`.
-        name: Operator; of launches of no operator, the activity's name.
-        attribution: None for calls of an operator; else that of the launches.
-        calls: How many.
-        self_device_ns: Device time of all their own activities.
-        read_bytes: Where a call launched copies and sets alone: what these read from device memory.
-        written_bytes: Likewise what they wrote.
-        kernel: Name of a kernel, where lists of tensors are among the arguments; of an engine's attention.
-        block_count: Blocks of all kernels of a call, likewise.
-        example_id: One of the operators; None of launches of no operator.
-        engine_step: Annotation of the serving engine's step that calls of attention were in.
-    """
-
-    call_id: int
-    name: str
+    call_id: int  # its row of `call_costs`
+    name: str  # operator; of launches of no operator, the activity's name
     overload: str | None = None
     shapes: str | None = None
     types: str | None = None
     strides: str | None = None
     concrete: str | None = None
-    attribution: str | None = None
+    attribution: str | None = None  # None for calls of an operator; else that of the launches
     calls: int = 0
-    self_device_ns: int = 0
+    self_device_ns: int = 0  # device time of all their own activities
+    # Where a call launched copies and sets alone: what these read from device memory
     read_bytes: int | None = None
-    written_bytes: int | None = None
+    written_bytes: int | None = None  # likewise what they wrote
+    # Name of a kernel, where lists of tensors are among the arguments; of an engine's attention
     kernel: str | None = None
-    block_count: int | None = None
+    block_count: int | None = None  # blocks of all kernels of a call, likewise
     triton: TritonLaunch | None = None
     collective: Collective | None = None
-    example_id: int | None = None
-    engine_step: str | None = None
+    example_id: int | None = None  # one of the operators; None of launches of no operator
+    engine_step: str | None = None  # annotation of the serving engine's step that calls of attention were in
 
 
 # Copies between host and host touch no device memory; between peers, one device's is read, another's written.
@@ -107,13 +95,7 @@ def collect_calls(session: Session) -> tuple[DistinctCall, ...]:
 
 
 def collect_launches(session: Session, *, before_window: bool, first_id: int) -> tuple[DistinctCall, ...]:
-    """Kinds of launches that are in no call, most device time first; they go into `activity_costs`.
-
-    Args:
-        session: Whose transfers `collect_calls` has told apart.
-        before_window: Those launched before the recording window, else the others.
-        first_id: The first `call_id`.
-    """
+    """Kinds of launches that are in no call, most device time first; they go into `activity_costs`."""
     query = sql(__package__, "other_launches").replace("?", str(before_window).upper())
     return _collect(session, f"({query})", _LAUNCH_ORDER, _MAP_LAUNCHES, first_id=first_id)
 

@@ -19,17 +19,13 @@ from opscope.provenance.operators.schema import Kind
 
 @dataclass(frozen=True)
 class CallEffects:
-    """One call with its results.
-
-    Attributes:
-        call: As recorded.
-        inputs: Its tensors, those it is only given to write into (`out=`) left out, in order.
-        outputs: Its results in the order of the schema, those of a list one by one. What it wrote in place is
-            among them with its own strides; views of inputs are not.
-    """
+    """One call with its results."""
 
     call: CallArguments
+    # Its tensors, those it is only given to write into (`out=`) left out, in order
     inputs: tuple[TensorArgument, ...]
+    # Its results in the order of the schema, those of a list one by one. What it wrote in place is among them
+    # with its own strides; views of inputs are not
     outputs: tuple[TensorArgument, ...]
 
     @cached_property
@@ -77,19 +73,13 @@ UNKNOWN_FLOPS = FlopCount(reason="no formula for its operations")
 
 @dataclass(frozen=True)
 class FlopDefinition:
-    """A formula and what it stands on.
+    """A formula and what it stands on."""
 
-    Attributes:
-        formula: None: it computes nothing.
-        source: Of its counts.
-        complex_factor: Real operations that one of its operations is on complex numbers; None if they differ.
-        needs_floats: Whether operations on anything but floating-point numbers do not count.
-    """
-
-    formula: Formula | None
-    source: FlopSource = FlopSource.DEFINITION
+    formula: Formula | None  # None: it computes nothing
+    source: FlopSource = FlopSource.DEFINITION  # of its counts
+    # Real operations that one of its operations is on complex numbers; None if they differ
     complex_factor: int | None = None
-    needs_floats: bool = True
+    needs_floats: bool = True  # whether operations on anything but floating-point numbers do not count
 
 
 def nothing() -> FlopDefinition:
@@ -122,18 +112,14 @@ Operand: TypeAlias = "tuple[str, ...]"
 
 @dataclass(frozen=True)
 class Operator:
-    """What is known of one operator, all its variants alike.
+    """What is known of one operator, all its variants alike."""
 
-    Attributes:
-        results: What a call gives; None: unknown, or nothing but its arguments' own children give.
-        flops: None: no formula is known.
-        traffic: Bytes read and written where that is not all inputs and all results, each once.
-        operand: Names of the argument whose type decides the peak; empty where the widest type does.
-    """
-
+    # What a call gives; None: unknown, or nothing but its arguments' own children give
     results: Rule | None = None
-    flops: FlopDefinition | None = None
+    flops: FlopDefinition | None = None  # None: no formula is known
+    # Bytes read and written where that is not all inputs and all results, each once
     traffic: TrafficRule | None = None
+    # Names of the argument whose type decides the peak; empty where the widest type does
     operand: Operand = ()
 
 
@@ -160,11 +146,7 @@ def element_of(tensor: TensorArgument | None) -> ElementType | None:
 
 
 def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEffects:
-    """Effects of a call that reads all its tensors but those only given to write into.
-
-    Raises:
-        ContradictionError: A result would have a negative size.
-    """
+    """Effects of a call that reads all its tensors but those only given to write into."""
     for output in outputs:
         if any(size < 0 for size in output.shape):
             raise ContradictionError(f"a result of {shape_text(output.shape)}")
@@ -177,9 +159,6 @@ def results(call: CallArguments, *found: tuple[Shape, ElementType | None]) -> Ca
     """Effects of a call with results of these shapes and types: in place, in those given for it, or new.
 
     None if a type that matters is unknown, or a tensor given for a result cannot hold it.
-
-    Raises:
-        ContradictionError: A result in place has another shape than what it takes the place of.
     """
     schema = call.schema
     if schema is not None and schema.kind is Kind.INPLACE:
@@ -232,11 +211,7 @@ def _written(shape: Shape, element: ElementType, out: TensorArgument | None) -> 
 
 
 def dimension_of(shape: Shape, dimension: int) -> int:
-    """The dimension from 0, counted from the end if negative.
-
-    Raises:
-        ContradictionError: There is no such dimension.
-    """
+    """The dimension from 0, counted from the end if negative."""
     count = max(1, len(shape))
     if not -count <= dimension < count:
         raise ContradictionError(f"dimension {dimension} of sizes {shape_text(shape)}")

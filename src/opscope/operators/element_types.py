@@ -30,20 +30,13 @@ _KIND_ORDER = (ElementKind.BOOLEAN, ElementKind.INTEGER, ElementKind.FLOAT, Elem
 
 
 class ElementType(msgspec.Struct, frozen=True):
-    """One element type.
+    """One element type."""
 
-    Attributes:
-        name: As torch names it: `"float32"`.
-        recorded_name: As recorders write it: `"float"`.
-        size_bytes: Bytes of one element.
-        kind: What its values are.
-        operand_type: Peak of matrix products with such operands; None where no peak of it is kept.
-    """
-
-    name: str
-    recorded_name: str
-    size_bytes: int
-    kind: ElementKind
+    name: str  # as torch names it: `"float32"`
+    recorded_name: str  # as recorders write it: `"float"`
+    size_bytes: int  # bytes of one element
+    kind: ElementKind  # what its values are
+    # Peak of matrix products with such operands; None where no peak of it is kept
     operand_type: DataType | None = None
 
     @property

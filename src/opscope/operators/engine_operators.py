@@ -33,11 +33,7 @@ WHERE a.operator_id = ? AND a.kind = 'kernel' ORDER BY a.start_ns, a.activity_id
 
 
 class EngineCalls:
-    """Costs of calls of engines' operators in one Session.
-
-    Args:
-        session: Which holds the kernels and annotations of the calls.
-    """
+    """Costs of calls of engines' operators in one Session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -185,25 +181,15 @@ def _is_tensor(arguments: CallArguments, position: int) -> bool:
 
 
 class _Experts(msgspec.Struct, frozen=True):
-    """The two products of a mixture of experts.
+    """The two products of a mixture of experts."""
 
-    Attributes:
-        tokens: Tokens of the batch.
-        chosen: Experts that each token is sent to.
-        count: Experts there are.
-        first: Columns and depth of the first product.
-        second: Likewise.
-        weight_bits: Of one weight, its share of the scales included.
-        data_type: Whose peak limits them.
-    """
-
-    tokens: int
-    chosen: int
-    count: int
-    first: tuple[int, int]
-    second: tuple[int, int]
-    weight_bits: float
-    data_type: DataType | None
+    tokens: int  # tokens of the batch
+    chosen: int  # experts that each token is sent to
+    count: int  # experts there are
+    first: tuple[int, int]  # columns and depth of the first product
+    second: tuple[int, int]  # likewise
+    weight_bits: float  # of one weight, its share of the scales included
+    data_type: DataType | None  # whose peak limits them
 
     @property
     def flop_count(self) -> int:
@@ -320,7 +306,10 @@ def _triton_tiles(shape: tuple[int, ...], experts: int, products: Sequence[_Kern
         found = []
         for match, one in zip(matches, products, strict=True):
             assert match is not None and one.grid is not None
-            blocks = _row_blocks(tokens * k, int(match["n"]), experts) * int(match["split"])
+            # Blocks that rows may fill whichever experts they choose.
+            rows, block = tokens * k, int(match["n"])
+            filled = rows if rows <= experts else experts - 1 - (experts - rows - 1) // block
+            blocks = filled * int(match["split"])
             if one.grid[0] % blocks:
                 break
             found.append(one.grid[0] // blocks * int(match["m"]))
@@ -332,23 +321,10 @@ def _triton_tiles(shape: tuple[int, ...], experts: int, products: Sequence[_Kern
     return _as_experts((*shape, experts), products[0], sizes, chosen, types)
 
 
-def _row_blocks(rows: int, block: int, experts: int) -> int:
-    """Blocks that rows may fill whichever experts they choose."""
-    return rows if rows <= experts else experts - 1 - (experts - rows - 1) // block
-
-
 def _as_experts(
     sizes: tuple[int, ...], first: _Kernel, columns: Sequence[int], chosen: set[int], types: tuple[str, str]
 ) -> _Experts | None:
-    """The products, where one number of experts a token fits.
-
-    Args:
-        sizes: Tokens, their width, and experts.
-        first: The first product's kernel.
-        columns: Of both products.
-        chosen: Numbers of experts a token that fit the grids.
-        types: Of weights and of tokens, as the name has them.
-    """
+    """The products, where one of the numbers of experts a token in `chosen` fits the grids."""
     tokens, depth, experts = sizes
     if len(chosen) != 1 or len(columns) != 2 or types[0] not in _WEIGHT_BITS:
         return None

@@ -152,18 +152,14 @@ class _Generated:
 def cost_of_generated(
     call: CallArguments, launch: TritonLaunch, source: Mapping[str, Any] | None = None
 ) -> CallCost:
-    """What one launch must do at least.
-
-    Args:
-        call: Arguments of the launch as recorded.
-        launch: What the compiler wrote on it.
-        source: What the generated source states of itself, if at hand.
-    """
+    """What one launch must do at least."""
     stated = source or {}
     generated = _Generated(decode(launch.kernel), call.tensors, _extents(call))
     flop_count, flop_source = _flops(generated, launch.flop or stated.get("kernel_flop"))
     num_gb = launch.num_gb or stated.get("kernel_num_gb")
-    data_type = _data_type(generated.tensors)
+    # Generated code computes in fp32, or in fp64 on such elements.
+    types = {known.compute_type for tensor in generated.tensors if (known := type_of(tensor)) is not None}
+    data_type = next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)
     evidence = CostEvidence.RECORDED if num_gb else CostEvidence.KERNEL_ARGUMENTS
     try:
         read, written = _moved(generated, stated, num_gb)
@@ -254,32 +250,23 @@ def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
     if not generated.names_all:
         return None
     if count == 1:
-        return _role_of_one(frozenset(operators))
-    if (
-        count == 2
-        and not (_MOVEMENTS | _UNARY).isdisjoint(operators)
-        and (_MOVEMENTS | _UNARY).issuperset(operators)
-    ):
-        return _Role.READ, _Role.WRITTEN
+        # The only tensor: a kernel that computes needs something to read.
+        others = frozenset(operators) - _CREATIONS - _MOVEMENTS
+        if _CREATIONS.isdisjoint(operators) or not others <= _MASKING:
+            return (_Role.CHANGED,)
+        return None if others else (_Role.WRITTEN,)
     results = [
         index
         for index, tensor in enumerate(generated.tensors)
         if tensor.element_count in generated.result_sizes
     ]
+    if count == 2 and (_MOVEMENTS | _UNARY).issuperset(operators):  # of which there is one at least
+        results = [1]
     if results == [0]:
         return _Role.CHANGED, *[_Role.READ] * (count - 1)
     if results == [count - 1]:
         return *[_Role.READ] * (count - 1), _Role.WRITTEN
     return None
-
-
-def _role_of_one(operators: frozenset[str]) -> tuple[_Role, ...] | None:
-    """The role of the only tensor: a kernel that computes needs something to read."""
-    if not operators - _CREATIONS - _MASKING - _MOVEMENTS:
-        if operators & _CREATIONS:
-            return None if operators - _CREATIONS - _MOVEMENTS else (_Role.WRITTEN,)
-        return (_Role.CHANGED,)
-    return (_Role.CHANGED,)
 
 
 def _flops(generated: _Generated, recorded: Any) -> tuple[int | None, FlopSource | None]:
@@ -292,42 +279,30 @@ def _flops(generated: _Generated, recorded: Any) -> tuple[int | None, FlopSource
     for operator in operators:
         if operator in _SOFTMAX_PARTS and not _SOFTMAX.isdisjoint(operators):
             continue
-        count = _operator_flops(operator, generated)
+        if operator in _CREATIONS | _MOVEMENTS | _CHOOSING | _PLACING | _UNTOLD:
+            continue
+        row = OPERATORS.get(operator)
+        if row is None or row.flops is None:
+            return None, None
+        if row.flops.formula is None:
+            continue
+        # On all elements the kernel runs over, with arguments as the definition expects them.
+        data, rows = generated.data, generated.rows
+        arguments: dict[str, Argument] = {"self": data, "other": data}
+        if operator in _SOFTMAX:
+            arguments = {"self": data, "dim": ScalarArgument("-1")}
+        elif operator == "native_layer_norm":
+            given = [one for one in generated.tensors if one.element_count == data.shape[-1]][:2]
+            arguments = {"input": data, **dict(zip(("weight", "bias"), given, strict=False))}
+        named = CallArguments(
+            f"aten::{operator}", arguments=tuple(arguments.values()), given_names=tuple(arguments)
+        )
+        results = (rows, rows) if operator in _REDUCING else (data, rows)
+        count = row.flops.formula(CallEffects(named, (data,), results))
         if count is None:
             return None, None
         total += count
     return (total, FlopSource.FUSED_NAMES) if total else (0, FlopSource.NONE)
-
-
-def _operator_flops(operator: str, generated: _Generated) -> int | None:
-    """Operations of an operator on all elements the kernel runs over; None without a definition."""
-    if operator in _CREATIONS | _MOVEMENTS | _CHOOSING | _PLACING | _UNTOLD:
-        return 0
-    row = OPERATORS.get(operator)
-    definition = None if row is None else row.flops
-    if definition is None:
-        return None
-    if definition.formula is None:
-        return 0
-    data, rows = generated.data, generated.rows
-    arguments = _stand_ins(operator, generated)
-    named = CallArguments(
-        f"aten::{operator}", arguments=tuple(arguments.values()), given_names=tuple(arguments)
-    )
-    results = (rows, rows) if operator in _REDUCING else (data, rows)
-    return definition.formula(CallEffects(named, (data,), results))
-
-
-def _stand_ins(operator: str, generated: _Generated) -> dict[str, Argument]:
-    """Arguments as the definition of an operator expects them."""
-    data = generated.data
-    if operator in _SOFTMAX:
-        return {"self": data, "dim": ScalarArgument("-1")}
-    if operator == "native_layer_norm":
-        size = data.shape[-1]
-        given = [tensor for tensor in generated.tensors if tensor.element_count == size][:2]
-        return {"input": data, **dict(zip(("weight", "bias"), given, strict=False))}
-    return {"self": data, "other": data}
 
 
 def _extents(call: CallArguments) -> tuple[int, ...]:
@@ -339,9 +314,3 @@ def _extents(call: CallArguments) -> tuple[int, ...]:
             break
         extents.insert(0, value)
     return tuple(extents)
-
-
-def _data_type(tensors: Sequence[TensorArgument]) -> DataType | None:
-    """Generated code computes in fp32, or in fp64 on such elements."""
-    types = {known.compute_type for tensor in tensors if (known := type_of(tensor)) is not None}
-    return next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)

@@ -22,7 +22,6 @@ from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
 from opscope.operators.recorded_stack import without_stack
 from opscope.operators.tensor_lists import (
-    Gradients,
     read_gradients,
     with_list_members,
     with_list_types,
@@ -49,25 +48,31 @@ class _Described(msgspec.Struct, frozen=True):
 
 
 def known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, CallCost]:
-    """Costs by call_id.
-
-    Args:
-        session: Which holds the gradients and generated sources that some arguments are completed from.
-        calls: Any distinct calls of it.
-    """
+    """Costs by call_id."""
     costs: dict[int, CallCost] = {}
     told: list[DistinctCall] = []
     for call in calls:
-        cost = _told_without_arguments(call)
-        if cost is None:
+        told_cost = _told_without_arguments(call)
+        if told_cost is None:
             told.append(call)
         else:
-            costs[call.call_id] = cost
+            costs[call.call_id] = told_cost
     described = _describe(session, told)
     costs |= _generated(session, [one for one in described if one.call.triton is not None])
     engines = EngineCalls(session)
-    costs |= {one.call.call_id: _by_rules(one, engines) for one in described if one.call.triton is None}
-    return {call_id: _storable(cost) for call_id, cost in costs.items()}
+    for one in described:
+        if one.call.triton is not None:
+            continue
+        ruled = cost_by_rules(one.arguments) or engines.cost(one.call, one.arguments)
+        ruled = ruled or CallCost(reason=_unruled(one.arguments))
+        if one.is_recovered and ruled.evidence is not None:  # the weaker one of completed arguments
+            ruled = replace(ruled, evidence=CostEvidence.GRADIENTS)
+        costs[one.call.call_id] = ruled
+    for call_id, cost in costs.items():
+        counts = (cost.flop_count, cost.read_bytes, cost.written_bytes)
+        if any(count is not None and not 0 <= count <= _LARGEST for count in counts):
+            costs[call_id] = CallCost(reason="its recorded sizes are implausible")
+    return costs
 
 
 def _told_without_arguments(call: DistinctCall) -> CallCost | None:
@@ -106,14 +111,13 @@ def _describe(session: Session, calls: Sequence[DistinctCall]) -> list[_Describe
     if not any(one.arguments.has_unrecorded_list for one in described):
         return described
     gradients = read_gradients(session)
-    return [_with_members(one, gradients) for one in described]
-
-
-def _with_members(one: _Described, gradients: Gradients) -> _Described:
-    if not one.arguments.has_unrecorded_list:
-        return one
-    completed = with_list_members(one.arguments, one.call.kernel, one.call.block_count, gradients)
-    return one if completed is None else _Described(one.call, completed, is_recovered=True)
+    completed = []
+    for one in described:
+        found = None
+        if one.arguments.has_unrecorded_list:
+            found = with_list_members(one.arguments, one.call.kernel, one.call.block_count, gradients)
+        completed.append(one if found is None else _Described(one.call, found, is_recovered=True))
+    return completed
 
 
 def _generated(session: Session, described: Sequence[_Described]) -> dict[int, CallCost]:
@@ -130,12 +134,6 @@ def _generated(session: Session, described: Sequence[_Described]) -> dict[int, C
     return costs
 
 
-def _by_rules(one: _Described, engines: EngineCalls) -> CallCost:
-    cost = cost_by_rules(one.arguments) or engines.cost(one.call, one.arguments)
-    cost = cost or CallCost(reason=_unruled(one.arguments))
-    return _graded(one, cost)
-
-
 def _unruled(call: CallArguments) -> str:
     """Why no rule tells the cost of a call."""
     namespace, separator, _ = call.name.partition("::")
@@ -148,17 +146,3 @@ def _unruled(call: CallArguments) -> str:
     if call.has_unrecorded_list:
         return "the members of its lists of tensors were not recorded"
     return f"no rule tells the results of {call.name}"
-
-
-def _graded(one: _Described, cost: CallCost) -> CallCost:
-    """The cost with the weaker evidence of completed arguments."""
-    if one.is_recovered and cost.evidence is not None:
-        return replace(cost, evidence=CostEvidence.GRADIENTS)
-    return cost
-
-
-def _storable(cost: CallCost) -> CallCost:
-    counts = (cost.flop_count, cost.read_bytes, cost.written_bytes)
-    if any(count is not None and not 0 <= count <= _LARGEST for count in counts):
-        return CallCost(reason="its recorded sizes are implausible")
-    return cost

@@ -34,11 +34,7 @@ from opscope.operators.traffic import bytes_of, without
 
 
 def normalized_rows(call: CallArguments) -> Rows | None:
-    """The rows that layer and root-mean-square norm work on, or their gradients.
-
-    Raises:
-        ContradictionError: The data have no such rows.
-    """
+    """The rows that layer and root-mean-square norm work on, or their gradients."""
     data, sizes, weight = call.tensor("input"), call.integers("normalized_shape"), call.tensor("weight")
     if sizes is None and weight is not None:
         sizes = weight.shape  # recorders before 2.0 leave lists of integers out

@@ -74,11 +74,7 @@ def cost_by_rules(call: CallArguments) -> CallCost | None:
 
 
 def effects_by_rules(call: CallArguments) -> CallEffects | None:
-    """What a call takes and gives; None where no rule speaks.
-
-    Raises:
-        ContradictionError: Its arguments are none that the operator takes together.
-    """
+    """What a call takes and gives; None where no rule speaks."""
     row = _row(call)
     return None if row is None or row.results is None or call.schema is None else row.results(call)
 

@@ -42,11 +42,7 @@ class ResultType(TextEnum):
 
 
 def common_shape(tensors: Sequence[TensorArgument]) -> Shape:
-    """The shape that tensors broadcast to.
-
-    Raises:
-        ContradictionError: They do not.
-    """
+    """The shape that tensors broadcast to."""
     shape = broadcast(tensor.shape for tensor in tensors)
     if shape is None:
         sizes = ", ".join(shape_text(tensor.shape) for tensor in tensors)
@@ -63,14 +59,7 @@ def scale_operations(call: CallArguments, name: str) -> int | None:
 
 
 def _pointwise(operands: str, result_type: ResultType, *, typeless: str = "", optional: str = "") -> Rule:
-    """One function of tensors, or of numbers in their place.
-
-    Args:
-        operands: Names of arguments.
-        result_type: Of its result.
-        typeless: Operands that take part in the shape alone (masks).
-        optional: Operands that may be left out.
-    """
+    """One function of tensors, or of numbers in their place; typeless ones (masks) only shape it."""
 
     def rule(call: CallArguments) -> CallEffects | None:
         given = {name: call.at(name) for name in operands.split()}

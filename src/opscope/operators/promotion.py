@@ -9,7 +9,7 @@ Source: PyTorch 2.11.0, aten/src/ATen/native/TypeProperties.cpp (result_type), c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from opscope.operators.arguments import ScalarArgument, TensorArgument, is_number, type_of
@@ -45,11 +45,12 @@ def promote(one: ElementType, other: ElementType) -> ElementType | None:
     low, high = sorted((one, other), key=lambda element: element.kind.rank)
     if any(element.name in _WIDE_UNSIGNED for element in (one, other)):
         return high if high.is_float else None
-    if high.kind is ElementKind.COMPLEX:
-        return _promote_complex(low, high)
+    if high.kind is ElementKind.COMPLEX and low.kind.rank >= ElementKind.FLOAT.rank:
+        common = promote(_known(_COMPLEX_PARTS.get(low.name, low.name)), _known(_COMPLEX_PARTS[high.name]))
+        return None if common is None else _known(_COMPLEX_OF.get(common.name, "complex64"))
     if low.kind is not high.kind:
         return high
-    return _promote_floats(low, high) if high.is_float else _promote_integers(low, high)
+    return _promote_alike(low, high)
 
 
 def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> ElementType | None:
@@ -61,13 +62,37 @@ def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> Elemen
     numbers: list[ElementType | None] = []
     for operand in operands:
         if isinstance(operand, ScalarArgument):
-            numbers.append(_number_type(operand))
+            kinds = {
+                bool: ElementKind.BOOLEAN,
+                int: ElementKind.INTEGER,
+                float: ElementKind.FLOAT,
+                complex: ElementKind.COMPLEX,
+            }
+            is_special = operand.text in ("inf", "-inf", "nan")
+            kind = ElementKind.FLOAT if is_special else kinds.get(type(operand.value))
+            numbers.append(None if kind is None else _DEFAULTS[kind])
         elif has_numbers and is_number(operand):
             known = type_of(operand)
             numbers.append(None if known is None else _DEFAULTS[known.kind])
         else:
             (with_dimensions if operand.shape else without).append(type_of(operand))
-    return _combined(with_dimensions, without, numbers)
+    # In the order of their weight: a later group counts only if its kind is higher. An unknown type is a
+    # number without a value: it does not matter unless all else are integers.
+    total: ElementType | None = None
+    for group in (with_dimensions, without, numbers):
+        promoted: ElementType | None = None
+        for element in group:
+            if element is None:
+                if total is None or total.kind.rank < ElementKind.FLOAT.rank:
+                    return None
+            elif (promoted := element if promoted is None else promote(promoted, element)) is None:
+                return None
+        if total is None:
+            total = promoted
+        elif promoted is not None and promoted.kind.rank > total.kind.rank:
+            is_part = promoted.kind is ElementKind.COMPLEX and total.is_float
+            total = _known(_COMPLEX_OF.get(total.name, promoted.name)) if is_part else promoted
+    return total
 
 
 def to_float(element: ElementType | None) -> ElementType | None:
@@ -96,68 +121,12 @@ def summed_type(element: ElementType | None) -> ElementType | None:
     return INT64
 
 
-def _combined(*groups: Sequence[ElementType | None]) -> ElementType | None:
-    """Groups in the order of their weight: a later one counts only if its kind is higher.
-
-    An unknown type is a number without a value: it does not matter unless all else are integers.
-    """
-    total: ElementType | None = None
-    for group in groups:
-        known = [element for element in group if element is not None]
-        if len(known) < len(group) and (total is None or not total.kind.rank >= ElementKind.FLOAT.rank):
-            return None
-        if not known:
-            continue
-        promoted = _promote_all(known)
-        if promoted is None:
-            return None
-        total = promoted if total is None else _heavier(total, promoted)
-    return total
-
-
-def _heavier(higher: ElementType, lower: ElementType) -> ElementType:
-    if lower.kind.rank <= higher.kind.rank:
-        return higher
-    if lower.kind is ElementKind.COMPLEX and higher.is_float:
-        return _known(_COMPLEX_OF.get(higher.name, lower.name))
-    return lower
-
-
-def _promote_all(elements: Iterable[ElementType]) -> ElementType | None:
-    total: ElementType | None = None
-    for element in elements:
-        total = element if total is None else promote(total, element)
-        if total is None:
-            return None
-    return total
-
-
-def _number_type(number: ScalarArgument) -> ElementType | None:
-    value = number.value
-    kinds = {bool: ElementKind.BOOLEAN, int: ElementKind.INTEGER, float: ElementKind.FLOAT}
-    if number.text in ("inf", "-inf", "nan"):
-        return FLOAT32
-    kind = ElementKind.COMPLEX if isinstance(value, complex) else kinds.get(type(value))
-    return None if kind is None else _DEFAULTS[kind]
-
-
-def _promote_complex(low: ElementType, high: ElementType) -> ElementType | None:
-    if low.kind.rank < ElementKind.FLOAT.rank:
-        return high
-    part = _known(_COMPLEX_PARTS.get(low.name, low.name))
-    common = promote(part, _known(_COMPLEX_PARTS[high.name]))
-    return None if common is None else _known(_COMPLEX_OF.get(common.name, "complex64"))
-
-
-def _promote_floats(one: ElementType, other: ElementType) -> ElementType | None:
-    sizes = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
-    ranks = sizes[one.name], sizes[other.name]
-    if ranks[0] == ranks[1]:  # float16 and bfloat16
-        return FLOAT32
-    return max(one, other, key=lambda element: sizes[element.name])
-
-
-def _promote_integers(one: ElementType, other: ElementType) -> ElementType | None:
+def _promote_alike(one: ElementType, other: ElementType) -> ElementType | None:
+    """Of two integers, or two numbers with fractions."""
+    if one.is_float:
+        sizes = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
+        is_mixed = sizes[one.name] == sizes[other.name]  # float16 and bfloat16
+        return FLOAT32 if is_mixed else max(one, other, key=lambda element: sizes[element.name])
     names = (one.name, other.name)
     if all(name in _SIGNED for name in names):
         return max(one, other, key=lambda element: element.size_bytes)

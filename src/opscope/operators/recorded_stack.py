@@ -30,13 +30,7 @@ _DEFECT = "recorded with the interpreter's stack, whose end does not tell the ar
 def without_stack(
     calls: Sequence[DistinctCall], arguments: Sequence[CallArguments], version: str | None
 ) -> tuple[CallArguments, ...]:
-    """The arguments of each call, cut out of the stack where the calls were recorded with it.
-
-    Args:
-        calls: As recorded.
-        arguments: Theirs.
-        version: Release of torch that recorded them; None if unknown.
-    """
+    """The arguments of each call, cut out of the stack where the calls were recorded with it."""
     # The interpreter was mostly used with old releases.
     table = table_for(version or packaged_versions()[0])
     types = [_types(call.types) for call in calls]

@@ -62,11 +62,7 @@ def rows_along(data: TensorArgument | None, dimension: int | None) -> Rows | Non
 
 
 def reduced_dimensions(call: CallArguments) -> set[int] | None:
-    """Dimensions of `self` that a reduction sums over, all if it names none; None if it was not recorded.
-
-    Raises:
-        ContradictionError: There is no such dimension.
-    """
+    """Dimensions of `self` that a reduction sums over, all if it names none; None if it was not recorded."""
     data = call.tensor("self")
     if data is None:
         return None

@@ -25,28 +25,19 @@ _DONE = "costs"
 
 
 class CostedCall(msgspec.Struct, frozen=True):
-    """One row of `call_costs`. Arguments are JSON text as recorded.
+    """One row of `call_costs`. Arguments are JSON text as recorded."""
 
-    Attributes:
-        call_id: Joins `activity_costs`.
-        name: Operator; of launches of no operator, the activity's name.
-        attribution: None for calls of an operator; else that of the launches.
-        calls: How many calls, or launches of no operator.
-        self_device_ns: Device time of their own activities.
-        cost: Of one call.
-    """
-
-    call_id: int
-    name: str
+    call_id: int  # joins `activity_costs`
+    name: str  # operator; of launches of no operator, the activity's name
     overload: str | None
     shapes: str | None
     types: str | None
     strides: str | None
     concrete: str | None
-    attribution: str | None
-    calls: int
-    self_device_ns: int
-    cost: CallCost
+    attribution: str | None  # None for calls of an operator; else that of the launches
+    calls: int  # how many calls, or launches of no operator
+    self_device_ns: int  # device time of their own activities
+    cost: CallCost  # of one call
 
 
 def fill_costs(session: Session) -> None:

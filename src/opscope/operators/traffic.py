@@ -81,11 +81,7 @@ def inputs_without(effects: CallEffects, *names: str) -> list[TensorArgument]:
 
 
 def bytes_of(tensors: Iterable[TensorArgument]) -> int:
-    """Distinct bytes of tensors.
-
-    Raises:
-        UncountableError: Those of one are unknown.
-    """
+    """Distinct bytes of tensors."""
     total = 0
     for tensor in tensors:
         size_bytes = distinct_bytes(tensor)
@@ -96,11 +92,7 @@ def bytes_of(tensors: Iterable[TensorArgument]) -> int:
 
 
 def item_bytes(tensor: TensorArgument) -> int:
-    """Bytes of one element.
-
-    Raises:
-        UncountableError: Its type is unknown.
-    """
+    """Bytes of one element."""
     known = type_of(tensor)
     if known is None:
         raise UncountableError(_uncounted(tensor))
@@ -108,11 +100,7 @@ def item_bytes(tensor: TensorArgument) -> int:
 
 
 def tensor_of(effects: CallEffects, *names: str) -> TensorArgument:
-    """The tensor of a name.
-
-    Raises:
-        UncountableError: There is none.
-    """
+    """The tensor of a name."""
     found = effects.call.tensor(*names)
     if found is None:
         raise UncountableError("its first argument was not recorded as a tensor")

@@ -28,9 +28,6 @@ class Steps:
     def places(self, sizes: Shape, window: Shape) -> Shape:
         """Places where a window is applied; transposed, the sizes that have so many places.
 
-        Raises:
-            ContradictionError: There is none, or a step is none.
-
         Source: aten/src/ATen/native/Pool.h, pooling_output_shape.
         """
         found = []
@@ -73,11 +70,7 @@ class Steps:
 
 
 def numbers_of(call: CallArguments, name: str, default: tuple[int, ...]) -> tuple[int, ...] | None:
-    """A list of one number for each dimension, the default where a call has none; None if not recorded.
-
-    Raises:
-        ContradictionError: It has another length.
-    """
+    """A list of one number for each dimension, the default where a call has none; None if not recorded."""
     if not call.has(name):
         return default
     numbers = call.integers(name)
@@ -89,13 +82,7 @@ def numbers_of(call: CallArguments, name: str, default: tuple[int, ...]) -> tupl
 
 
 def steps_of(call: CallArguments, dimensions: int, window: Shape | None = None) -> Steps | None:
-    """The steps of a convolution or of pooling; None if one is not recorded.
-
-    Args:
-        call: With arguments `stride`, `padding` and others by the names of the schemas.
-        dimensions: Of the image.
-        window: Where the stride is left out, windows lie side by side.
-    """
+    """The steps of a convolution or of pooling, the window by default; None if one is not recorded."""
     ones, zeros = (1,) * dimensions, (0,) * dimensions
     is_transposed = call.boolean("transposed") if call.has("transposed") else "transpose" in call.name
     rounds_up = call.boolean("ceil_mode") if call.has("ceil_mode") else False

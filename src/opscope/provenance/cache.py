@@ -35,11 +35,7 @@ def cache_folder() -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it; its folder is made if need be.
-
-    Raises:
-        OSError: The folder cannot be made or written.
-    """
+    """Write a file under a temporary name and rename it; its folder is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_left_behind(path)
     # Processes of several machines may share the folder.
@@ -55,11 +51,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def store(path: Path, content: bytes, what: str) -> Path:
-    """Write a file that the user asked for, and return its path.
-
-    Raises:
-        InputError: It cannot be written.
-    """
+    """Write a file that the user asked for, and return its path."""
     try:
         write_atomically(path, content)
     except OSError as error:

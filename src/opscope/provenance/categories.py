@@ -48,13 +48,14 @@ def categories() -> tuple[Category, ...]:
 
 @cache
 def category_of(operator: str, tags: tuple[str, ...] = ()) -> str:
-    """Category name of an operator, e.g. `matrix` for `aten::addmm`; `other` if nothing tells.
-
-    Args:
-        operator: Name as recorded.
-        tags: Its tags in native_functions.yaml; asked where no pattern matches the name.
-    """
-    core = _core_name(operator)
+    """Category name of an operator, e.g. `matrix` for `aten::addmm`; `other` if nothing tells."""
+    node = _AUTOGRAD_NODE.search(operator)
+    if node:
+        core = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node.group(1)).lower()
+    else:
+        core = operator.rpartition("::")[2].strip("_")
+        core = re.sub(r"(_double)?_backward(_data|_weight|_input|_all)?$", "", core)
+        core = re.sub(r"_out$", "", core).strip("_")
     for category in categories():
         if category.pattern.fullmatch(core) or category.pattern.fullmatch(operator):
             return category.name
@@ -62,13 +63,22 @@ def category_of(operator: str, tags: tuple[str, ...] = ()) -> str:
 
 
 def kernel_category(kernel: DecodedKernel) -> str:
-    """Category name of a kernel, by its family; `other` if its name tells none."""
+    """Category name of a kernel, by its family; `other` if its name tells none.
+
+    Of fused operators the most telling kind of work counts; memory if data is only moved.
+    """
     if kernel.family is None or kernel.category is None:
         return OTHER
     if kernel.family == "memcpy" and kernel.copy_direction == "device_to_device":
         return "memory"
     if kernel.family in ("fused_pointwise", "fused_reduction") and kernel.fused_operators:
-        return _fused_category(kernel.fused_operators, kernel.category)
+        found = {category_of(operator) for operator in kernel.fused_operators} - _NEVER_FUSED
+        for name in _FUSED_PRECEDENCE:
+            if name in found:
+                return name
+        if "embedding" in found and "elementwise" not in found:
+            return "embedding"
+        return "memory" if found and found <= {"memory", "copy_transfer"} else kernel.category
     return kernel.category
 
 
@@ -81,23 +91,3 @@ def category_title(name: str) -> str:
 def _titles() -> dict[str, str]:
     document = packaged_toml("categories.toml")
     return {entry["name"]: entry["title"] for entry in document["category"] + document["kernel_category"]}
-
-
-def _core_name(operator: str) -> str:
-    node = _AUTOGRAD_NODE.search(operator)
-    if node:
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", node.group(1)).lower()
-    core = operator.rpartition("::")[2].strip("_")
-    core = re.sub(r"(_double)?_backward(_data|_weight|_input|_all)?$", "", core)
-    return re.sub(r"_out$", "", core).strip("_")
-
-
-def _fused_category(operators: tuple[str, ...], default: str) -> str:
-    """The most telling kind of work among fused operators; memory if data is only moved; else the default."""
-    found = {category_of(operator) for operator in operators} - _NEVER_FUSED
-    for name in _FUSED_PRECEDENCE:
-        if name in found:
-            return name
-    if "embedding" in found and "elementwise" not in found:
-        return "embedding"
-    return "memory" if found and found <= {"memory", "copy_transfer"} else default

@@ -26,14 +26,7 @@ _FILES_SQL = "SELECT DISTINCT kernel_file FROM triton_launches WHERE kernel_file
 
 
 def complete_sources(session: Session) -> int:
-    """Add to `kernel_sources` what generated files tell of kernels that the sidecar does not.
-
-    Args:
-        session: Whose table is completed; on a read-only Session for this connection only.
-
-    Returns:
-        Number of rows of the table that are new.
-    """
+    """Add to `kernel_sources` what generated files tell of kernels that the sidecar does not."""
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     found = generated_sources(
         ids.keys(),

@@ -60,18 +60,12 @@ _RELEASE = lazy_pattern(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class TorchVersion(msgspec.Struct, frozen=True):
-    """A version label.
+    """A version label."""
 
-    Args:
-        release: Major, minor and patch number.
-        suffix: What marks a build before or after the release (`a0`, `rc1`, `.dev20260101`, `.post1`), or
-            empty.
-        local: What follows the plus sign (`cu130`, `git2236df1`, `rocm6.2`), or empty.
-    """
-
-    release: tuple[int, int, int]
+    release: tuple[int, int, int]  # major, minor and patch number
+    # What marks a build before or after the release (`a0`, `rc1`, `.dev20260101`, `.post1`), or empty
     suffix: str
-    local: str
+    local: str  # what follows the plus sign (`cu130`, `git2236df1`, `rocm6.2`), or empty
 
     @property
     def name(self) -> str:
@@ -109,10 +103,6 @@ def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
     """The nearest of some releases by minor version, the later of two; the last for an unknown label.
 
     A function that a release lacks was more often added later than removed before.
-
-    Args:
-        label: A version.
-        known: Releases, oldest first.
     """
     wanted = _numbers(label or "")
     if wanted is None:

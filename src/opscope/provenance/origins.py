@@ -12,13 +12,6 @@ def recorded_origins(names: Collection[str], /, *, maps: Path | None = None) -> 
     """Library, build id and translation units of the kernels that a library of a process registered.
 
     The first call for a library reads it (tenths of a second); later ones, in any process, use a cache.
-
-    Args:
-        names: Of the kernels, as a trace shows them.
-        maps: The process's memory map, a file as `/proc/self/maps` is; this process's if None.
-
-    Raises:
-        OpscopeError: The libraries cannot be read.
     """
     from opscope.provenance.binaries.process import units_of_process  # noqa: PLC0415 - needed only to record
 

@@ -30,31 +30,18 @@ class ServingPhase(TextEnum):
 
 
 class ServingStep(msgspec.Struct, frozen=True):
-    """One step of an engine. What was not counted is None.
+    """One step of an engine. What was not counted is None."""
 
-    Attributes:
-        engine: `vllm`, `sglang`, `tensorrt_llm`, `atom`.
-        c_requests: Requests whose prompts, or parts of them, are read.
-        g_requests: Requests that generate.
-        c_tokens: Tokens of the first.
-        g_tokens: Tokens of the second; more than one a request where tokens are drafted.
-        c_keys: Keys that the first attend to, of all requests.
-        g_keys: Likewise of the second.
-        c_square: Sum over requests of their tokens squared.
-        c_pairs: Sum over requests of their tokens times their keys.
-        g_pairs: Likewise of the second.
-    """
-
-    engine: str
-    c_requests: int | None = None
-    g_requests: int | None = None
-    c_tokens: int | None = None
-    g_tokens: int | None = None
-    c_keys: int | None = None
-    g_keys: int | None = None
-    c_square: int | None = None
-    c_pairs: int | None = None
-    g_pairs: int | None = None
+    engine: str  # `vllm`, `sglang`, `tensorrt_llm`, `atom`
+    c_requests: int | None = None  # requests whose prompts, or parts of them, are read
+    g_requests: int | None = None  # requests that generate
+    c_tokens: int | None = None  # tokens of the first
+    g_tokens: int | None = None  # tokens of the second; more than one a request where tokens are drafted
+    c_keys: int | None = None  # keys that the first attend to, of all requests
+    g_keys: int | None = None  # likewise of the second
+    c_square: int | None = None  # sum over requests of their tokens squared
+    c_pairs: int | None = None  # sum over requests of their tokens times their keys
+    g_pairs: int | None = None  # likewise of the second
 
     @property
     def phase(self) -> ServingPhase:
@@ -78,7 +65,14 @@ class ServingStep(msgspec.Struct, frozen=True):
     @property
     def attended_pairs(self) -> int | None:
         """Pairs of a query and a key it may see: each prompt's own tokens see those before them alone."""
-        context = self._causal_pairs()
+        context: int | None = None
+        square = self.c_square
+        if square is None and self.c_requests == 1 and self.c_tokens is not None:
+            square = self.c_tokens**2
+        if not self.c_requests:
+            context = 0
+        elif self.c_pairs is not None and square is not None and self.c_tokens is not None:
+            context = self.c_pairs - (square - self.c_tokens) // 2
         generation = self.g_pairs if self.g_requests else 0
         return None if context is None or generation is None else context + generation
 
@@ -93,16 +87,6 @@ class ServingStep(msgspec.Struct, frozen=True):
             generation = self.g_pairs
         return None if context is None or generation is None else context + generation
 
-    def _causal_pairs(self) -> int | None:
-        if not self.c_requests:
-            return 0
-        square = self.c_square
-        if square is None and self.c_requests == 1 and self.c_tokens is not None:
-            square = self.c_tokens**2
-        if self.c_pairs is None or square is None or self.c_tokens is None:
-            return None
-        return self.c_pairs - (square - self.c_tokens) // 2
-
 
 @lru_cache(maxsize=65536)
 def serving_step(name: str | None) -> ServingStep | None:
@@ -116,18 +100,13 @@ def serving_step(name: str | None) -> ServingStep | None:
                 names = entry["keys"][groups["mode"]]
                 counts = {names[key]: value for key, value in _PAIR.findall(groups["pairs"]) if key in names}
             known = {key: int(value) for key, value in counts.items() if value is not None}
-            step = (
-                ServingStep(entry["engine"], **known) if max(known.values(), default=0) < _LARGEST else None
-            )
-            return _completed(step)
+            if max(known.values(), default=0) >= _LARGEST:
+                return None
+            # A request that decodes generates one token, unless the annotation counts them.
+            if "g_tokens" not in known and known.get("g_requests") and entry["engine"] != "tensorrt_llm":
+                known["g_tokens"] = known["g_requests"]
+            return ServingStep(entry["engine"], **known)
     return None
-
-
-def _completed(step: ServingStep | None) -> ServingStep | None:
-    """A request that decodes generates one token, unless the annotation counts them."""
-    if step is None or step.g_tokens is not None or not step.g_requests or step.engine == "tensorrt_llm":
-        return step
-    return msgspec.structs.replace(step, g_tokens=step.g_requests)
 
 
 def engine_of(annotations: Iterable[str], operators: Iterable[str]) -> str | None:

@@ -19,21 +19,13 @@ Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class TableFormat(Generic[Stored]):
-    """How one kind of table is stored.
+    """How one kind of table is stored."""
 
-    Args:
-        what: What it is to people, `an operator table`.
-        content: What is stored; its field `format_version` (of a list: the first) is `number`.
-        number: Of the format that is read and written.
-        hint: What to do about a file that holds no such table.
-        has_checksum: The frame holds a checksum of its content.
-    """
-
-    what: str
-    content: type[Stored]
-    number: int = 1
-    hint: str | None = None
-    has_checksum: bool = False
+    what: str  # what it is to people, `an operator table`
+    content: type[Stored]  # what is stored; its field `format_version` (of a list: the first) is `number`
+    number: int = 1  # of the format that is read and written
+    hint: str | None = None  # what to do about a file that holds no such table
+    has_checksum: bool = False  # the frame holds a checksum of its content
 
     def encode(self, table: Stored) -> bytes:
         """The table as bytes; equal tables give equal bytes."""
@@ -41,11 +33,7 @@ class TableFormat(Generic[Stored]):
         return bytes(compressor.compress(msgspec.msgpack.encode(table)))
 
     def decode(self, content: bytes, source: str | Path | None) -> Stored:
-        """The table that `encode` wrote.
-
-        Raises:
-            InputError: The bytes are none, or of another format; `source` is named as where they came from.
-        """
+        """The table that `encode` wrote."""
         try:
             # The decompressor believes the size a frame declares, whatever limit it is given.
             if zstandard.frame_content_size(content) > _LARGEST_BYTES:

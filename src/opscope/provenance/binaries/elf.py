@@ -109,11 +109,7 @@ class LoadedBytes:
 
 @contextmanager
 def open_elf(path: str | os.PathLike[str]) -> Iterator[ElfFile]:
-    """Opens an ELF file for reading.
-
-    Raises:
-        InputError: It cannot be read, or is no ELF64 little-endian file.
-    """
+    """Opens an ELF file for reading."""
     source = os.fspath(path)
     try:
         if not stat.S_ISREG(Path(source).stat().st_mode):
@@ -128,14 +124,8 @@ def open_elf(path: str | os.PathLike[str]) -> Iterator[ElfFile]:
 class ElfFile:
     """An open ELF64 little-endian file.
 
-    Args:
-        stream: The file; it stays the caller's.
-        source: Its name, for errors.
-        image_offset: Where in `source` a compressed image begins whose content `stream` is; errors then name
-            this byte, as no other exists in the file.
-
-    Raises:
-        InputError: Not an ELF64 little-endian file, or a header that points outside of it.
+    `image_offset` is where in `source` a compressed image begins whose content `stream` is; errors then name
+    this byte, as no other exists in the file. The stream stays the caller's.
     """
 
     def __init__(
@@ -167,11 +157,7 @@ class ElfFile:
         raise InputError(message, source=self.source, byte_offset=place)
 
     def read(self, offset: int, size: int, what: str = "a section") -> bytes:
-        """`size` bytes at `offset`.
-
-        Raises:
-            InputError: They are not all in the file, or more than a sound file has of anything.
-        """
+        """`size` bytes at `offset`."""
         if size > _LARGEST_READ_BYTES:
             self.fail(f"{what} claims {size} bytes", offset)
         if offset + size > self._size:
@@ -262,11 +248,7 @@ class ElfFile:
         return np.frombuffer(content, row, count=len(content) // row.itemsize)
 
     def string_in(self, table: bytes, offset: int) -> bytes:
-        """The string at an offset of a string table.
-
-        Raises:
-            InputError: The offset is outside, or the string has no end.
-        """
+        """The string at an offset of a string table."""
         string = self._string(table, offset)
         if string is None:
             self.fail(
@@ -305,15 +287,7 @@ class ElfFile:
             self.fail(f"more than {_LARGEST_NAMES_BYTES} bytes of names", self._section_table_offset)
 
     def embedded(self, image: bytes, offset: int) -> ElfFile:
-        """An ELF file that this one contains, uncompressed; its names count as this one's.
-
-        Args:
-            image: Its content.
-            offset: Byte of this file at which it begins, compressed or not.
-
-        Raises:
-            InputError: It is not an ELF64 little-endian file.
-        """
+        """An ELF file that this one contains, uncompressed; its names count as this one's."""
         file = ElfFile(io.BytesIO(image), self.source, image_offset=offset)
         file._names_left = self._names_left
         return file
@@ -321,9 +295,8 @@ class ElfFile:
     def names_containing(self, table: ElfSection, words: Sequence[bytes]) -> list[list[tuple[int, int]]]:
         """Where words occur in a string table that may be too large to keep in memory.
 
-        Returns:
-            For each word (offset of the string it is in, offset of the word), ascending. A symbol whose name
-            begins between the two, both included, has a name that contains the word.
+        For each word (offset of the string it is in, offset of the word), ascending. A symbol whose name
+        begins between the two, both included, has a name that contains the word.
         """
         found: list[list[tuple[int, int]]] = [[] for _ in words]
         overlap = max(map(len, words)) + _LONGEST_PREFIX_BYTES

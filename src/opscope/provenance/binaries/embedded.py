@@ -48,11 +48,7 @@ class DeviceNames:
 
 
 def cubin_names(elf: ElfFile) -> DeviceNames:
-    """The names in a cubin.
-
-    Raises:
-        InputError: Its tables point outside of it.
-    """
+    """The names in a cubin."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
     for index in np.flatnonzero(elf.section_table["kind"] == SectionKind.SYMBOLS).tolist():
@@ -104,33 +100,19 @@ class EntryKind:
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """One entry of a container.
+    """One entry of a container."""
 
-    Args:
-        container: Byte at which its container begins; its identity within the file.
-        kind: `EntryKind`.
-        architecture: Compute capability times ten, 90 for sm_90 and sm_90a.
-        flags: As in the file.
-        offset: Byte at which the stored code begins.
-        stored_bytes: Its size in the file.
-        code_bytes: Its size uncompressed.
-    """
-
-    container: int
-    kind: int
-    architecture: int
-    flags: int
-    offset: int
+    container: int  # byte at which its container begins; its identity within the file
+    kind: int  # `EntryKind`
+    architecture: int  # compute capability times ten, 90 for sm_90 and sm_90a
+    flags: int  # as in the file
+    offset: int  # byte at which the stored code begins
     stored_bytes: int
-    code_bytes: int
+    code_bytes: int  # its size uncompressed
 
 
 def containers(elf: ElfFile, section: ElfSection) -> Iterator[list[DeviceCode]]:
-    """The entries of each container of a section, in file order.
-
-    Raises:
-        InputError: A container or entry reaches beyond what holds it, or there are far too many.
-    """
+    """The entries of each container of a section, in file order."""
     position, end, count = section.offset, section.offset + section.size_bytes, 0
     while (position := _next_container(elf, position, end)) < end:
         _, _, header_bytes, size = _CONTAINER.unpack(elf.read(position, _CONTAINER.size, "a container"))
@@ -178,11 +160,10 @@ def _entries(elf: ElfFile, container: int, position: int, end: int) -> Iterator[
 
 def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceCode]]:
     """Of each container the entries of one architecture: cubins where there are any, else PTX."""
-    kept = [
-        [code for code in entries if code.kind == kind]
-        for entries in found
-        if (kind := _kind_to_read(entries)) is not None
-    ]
+    kept: list[list[DeviceCode]] = []
+    for entries in found:
+        of_kinds = ([c for c in entries if c.kind == kind] for kind in (EntryKind.CUBIN, EntryKind.PTX))
+        kept += [codes for codes in of_kinds if codes][:1]
     frequency = Counter(code.architecture for entries in kept for code in entries)
     for entries in kept:
         here = Counter(code.architecture for code in entries)
@@ -190,11 +171,6 @@ def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceC
             here, key=lambda architecture: (here[architecture], frequency[architecture], architecture)
         )
         yield [code for code in entries if code.architecture == chosen]
-
-
-def _kind_to_read(entries: Sequence[DeviceCode]) -> int | None:
-    kinds = {code.kind for code in entries}
-    return next((kind for kind in (EntryKind.CUBIN, EntryKind.PTX) if kind in kinds), None)
 
 
 class DeviceCodeReader:
@@ -207,28 +183,21 @@ class DeviceCodeReader:
         self._bytes_left = min(max(stored_bytes * _LARGEST_RATIO, _LEAST_TOTAL_BYTES), _LARGEST_TOTAL_BYTES)
 
     def read(self, code: DeviceCode) -> bytes:
-        """The code, uncompressed.
-
-        Raises:
-            InputError: It does not uncompress to what its header says, or claims far too much.
-        """
+        """The code, uncompressed."""
         self._bytes_left -= code.code_bytes
         if code.code_bytes > _LARGEST_CODE_BYTES or self._bytes_left < 0:
             self._elf.fail(f"device code claims {code.code_bytes} bytes uncompressed", code.offset)
         stored = self._elf.read(code.offset, code.stored_bytes, "device code")
         try:
-            return self._uncompressed(stored, code)
+            if code.flags & _FLAG_ZSTANDARD:
+                # The size in the frame would be allocated whatever the limit says.
+                if zstandard.frame_content_size(stored) > code.code_bytes:
+                    self._elf.fail("device code is larger than its header says", code.offset)
+                stored = bytes(self._zstandard.decompress(stored, max_output_size=code.code_bytes))
+            elif code.flags & _FLAG_LZ4:
+                stored = bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
         except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError, MemoryError) as error:
             self._elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
-
-    def _uncompressed(self, stored: bytes, code: DeviceCode) -> bytes:
-        if code.flags & _FLAG_ZSTANDARD:
-            # The size in the frame would be allocated whatever the limit says.
-            if zstandard.frame_content_size(stored) > code.code_bytes:
-                self._elf.fail("device code is larger than its header says", code.offset)
-            return bytes(self._zstandard.decompress(stored, max_output_size=code.code_bytes))
-        if code.flags & _FLAG_LZ4:
-            return bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
         return stored
 
 
@@ -242,11 +211,7 @@ def holds_device_code(elf: ElfFile) -> bool:
 
 
 def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
-    """The kernels of each unit; those whose unit is not named are together, without one.
-
-    Raises:
-        InputError: The device code is damaged.
-    """
+    """The kernels of each unit; those whose unit is not named are together, without one."""
     sections = [_section(elf, name) for name in _SECTIONS]
     reader = DeviceCodeReader(elf, [section for section in sections if section is not None])
     relocatable, linked = (
@@ -293,9 +258,5 @@ def _owners(found: Iterable[DeviceNames]) -> Iterator[tuple[TranslationUnit | No
     for names in found:
         only = named_unit(next(iter(names.units))) if len(names.units) == 1 else None
         for kernel in names.kernels:
-            yield only or _own_unit(kernel), kernel
-
-
-def _own_unit(kernel: str) -> TranslationUnit | None:
-    named = internal_names(kernel.encode())
-    return named_unit(named.pop()) if len(named) == 1 else None
+            own = internal_names(kernel.encode()) if only is None else ()
+            yield named_unit(next(iter(own))) if len(own) == 1 else only, kernel

@@ -39,28 +39,17 @@ _SEPARATOR = "\0"
 
 @dataclass(frozen=True, eq=False)
 class KernelIndex:
-    """Unit sets by the hash of a name.
+    """Unit sets by the hash of a name."""
 
-    Args:
-        hashes: uint64[n_keys], ascending, distinct.
-        set_ids: uint32[n_keys], index into `unit_sets`.
-        unit_sets: Indexes of units, ascending; empty where a kernel's unit is unknown.
-        names: One name per kernel, separated by NUL, as a Zstandard frame.
-    """
-
-    hashes: NDArray[np.uint64]
-    set_ids: NDArray[np.uint32]
+    hashes: NDArray[np.uint64]  # uint64[n_keys], ascending, distinct
+    set_ids: NDArray[np.uint32]  # uint32[n_keys], index into `unit_sets`
+    # Indexes of units, ascending; empty where a kernel's unit is unknown
     unit_sets: tuple[tuple[int, ...], ...]
-    names: bytes
+    names: bytes  # one name per kernel, separated by NUL, as a Zstandard frame
 
     @classmethod
     def of(cls, kernels: Mapping[str, frozenset[int]], names: Iterable[str]) -> KernelIndex:
-        """The index of units by name.
-
-        Args:
-            kernels: Units of each kernel, under every name it goes by.
-            names: The names to list.
-        """
+        """The index of units by name."""
         unit_sets = {units: position for position, units in enumerate(dict.fromkeys(kernels.values()))}
         hashes = np.frombuffer(b"".join(map(_digest, kernels)), "<u8")
         hashes, first = np.unique(hashes, return_index=True)
@@ -98,21 +87,13 @@ class Route(TextEnum):
 
 @dataclass(frozen=True, eq=False)
 class LibraryKernels:
-    """The kernels a shared library brings along.
-
-    Args:
-        path: The library.
-        build_id: The linker's identification of the build; None if it left none.
-        route: How the kernels were found.
-        units: Every translation unit named, with kernels or without, by name.
-        index: Where the names lead.
-    """
+    """The kernels a shared library brings along."""
 
     path: str
-    build_id: str | None
-    route: Route
-    units: tuple[TranslationUnit, ...]
-    index: KernelIndex = field(repr=False)
+    build_id: str | None  # the linker's identification of the build; None if it left none
+    route: Route  # how the kernels were found
+    units: tuple[TranslationUnit, ...]  # every translation unit named, with kernels or without, by name
+    index: KernelIndex = field(repr=False)  # where the names lead
 
     def __contains__(self, name: object) -> bool:
         """Whether the library has a kernel of this name, demangled as Kineto writes it or mangled."""
@@ -122,10 +103,8 @@ class LibraryKernels:
         """Units a kernel comes from.
 
         Several units may hold the same kernel, or kernels that differ in what demangling hides. None: not a
-        kernel of this library, or one whose unit the library does not tell (see `in`).
-
-        Args:
-            name: Demangled, as Kineto writes it, or mangled.
+        kernel of this library, or one whose unit the library does not tell (see `in`). The name is demangled,
+        as Kineto writes it, or mangled.
         """
         return tuple(self.units[index] for index in self.index.find(name) or ())
 
@@ -191,12 +170,7 @@ def encode_library(library: LibraryKernels) -> bytes:
 
 
 def decode_library(stored: bytes, path: str) -> LibraryKernels | None:
-    """The library encoded in these bytes; None if they are damaged or of another format.
-
-    Args:
-        stored: What `encode_library` wrote.
-        path: Where the library lies now.
-    """
+    """The library encoded in these bytes; None if they are damaged or of another format."""
     mark, content = stored[: len(_MARK)], memoryview(stored)[len(_MARK) + _DIGEST_BYTES :]
     digest = stored[len(_MARK) : len(_MARK) + _DIGEST_BYTES]
     if mark != _MARK or digest != blake2b(content, digest_size=_DIGEST_BYTES).digest():
@@ -219,28 +193,13 @@ _HIP_SECTION = ".hip_fatbin"
 
 
 def read_library(path: str | os.PathLike[str]) -> LibraryKernels:
-    """The kernels of a shared library.
-
-    Args:
-        path: A Linux library of CUDA kernels, stripped or not.
-
-    Raises:
-        InputError: Not an ELF file, no device code in it, or damaged.
-    """
+    """The kernels of a shared library."""
     with open_elf(path) as elf:
         return _read(elf)
 
 
 def cached_library(path: str | os.PathLike[str], folder: Path | None = None) -> LibraryKernels:
-    """The same, from the cache if this build was read before.
-
-    Args:
-        path: The library.
-        folder: Where files are kept, `libraries` in the user's cache folder by default; need not be writable.
-
-    Raises:
-        InputError: As for `read_library`.
-    """
+    """The same, from the cache if this build was read before."""
     with open_elf(path) as elf:
         file = (folder or cache_folder() / "libraries") / f"{_cache_key(elf)}.kernels"
         return kept(

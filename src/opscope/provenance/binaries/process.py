@@ -50,25 +50,15 @@ _MAPS = Path("/proc/self/maps")
 
 @dataclass(frozen=True)
 class KernelOrigin:
-    """Where a kernel comes from.
+    """Where a kernel comes from."""
 
-    Args:
-        library: File name of the library.
-        build_id: The linker's identification of its build; None if it has none.
-        units: Translation units; empty if the library does not tell.
-    """
-
-    library: str
-    build_id: str | None
-    units: tuple[TranslationUnit, ...]
+    library: str  # file name of the library
+    build_id: str | None  # the linker's identification of its build; None if it has none
+    units: tuple[TranslationUnit, ...]  # translation units; empty if the library does not tell
 
 
 def mapped_libraries(maps: Path = _MAPS) -> tuple[Path, ...]:
-    """Files with device code that are mapped into this process, in the order of their addresses.
-
-    Args:
-        maps: A file as `/proc/self/maps` is. If there is none, nothing is mapped.
-    """
+    """Files with device code that are mapped into this process, in the order of their addresses."""
     try:
         text = maps.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -93,11 +83,6 @@ def units_of_process(
     """The origin of kernels, among the libraries mapped into a process, by default this one.
 
     A name is left out if no library has it, or several have and only guessing would tell which one ran.
-
-    Args:
-        names: Demangled, as Kineto writes them, or mangled.
-        folder: Where read libraries are kept, as for `cached_library`.
-        maps: The process's memory map, as for `mapped_libraries`.
     """
     libraries = mapped_libraries(maps)
     wanted = set(names)
@@ -139,12 +124,7 @@ _TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_hip
 
 
 class LocalLibraries:
-    """Kernels of some libraries, torch's own before its vendors'.
-
-    Args:
-        torch: PyTorch's libraries.
-        vendors: cuBLAS and others; read only for kernels that PyTorch's do not hold.
-    """
+    """Kernels of some libraries, torch's own before its vendors'."""
 
     def __init__(self, torch: Sequence[Path] = (), vendors: Sequence[Path] = ()) -> None:
         self._torch_paths = torch

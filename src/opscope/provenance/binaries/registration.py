@@ -49,17 +49,11 @@ _HIGHEST_ADDRESS = 1 << 62
 
 @dataclass(frozen=True, eq=False)
 class HostCode:
-    """Functions end to end.
+    """Functions end to end."""
 
-    Args:
-        content: uint8, the code.
-        starts: int64[n_functions], ascending: where each begins in `content`.
-        addresses: int64[n_functions]: where each is loaded.
-    """
-
-    content: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    addresses: NDArray[np.int64]
+    content: NDArray[np.uint8]  # uint8, the code
+    starts: NDArray[np.int64]  # int64[n_functions], ascending: where each begins in `content`
+    addresses: NDArray[np.int64]  # int64[n_functions]: where each is loaded
 
     def function_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Index of the function each position lies in."""
@@ -96,11 +90,14 @@ def read_code(elf: ElfFile, functions: Iterable[tuple[int, int]]) -> HostCode:
     """The code of functions given as (address, size in bytes), in this order.
 
     A function that lies in no section has no code.
-
-    Raises:
-        InputError: All of them are larger than in any sound file.
     """
-    sections = [section for section in elf.sections.values() if _is_loaded(section)]
+    sections = [
+        section
+        for section in elf.sections.values()
+        if 0 < section.address <= _HIGHEST_ADDRESS
+        and section.size_bytes <= _HIGHEST_ADDRESS
+        and section.kind != SectionKind.NO_CONTENT
+    ]
     parts: list[bytes] = []
     starts: list[int] = []
     addresses: list[int] = []
@@ -119,11 +116,6 @@ def read_code(elf: ElfFile, functions: Iterable[tuple[int, int]]) -> HostCode:
         position += code_bytes + len(_GAP)
     content = np.frombuffer(b"".join(parts) + _GAP, np.uint8)
     return HostCode(content, np.array(starts, np.int64), np.array(addresses, np.int64))
-
-
-def _is_loaded(section: ElfSection) -> bool:
-    is_sound = 0 < section.address <= _HIGHEST_ADDRESS and section.size_bytes <= _HIGHEST_ADDRESS
-    return is_sound and section.kind != SectionKind.NO_CONTENT
 
 
 # The first holds the calls; where the compiler inlined it, the second.
@@ -156,11 +148,7 @@ class _Registrations:
 
 
 def registered_kernels(elf: ElfFile) -> list[UnitKernels]:
-    """The kernels of each unit; empty where the code does not tell (stripped, not x86-64, another compiler).
-
-    Raises:
-        InputError: The file's tables point outside of it.
-    """
+    """Kernels of each unit; empty where the code does not tell (stripped, not x86-64, other compiler)."""
     table, names = elf.sections.get(".symtab"), elf.sections.get(".strtab")
     if elf.machine != Machine.X86_64 or table is None or names is None:
         return []
@@ -183,11 +171,23 @@ def registered_kernels(elf: ElfFile) -> list[UnitKernels]:
     found = _registrations(code, _RuntimeCalls(elf, symbols[runtime & is_code], names), elf.rodata)
     # A function belongs to the last file symbol before it.
     file_ranks = np.searchsorted(files, functions, side="right") - 1
-    return [
-        _unit_kernels(elf.string_at(names, int(symbols["name"][files[rank]])), found_names)
-        for rank, found_names in _by_unit(elf, found, file_ranks)
-        if rank >= 0
-    ]
+    units: dict[int, dict[bytes, bool]] = {int(rank): {} for rank in file_ranks}  # names, which are kernels
+    ranks = file_ranks[found.functions].tolist()
+    for rank, address, is_kernel in zip(
+        ranks, found.name_addresses.tolist(), found.are_kernels.tolist(), strict=True
+    ):
+        name = elf.constant_string(address)
+        if name is not None and _DEVICE_NAME.fullmatch(name):
+            units[rank][name] = is_kernel
+    registered = []
+    for rank, own in units.items():
+        if rank >= 0:
+            file = elf.string_at(names, int(symbols["name"][files[rank]])).decode("utf-8", "replace")
+            kernels = frozenset(
+                name.decode("utf-8", "replace") for name, is_kernel in own.items() if is_kernel
+            )
+            registered.append(UnitKernels(_unit(file, own), kernels))
+    return registered
 
 
 def _named(symbols: Table, places: list[tuple[int, int]]) -> NDArray[np.bool_]:
@@ -205,13 +205,7 @@ class _RuntimeCalls:
     """Tells what an address that is called does: registers a kernel, registers something else, or neither."""
 
     def __init__(self, elf: ElfFile, own: Table, names: ElfSection) -> None:
-        """Looks the runtime's functions up.
-
-        Args:
-            elf: The library.
-            own: Symbols of those that are linked into the library itself.
-            names: Where the names of these symbols are.
-        """
+        """Looks the runtime's functions up."""
         self._stubs = [
             elf.loaded(section) for name in _STUB_SECTIONS if (section := elf.sections.get(name)) is not None
         ]
@@ -265,7 +259,20 @@ def _registrations(code: HostCode, runtime: _RuntimeCalls, strings: LoadedBytes)
     is_string = (addresses >= strings.address) & (addresses < strings.address + len(strings.content))
     positions, addresses = positions[is_string], addresses[is_string]
     functions = code.function_of(positions)
-    calls, kinds = _registering_calls(code, runtime)
+    # Calls that register something, ascending, and what.
+    places: list[NDArray[np.int64]] = []
+    registered: list[NDArray[np.int8]] = []
+    for (at, targets), kind_of in (
+        (code.called_addresses(), runtime.of_address),
+        (code.called_slots(), runtime.of_slot),
+    ):
+        distinct, inverse = np.unique(targets, return_inverse=True)
+        found = np.array([kind_of(target) for target in distinct.tolist()], np.int8)[inverse]
+        places.append(at[found != _Call.OTHER])
+        registered.append(found[found != _Call.OTHER])
+    calls, kinds = np.concatenate(places), np.concatenate(registered)
+    order = np.argsort(calls)
+    calls, kinds = calls[order], kinds[order]
     following = np.searchsorted(calls, positions)
     is_followed = following < len(calls)
     is_followed[is_followed] = code.function_of(calls[following[is_followed]]) == functions[is_followed]
@@ -274,42 +281,6 @@ def _registrations(code: HostCode, runtime: _RuntimeCalls, strings: LoadedBytes)
     is_repeated[1:] = (addresses[1:] == addresses[:-1]) & (following[1:] == following[:-1])
     kept = is_followed & ~is_repeated
     return _Registrations(functions[kept], addresses[kept], kinds[following[kept]] == _Call.KERNEL)
-
-
-def _registering_calls(code: HostCode, runtime: _RuntimeCalls) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-    """Positions of the calls that register something, ascending, and what."""
-    places: list[NDArray[np.int64]] = []
-    kinds: list[NDArray[np.int8]] = []
-    for (positions, targets), kind_of in (
-        (code.called_addresses(), runtime.of_address),
-        (code.called_slots(), runtime.of_slot),
-    ):
-        distinct, inverse = np.unique(targets, return_inverse=True)
-        found = np.array([kind_of(target) for target in distinct.tolist()], np.int8)[inverse]
-        places.append(positions[found != _Call.OTHER])
-        kinds.append(found[found != _Call.OTHER])
-    order = np.argsort(position := np.concatenate(places))
-    return position[order], np.concatenate(kinds)[order]
-
-
-def _by_unit(
-    elf: ElfFile, found: _Registrations, file_ranks: NDArray[np.int64]
-) -> Iterator[tuple[int, dict[bytes, bool]]]:
-    """Rank of each unit's file symbol, and its registered names with whether each is a kernel."""
-    units: dict[int, dict[bytes, bool]] = {int(rank): {} for rank in file_ranks}
-    ranks = file_ranks[found.functions].tolist()
-    for rank, address, is_kernel in zip(
-        ranks, found.name_addresses.tolist(), found.are_kernels.tolist(), strict=True
-    ):
-        name = elf.constant_string(address)
-        if name is not None and _DEVICE_NAME.fullmatch(name):
-            units[rank][name] = is_kernel
-    yield from units.items()
-
-
-def _unit_kernels(file_symbol: bytes, found: dict[bytes, bool]) -> UnitKernels:
-    kernels = frozenset(name.decode("utf-8", "replace") for name, is_kernel in found.items() if is_kernel)
-    return UnitKernels(_unit(file_symbol.decode("utf-8", "replace"), found), kernels)
 
 
 def _unit(file_symbol: str, names: dict[bytes, bool]) -> TranslationUnit | None:

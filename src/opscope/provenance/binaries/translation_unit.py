@@ -19,34 +19,26 @@ from opscope.provenance.packaged import lazy_pattern
 
 @dataclass(frozen=True)
 class TranslationUnit:
-    """A source file as nvcc compiled it.
+    """A source file as nvcc compiled it."""
 
-    Args:
-        name: File name (`SoftMax.cu`). Where only device code names it and the path is unknown, `_` may stand
-            for what is no letter or digit.
-        module_id: The eight hexadecimal digits nvcc writes into the unit's internal names: a checksum of the
-            absolute path it was compiled from, so they tell units of one name apart. None if unknown.
-        source_path: Path of the file, relative to PyTorch's repository where it lies in one
-            (`aten/src/ATen/native/cuda/SoftMax.cu`), else as the compiler was given it. None if unknown.
-    """
-
+    # File name (`SoftMax.cu`). Where only device code names it and the path is unknown, `_` may stand for
+    # what is no letter or digit
     name: str
+    # The eight hexadecimal digits nvcc writes into the unit's internal names: a checksum of the absolute path
+    # it was compiled from, so they tell units of one name apart. None if unknown.
     module_id: str | None = None
+    # Path of the file, relative to PyTorch's repository where it lies in one
+    # (`aten/src/ATen/native/cuda/SoftMax.cu`), else as the compiler was given it. None if unknown.
     source_path: str | None = None
 
 
 @dataclass(frozen=True)
 class UnitKernels:
-    """Kernels one unit brings into a library.
+    """Kernels one unit brings into a library."""
 
-    Args:
-        unit: None where the library holds the kernels but does not tell whose they are.
-        kernels: Mangled names.
-        is_name_exact: False where only device code names the unit, which writes `-` and others as `_`.
-    """
-
-    unit: TranslationUnit | None
-    kernels: frozenset[str]
+    unit: TranslationUnit | None  # None where the library holds the kernels but does not tell whose they are
+    kernels: frozenset[str]  # mangled names
+    # False where only device code names the unit, which writes `-` and others as `_`
     is_name_exact: bool = True
 
 
@@ -85,12 +77,9 @@ def internal_names(names: bytes) -> set[InternalName]:
 
 
 def named_unit(internal: InternalName, stem: str | None = None) -> TranslationUnit:
-    """The unit of an internal name.
+    """The unit of an internal name, which writes `my-kernel.cu` as `my_kernel_cu`.
 
-    Args:
-        internal: It writes every character that cannot be in an identifier as `_`: `my-kernel.cu` is
-            `my_kernel_cu`.
-        stem: The file's name without extension as the host side has it; without it `_` is taken for itself.
+    `stem` is the file's name without extension as the host side has it; without it `_` is taken for itself.
     """
     written, _, extension = internal.file.rpartition("_")
     if extension not in _EXTENSIONS:
@@ -125,13 +114,20 @@ def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKe
     paths = set(_path_strings(elf.rodata.content))
     root = _repository_root(paths)
     finder = _PathFinder(_folders(paths, root, Path(elf.source)))
-    only = _only_paths(paths, units)
+    # Paths of names that only one unit has and only one path ends in.
+    counts = Counter(kernels.unit.name for kernels in units if kernels.unit is not None)
+    by_name = paths_by_name(path for path in paths if path.rfind("/") > 0)
+    only = {name: found.pop() for name, found in by_name.items() if len(found) == counts[name] == 1}
     located: dict[TranslationUnit, TranslationUnit] = {}
     for kernels in units:
         unit = kernels.unit
         if unit is not None and unit not in located:
             path = finder.find(unit, is_name_exact=kernels.is_name_exact) or only.get(unit.name)
-            located[unit] = unit if path is None else _at(unit, path, root)
+            if path is not None:
+                name, path = path.rpartition("/")[2], path.removeprefix(root)
+                located[unit] = replace(unit, name=name, source_path=path)
+            else:
+                located[unit] = unit
     return [
         kernels if kernels.unit is None else replace(kernels, unit=located[kernels.unit]) for kernels in units
     ]
@@ -144,35 +140,25 @@ def repository_paths(elf: ElfFile) -> list[str]:
     return sorted(path.removeprefix(root) for path in paths if root and path.startswith(root))
 
 
-def _at(unit: TranslationUnit, path: str, root: str) -> TranslationUnit:
-    return replace(unit, name=path.rpartition("/")[2], source_path=path.removeprefix(root))
-
-
 def _path_strings(strings: bytes) -> Iterator[str]:
-    """Paths of source files among the strings of a library."""
+    """Paths of source files among the strings of a library; none with unusual characters.
+
+    Strings may follow other data without a NUL between: then only an absolute path has a certain beginning.
+    """
     for suffix in _SUFFIXES:
         position = strings.find(suffix)
         for _ in range(_MOST_STRINGS):
             if position < 0:
                 break
-            if path := _path_before(strings, position + len(suffix) - 1):
-                yield path
+            end = position + len(suffix) - 1
+            earliest = max(0, end - _LONGEST_PATH)
+            start = strings.rfind(b"\0", earliest, end) + 1
+            text = b"" if start == 0 < earliest else strings[start:end]
+            before = text.rstrip(_PATH_CHARACTERS)
+            path = text[len(before) :]
+            if path and (not before or path.startswith(b"/")):
+                yield path.decode()
             position = strings.find(suffix, position + len(suffix))
-
-
-def _path_before(strings: bytes, end: int) -> str:
-    """The path that ends before a NUL; empty if what stands there is none, or one with unusual characters.
-
-    Strings may follow other data without a NUL between: then only an absolute path has a certain beginning.
-    """
-    earliest = max(0, end - _LONGEST_PATH)
-    start = strings.rfind(b"\0", earliest, end) + 1
-    if start == 0 < earliest:
-        return ""
-    text = strings[start:end]
-    before = text.rstrip(_PATH_CHARACTERS)
-    path = text[len(before) :]
-    return path.decode() if not before or path.startswith(b"/") else ""
 
 
 def _repository_root(paths: Iterable[str]) -> str:
@@ -227,13 +213,6 @@ def _spellings(name: str) -> Iterator[str]:
     for separators in sorted(product("-_", repeat=len(parts) - 1)):
         if "-" in separators:
             yield "".join(part for pair in zip(parts, (*separators, ""), strict=True) for part in pair)
-
-
-def _only_paths(paths: Iterable[str], units: Iterable[UnitKernels]) -> dict[str, str]:
-    """Name -> path, for names that only one unit has and only one path ends in."""
-    counts = Counter(kernels.unit.name for kernels in units if kernels.unit is not None)
-    by_name = paths_by_name(path for path in paths if path.rfind("/") > 0)
-    return {name: found.pop() for name, found in by_name.items() if len(found) == counts[name] == 1}
 
 
 def paths_by_name(paths: Iterable[str]) -> dict[str, set[str]]:

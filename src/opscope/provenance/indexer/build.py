@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -50,16 +50,7 @@ _RAISING = frozenset(
 
 
 def build_index(checkout: Path, version: str | None = None, *, git_version: str | None = None) -> SourceIndex:
-    """The index of a checkout.
-
-    Args:
-        checkout: Root folder of a PyTorch source tree.
-        version: "2.6.0"; read from the tree if not given.
-        git_version: Commit of the tree; read from its `.git` if not given.
-
-    Raises:
-        InputError: The folder is no PyTorch source tree, or its version cannot be read.
-    """
+    """The index of a checkout."""
     return SourceIndex(build_table(checkout, version, git_version=git_version))
 
 
@@ -94,17 +85,25 @@ def read_tree(sources: Mapping[str, LexedSource]) -> tuple[list[Definition], lis
     facts = [read_definitions(file, source, macros) for file, source in sources.items()]
     facts = [_without_error_stubs(entry) for entry in facts]
     stubs = {name for entry in facts for name in entry.declared_stubs}
-    launchers = _launchers(row for entry in facts for row in entry.definitions)
-    definitions = [row for entry in facts for row in _with_calls(entry, stubs, launchers)]
+    # Names of functions that a `.cu` file defines and no other file does: a call can mean nothing else.
+    files: dict[str, set[str]] = defaultdict(set)
+    for row in (row for entry in facts for row in entry.definitions):
+        if row.kind in ("function", "structured", "kernel") and not is_member(row):
+            files[row.name].add(row.file)
+    launchers = {name for name, of in files.items() if len(of) == 1 and next(iter(of)).endswith(".cu")}
+    definitions = []
+    for entry in facts:
+        for index, row in enumerate(entry.definitions):
+            called = entry.calls.get(index, frozenset())
+            is_cuda = row.file.endswith((".cu", ".cuh"))
+            of_stubs = tuple(sorted(called & stubs))
+            of_launchers = () if is_cuda else tuple(sorted(called & launchers))
+            definitions.append(msgspec.structs.replace(row, stubs=of_stubs, launchers=of_launchers))
     return definitions, [registration for entry in facts for registration in entry.registrations]
 
 
 def lex_file(path: Path) -> LexedSource:
-    """The lexed text of a file; of one too large to be source, nothing.
-
-    Raises:
-        InputError: It cannot be read.
-    """
+    """The lexed text of a file; of one too large to be source, nothing."""
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             return lex("")
@@ -156,33 +155,8 @@ def _signature(definition: Definition) -> tuple[str, str, str, tuple[str, ...]]:
     return definition.scope, definition.name, definition.parameters, definition.template_parameters
 
 
-def _launchers(definitions: Iterable[Definition]) -> set[str]:
-    """Names of functions that a `.cu` file defines and no other file does: a call can mean nothing else."""
-    files: dict[str, set[str]] = defaultdict(set)
-    for row in definitions:
-        if row.kind in ("function", "structured", "kernel") and not is_member(row):
-            files[row.name].add(row.file)
-    return {name for name, of in files.items() if len(of) == 1 and next(iter(of)).endswith(".cu")}
-
-
-def _with_calls(facts: FileFacts, stubs: set[str], launchers: set[str]) -> Iterable[Definition]:
-    for index, row in enumerate(facts.definitions):
-        called = facts.calls.get(index, frozenset())
-        stubs_called = tuple(sorted(called & stubs))
-        is_cuda = row.file.endswith((".cu", ".cuh"))
-        launchers_called = () if is_cuda else tuple(sorted(called & launchers))
-        if stubs_called or launchers_called:
-            yield msgspec.structs.replace(row, stubs=stubs_called, launchers=launchers_called)
-        else:
-            yield row
-
-
 def checkout_version(checkout: Path) -> str:
-    """The release a checkout is of, from its version.txt ("2.6.0a0" counts as "2.6.0").
-
-    Raises:
-        InputError: There is none.
-    """
+    """The release a checkout is of, from its version.txt ("2.6.0a0" counts as "2.6.0")."""
     path = checkout / "version.txt"
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -236,16 +210,16 @@ def header_index(include_folder: Path, *, folder: Path | None = None) -> SourceI
     """The index of an installation's headers. Files are named by their paths in the repository.
 
     Half a second the first time; then a table in the cache folder, found by the headers' names, sizes, times.
-
-    Args:
-        include_folder: `site-packages/torch/include`.
-        folder: Instead of the user's cache folder.
-
-    Raises:
-        InputError: The folder holds no ATen headers, or one of them cannot be read.
     """
     include_folder = Path(include_folder)
-    headers = list(_headers(include_folder))
+    headers: list[tuple[str, os.stat_result]] = []
+    for top in _HEADER_FOLDERS:
+        for parent, folders, names in os.walk(include_folder / top):
+            folders.sort()
+            relative = Path(parent).relative_to(include_folder).as_posix()
+            for name in sorted(names):
+                if name.endswith(_HEADER_SUFFIXES) and repository_path(f"{relative}/{name}"):
+                    headers.append((f"{relative}/{name}", Path(parent, name).stat()))
     if not headers:
         raise InputError("no ATen headers", source=include_folder, hint="Give the folder torch/include")
     build = torch_build(include_folder.parent) or TorchBuild(None, None)
@@ -259,16 +233,6 @@ def header_index(include_folder: Path, *, folder: Path | None = None) -> SourceI
     return SourceIndex(table)
 
 
-def _headers(include_folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for top in _HEADER_FOLDERS:
-        for parent, folders, names in os.walk(include_folder / top):
-            folders.sort()
-            relative = Path(parent).relative_to(include_folder).as_posix()
-            for name in sorted(names):
-                if name.endswith(_HEADER_SUFFIXES) and repository_path(f"{relative}/{name}"):
-                    yield f"{relative}/{name}", Path(parent, name).stat()
-
-
 def _fingerprint(include_folder: Path, headers: Iterable[tuple[str, os.stat_result]], version: str) -> str:
     digest = hashlib.blake2b(
         f"{FORMAT_VERSION}\0{include_folder.resolve()}\0{version}".encode(), digest_size=16
@@ -280,11 +244,9 @@ def _fingerprint(include_folder: Path, headers: Iterable[tuple[str, os.stat_resu
 
 def _read(include_folder: Path, headers: list[str], build: TorchBuild) -> DefinitionTable:
     definitions, registrations = read_tree({name: lex_file(include_folder / name) for name in headers})
-    in_repository = map(_in_repository, definitions)
+    in_repository = [
+        msgspec.structs.replace(one, file=repository_path(one.file) or one.file) for one in definitions
+    ]
     return DefinitionTable.from_definitions(
         build.version or "", build.git_version, in_repository, registrations
     )
-
-
-def _in_repository(definition: Definition) -> Definition:
-    return msgspec.structs.replace(definition, file=repository_path(definition.file) or definition.file)

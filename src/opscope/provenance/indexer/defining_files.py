@@ -33,16 +33,9 @@ def defining_files(
 ) -> dict[str, tuple[str, ...]]:
     """The files, one or two, that may define each function of `at::native`, by its name without namespace.
 
-    Args:
-        path: A library with a symbol table; of another the answer is empty.
-        unit_paths: Repository paths of the units its kernels are known to come from.
-
-    Returns:
-        Paths in the repository, sorted. A function of which one neighbor's path is not certain is left out,
-        and so is one with overloads in several places.
-
-    Raises:
-        InputError: Not ELF, or its tables point outside of it.
+    A function of which one neighbor's path is not certain is left out, and so is one with overloads in
+    several places; of a library without a symbol table the answer is empty. `unit_paths` are the repository
+    paths of the units its kernels are known to come from.
     """
     with open_elf(path) as elf:
         table, names = elf.sections.get(".symtab"), elf.sections.get(".strtab")

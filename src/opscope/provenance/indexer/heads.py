@@ -43,23 +43,17 @@ _FARTHEST_ANGLE = 500
 
 @dataclass(frozen=True)
 class Head:
-    """What a brace opens.
+    """What a brace opens."""
 
-    Attributes:
-        kind: namespace, linkage, class, function, structured, kernel, opaque (skip to its end), or
-            initializer (skip to its end, the head goes on behind it).
-        name: Without template arguments, perhaps qualified.
-        offset: Of the name, from the start of the head.
-        scope: Where it is defined if not in the enclosing scope: "at::meta" for structured checks.
-    """
-
+    # Namespace, linkage, class, function, structured, kernel, opaque (skip to its end), or initializer (skip
+    # to its end, the head goes on behind it)
     kind: str
-    name: str = ""
-    offset: int = 0
+    name: str = ""  # without template arguments, perhaps qualified
+    offset: int = 0  # of the name, from the start of the head
     template_parameters: tuple[str, ...] = ()
     parameters: str = ""
     is_specialization: bool = False
-    scope: str = ""
+    scope: str = ""  # where it is defined if not in the enclosing scope: "at::meta" for structured checks
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,7 @@ def read_head(head: str) -> Head:
         return _OPAQUE
     if tokens[-1].text.startswith('"') and len(tokens) > 1 and tokens[-2].text == "extern":
         return Head("linkage")
-    return _namespace(tokens) or _class_or_function(_Declaration(head, tokens, *_template_list(tokens)))
+    return _namespace(tokens) or _class_or_function(_declaration(head, tokens))
 
 
 def _tokens(head: str) -> tuple[list[_Token], bool]:
@@ -129,6 +123,40 @@ def _tokens(head: str) -> tuple[list[_Token], bool]:
     return tokens, bool(open_indices)
 
 
+def _declaration(text: str, tokens: list[_Token]) -> _Declaration:
+    """What is behind the last `template <…>`, which is not the `template` of `Base::template rebind<T>`."""
+    template: tuple[int, int] | None = None
+    start = index = 0
+    while index < len(tokens):
+        token = tokens[index]
+        if (
+            token.text == "template"
+            and index + 1 < len(tokens)
+            and tokens[index + 1].text == "<"
+            and (index == 0 or tokens[index - 1].text not in ("::", ".", "->"))
+        ):
+            end = _angle_end(tokens, index + 1)
+            template = (index + 2, end)
+            start = index = end + 1
+        elif token.text in _OPENERS and token.partner > index:
+            index = token.partner + 1
+        else:
+            index += 1
+    return _Declaration(text, tokens, template, start)
+
+
+def _class_or_function(declaration: _Declaration) -> Head:
+    tokens, index = declaration.tokens, declaration.start
+    found: Head | None = None
+    while index < len(tokens):
+        if tokens[index].text in _CLASS_KEYWORDS:
+            if not index or tokens[index - 1].text != "enum":
+                found = _class(declaration, index)
+            break
+        index = declaration.after(index)
+    return found or _function(declaration) or _OPAQUE
+
+
 def _namespace(tokens: list[_Token]) -> Head | None:
     name: list[str] = []
     for token in reversed(tokens):
@@ -142,31 +170,6 @@ def _namespace(tokens: list[_Token]) -> Head | None:
 
 def _is_name(text: str) -> bool:
     return text[0].isalpha() or text[0] == "_"
-
-
-def _template_list(tokens: list[_Token]) -> tuple[tuple[int, int] | None, int]:
-    """Token range inside the last `template <…>`, and the index behind it."""
-    template: tuple[int, int] | None = None
-    start = index = 0
-    while index < len(tokens):
-        token = tokens[index]
-        if _opens_template_list(tokens, index):
-            end = _angle_end(tokens, index + 1)
-            template = (index + 2, end)
-            start = index = end + 1
-        elif token.text in _OPENERS and token.partner > index:
-            index = token.partner + 1
-        else:
-            index += 1
-    return template, start
-
-
-def _opens_template_list(tokens: list[_Token], index: int) -> bool:
-    """`template <`, but not the `template` of `Base::template rebind<T>`."""
-    is_template = (
-        tokens[index].text == "template" and index + 1 < len(tokens) and tokens[index + 1].text == "<"
-    )
-    return is_template and (index == 0 or tokens[index - 1].text not in ("::", ".", "->"))
 
 
 def _angle_end(tokens: list[_Token], index: int) -> int:
@@ -202,22 +205,6 @@ def _angle_start(tokens: list[_Token], index: int) -> int:
             index = tokens[index].partner
         index -= 1
     return -1
-
-
-def _class_or_function(declaration: _Declaration) -> Head:
-    keyword = _class_keyword(declaration)
-    found = _class(declaration, keyword) if keyword is not None else None
-    return found or _function(declaration) or _OPAQUE
-
-
-def _class_keyword(declaration: _Declaration) -> int | None:
-    tokens = declaration.tokens
-    index = declaration.start
-    while index < len(tokens):
-        if tokens[index].text in _CLASS_KEYWORDS:
-            return None if index and tokens[index - 1].text == "enum" else index
-        index = declaration.after(index)
-    return None
 
 
 def _class(declaration: _Declaration, keyword: int) -> Head | None:
@@ -305,15 +292,22 @@ def _declarator(declaration: _Declaration, bracket: int, operator: int) -> Head 
     end = tokens[bracket].partner
     if not name or not _is_tail(tokens, end + 1):
         return None
-    if _ends_in_member(tokens, end + 1):
+    behind = end + 1
+    while behind < len(tokens) and tokens[behind].text in _TAIL_WORDS:
+        behind += 1
+    # The brace initializes a member in a constructor's list: `: size{` rather than `: size(0) {`.
+    is_list = behind < len(tokens) and tokens[behind].text == ":"
+    if is_list and (tokens[-1].text == ">" or _is_name(tokens[-1].text)):
         return _INITIALIZER
     last = name.rpartition("::")[2]
     if first <= declaration.start and _MACRO_NAME.match(last):
         return None
+    plain = "operator" if last.startswith("operator") else last.lstrip("~")
+    at = next((at for at in range(bracket - 1, first - 1, -1) if tokens[at].text == plain), first)
     return Head(
         "kernel" if any(token.text == "__global__" for token in tokens[:bracket]) else "function",
         name,
-        _last_name_offset(tokens, first, bracket, last),
+        tokens[at].offset,
         declaration.template_parameters,
         parameter_types(declaration.inside(bracket)),
         template is not None and template[0] >= template[1],
@@ -350,14 +344,6 @@ def _qualified(declaration: _Declaration, first: int, name: str) -> tuple[str, i
     return name, first
 
 
-def _last_name_offset(tokens: list[_Token], first: int, bracket: int, last: str) -> int:
-    plain = "operator" if last.startswith("operator") else last.lstrip("~")
-    for index in range(bracket - 1, first - 1, -1):
-        if tokens[index].text == plain:
-            return tokens[index].offset
-    return tokens[first].offset
-
-
 def _is_tail(tokens: list[_Token], index: int) -> bool:
     """Whether what follows the brackets may stand between parameters and body."""
     while index < len(tokens):
@@ -368,20 +354,12 @@ def _is_tail(tokens: list[_Token], index: int) -> bool:
             index = max(index + 1, tokens[index + 1].partner)
         elif text == "[" and tokens[index].partner > index:
             index = tokens[index].partner
-        elif text not in _TAIL_WORDS and not _is_tail_macro(text):
+        elif not (
+            text in _TAIL_WORDS
+            or text == "noexcept"
+            or (text.startswith("__") and text.endswith("__"))  # an attribute
+            or _MACRO_NAME.match(text)
+        ):
             return False
         index += 1
     return True
-
-
-def _is_tail_macro(text: str) -> bool:
-    is_attribute = text.startswith("__") and text.endswith("__")
-    return text == "noexcept" or is_attribute or bool(_MACRO_NAME.match(text))
-
-
-def _ends_in_member(tokens: list[_Token], index: int) -> bool:
-    """Whether the brace initializes a member in a constructor's list: `: size{` rather than `: size(0) {`."""
-    while index < len(tokens) and tokens[index].text in _TAIL_WORDS:
-        index += 1
-    is_list = index < len(tokens) and tokens[index].text == ":"
-    return is_list and (tokens[-1].text == ">" or _is_name(tokens[-1].text))

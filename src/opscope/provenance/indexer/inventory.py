@@ -38,25 +38,15 @@ from opscope.provenance.sources.index import store_index
 
 @dataclass(frozen=True)
 class ReleaseInventory:
-    """What the tables of one release hold; None where there is none of a kind.
+    """What the tables of one release hold; None where there is none of a kind."""
 
-    Args:
-        version: Release, or the user's label.
-        is_added: The user added one of its tables.
-        kernels: Kernel names.
-        units: Source files they come from.
-        native_functions: Entries of the yaml, and those derived from them.
-        definitions: Functions, kernels, functors and stubs in its source tree.
-        header_definitions: The same, in the headers it ships.
-    """
-
-    version: str
-    is_added: bool
+    version: str  # release, or the user's label
+    is_added: bool  # the user added one of its tables
     kernels: int | None
-    units: int | None
-    native_functions: int | None
-    definitions: int | None
-    header_definitions: int | None
+    units: int | None  # source files they come from
+    native_functions: int | None  # entries of the yaml, and those derived from them
+    definitions: int | None  # functions, kernels, functors and stubs in its source tree
+    header_definitions: int | None  # the same, in the headers it ships
 
 
 def known_releases() -> tuple[ReleaseInventory, ...]:
@@ -85,11 +75,7 @@ def _definition_count(index: SourceIndex | None) -> int | None:
 
 
 def label_of_library(path: Path) -> str:
-    """The version of the torch installation a library lies in; of a release, without its build tag.
-
-    Raises:
-        InputError: It lies in none, or is no library.
-    """
+    """The version of the torch installation a library lies in; of a release, without its build tag."""
     with open_elf(path):
         build = _build_around(path)
     if build is None or build.version is None:
@@ -103,20 +89,12 @@ def label_of_library(path: Path) -> str:
 
 
 def add_library(path: Path, label: str) -> Path:
-    """Keep the kernels of a library under a version; returns the file written.
-
-    Raises:
-        InputError: It is no library with CUDA kernels.
-    """
+    """Keep the kernels of a library under a version; returns the file written."""
     return add_library_table(path, label, git_version=_commit(_build_around(path)))
 
 
 def add_operators(library: Path, label: str) -> tuple[Path, ...]:
-    """Keep the native functions of the torch installation a library lies in; nothing if it ships no yaml.
-
-    Raises:
-        InputError: Its yaml files are damaged, or the table cannot be written.
-    """
+    """Keep the native functions of the torch installation a library lies in; nothing if it ships no yaml."""
     build = _build_around(library)
     packaged = library.resolve().parent.parent.parent / "torchgen" / "packaged"
     if build is None or not packaged.is_dir():
@@ -128,11 +106,7 @@ def add_operators(library: Path, label: str) -> tuple[Path, ...]:
 
 
 def add_source(checkout: Path, label: str | None) -> Path:
-    """Keep the source index of a checkout under a version, or its own; returns the file written.
-
-    Raises:
-        InputError: It is no PyTorch checkout, or the label no version.
-    """
+    """Keep the source index of a checkout under a version, or its own; returns the file written."""
     if label is not None and not RELEASE_NAME.match(label):
         raise InputError(
             f"{label!r} is not a version, which an index of sources is kept under",

@@ -83,41 +83,27 @@ def _term(tokens: list[str], position: int, depth: int) -> tuple[bool | None, in
         closed = position < len(tokens) and tokens[position] == ")"
         return value, position + 1 if closed else len(tokens) + 1
     if token == "defined":
-        return _defined(tokens, position + 1)
+        is_bracketed = tokens[position + 1 : position + 2] == ["("]
+        name = "".join(tokens[position + 1 + is_bracketed : position + 2 + is_bracketed])
+        return None if name in _CALLED else _KNOWN.get(name), position + 2 + 2 * is_bracketed
     if token[0].isdigit():
         return _number(token), position + 1
-    return _macro(tokens, position)
+    value = _KNOWN.get(token)
+    if token in ("true", "false"):
+        value = token == "true"
+    elif tokens[position + 1 : position + 3] == ["(", ")"]:
+        position += 2
+    elif tokens[position + 1 : position + 2] == ["("]:  # of a call with arguments nothing is known
+        value = None
+        brackets, position = 1, position + 1
+        while position + 1 < len(tokens) and brackets:
+            position += 1
+            brackets += {"(": 1, ")": -1}.get(tokens[position], 0)
+    return value, position + 1
 
 
 def _number(token: str) -> bool | None:
     return token.rstrip("uUlL") != "0" if token.rstrip("uUlL").isdigit() else None
-
-
-def _defined(tokens: list[str], position: int) -> tuple[bool | None, int]:
-    is_bracketed = tokens[position : position + 1] == ["("]
-    names = tokens[position + is_bracketed : position + is_bracketed + 1]
-    name = names[0] if names else ""
-    value = None if name in _CALLED else _KNOWN.get(name)
-    return value, position + 1 + 2 * is_bracketed
-
-
-def _macro(tokens: list[str], position: int) -> tuple[bool | None, int]:
-    """A macro's value; of a call only `NAME()` is known, other arguments are skipped."""
-    name = tokens[position]
-    value = _KNOWN.get(name)
-    if name == "true":
-        return True, position + 1
-    if name == "false":
-        return False, position + 1
-    if tokens[position + 1 : position + 2] != ["("]:
-        return value, position + 1
-    if tokens[position + 2 : position + 3] == [")"]:
-        return value, position + 3
-    depth, position = 1, position + 2
-    while position < len(tokens) and depth:
-        depth += {"(": 1, ")": -1}.get(tokens[position], 0)
-        position += 1
-    return None, position
 
 
 # Each alternative starts with a literal character, which lets the expression skip quickly to the next one.
@@ -184,8 +170,11 @@ def lex(text: str) -> LexedSource:
         token = match.group()
         if token[0] != "#":
             return _blanked(token)
-        directives.append(_directive(match.start(), token))
-        mark = "#" if directives[-1].keyword in _CONDITIONAL else " "
+        found = _KEYWORD.match(token)
+        keyword, rest = (found.group(1), token[found.end() :]) if found else ("", "")
+        line = _CONTINUATION.sub("  ", rest if keyword == "include" else blank_literals(rest))
+        directives.append(Directive(match.start(), keyword, line))
+        mark = "#" if keyword in _CONDITIONAL else " "
         return mark + _spaces(token[1:])
 
     return _without_dead_branches(text, _TOKENS.sub(replacement, text), directives)
@@ -209,14 +198,6 @@ def _spaces(text: str) -> str:
     if "\n" not in text:
         return " " * len(text)
     return _NOT_NEWLINE.sub(lambda match: " " * len(match.group()), text)
-
-
-def _directive(offset: int, token: str) -> Directive:
-    match = _KEYWORD.match(token)
-    keyword = match.group(1) if match else ""
-    rest = token[match.end() :] if match else ""
-    text = rest if keyword == "include" else blank_literals(rest)
-    return Directive(offset, keyword, _CONTINUATION.sub("  ", text))
 
 
 @dataclass

@@ -81,9 +81,7 @@ def uses(text: str) -> list[MacroUse]:
 class MacroTable:
     """All macros of a tree of files, reduced to those whose use can define something.
 
-    Args:
-        macros: Of all files.
-        includes: For each file, base names of the files it includes; decides between namesakes.
+    `includes`, for each file the base names of the files it includes, decides between namesakes.
     """
 
     def __init__(self, macros: Iterable[Macro], includes: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -110,9 +108,15 @@ class MacroTable:
 
     def _expanded(self, use: MacroUse, file: str, depth: int, remaining: list[int]) -> str:
         """`remaining` counts down over the whole expansion, so that none takes exponential time."""
-        macro = self._choose(use.name, file)
-        if macro is None or depth > _MAXIMAL_DEPTH:
+        macros = self._macros.get(use.name) or self._forwarding.get(use.name) or []
+        # The file's own macro, else that of a file it includes, else the only one there is.
+        candidates = [macro for macro in macros if macro.file == file][:1]
+        if not candidates:
+            included = set(self._includes.get(file, ()))
+            candidates = [macro for macro in macros if macro.file.rpartition("/")[2] in included] or macros
+        if len({macro.body for macro in candidates}) != 1 or depth > _MAXIMAL_DEPTH:
             return ""
+        macro = candidates[0]
         text = _substituted(macro, use.arguments)[:_MAXIMAL_LENGTH]
         pieces: list[str] = []
         position = 0
@@ -123,17 +127,6 @@ class MacroTable:
                 position = inner.end
         pieces.append(text[position:])
         return "".join(pieces)[:_MAXIMAL_LENGTH]
-
-    def _choose(self, name: str, file: str) -> Macro | None:
-        """The file's own macro, else that of a file it includes, else the only one there is."""
-        macros = self._macros.get(name) or self._forwarding.get(name) or []
-        own = [macro for macro in macros if macro.file == file]
-        if own:
-            return own[0]
-        included = set(self._includes.get(file, ()))
-        near = [macro for macro in macros if macro.file.rpartition("/")[2] in included]
-        candidates = near or macros
-        return candidates[0] if len({macro.body for macro in candidates}) == 1 else None
 
 
 def _defining_names(macros: Mapping[str, Sequence[Macro]]) -> set[str]:

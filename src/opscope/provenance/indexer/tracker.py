@@ -176,15 +176,7 @@ class _Conditional:
 
 
 class _Tracker:
-    """Follows one text.
-
-    Args:
-        collector: Takes what is found.
-        code: Blanked code.
-        line_of: Line of an offset in it.
-        outer: Names of the scopes around it.
-        is_expansion: The text is a macro's expansion, in which no more is to be expanded.
-    """
+    """Follows one text, blanked code or a macro's expansion, in which no more is to be expanded."""
 
     def __init__(
         self,
@@ -217,7 +209,9 @@ class _Tracker:
                 if character == "{":
                     self._inner_depth += 1
                 elif character == "}":
-                    self._leave_inner(position)
+                    self._inner_depth -= 1
+                    if not self._inner_depth:
+                        self._close(position)
             elif character == "{":
                 self._open(position)
             else:
@@ -237,7 +231,10 @@ class _Tracker:
             self._scopes.append(scope)
             self._head_start = position + 1
             return
-        scope = _Scope("initializer" if self._is_initializer(head) else "body", start=position)
+        # The head goes on behind an initializer's brace; so many in one head are no source code.
+        self._initializers = self._initializers + 1 if head.kind == "initializer" else 0
+        is_initializer = 0 < self._initializers <= _MOST_INITIALIZERS
+        scope = _Scope("initializer" if is_initializer else "body", start=position)
         if head.kind in ("function", "structured", "kernel"):
             scope.rows.append(self._collector.add(head, self._names(), line))
         self._scopes.append(scope)
@@ -257,32 +254,21 @@ class _Tracker:
         head = read_head(text[cut:])
         return head, self._line_of(start + cut + head.offset)
 
-    def _is_initializer(self, head: Head) -> bool:
-        """Whether the head goes on behind the brace; so many braces in one head are no source code."""
-        self._initializers = self._initializers + 1 if head.kind == "initializer" else 0
-        return head.kind == "initializer" and self._initializers <= _MOST_INITIALIZERS
-
     def _names(self) -> tuple[str, ...]:
         return (*self._outer, *(scope.name for scope in self._scopes if scope.name))
-
-    def _leave_inner(self, position: int) -> None:
-        self._inner_depth -= 1
-        if self._inner_depth:
-            return
-        scope = self._scopes.pop()
-        if scope.rows:
-            end_line = self._line_of(position)
-            calls = frozenset(_CALLED.findall(self._code, scope.start, position))
-            for row in scope.rows:
-                row.end_line, row.calls = end_line, calls
-        if scope.kind != "initializer":
-            self._head_start = position + 1
 
     def _close(self, position: int) -> None:
         if not self._scopes:
             return
-        for row in self._scopes.pop().rows:
+        scope = self._scopes.pop()
+        if scope.kind in ("body", "initializer") and scope.rows:
+            calls = frozenset(_CALLED.findall(self._code, scope.start, position))
+            for row in scope.rows:
+                row.calls = calls
+        for row in scope.rows:
             row.end_line = self._line_of(position)
+        if scope.kind != "initializer":
+            self._head_start = position + 1
 
     def _expand_uses(self, position: int) -> None:
         """Add what the macros used in the statement before `position` define."""
@@ -320,31 +306,26 @@ class _Tracker:
         conditional.is_dead = is_dead
         if keyword == "endif":
             self._conditionals.pop()
-            self._resume(conditional.ends)
+            if not conditional.ends:
+                return
+            # Go on from the first branch; functions left open by the others end where its own do.
+            first = conditional.ends[0]
+            for other in conditional.ends[1:]:
+                for mine, twin in zip(first.scopes, other.scopes, strict=False):
+                    if mine is not twin and mine.rows and twin.rows:
+                        mine.rows.extend(twin.rows)
+            self._restore(first)
+            self._head_start = max(end.head_start for end in conditional.ends)
             return
-        self._restore(conditional.before)
-        if not _is_part_of_head(state, conditional.before):
+        before = conditional.before
+        self._restore(before)
+        # A branch that opened and closed nothing is part of the head, which goes on from before it.
+        if (state.head_start, len(state.scopes), state.inner_depth) != (
+            before.head_start, len(before.scopes), before.inner_depth,
+        ):  # fmt: skip
             self._head_start = position
 
     def _restore(self, state: _State) -> None:
         self._scopes = list(state.scopes)
         self._inner_depth = state.inner_depth
         self._head_start = state.head_start
-
-    def _resume(self, ends: list[_State]) -> None:
-        """Go on from the first branch; functions left open by the others end where its own do."""
-        if not ends:
-            return
-        first = ends[0]
-        for other in ends[1:]:
-            for mine, twin in zip(first.scopes, other.scopes, strict=False):
-                if mine is not twin and mine.rows and twin.rows:
-                    mine.rows.extend(twin.rows)
-        self._restore(first)
-        self._head_start = max(end.head_start for end in ends)
-
-
-def _is_part_of_head(end: _State, before: _State) -> bool:
-    """Whether a branch opened and closed nothing: then the head goes on from before it."""
-    depths = (len(end.scopes), end.inner_depth), (len(before.scopes), before.inner_depth)
-    return end.head_start == before.head_start and depths[0] == depths[1]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,18 +40,7 @@ def build_table(
     cuda: str | None = None,
     libraries: tuple[Library, ...] = (),
 ) -> UnitTableFile:
-    """The table of kernels and the units that register them; the order of either does not matter.
-
-    Args:
-        kernels: By name as a trace shows it. A kernel without a unit is left out: nothing is known of it.
-        version: Release (`2.11.0`) or the user's label.
-        git_version: Its commit, if known.
-        cuda: The CUDA version it was built with, if known.
-        libraries: What its kernels were read from.
-
-    Raises:
-        InputError: Two names share a hash, or there are more units than the format can count.
-    """
+    """The table of kernels and the units that register them; the order of either does not matter."""
     known = {name: frozenset(units) for name, units in sorted(kernels.items())}
     known = {name: units for name, units in known.items() if units}
     units = sorted(
@@ -116,17 +106,12 @@ _SHIPPED_HEADERS = (("ATen", "aten/src/ATen"), ("torch/csrc", "torch/csrc"), ("c
 
 @dataclass(frozen=True)
 class PathEvidence:
-    """What is known of the repository a release was built from.
+    """What is known of the repository a release was built from."""
 
-    Args:
-        files: Every file of the release's repository, if they are known.
-        other_files: Files of other releases and of submodules, by their paths in the repository.
-        folders: Folders the release's repository is known to have had.
-    """
-
-    files: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()  # every file of the release's repository, if they are known
+    # Files of other releases and of submodules, by their paths in the repository
     other_files: frozenset[str] = frozenset()
-    folders: frozenset[str] = frozenset()
+    folders: frozenset[str] = frozenset()  # folders the release's repository is known to have had
 
 
 def locate_units(units: Iterable[TranslationUnit], evidence: PathEvidence) -> dict[TranslationUnit, Unit]:
@@ -134,25 +119,27 @@ def locate_units(units: Iterable[TranslationUnit], evidence: PathEvidence) -> di
     compiled = set(units)
     located = {unit: unit_at(unit.name, unit.source_path) for unit in compiled}
     claimed = {unit.path for unit in located.values() if unit.path}
-    moved = _moved_folders(located.values(), evidence.other_files)
+    elsewhere = paths_by_name(evidence.other_files)
+    moved = {  # folders of the other lists whose files are known to lie elsewhere in this build
+        _folder(path)
+        for unit in located.values()
+        if unit.path is not None and unit.path not in elsewhere.get(unit.name, ())
+        for path in elsewhere.get(unit.name, ())
+    }
     own = paths_by_name(evidence.files - claimed)
     other = paths_by_name(path for path in evidence.other_files if _folder(path) in evidence.folders - moved)
+    names = Counter(unit.name for unit in compiled)
     for unit in compiled:
         if located[unit].origin is not Origin.UNKNOWN:
             continue
         paths = (own if evidence.files else other).get(unit.name, set())
-        if len(paths) == 1 and _count(compiled, unit.name) == 1:
+        if len(paths) == 1 and names[unit.name] == 1:
             located[unit] = unit_at(unit.name, next(iter(paths)))
     return located
 
 
 def unit_at(name: str, path: str | None) -> Unit:
-    """The unit of a file the build names.
-
-    Args:
-        name: File name.
-        path: Relative to PyTorch's repository, or absolute if it is not in it.
-    """
+    """The unit of a file the build names; its path is relative to PyTorch's repository, or absolute."""
     if path is None:
         return Unit(name)
     if path.startswith("/"):
@@ -163,13 +150,15 @@ def unit_at(name: str, path: str | None) -> Unit:
 
 
 def build_folders(torch_folder: Path, libraries: Iterable[Path]) -> frozenset[str]:
-    """Folders of the repository that a release's wheel proves.
-
-    Args:
-        torch_folder: The wheel's `torch` folder.
-        libraries: Libraries of it.
-    """
-    files = [path for library in libraries for path in _embedded_files(library.read_bytes())]
+    """Folders of the repository that a release's wheel proves."""
+    files: list[str] = []
+    for library in libraries:
+        # Paths that checks and asserts name. They may begin in the middle of other text; the build's own
+        # folder is the one that nearly all begin with.
+        found = _REPOSITORY_FILE.findall(library.read_bytes())
+        roots = [root for root, _ in found]
+        usual = max(set(roots), key=roots.count, default=None)
+        files += [path.decode() for root, path in found if root == usual]
     include = torch_folder / "include"
     for shipped, original in _SHIPPED_HEADERS:
         files += [
@@ -179,33 +168,8 @@ def build_folders(torch_folder: Path, libraries: Iterable[Path]) -> frozenset[st
     return frozenset(map(_folder, files))
 
 
-def _embedded_files(content: bytes) -> Iterator[str]:
-    """Paths in the repository that a library's checks and asserts name."""
-    found = [(root, path.decode()) for root, path in _REPOSITORY_FILE.findall(content)]
-    roots = [root for root, _ in found]
-    # Paths may begin in the middle of other text; the build's own folder is the one that nearly all begin
-    # with.
-    usual = max(set(roots), key=roots.count, default=None)
-    return (path for root, path in found if root == usual)
-
-
-def _moved_folders(units: Iterable[Unit], other_files: Iterable[str]) -> frozenset[str]:
-    """Folders of the other lists whose files are known to lie elsewhere in this build."""
-    paths = paths_by_name(other_files)
-    return frozenset(
-        _folder(path)
-        for unit in units
-        if unit.path is not None and unit.path not in paths.get(unit.name, ())
-        for path in paths.get(unit.name, ())
-    )
-
-
 def _folder(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _count(units: Iterable[TranslationUnit], name: str) -> int:
-    return sum(unit.name == name for unit in units)
 
 
 def add_library_table(
@@ -219,20 +183,13 @@ def add_library_table(
 
     Libraries added under one label are one table; one that is added again replaces what it said before of a
     kernel.
-
-    Args:
-        library_path: A shared library with CUDA kernels.
-        version_label: The PyTorch version it belongs to (`2.12.0.dev20260101+cu130`), or any name.
-        folder: Cache folder, if not the user's.
-        git_version: The commit it was built from, if known.
-
-    Returns:
-        The file written.
-
-    Raises:
-        InputError: Not such a library, it has no kernels of known units, or the label cannot name a folder.
     """
-    _check_label(version_label)
+    is_plain = all(sign.isalnum() or sign in "._+-" for sign in version_label)
+    if not version_label or version_label.startswith(".") or not is_plain:
+        raise InputError(
+            f"{version_label!r} cannot name a table",
+            hint="Use letters, digits and any of . _ + -, not . first",
+        )
     library, kernels = kernels_of_library(Path(library_path))
     if not any(kernels.values()):
         raise InputError("no kernel of it tells which source file it comes from", source=library_path)
@@ -247,11 +204,7 @@ def add_library_table(
 
 
 def kernels_of_library(path: Path) -> tuple[Library, dict[str, tuple[TranslationUnit, ...]]]:
-    """What a library is, and the units of each of its kernels by the name a trace shows.
-
-    Raises:
-        InputError: Not a library with CUDA kernels.
-    """
+    """What a library is, and the units of each of its kernels by the name a trace shows."""
     library = read_library(path)
     kernels = {name: library.units_of(name) for name in library.kernel_names()}
     return Library(path.name, library.build_id, len(kernels)), kernels
@@ -262,10 +215,3 @@ def located(
 ) -> dict[str, set[Unit]]:
     """The kernels with the located units in place of those the binary names."""
     return {name: {units[unit] for unit in of} for name, of in kernels.items()}
-
-
-def _check_label(label: str) -> None:
-    if not label or label.startswith(".") or not all(sign.isalnum() or sign in "._+-" for sign in label):
-        raise InputError(
-            f"{label!r} cannot name a table", hint="Use letters, digits and any of . _ + -, not . first"
-        )

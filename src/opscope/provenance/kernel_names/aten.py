@@ -7,7 +7,6 @@ given. The positions of template arguments are those of pytorch/aten/src/ATen/na
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -40,12 +39,7 @@ _CAMEL = lazy_pattern(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def read_aten(cxx: CxxName, last: str) -> Reading | None:
-    """What a kernel in ATen's source says; None if the function is not known there.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        last: Last part of the function.
-    """
+    """What a kernel in ATen's source says; None if the function is not known there."""
     generic = _GENERIC.get(last)
     if generic is not None:
         return generic(cxx)
@@ -54,7 +48,15 @@ def read_aten(cxx: CxxName, last: str) -> Reading | None:
         return None
     reading = _reading(family=family, direction=direction_of(last))
     _read_types(cxx, last, reading)
-    _read_details(cxx, last, reading)
+    arguments = cxx.template_arguments
+    position = _VECTOR_WIDTHS.get(last)
+    if position is not None and len(arguments) > position:
+        reading.stated.update(variant="vectorized", vector_width=integer(arguments[position]))
+    # The flag that makes a layer normalization one of root mean squares.
+    has_flag = family == "layer_norm" and len(arguments) in (3, 8)
+    if has_flag and arguments[-1] in ("true", "(bool)1"):
+        reading.inferred["family"] = "rms_norm"
+        del reading.stated["family"]
     return reading
 
 
@@ -95,18 +97,6 @@ def _read_types(cxx: CxxName, last: str, reading: Reading) -> None:
 _VECTOR_WIDTHS = {"CatArrayBatchedCopy_vectorized": 6, "fused_dropout_kernel_vec": 4}
 
 
-def _read_details(cxx: CxxName, last: str, reading: Reading) -> None:
-    """Vector widths, and the flag that makes a layer normalization one of root mean squares."""
-    arguments = cxx.template_arguments
-    position = _VECTOR_WIDTHS.get(last)
-    if position is not None and len(arguments) > position:
-        reading.stated.update(variant="vectorized", vector_width=integer(arguments[position]))
-    has_flag = reading.stated["family"] == "layer_norm" and len(arguments) in (3, 8)
-    if has_flag and arguments[-1] in ("true", "(bool)1"):
-        reading.inferred["family"] = "rms_norm"
-        del reading.stated["family"]
-
-
 # Generic kernels: how each is given its functor.
 
 
@@ -143,17 +133,13 @@ def _read_functor(argument: str, reading: Reading, *, types_are_data: bool = Tru
     family = family_by_rules("aten_functor", last)
     if family is not None:
         stated["family"] = family
-    if types_are_data:
-        _read_functor_types(argument, match, reading)
-
-
-def _read_functor_types(argument: str, match: re.Match[str], reading: Reading) -> None:
-    """Types of the data a functor works on, as its wrapper, its lambda or its own template argument says."""
+    if not types_are_data:
+        return
+    # Types of the data a functor works on, as its wrapper, its lambda or its own template argument says.
     wrappers = match.group("wrappers")
     if "gpu_kernel_impl<" in wrappers:
         return  # casts while it loads and stores: the types are the functor's, not the data's
     passed = [element_type(spelling) for spelling in wrappers.rpartition("<")[2].split(", ")]
-    stated = reading.stated
     if len(passed) >= 3 and passed[0] is not None:
         is_fixed_first = "AUnaryFunctor<" in wrappers
         stated["operand_type"] = passed[1] if is_fixed_first or passed[0] == passed[1] else None
@@ -197,6 +183,9 @@ def _reduction(cxx: CxxName) -> Reading:
     return reading
 
 
+_OPTIMIZERS = lazy_pattern("Adam|Sgd|SGD|Adagrad|Lamb|LAMB|Novo|Lion|Muon")
+
+
 def _foreach(cxx: CxxName) -> Reading:
     """`multi_tensor_apply_kernel<tensor lists, functor<data, …>, arguments of the functor…>`."""
     arguments = cxx.template_arguments
@@ -211,22 +200,19 @@ def _foreach(cxx: CxxName) -> Reading:
     stated = reading.stated
     stated["functor"] = functor
     stated["operation"] = _operation(last_part(operations[0].name) if operations else last)
-    stated["family"] = _foreach_family(last, operations[0].name if operations else "")
+    operation = operations[0].name if operations else ""
+    if _OPTIMIZERS.search(last):
+        stated["family"] = "optimizer"
+    elif "Norm" in last or last == "LpMaxFunctor":
+        stated["family"] = "foreach_norm"
+    elif "non_finite" in operation or "non_finite" in last:
+        stated["family"] = "grad_scaling"
+    else:
+        stated["family"] = "foreach"
     own = _FIRST_ARGUMENT.match(arguments[1], match.end())
     if own is not None and last != "CopyFunctor":
         stated["operand_type"] = element_type(own.group(1))
     return reading
-
-
-@lru_cache(maxsize=256)
-def _foreach_family(functor: str, operation: str) -> str:
-    if re.search(r"Adam|Sgd|SGD|Adagrad|Lamb|LAMB|Novo|Lion|Muon", functor):
-        return "optimizer"
-    if re.search(r"Norm", functor) or functor == "LpMaxFunctor":
-        return "foreach_norm"
-    if "non_finite" in operation or "non_finite" in functor:
-        return "grad_scaling"
-    return "foreach"
 
 
 def _scatter_gather(cxx: CxxName) -> Reading:

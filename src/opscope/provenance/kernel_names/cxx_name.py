@@ -160,16 +160,11 @@ _MODULE_NAMESPACE = lazy_pattern(
 
 
 class CxxName(msgspec.Struct, frozen=True):
-    """One function name taken apart.
+    """One function name taken apart."""
 
-    Attributes:
-        function: Qualified name without template arguments; None if the text is no function name.
-        template_arguments: Text of each template argument of the function itself.
-        parameters: Text from the function's opening parenthesis to the last closing one, both left out.
-    """
-
-    function: str | None
-    template_arguments: tuple[str, ...] = ()
+    function: str | None  # qualified name without template arguments; None if the text is no function name
+    template_arguments: tuple[str, ...] = ()  # text of each template argument of the function itself
+    # Text from the function's opening parenthesis to the last closing one, both left out
     parameters: str = ""
 
 
@@ -245,32 +240,29 @@ class _Reader:
         while match := _OUTER_TOKEN.search(text, self.position):
             token, start, self.position = match.group(), match.start(), match.end()
             if token == "<":
-                self._read_arguments(start)
+                end, commas = _group(text, start)
+                self.pieces.append(text[self.piece_start : start])
+                self.arguments = _between(text, (start, *commas, end - 1))
+                self.is_bracketed = True
+                self.position = self.piece_start = end
             elif token == "(":
                 if not self._read_parentheses(start):
                     parameters = text[start + 1 : -1] if text.endswith(")") else text[start + 1 :]
                     return self._named(text[self.piece_start : start], parameters)
             elif token.isspace():
-                self._begin(match.end())
+                self.piece_start = match.end()  # what was read so far is the return type
+                self.pieces.clear()
+                self.arguments = ()
+                self.words += 1
             elif token.startswith(("{", "'")):
-                self._read_lambda(start, match.end() - 1 if token.endswith("(") else start)
+                opening = match.end() - 1 if token.endswith("(") else start
+                end, _ = _group(text, start if token[0] == "{" else opening)
+                word = "{lambda}" if opening != start else text[start:end]
+                self.pieces.append(text[self.piece_start : start] + word)
+                self.position = self.piece_start = end
         if self.words > 1 and not self.is_bracketed:
             return CxxName(None)  # prose
         return self._named(text[self.piece_start :].removesuffix(".kd"), "")
-
-    def _begin(self, position: int) -> None:
-        """What was read so far is the return type."""
-        self.piece_start = position
-        self.pieces.clear()
-        self.arguments = ()
-        self.words += 1
-
-    def _read_arguments(self, opening: int) -> None:
-        end, commas = _group(self.text, opening)
-        self.pieces.append(self.text[self.piece_start : opening])
-        self.arguments = _between(self.text, (opening, *commas, end - 1))
-        self.is_bracketed = True
-        self.position = self.piece_start = end
 
     def _read_parentheses(self, opening: int) -> bool:
         """Steps over parentheses within the name; False where they are the parameters of the kernel."""
@@ -290,12 +282,6 @@ class _Reader:
         self.piece_start = goes_on.end() - 2
         self.position = goes_on.end()
         return True
-
-    def _read_lambda(self, start: int, opening: int) -> None:
-        end, _ = _group(self.text, start if self.text[start] == "{" else opening)
-        word = "{lambda}" if opening != start else self.text[start:end]
-        self.pieces.append(self.text[self.piece_start : start] + word)
-        self.position = self.piece_start = end
 
     def _named(self, last_piece: str, parameters: str) -> CxxName:
         function = _ABI_TAG.sub("", "".join((*self.pieces, last_piece)))
@@ -365,15 +351,10 @@ _QUALIFIERS = frozenset(("const", "volatile"))
 
 
 class Entity(msgspec.Struct):
-    """A name inside template arguments: a type, or a function whose lambda is meant.
+    """A name inside template arguments: a type, or a function whose lambda is meant."""
 
-    Attributes:
-        name: Qualified name without template arguments, up to its first lambda.
-        owns_lambda: A lambda of this function (or of this class's call operator) is named.
-    """
-
-    name: str
-    owns_lambda: bool = False
+    name: str  # qualified name without template arguments, up to its first lambda
+    owns_lambda: bool = False  # a lambda of this function (or of this class's call operator) is named
 
     @property
     def is_data(self) -> bool:
@@ -405,30 +386,23 @@ class _EntityReader:
         for match in _TOKEN.finditer(self.text):
             token = match.group()
             if match.group(1):
-                if not self.hidden:
-                    self._take_name(token, match.start())
+                owner, start = self.current[-1], match.start()
+                if self.hidden or token in _QUALIFIERS:
+                    continue
+                if owner is not None and start > 1 and self.text.startswith("::", start - 2):
+                    if not owner.owns_lambda:
+                        owner.name = f"{owner.name}::{token}"
+                else:
+                    self.current[-1] = entity = Entity(token)
+                    self.found.append(entity)
             elif token[0] in "{'(":
                 self._open(token)
             elif token in _OPENING_OF:
                 while self.hidden and self.hidden.pop() != _OPENING_OF[token]:
                     pass
-            elif self.hidden:
-                self._pass_hidden(token)
             else:
                 self._pass(token)
         return self.found
-
-    def _take_name(self, name: str, start: int) -> None:
-        if name in _QUALIFIERS:
-            return
-        owner = self.current[-1]
-        if owner is not None and start > 1 and self.text.startswith("::", start - 2):
-            if not owner.owns_lambda:
-                owner.name = f"{owner.name}::{name}"
-            return
-        entity = Entity(name)
-        self.current[-1] = entity
-        self.found.append(entity)
 
     def _open(self, token: str) -> None:
         owner = self.current[-1]
@@ -440,14 +414,13 @@ class _EntityReader:
         if token.startswith("{lambda"):
             self.hidden.append("(")
 
-    def _pass_hidden(self, token: str) -> None:
-        if token == "<":
-            self.hidden.append(token)
-        elif token == ">" and self.hidden[-1] == "<":
-            self.hidden.pop()
-
     def _pass(self, token: str) -> None:
-        if token == "<":
+        if self.hidden:
+            if token == "<":
+                self.hidden.append(token)
+            elif token == ">" and self.hidden[-1] == "<":
+                self.hidden.pop()
+        elif token == "<":
             self.current.append(None)
         elif token == ">" and len(self.current) > 1:
             self.current.pop()

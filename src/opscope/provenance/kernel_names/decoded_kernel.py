@@ -66,14 +66,11 @@ class DecodedKernel:
 
 
 class Reading(msgspec.Struct):
-    """What one grammar reads from a name: fields of DecodedKernel by grade. None values are dropped.
+    """What one grammar reads from a name: fields of DecodedKernel by grade. None values are dropped."""
 
-    Attributes:
-        stated: Fields of a documented grammar (or source code), graded NAME_PATTERN.
-        inferred: Fields of an undocumented, observed pattern, graded INFERRED.
-    """
-
+    # Fields of a documented grammar (or source code), graded NAME_PATTERN
     stated: dict[str, Any] = msgspec.field(default_factory=dict)
+    # Fields of an undocumented, observed pattern, graded INFERRED
     inferred: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

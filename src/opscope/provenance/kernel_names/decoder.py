@@ -51,11 +51,7 @@ _ATEN_NAMESPACES = ("at::", "c10::", "c10d::")
 
 @lru_cache(maxsize=65536)
 def decode(name: str) -> DecodedKernel:
-    """What a kernel's name says. Never raises; what the name does not say is None.
-
-    Args:
-        name: As a trace records it: demangled, mangled, or the name of a memory copy.
-    """
+    """What a kernel's name says. Never raises; what the name does not say is None."""
     text = name.strip()
     copy = read_memory_copy(text)
     if copy is not None:
@@ -77,7 +73,17 @@ def _read(cxx: CxxName, text: str) -> Reading | None:
         reading = read_aten(cxx, last)
         if reading is not None:
             return reading
-    return read_serving(cxx, text) or _read_generated(cxx, text) or _read_libraries(cxx, last, text)
+    return (
+        read_serving(cxx, text)
+        or _read_generated(cxx, text)
+        # Templates and functions of libraries, then plain words.
+        or read_device_algorithm(cxx, last)
+        or read_rocm(function)
+        or read_cudnn(cxx, text)
+        or read_dense_algebra(cxx, text)
+        or read_library(cxx)
+        or read_plain_words(last)
+    )
 
 
 def _read_generated(cxx: CxxName, text: str) -> Reading | None:
@@ -96,16 +102,4 @@ def _read_generated(cxx: CxxName, text: str) -> Reading | None:
         or (read_cutlass(cxx, text) if any("cutlass" in part for part in (function, first)) else None)
         or read_hand_tuned(function)
         or read_jiterator(function)
-    )
-
-
-def _read_libraries(cxx: CxxName, last: str, text: str) -> Reading | None:
-    """Templates and functions of libraries, then plain words."""
-    return (
-        read_device_algorithm(cxx, last)
-        or read_rocm(cxx.function or "")
-        or read_cudnn(cxx, text)
-        or read_dense_algebra(cxx, text)
-        or read_library(cxx)
-        or read_plain_words(last)
     )

@@ -236,12 +236,7 @@ _TEMPLATE_DIRECTIONS["depthwise_convolution"] = _TEMPLATE_DIRECTIONS["convolutio
 
 
 def read_cutlass(cxx: CxxName, text: str) -> Reading | None:
-    """What a procedural name, or an instance of a template, says; None if it is neither.
-
-    Args:
-        cxx: The name, taken apart.
-        text: The name as recorded.
-    """
+    """What a procedural name, or an instance of a template, says; None if it is neither."""
     match = _CUTLASS.match(cxx.function or "")
     if match is None and cxx.template_arguments:
         match = _CUTLASS.match(cxx.template_arguments[0].rpartition("::")[2])
@@ -360,12 +355,7 @@ _MAGMA = lazy_pattern(r"magma|_template_batched|_smallsq|_native_kernel|pivinfo|
 
 
 def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
-    """What another kernel of a dense algebra library says.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        text: The name as recorded.
-    """
+    """What another kernel of a dense algebra library says."""
     function = cxx.function or ""
     if lettered := _LETTERED.match(function):
         family = family_by_rules("lapack_routine", lettered["routine"]) or "linear_algebra"

@@ -33,11 +33,7 @@ _FIRST_NAMESPACE = lazy_pattern(r"(?:::)?(\w+)::")
 
 
 def read_library(cxx: CxxName) -> Reading | None:
-    """What a kernel of another library, or a program's own, says plainly; None if nothing.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-    """
+    """What a kernel of another library, or a program's own, says plainly; None if nothing."""
     function = cxx.function or ""
     family, library = family_by_rules("library", function), _library_of_namespace(function)
     if family is None and library is None:
@@ -50,12 +46,7 @@ _MOST_TEMPLATE = 1000  # What a name is about stands first.
 
 
 def read_serving(cxx: CxxName, text: str) -> Reading | None:
-    """What a kernel of a serving engine, or of the libraries these call, says; None if it is none.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        text: The name as recorded.
-    """
+    """What a kernel of a serving engine, or of the libraries these call, says; None if it is none."""
     function = cxx.function or ""
     head = text[:_MOST_TEMPLATE]
     family = family_by_rules("serving_template", head) or family_by_rules("serving", function)
@@ -73,7 +64,16 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
             tile=types["tile"],
         )
     elif exported := _EXPORTED_TYPES.match(function):
-        inferred.update(_exported_types(exported), tensor_core=True)
+        named = [_EXPORTED_NAMES.get(one) for one in _EXPORTED_TYPE.findall(exported["operands"])]
+        out = _EXPORTED_TYPE.match(exported["out"])
+        inferred.update(
+            # The wider operand decides how fast the product is: fp4 weights with fp8 tokens run as fp8.
+            operand_type=max(named, key=lambda one: one != "e2m1", default=None),
+            accumulator_type="f32" if exported["sum"] == "Fp32" else "f16",
+            output_type=None if out is None else _EXPORTED_NAMES.get(out[1]),
+            tile=exported["tile"],
+            tensor_core=True,
+        )
     return Reading(
         {"library": library}, {name: value for name, value in inferred.items() if value is not None}
     )
@@ -128,19 +128,6 @@ _EXPORTED_TYPE = lazy_pattern(r"(?:Mx)?(E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp8)")
 _EXPORTED_NAMES = {"E4m3": "e4m3", "E5m2": "e5m2", "E2m1": "e2m1", "Bfloat16": "bf16", "Fp16": "f16"}
 
 
-def _exported_types(match: re.Match[str]) -> dict[str, Any]:
-    named = [_EXPORTED_NAMES.get(one) for one in _EXPORTED_TYPE.findall(match["operands"])]
-    out = _EXPORTED_TYPE.match(match["out"])
-    # The wider operand decides how fast the product is: fp4 weights with fp8 tokens run at the rate of fp8.
-    widest = max(named, key=lambda one: one != "e2m1", default=None)
-    return {
-        "operand_type": widest,
-        "accumulator_type": "f32" if match["sum"] == "Fp32" else "f16",
-        "output_type": None if out is None else _EXPORTED_NAMES.get(out[1]),
-        "tile": match["tile"],
-    }
-
-
 def _library_of_namespace(function: str) -> str | None:
     namespace = _FIRST_NAMESPACE.match(function)
     return _NAMESPACES.get(namespace[1]) if namespace is not None else None
@@ -170,12 +157,7 @@ _FLASH = lazy_pattern(
 
 
 def read_attention(cxx: CxxName, text: str) -> Reading | None:
-    """What an attention kernel says; None if the name names none.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        text: The name as recorded.
-    """
+    """What an attention kernel says; None if the name names none."""
     function = cxx.function or ""
     memory_efficient = _MEMORY_EFFICIENT.match(function)
     if memory_efficient is not None:
@@ -184,14 +166,20 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
         return None  # told by the grammar of cuDNN
     head = text[:600]
     if "AttentionKernel<" in head or "AttentionBackwardKernel<" in head:
-        return _memory_efficient_template(head)
+        is_backward = "Backward" in head or "attention_kernel_backward" in head
+        direction = "backward" if is_backward else "forward"
+        stated: dict[str, Any] = {"family": "attention_mem_efficient", "direction": direction}
+        if found := _MEMORY_EFFICIENT_TEMPLATE.search(head):
+            stated["operand_type"] = element_type(found["element"])
+            stated["architecture"] = f"sm{found['architecture']}"
+        return Reading(stated)
     if _FLASH.search(function) or _FLASH.search(head):
         return _flash(function, head)
     family = family_by_rules("attention", function)
     if family is None:
         return None
-    stated = {"library": _library_of_namespace(function)}
-    return Reading(stated, {"family": family, "direction": direction_of(function)})
+    library = _library_of_namespace(function)
+    return Reading({"library": library}, {"family": family, "direction": direction_of(function)})
 
 
 def _memory_efficient(match: re.Match[str]) -> Reading:
@@ -207,15 +195,6 @@ def _memory_efficient(match: re.Match[str]) -> Reading:
             "head_dimension": head if head < 65536 else None,
         }
     )
-
-
-def _memory_efficient_template(text: str) -> Reading:
-    is_backward = "Backward" in text or "attention_kernel_backward" in text
-    stated = {"family": "attention_mem_efficient", "direction": "backward" if is_backward else "forward"}
-    if found := _MEMORY_EFFICIENT_TEMPLATE.search(text):
-        operand = element_type(found["element"])
-        return Reading({**stated, "operand_type": operand, "architecture": f"sm{found['architecture']}"})
-    return Reading(stated)
 
 
 def _flash(function: str, text: str) -> Reading:
@@ -257,15 +236,19 @@ _CUDNN_NAMESPACE = lazy_pattern(r"cudnn|cask")
 
 
 def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
-    """What a kernel of cuDNN says; None if the name is not one.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        text: The name as recorded.
-    """
+    """What a kernel of cuDNN says; None if the name is not one."""
     function = cxx.function or ""
     if function.startswith("cudnn_generated_"):
-        return _cudnn_generated(function)
+        architecture = _GENERATED_ARCHITECTURE.search(function)
+        return Reading(
+            {"library": "cudnn", "architecture": architecture[1] if architecture else None},
+            {
+                "direction": direction_of(function),
+                "family": family_by_rules("cudnn_generated", function),
+                "tensor_core": True if _MATRIX_INSTRUCTION.search(function) else None,
+                **fields_found(_GENERATED_PARTS, function),
+            },
+        )
     if "cublas" in function:
         return None
     is_named = _CUDNN_NAMESPACE.search(text[:400]) is not None
@@ -279,28 +262,12 @@ def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
         inferred.update(family="convolution", variant="fft")  # cuDNN transforms only to convolve
     if family == "gemm" and _CONVOLVES.search(text[:500]):
         inferred.update(family="convolution", direction=direction_of(text[:300]))
-    inferred["operand_type"] = _cudnn_operand(cxx)
-    return Reading({"library": "cudnn"} if is_named else {}, inferred)
-
-
-def _cudnn_operand(cxx: CxxName) -> str | None:
-    """The one floating type that leads the template arguments; None where several types take part."""
+    # The one floating type that leads the template arguments; none where several types take part.
     types = [kind for argument in cxx.template_arguments[:4] if (kind := element_type(argument)) is not None]
     data = set(types) - {"s32", "s64", "bool"}  # indices and flags
-    return types[0] if types and types[0] in FLOATING and len(data) == 1 else None
-
-
-def _cudnn_generated(function: str) -> Reading:
-    architecture = _GENERATED_ARCHITECTURE.search(function)
-    return Reading(
-        {"library": "cudnn", "architecture": architecture[1] if architecture else None},
-        {
-            "direction": direction_of(function),
-            "family": family_by_rules("cudnn_generated", function),
-            "tensor_core": True if _MATRIX_INSTRUCTION.search(function) else None,
-            **fields_found(_GENERATED_PARTS, function),
-        },
-    )
+    is_one = bool(types) and types[0] in FLOATING and len(data) == 1
+    inferred["operand_type"] = types[0] if is_one else None
+    return Reading({"library": "cudnn"} if is_named else {}, inferred)
 
 
 # NCCL and RCCL, `ncclDevKernel_AllReduce_Sum_bf16_RING_LL`. Source: NVIDIA/nccl src/device/generate.py. One
@@ -342,12 +309,7 @@ _NO_FUNCTOR = lazy_pattern(
 
 
 def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
-    """What a kernel of CUB or Thrust says: its algorithm.
-
-    Args:
-        cxx: The name, taken apart; its function is not None.
-        last: Last part of the function.
-    """
+    """What a kernel of CUB or Thrust says: its algorithm."""
     function, joined = cxx.function or "", ", ".join(cxx.template_arguments)
     if "thrust::" in function and last == "_kernel_agent":
         family = family_by_rules("thrust", joined.split("<", 1)[0])
@@ -359,29 +321,24 @@ def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
         stated = {"library": "cub", "family": family}
         if family == "elementwise" and "Adjacent" in last:
             stated["variant"] = "adjacent_difference"
-        stated["operand_type"] = _device_operand(cxx, last)
+        arguments = cxx.template_arguments
+        if _TAKES_KEYS.search(last):
+            stated["operand_type"] = next(filter(None, map(element_type, arguments[1:4])), None)
+        elif _TAKES_INPUT.match(last) and len(arguments) > 1 and arguments[1].endswith("*"):
+            stated["operand_type"] = element_type(arguments[1])
     else:
         return None
     if family == "elementwise":  # a pass over all places is told apart by what it calls
         stated["family"] = family_by_rules("device_pass", joined[:2000])
-    return Reading({**stated, "functor": _device_functor(cxx)})
-
-
-def _device_operand(cxx: CxxName, last: str) -> str | None:
-    arguments = cxx.template_arguments
-    if _TAKES_KEYS.search(last):
-        return next(filter(None, map(element_type, arguments[1:4])), None)
-    if _TAKES_INPUT.match(last) and len(arguments) > 1 and arguments[1].endswith("*"):
-        return element_type(arguments[1])
-    return None
-
-
-def _device_functor(cxx: CxxName) -> str | None:
-    """The first operation among the template arguments that is no policy, iterator or state."""
-    for entity in entities(cxx.template_arguments):
-        if not _NO_FUNCTOR.search(last_part(entity.name)) and "::" in entity.name:
-            return without_module(entity.name)
-    return None
+    functor = next(  # the first operation among the template arguments that is no policy, iterator or state
+        (
+            without_module(entity.name)
+            for entity in entities(cxx.template_arguments)
+            if "::" in entity.name and not _NO_FUNCTOR.search(last_part(entity.name))
+        ),
+        None,
+    )
+    return Reading({**stated, "functor": functor})
 
 
 # Names the driver's activity records give to copies and sets, `Memcpy DtoH (Device -> Pageable)`. Source:

@@ -30,11 +30,7 @@ LINE = "__line__"
 
 
 def read_mappings(path: Path) -> list[dict[str, Any]]:
-    """The mappings of a file that is a list of mappings; key `LINE` holds the line of each, from 1.
-
-    Raises:
-        InputError: The file cannot be read, is not YAML, or is something else.
-    """
+    """The mappings of a file that is a list of mappings; key `LINE` holds the line of each, from 1."""
     import yaml  # noqa: PLC0415  (needed once per torch installation; 25 ms)
 
     try:
@@ -51,11 +47,7 @@ def read_mappings(path: Path) -> list[dict[str, Any]]:
 
 
 def text_of(item: Mapping[str, Any], key: str) -> str | None:
-    """The text under a key; None if there is none.
-
-    Raises:
-        ValueError: Something else is there.
-    """
+    """The text under a key; None if there is none."""
     value = item.get(key)
     if value is not None and not isinstance(value, str):
         raise ValueError(f"'{key}' is not text: {value!r}")
@@ -63,11 +55,7 @@ def text_of(item: Mapping[str, Any], key: str) -> str | None:
 
 
 def words(value: Any) -> tuple[str, ...]:
-    """The words of a text separated by commas, or of a list.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """The words of a text separated by commas, or of a list."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -103,24 +91,12 @@ _NAMESPACE = "aten"
 
 
 def known_tags(tags: Path) -> set[str]:
-    """The tags a tags.yaml defines.
-
-    Raises:
-        InputError: It is missing or something else.
-    """
+    """The tags a tags.yaml defines."""
     return {str(item.get("tag")) for item in read_mappings(tags)}
 
 
 def declared_functions(native_functions: Path, tags: set[str]) -> list[NativeFunction]:
-    """The entries of a native_functions.yaml in its order.
-
-    Args:
-        native_functions: The file.
-        tags: The tags this release knows.
-
-    Raises:
-        InputError: The file is missing or not what it should be.
-    """
+    """The entries of a native_functions.yaml in its order."""
     functions = []
     for item in read_mappings(native_functions):
         try:
@@ -195,7 +171,13 @@ _INHERITED_TAGS = {"nondeterministic_seeded", "view_copy"}
 def generated_functions(functions: Iterable[NativeFunction], known_tags: set[str]) -> list[NativeFunction]:
     """One function per name in an `autogen` list, in order, less those that are declared."""
     declared = list(functions)
-    decomposed = _decomposed(declared)
+    # Where all variants are made of other operators, no variant of these is generated.
+    whole: set[tuple[object, ...]] = set()
+    other: set[tuple[object, ...]] = set()
+    for entry in declared:
+        is_decomposed = COMPOSITE_IMPLICIT in entry.dispatch and "core" not in entry.tags
+        (whole if is_decomposed else other).add(schema_of(entry).signature)
+    decomposed = whole - other
     sources: dict[tuple[str, str], NativeFunction] = {}
     for entry in declared:
         if schema_of(entry).signature in decomposed:
@@ -210,20 +192,15 @@ def generated_functions(functions: Iterable[NativeFunction], known_tags: set[str
     return [_variant(entry, OperatorName.parse(name), known_tags) for (_, name), entry in sources.items()]
 
 
-def _decomposed(functions: Iterable[NativeFunction]) -> set[tuple[object, ...]]:
-    """Signatures whose variants are all made of other operators: no variant of these is generated."""
-    whole: set[tuple[object, ...]] = set()
-    other: set[tuple[object, ...]] = set()
-    for entry in functions:
-        is_decomposed = COMPOSITE_IMPLICIT in entry.dispatch and "core" not in entry.tags
-        (whole if is_decomposed else other).add(schema_of(entry).signature)
-    return whole - other
-
-
 def _variant(entry: NativeFunction, target: OperatorName, known_tags: set[str]) -> NativeFunction:
     source = schema_of(entry)
     is_out = "out" in target.overload
-    schema = _out_schema(source, target) if is_out else _functional_schema(source, target)
+    if is_out:
+        schema = _out_schema(source, target)
+    else:
+        positional = tuple(plain(argument) for argument in source.positional)
+        keyword_only = tuple(plain(argument) for argument in source.without_tensor_options)
+        schema = Schema(target, positional, keyword_only, (), source.functional_returns())
     kernel = target.unambiguous if is_out else kernel_name(schema)
     if source.has_symbolic_sizes:
         kernel += "_symint"
@@ -240,39 +217,15 @@ def _variant(entry: NativeFunction, target: OperatorName, known_tags: set[str]) 
     )
 
 
-def _functional_schema(source: Schema, target: OperatorName) -> Schema:
-    return Schema(
-        target,
-        tuple(plain(argument) for argument in source.positional),
-        tuple(plain(argument) for argument in source.without_tensor_options),
-        (),
-        source.functional_returns(),
-    )
-
-
 def _out_schema(source: Schema, target: OperatorName) -> Schema:
     if source.kind is Kind.INPLACE:
-        return _out_of_inplace(source, target)
-    out, returns = _results_as_arguments(source)
-    if source.kind is Kind.MUTABLE:
-        return Schema(target, source.positional, source.keyword_only, out, returns)
-    positional = tuple(plain(argument) for argument in source.positional)
-    keyword_only = tuple(plain(argument) for argument in source.without_tensor_options)
-    return Schema(target, positional, keyword_only, out, returns)
-
-
-def _out_of_inplace(source: Schema, target: OperatorName) -> Schema:
-    itself = next(argument for argument in source.positional if argument.name == "self")
-    positional = tuple(plain(a) if a.name == "self" else a for a in source.positional)
-    out = (replace(itself, name="out", default=None),)
-    return Schema(target, positional, source.keyword_only, out, source.returns)
-
-
-def _results_as_arguments(source: Schema) -> tuple[tuple[Argument, ...], tuple[Return, ...]]:
-    """One written argument per tensor result; results are these, or the ones that are no tensors."""
+        itself = next(argument for argument in source.positional if argument.name == "self")
+        positional = tuple(plain(a) if a.name == "self" else a for a in source.positional)
+        written = replace(itself, name="out", default=None)
+        return Schema(target, positional, source.keyword_only, (written,), source.returns)
+    # One written argument per tensor result; results are these, or the ones that are no tensors.
     taken = {letter for a in source.arguments for letter in (a.annotation or "") if letter.isalpha()}
     letters = [letter for letter in string.ascii_lowercase if letter not in taken]
-    is_single = len(source.returns) == 1
     are_tensors = all(one.type == "Tensor" for one in source.returns)
     out: list[Argument] = []
     returns: list[Return] = []
@@ -280,8 +233,12 @@ def _results_as_arguments(source: Schema) -> tuple[tuple[Argument, ...], tuple[R
         if "Tensor" not in one.type:
             returns.append(Return(one.type, one.annotation, one.name))
             continue
-        annotation = f"{letters[index]}!"
-        out.append(Argument(one.type, annotation, "out" if is_single else f"out{index}"))
+        annotation, name = f"{letters[index]}!", "out" if len(source.returns) == 1 else f"out{index}"
+        out.append(Argument(one.type, annotation, name))
         if are_tensors:
             returns.append(Return(one.type, annotation))
-    return tuple(out), tuple(returns)
+    if source.kind is Kind.MUTABLE:
+        return Schema(target, source.positional, source.keyword_only, tuple(out), tuple(returns))
+    positional = tuple(plain(argument) for argument in source.positional)
+    keyword_only = tuple(plain(argument) for argument in source.without_tensor_options)
+    return Schema(target, positional, keyword_only, tuple(out), tuple(returns))

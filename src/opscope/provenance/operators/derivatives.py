@@ -6,7 +6,6 @@ share a node, list operators).
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,11 +32,7 @@ def called_functions(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Operators (C++ names) and other free functions that a formula calls, each once and in order.
 
-    Args:
-        formula: C++ expression.
-        operators: C++ names that reach the dispatcher.
-        declared: C++ names of all functions of native_functions.yaml; those among them that never reach the
-            dispatcher are left out.
+    Of the functions `declared` in native_functions.yaml, those that never reach the dispatcher are left out.
     """
     found: dict[str, None] = {}
     helpers: dict[str, None] = {}
@@ -47,13 +42,11 @@ def called_functions(
             continue
         if name in operators:
             found[name] = None
-        elif name not in declared and not _is_member(call) and not _NO_FUNCTIONS.fullmatch(name):
+        elif not (
+            name in declared or _MEMBER.search(call.string[: call.start()]) or _NO_FUNCTIONS.fullmatch(name)
+        ):
             helpers[call["name"]] = None
     return tuple(found), tuple(helpers)
-
-
-def _is_member(call: re.Match[str]) -> bool:
-    return _MEMBER.search(call.string[: call.start()]) is not None
 
 
 _DEFAULT = "Default"
@@ -74,21 +67,81 @@ class _Definition(msgspec.Struct, frozen=True):
 
 
 def backward_nodes(path: Path, functions: Sequence[NativeFunction]) -> list[Derivative]:
-    """The nodes that a derivatives.yaml makes of these functions, in its order.
-
-    Raises:
-        InputError: The file is missing, not what it should be, or about other functions.
-    """
+    """The nodes that a derivatives.yaml makes of these functions, in its order."""
     by_schema = {entry.schema: entry for entry in functions}
-    definitions = _definitions(path, by_schema)
-    definitions += _of_view_copies(definitions, functions)
-    forward, of_lists = _forward_functions(definitions, functions)
-    cxx_names = _CxxNames.of(functions)
-    return [
-        _derivative(definition, key, node, forward.get(node, ()), cxx_names)
-        for definition in (*definitions, *of_lists)
-        for key, node in definition.nodes.items()
-    ]
+    counts: Counter[str] = Counter()
+    definitions = []
+    for item in read_mappings(path):
+        try:
+            definitions.append(_definition(item, by_schema, counts))
+        except ValueError as error:
+            raise InputError(f"line {item[LINE]}: {error}", source=path) from error
+
+    # A view's derivative serves its copying variant too, unless that has its own.
+    by_name = {entry.qualified_name: entry for entry in functions}
+    own = {definition.entry.schema for definition in definitions}
+    for definition in tuple(definitions):
+        copy = by_name.get(view_copy_of(definition.entry) or "")
+        if copy is not None and copy.schema not in own:
+            nodes = {key: f"{node}_copy" for key, node in definition.nodes.items()}
+            definitions.append(_Definition(copy, definition.line, definition.formulas, nodes))
+
+    matcher = _Matcher(definitions)
+    forward: dict[str, dict[str, None]] = {
+        node: {definition.entry.qualified_name: None}
+        for definition in definitions
+        for node in definition.nodes.values()
+    }
+    for entry in functions:
+        found = matcher.definition_of(entry)
+        if found is None:
+            continue
+        if found.reference is not None:
+            definitions.append(found)
+        for node in found.nodes.values():
+            forward.setdefault(node, {})[entry.qualified_name] = None
+    return _derivatives(definitions, forward, functions)
+
+
+def _derivatives(
+    definitions: Iterable[_Definition],
+    forward: Mapping[str, Iterable[str]],
+    functions: Iterable[NativeFunction],
+) -> list[Derivative]:
+    operators: dict[str, str] = {}  # of functions that reach the dispatcher, by C++ name
+    declared: set[str] = set()
+    bypassing: set[str] = set()
+    for entry in functions:
+        base = entry.name.rpartition("::")[2]
+        for name in (f"{base}_out", f"{base}_outf") if schema_of(entry).out else (base,):
+            declared.add(name)
+            operators[name] = entry.name
+            if entry.has_manual_binding:
+                bypassing.add(name)
+    for name in bypassing:
+        del operators[name]
+    derivatives = []
+    for definition in definitions:
+        for key, node in definition.nodes.items():
+            called: dict[str, None] = {}
+            helpers: dict[str, None] = {}
+            for formula in definition.formulas[key].values():
+                found, other = called_functions(formula, operators, declared)
+                called.update((operators[name], None) for name in found)
+                helpers.update((name, None) for name in other)
+            derivatives.append(
+                Derivative(
+                    node=node,
+                    forward=tuple(forward.get(node, ())),
+                    formulas=definition.formulas[key],
+                    functions=tuple(called),
+                    helpers=tuple(helpers),
+                    dispatch_key=key,
+                    yaml_line=definition.line,
+                    reference=definition.reference,
+                )
+            )
+    return derivatives
 
 
 def view_copy_of(entry: NativeFunction) -> str | None:
@@ -106,17 +159,6 @@ def view_copy_of(entry: NativeFunction) -> str | None:
     if schema.name.is_inplace or schema.name.name.endswith("_inverse"):
         return None
     return f"{entry.name}_copy.{entry.overload}".rstrip(".")
-
-
-def _definitions(path: Path, by_schema: Mapping[str, NativeFunction]) -> list[_Definition]:
-    counts: Counter[str] = Counter()
-    definitions = []
-    for item in read_mappings(path):
-        try:
-            definitions.append(_definition(item, by_schema, counts))
-        except ValueError as error:
-            raise InputError(f"line {item[LINE]}: {error}", source=path) from error
-    return definitions
 
 
 def _definition(
@@ -137,15 +179,12 @@ def _definition(
     nodes = {}
     for key, given in formulas.items():
         if given:
-            prefix = _node_prefix(schema_of(entry).name.name) + ("" if key == _DEFAULT else key)
+            camel = "".join(part.title() for part in schema_of(entry).name.name.split("_"))
+            prefix = f"{camel}Backward".replace("ForwardBackward", "Backward")
+            prefix += "" if key == _DEFAULT else key
             nodes[key] = f"{prefix}{counts[prefix]}"
             counts[prefix] += 1
     return _Definition(entry, item[LINE], formulas, nodes)
-
-
-def _node_prefix(name: str) -> str:
-    camel = "".join(part.title() for part in name.split("_"))
-    return f"{camel}Backward".replace("ForwardBackward", "Backward")
 
 
 def _backward_formulas(given: Mapping[str, Any], schema: Schema) -> dict[str, str]:
@@ -158,43 +197,6 @@ def _backward_formulas(given: Mapping[str, Any], schema: Schema) -> dict[str, st
         if words(names)[:1] and words(names)[0] in inputs and formula.strip().lower() != "non_differentiable":
             formulas[", ".join(words(names))] = " ".join(formula.split())
     return formulas
-
-
-def _of_view_copies(
-    definitions: Iterable[_Definition], functions: Iterable[NativeFunction]
-) -> list[_Definition]:
-    """A view's derivative serves its copying variant too, unless that has its own."""
-    by_name = {entry.qualified_name: entry for entry in functions}
-    own = {definition.entry.schema for definition in definitions}
-    copies = []
-    for definition in definitions:
-        copy = by_name.get(view_copy_of(definition.entry) or "")
-        if copy is not None and copy.schema not in own:
-            nodes = {key: f"{node}_copy" for key, node in definition.nodes.items()}
-            copies.append(_Definition(copy, definition.line, definition.formulas, nodes))
-    return copies
-
-
-def _forward_functions(
-    definitions: Sequence[_Definition], functions: Iterable[NativeFunction]
-) -> tuple[dict[str, tuple[str, ...]], list[_Definition]]:
-    """Functions by the node they record, and the definitions derived for list operators."""
-    matcher = _Matcher(definitions)
-    forward: dict[str, dict[str, None]] = {
-        node: {definition.entry.qualified_name: None}
-        for definition in definitions
-        for node in definition.nodes.values()
-    }
-    of_lists = []
-    for entry in functions:
-        definition = matcher.definition_of(entry)
-        if definition is None:
-            continue
-        if definition.reference is not None:
-            of_lists.append(definition)
-        for node in definition.nodes.values():
-            forward.setdefault(node, {})[entry.qualified_name] = None
-    return {node: tuple(names) for node, names in forward.items()}, of_lists
 
 
 class _Matcher:
@@ -217,23 +219,23 @@ class _Matcher:
         schema = schema_of(entry)
         if schema.kind in {Kind.OUT, Kind.SCRATCH}:  # never differentiable
             return None
-        if schema.name.name.startswith(_FOREACH):
-            return self._of_list_operator(entry, schema)
-        found = self._functional.get(schema.signature)
-        return self._other.get(schema.signature) if found is None and entry.generated else found
-
-    def _of_list_operator(self, entry: NativeFunction, schema: Schema) -> _Definition | None:
-        candidates = (self._functional, self._other) if schema.kind is Kind.INPLACE else (self._functional,)
-        for definitions in candidates:
-            for definition in definitions.values():
-                if _DEFAULT in definition.nodes and _is_reference(entry, schema, definition):
-                    if schema.kind is Kind.INPLACE:  # it records the reference's node for each tensor
-                        return definition
-                    return _of_reference(entry, definition)
+        is_inplace = schema.kind is Kind.INPLACE
+        if not schema.name.name.startswith(_FOREACH):
+            found = self._functional.get(schema.signature)
+            return self._other.get(schema.signature) if found is None and entry.generated else found
+        for definitions in (self._functional, self._other) if is_inplace else (self._functional,):
+            for one in definitions.values():
+                if _DEFAULT not in one.nodes or not _is_reference(schema, one):
+                    continue
+                if is_inplace:  # it records the reference's node for each tensor
+                    return one
+                formulas = {_DEFAULT: one.formulas[_DEFAULT]}
+                nodes = {_DEFAULT: f"Foreach{one.nodes[_DEFAULT]}{entry.overload}"}
+                return _Definition(entry, one.line, formulas, nodes, one.entry.qualified_name)
         return None
 
 
-def _is_reference(entry: NativeFunction, schema: Schema, definition: _Definition) -> bool:
+def _is_reference(schema: Schema, definition: _Definition) -> bool:
     reference = schema_of(definition.entry)
     if schema.name.base.removeprefix(_FOREACH) != reference.name.base:
         return False
@@ -243,57 +245,3 @@ def _is_reference(entry: NativeFunction, schema: Schema, definition: _Definition
         return False
     pairs = zip(schema.inputs, inputs, strict=False)
     return all(one.type in {mine.type, mine.type.removesuffix("[]")} for mine, one in pairs)
-
-
-def _of_reference(entry: NativeFunction, reference: _Definition) -> _Definition:
-    node = f"Foreach{reference.nodes[_DEFAULT]}{entry.overload}"
-    formulas = {_DEFAULT: reference.formulas[_DEFAULT]}
-    name = reference.entry.qualified_name
-    return _Definition(entry, reference.line, formulas, {_DEFAULT: node}, name)
-
-
-class _CxxNames(msgspec.Struct, frozen=True):
-    """C++ name → operator name, of functions that reach the dispatcher; and all C++ names."""
-
-    operators: Mapping[str, str]
-    declared: frozenset[str]
-
-    @classmethod
-    def of(cls, functions: Iterable[NativeFunction]) -> _CxxNames:
-        operators: dict[str, str] = {}
-        declared: set[str] = set()
-        bypassing: set[str] = set()
-        for entry in functions:
-            for name in _cxx_names(entry):
-                declared.add(name)
-                operators[name] = entry.name
-                if entry.has_manual_binding:
-                    bypassing.add(name)
-        return cls({k: v for k, v in operators.items() if k not in bypassing}, frozenset(declared))
-
-
-def _cxx_names(entry: NativeFunction) -> tuple[str, ...]:
-    name = entry.name.rpartition("::")[2]
-    return (f"{name}_out", f"{name}_outf") if schema_of(entry).out else (name,)
-
-
-def _derivative(
-    definition: _Definition, key: str, node: str, forward: tuple[str, ...], cxx_names: _CxxNames
-) -> Derivative:
-    functions: dict[str, None] = {}
-    helpers: dict[str, None] = {}
-    formulas = definition.formulas[key]
-    for formula in formulas.values():
-        called, other = called_functions(formula, cxx_names.operators, cxx_names.declared)
-        functions.update((cxx_names.operators[name], None) for name in called)
-        helpers.update((name, None) for name in other)
-    return Derivative(
-        node=node,
-        forward=forward,
-        formulas=formulas,
-        functions=tuple(functions),
-        helpers=tuple(helpers),
-        dispatch_key=key,
-        yaml_line=definition.line,
-        reference=definition.reference,
-    )

@@ -31,22 +31,15 @@ _SPARSE = frozenset(("SparseCPU", "SparseCUDA", "SparseMPS", "SparseXPU", "Spars
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """The function that serves an entry on a backend.
+    """The function that serves an entry on a backend."""
 
-    Args:
-        key: Dispatch key it is registered for: the backend, or a composite key.
-        function: Its C++ name; None if it is generated without a name of its own.
-        entry: The entry that names it: the delegate's for a structured kernel.
-        kind: `native`, written by hand for this backend; `ufunc`, generated for it from a scalar function;
-            `generated`, written by torchgen in terms of other operators; `composite_…`, for all backends.
-        header: File in the repository that defines the scalar function of a `ufunc`.
-    """
-
-    key: str
-    function: str | None
-    entry: NativeFunction
+    key: str  # dispatch key it is registered for: the backend, or a composite key
+    function: str | None  # its C++ name; None if it is generated without a name of its own
+    entry: NativeFunction  # the entry that names it: the delegate's for a structured kernel
+    # `native`, written by hand for this backend; `ufunc`, generated for it from a scalar function;
+    # `generated`, written by torchgen in terms of other operators; `composite_…`, for all backends
     kind: DispatchKind
-    header: str | None = None
+    header: str | None = None  # file in the repository that defines the scalar function of a `ufunc`
 
     @property
     def parameter_types(self) -> tuple[str, ...]:
@@ -56,15 +49,20 @@ class Dispatch(msgspec.Struct, frozen=True):
 
 def dispatch(table: OperatorTable, entry: NativeFunction, backend: str = "CUDA") -> Dispatch | None:
     """What serves an entry on a backend (`CUDA`, `SparseCUDA`, `NestedTensorCUDA`, …); None if nothing."""
-    return _own(entry, backend) or _delegated(table, entry, backend) or _composite(table, entry, backend)
-
-
-def _delegate(table: OperatorTable, entry: NativeFunction) -> NativeFunction | None:
-    """The entry whose structured kernel serves this one; None if it has its own functions."""
-    if entry.structured_delegate is None:
-        return None
-    name = OperatorName.parse(entry.structured_delegate)
-    return table.entry(f"{entry.name.rpartition('::')[0]}::{name.name}", name.overload)
+    if own := _own(entry, backend):
+        return own
+    if entry.structured_delegate is not None and backend in _STRUCTURED_KEYS:
+        name = OperatorName.parse(entry.structured_delegate)
+        delegate = table.entry(f"{entry.name.rpartition('::')[0]}::{name.name}", name.overload)
+        if delegate is not None and (served := _own(delegate, backend)):
+            return served
+    is_nested = backend.startswith(_NESTED)
+    if not is_nested and (explicit := _explicit(table, entry, backend)):
+        return explicit
+    for key in (_IMPLICIT_NESTED, COMPOSITE_IMPLICIT) if is_nested else (COMPOSITE_IMPLICIT,):
+        if key in entry.dispatch:
+            return Dispatch(key, entry.dispatch[key], entry, "composite_implicit")
+    return None
 
 
 def _own(entry: NativeFunction, backend: str) -> Dispatch | None:
@@ -77,29 +75,13 @@ def _own(entry: NativeFunction, backend: str) -> Dispatch | None:
     return Dispatch(backend, function, entry, "native")
 
 
-def _delegated(table: OperatorTable, entry: NativeFunction, backend: str) -> Dispatch | None:
-    if entry.structured_delegate is None or backend not in _STRUCTURED_KEYS:
-        return None
-    delegate = _delegate(table, entry)
-    return None if delegate is None else _own(delegate, backend)
-
-
-def _composite(table: OperatorTable, entry: NativeFunction, backend: str) -> Dispatch | None:
-    is_nested = backend.startswith(_NESTED)
-    if not is_nested:
-        explicit = _explicit(table, entry, backend)
-        if explicit is not None:
-            return explicit
-    for key in (_IMPLICIT_NESTED, COMPOSITE_IMPLICIT) if is_nested else (COMPOSITE_IMPLICIT,):
-        if key in entry.dispatch:
-            return Dispatch(key, entry.dispatch[key], entry, "composite_implicit")
-    return None
-
-
 def _explicit(table: OperatorTable, entry: NativeFunction, backend: str) -> Dispatch | None:
     if backend not in _SPARSE:
         if _NON_FUNCTIONAL in entry.dispatch:
-            kind: DispatchKind = "generated" if _is_view_copy(table, entry) else "composite_explicit"
+            view = table.entry(entry.name.removesuffix("_copy"), entry.overload)
+            # Torchgen writes the kernel that copies the result of a view.
+            is_copy = view is not None and view_copy_of(view) == entry.qualified_name
+            kind: DispatchKind = "generated" if is_copy else "composite_explicit"
             return Dispatch(_NON_FUNCTIONAL, entry.dispatch[_NON_FUNCTIONAL], entry, kind)
         # torchgen writes one in terms of the delegate, which no backend key may name.
         if entry.structured_delegate is not None and schema_of(entry).kind is not Kind.OUT:
@@ -108,9 +90,3 @@ def _explicit(table: OperatorTable, entry: NativeFunction, backend: str) -> Disp
         return None
     kind = "generated" if entry.generated else "composite_explicit"
     return Dispatch(_EXPLICIT, entry.dispatch[_EXPLICIT], entry, kind)
-
-
-def _is_view_copy(table: OperatorTable, entry: NativeFunction) -> bool:
-    """Torchgen writes its kernel: it copies the result of a view."""
-    view = table.entry(entry.name.removesuffix("_copy"), entry.overload)
-    return view is not None and view_copy_of(view) == entry.qualified_name

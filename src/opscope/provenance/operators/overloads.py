@@ -67,16 +67,11 @@ class InputRecord(str, Enum):
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The native function a recorded call reached.
+    """The native function a recorded call reached."""
 
-    Args:
-        entry: The one it must be; None if several are possible or none is known.
-        grade: Of the answer; None if nothing is known of the name.
-        candidates: All that are possible, with `entry` if it is known. Facts they share hold in any case.
-    """
-
-    entry: NativeFunction | None
-    grade: Grade | None
+    entry: NativeFunction | None  # the one it must be; None if several are possible or none is known
+    grade: Grade | None  # of the answer; None if nothing is known of the name
+    # All that are possible, with `entry` if it is known. Facts they share hold in any case.
     candidates: tuple[NativeFunction, ...]
 
 
@@ -92,48 +87,29 @@ def resolve(
 ) -> Resolved:
     """The native function that a recorded call reached, as far as the record says.
 
-    Args:
-        table: Of the build that made the trace, or near it.
-        name: As recorded: `aten::add`, or `aten::add.Tensor`.
-        overload: As recorded, empty for the default overload; None if overloads were not recorded.
-        input_types: `Input type` of the record; None (or empty) if shapes were not recorded.
-        record: What such lists hold in this trace, from `input_record`. Unknown rules out fewer overloads.
+    `overload` is empty for the default overload, and None if overloads were not recorded.
     """
     base, dot, suffix = name.partition(".")
     recorded = suffix if dot and overload is None else overload
     return _resolved(table, base, recorded, tuple(input_types or ()), record)
 
 
-def input_record(table: OperatorTable, calls: Iterable[tuple[str, Sequence[str] | None]]) -> InputRecord:
-    """What the `Input type` lists of a trace hold, from its distinct (name, input types).
-
-    The whole stack, if there is a list that is none of an operator's, but ends in one.
-    """
-    return InputRecord.STACK if any(_has_rest(table, *call) for call in calls) else InputRecord.ARGUMENTS
-
-
-def _has_rest(table: OperatorTable, name: str, input_types: Sequence[str] | None) -> bool:
-    known = table.overloads(name.partition(".")[0])
-    items = tuple(input_types or ())
-    return not any(leaves(entry, items, may=True) for entry in known) and any(
-        _leaves_end(entry, items) for entry in known
-    )
-
-
 @lru_cache(maxsize=65536)
 def _resolved(
-    table: OperatorTable,
-    name: str,
-    overload: str | None,
-    input_types: tuple[str, ...],
-    record: InputRecord,
+    table: OperatorTable, name: str, overload: str | None, input_types: tuple[str, ...], record: InputRecord
 ) -> Resolved:
     if overload is not None:
         entry = table.entry(name, overload)
         return _UNKNOWN if entry is None else Resolved(entry, table.grade, (entry,))
-    known = table.overloads(name)
-    is_certain = not input_types or (len(known) == 1 and table.grade is not Grade.NEIGHBOR_VERSION)
-    likely, possible = (known, known) if is_certain else _narrowed(known, input_types, record)
+    # The overloads that leave such a record in practice (or else at all), and those that may leave it.
+    likely = possible = known = table.overloads(name)
+    if input_types and (len(known) != 1 or table.grade is Grade.NEIGHBOR_VERSION):
+        fits = _leaves_end if record is InputRecord.STACK else leaves
+        possible = tuple(entry for entry in known if fits(entry, input_types, may=True))
+        likely = tuple(entry for entry in possible if fits(entry, input_types)) or possible
+        if record is InputRecord.UNKNOWN:
+            ends = tuple(entry for entry in known if entry not in likely and _leaves_end(entry, input_types))
+            likely, possible = (*likely, *ends), (*possible, *ends)
     if len(likely) == 1:
         grade = table.grade if len(possible) == 1 else weakest((table.grade, Grade.INFERRED))
         return Resolved(likely[0], grade, likely)
@@ -142,23 +118,18 @@ def _resolved(
     return Resolved(None, table.grade if likely else None, likely)
 
 
-_Entries = tuple[NativeFunction, ...]
+def input_record(table: OperatorTable, calls: Iterable[tuple[str, Sequence[str] | None]]) -> InputRecord:
+    """What the `Input type` lists of a trace hold, from its distinct (name, input types).
 
-
-def _narrowed(
-    known: _Entries, input_types: tuple[str, ...], record: InputRecord
-) -> tuple[_Entries, _Entries]:
-    """The overloads that leave such a record in practice (or else at all), and those that may leave it."""
-    if record is InputRecord.STACK:
-        possible = tuple(entry for entry in known if _leaves_end(entry, input_types, may=True))
-        likely = tuple(entry for entry in possible if _leaves_end(entry, input_types))
-        return likely or possible, possible
-    possible = tuple(entry for entry in known if leaves(entry, input_types, may=True))
-    likely = tuple(entry for entry in possible if leaves(entry, input_types)) or possible
-    if record is InputRecord.ARGUMENTS:
-        return likely, possible
-    ends = tuple(entry for entry in known if entry not in likely and _leaves_end(entry, input_types))
-    return (*likely, *ends), (*possible, *ends)
+    The whole stack, if there is a list that is none of an operator's, but ends in one.
+    """
+    for name, input_types in calls:
+        known, items = table.overloads(name.partition(".")[0]), tuple(input_types or ())
+        if any(leaves(entry, items, may=True) for entry in known):
+            continue
+        if any(_leaves_end(entry, items) for entry in known):
+            return InputRecord.STACK
+    return InputRecord.ARGUMENTS
 
 
 def leaves(entry: Declared, items: tuple[str, ...], *, may: bool = False) -> bool:
@@ -179,14 +150,10 @@ def _are_left(arguments: Sequence[Argument], items: tuple[str, ...], *, may: boo
     records_lists = not may and _SCALAR_LIST in items
     return all(
         _class(item) in _left_by(argument.type, may)
-        and not (records_lists and _is_short(argument.type, item))
+        # No item of a list of that type, which is too short to be left out where lists are recorded.
+        and not (records_lists and item == _NOTHING and _SIZED_LIST.fullmatch(argument.type))
         for argument, item in zip(arguments, items, strict=True)
     )
-
-
-def _is_short(kind: str, item: str) -> bool:
-    """It is no item of a list of that type, which is too short to be left out where lists are recorded."""
-    return item == _NOTHING and _SIZED_LIST.fullmatch(kind) is not None
 
 
 def _leaves_end(entry: Declared, items: tuple[str, ...], *, may: bool = False) -> bool:

@@ -157,7 +157,11 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         """What in-place, out and functional variants of one function share; hashable, for comparison only."""
         # `bernoulli.p` looks like a variant of `bernoulli_.float`, but has its own kernel.
         name = "bernoulli.p" if str(self.name) == "bernoulli.p" else self.name.base
-        return (name, self._shared_arguments(), self._return_types())
+        positional, keyword = (
+            tuple((one.type, one.name) for one in arguments)
+            for arguments in (self.positional, self.without_tensor_options)
+        )
+        return (name, (positional, keyword), tuple(one.type for one in self.functional_returns()))
 
     @property
     def without_tensor_options(self) -> tuple[Argument, ...]:
@@ -180,46 +184,34 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
         written = (a for a in (*mine, *self.out, *others) if a.is_written and a.annotation not in returned)
         return (*own, *(Return(a.type, None, f"{a.name}_out") for a in written))
 
-    def _shared_arguments(self) -> tuple[object, ...]:
-        def plain(arguments: tuple[Argument, ...]) -> tuple[tuple[str, str], ...]:
-            return tuple((argument.type, argument.name) for argument in arguments)
-
-        return plain(self.positional), plain(self.without_tensor_options)
-
-    def _return_types(self) -> tuple[str, ...]:
-        return tuple(one.type for one in self.functional_returns())
-
 
 def parse_schema(text: str) -> Schema:
-    """The schema a line of text states, without namespace.
-
-    Raises:
-        ValueError: It is not a schema.
-    """
+    """The schema a line of text states, without namespace."""
     head, arrow, tail = text.rpartition(" -> ")
     name, opened, inside = head.partition("(")
     if not (arrow and opened and inside.endswith(")") and name):
         raise ValueError(f"not a function schema: {text!r}")
-    before, _, behind = _split_at_star(inside[:-1])
-    keyword = tuple(_argument(part) for part in behind)
+    parts = [part for part in inside[:-1].split(", ") if part]
+    star = parts.index("*") if "*" in parts else len(parts)
+    keyword = tuple(_argument(part) for part in parts[star + 1 :])
+    returns = []
+    for part in (tail[1:-1] if tail.startswith("(") and tail.endswith(")") else tail).split(", "):
+        if part:
+            named, annotation = _without_annotation(part)
+            kind, _, result = named.partition(" ")
+            returns.append(Return(kind, annotation, result or None))
     return Schema(
         OperatorName.parse(name),
-        tuple(_argument(part) for part in before),
+        tuple(_argument(part) for part in parts[:star]),
         tuple(argument for argument in keyword if not argument.is_written),
         tuple(argument for argument in keyword if argument.is_written),
-        _returns(tail),
+        tuple(returns),
     )
 
 
 def plain(argument: Argument) -> Argument:
     """The argument without its alias annotation."""
     return replace(argument, annotation=None)
-
-
-def _split_at_star(inside: str) -> tuple[list[str], str, list[str]]:
-    parts = [part for part in inside.split(", ") if part]
-    at = parts.index("*") if "*" in parts else len(parts)
-    return parts[:at], "*", parts[at + 1 :]
 
 
 def _argument(text: str) -> Argument:
@@ -229,17 +221,6 @@ def _argument(text: str) -> Argument:
         raise ValueError(f"not an argument: {text!r}")
     kind, annotation = _without_annotation(typed)
     return Argument(kind, annotation, name, default if has_default else None)
-
-
-def _returns(text: str) -> tuple[Return, ...]:
-    inside = text[1:-1] if text.startswith("(") and text.endswith(")") else text
-    return tuple(_return(part) for part in inside.split(", ") if part)
-
-
-def _return(text: str) -> Return:
-    kind, annotation = _without_annotation(text)
-    kind, _, name = kind.partition(" ")
-    return Return(kind, annotation, name or None)
 
 
 def _without_annotation(text: str) -> tuple[str, str | None]:
@@ -258,39 +239,24 @@ def _annotated(kind: str, annotation: str | None) -> str:
 
 
 class NativeFunction(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One entry of native_functions.yaml, or one that torchgen derives from such an entry.
+    """One entry of native_functions.yaml, or one that torchgen derives from such an entry."""
 
-    Args:
-        name: With namespace, e.g. `aten::_softmax`.
-        overload: Empty for the default one.
-        schema: As the yaml writes it, without namespace.
-        dispatch: Dispatch key → function that is registered for it, defaults filled in.
-        structured: The functions are written as structured kernels.
-        structured_delegate: Entry whose structured kernel serves this one, e.g. `_softmax.out`.
-        autogen: Variants that are generated from this entry.
-        tags: In alphabetical order.
-        variants: `function`, `method`.
-        python_module: `nn`, `linalg`, …, or None.
-        ufunc: Its CPU and CUDA functions are generated from a scalar function.
-        generated: It is not in the yaml: torchgen derives it.
-        has_manual_binding: Its C++ interface is written by hand and mostly bypasses the dispatcher.
-        yaml_line: From 1; of the entry it is derived from where `generated`.
-    """
-
-    name: str
-    overload: str
-    schema: str
-    dispatch: dict[str, str]
-    structured: bool = False
+    name: str  # with namespace, e.g. `aten::_softmax`.
+    overload: str  # empty for the default one
+    schema: str  # as the yaml writes it, without namespace
+    dispatch: dict[str, str]  # dispatch key → function that is registered for it, defaults filled in
+    structured: bool = False  # the functions are written as structured kernels
+    # Entry whose structured kernel serves this one, e.g. `_softmax.out`.
     structured_delegate: str | None = None
-    autogen: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ("function",)
-    python_module: str | None = None
-    ufunc: bool = False
-    generated: bool = False
+    autogen: tuple[str, ...] = ()  # variants that are generated from this entry
+    tags: tuple[str, ...] = ()  # in alphabetical order
+    variants: tuple[str, ...] = ("function",)  # `function`, `method`
+    python_module: str | None = None  # `nn`, `linalg`, …, or None
+    ufunc: bool = False  # its CPU and CUDA functions are generated from a scalar function
+    generated: bool = False  # it is not in the yaml: torchgen derives it
+    # Its C++ interface is written by hand and mostly bypasses the dispatcher
     has_manual_binding: bool = False
-    yaml_line: int = 0
+    yaml_line: int = 0  # from 1; of the entry it is derived from where `generated`
 
     @property
     def qualified_name(self) -> str:
@@ -299,30 +265,23 @@ class NativeFunction(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Derivative(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One node of the backward graph.
+    """One node of the backward graph."""
 
-    Args:
-        node: Its name, e.g. `SoftmaxBackward0`.
-        forward: Functions that record it, e.g. `aten::_softmax`; the one with the formulas first.
-        formulas: Differentiable inputs (`mat1`, or `self, other` for a joint one) → C++ formula in the yaml.
-        functions: Operators that the formulas call, by name, e.g. `aten::_softmax_backward_data`.
-        helpers: C++ functions of autograd's own that the formulas call; these call operators in turn.
-        dispatch_key: `Default`, or the autograd key it is for.
-        yaml_line: In derivatives.yaml, from 1; 0 if it has none.
-        reference: For a list operator without own formulas, the function whose formulas it applies to each
-            tensor, with that function's argument names.
-        description: What a node without formulas does.
-    """
-
-    node: str
+    node: str  # its name, e.g. `SoftmaxBackward0`.
+    # Functions that record it, e.g. `aten::_softmax`; the one with the formulas first.
     forward: tuple[str, ...] = ()
+    # Differentiable inputs (`mat1`, or `self, other` for a joint one) → C++ formula in the yaml
     formulas: dict[str, str] = {}
+    # Operators that the formulas call, by name, e.g. `aten::_softmax_backward_data`.
     functions: tuple[str, ...] = ()
+    # C++ functions of autograd's own that the formulas call; these call operators in turn
     helpers: tuple[str, ...] = ()
-    dispatch_key: str = "Default"
-    yaml_line: int = 0
+    dispatch_key: str = "Default"  # `Default`, or the autograd key it is for
+    yaml_line: int = 0  # in derivatives.yaml, from 1; 0 if it has none
+    # For a list operator without own formulas, the function whose formulas it applies to each tensor, with
+    # that function's argument names
     reference: str | None = None
-    description: str | None = None
+    description: str | None = None  # what a node without formulas does
 
 
 @lru_cache(maxsize=8192)

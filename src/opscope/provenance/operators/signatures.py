@@ -41,10 +41,7 @@ _FORMAT = TableFormat(TABLE_FORMAT.what, _Stored, TABLE_FORMAT.number)
 def signature(name: str, overload: str | None, kinds: tuple[str, ...]) -> Schema | None:
     """The schema that a recorded call fits; None if no packaged release has such a one.
 
-    Args:
-        name: With namespace.
-        overload: As recorded, empty for the default one; None if overloads were not recorded.
-        kinds: The recorded type of each argument.
+    `overload` is empty for the default overload, and None if overloads were not recorded.
     """
     if overload is not None:
         named = (one for one in _declared(name) if one.overload == overload)

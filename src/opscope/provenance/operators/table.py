@@ -51,21 +51,13 @@ _EVALUATE = "autograd::engine::evaluate_function: "
 
 
 class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """Native functions and backward nodes of one build.
+    """Native functions and backward nodes of one build."""
 
-    Args:
-        functions: Declared ones in the order of the yaml, then generated ones.
-        derivatives: In the order of the yaml.
-        version: Of PyTorch, e.g. `2.13.0`; None if unknown.
-        git_version: Commit it was built from.
-        grade: What its facts are worth for the trace at hand.
-    """
-
-    functions: tuple[NativeFunction, ...]
-    derivatives: tuple[Derivative, ...] = ()
-    version: str | None = None
-    git_version: str | None = None
-    grade: Grade = Grade.EXACT
+    functions: tuple[NativeFunction, ...]  # declared ones in the order of the yaml, then generated ones
+    derivatives: tuple[Derivative, ...] = ()  # in the order of the yaml
+    version: str | None = None  # of PyTorch, e.g. `2.13.0`; None if unknown.
+    git_version: str | None = None  # commit it was built from
+    grade: Grade = Grade.EXACT  # what its facts are worth for the trace at hand
 
     def __repr__(self) -> str:
         return f"<OperatorTable {self.version or 'of unknown version'}, {len(self.functions)} functions>"
@@ -127,16 +119,7 @@ TABLE_FORMAT = TableFormat("an operator table", _Stored)
 def build_operator_table(
     packaged: Path, *, version: str | None = None, git_version: str | None = None
 ) -> OperatorTable:
-    """The table of a PyTorch installation, from the yaml files it ships. Takes about a second.
-
-    Args:
-        packaged: Its folder `torchgen/packaged`.
-        version: Of PyTorch.
-        git_version: Commit it was built from.
-
-    Raises:
-        InputError: A file is missing or not what it should be.
-    """
+    """The table of a PyTorch installation, from the yaml files it ships. Takes about a second."""
     tags = known_tags(packaged / TAGS_YAML)
     functions = declared_functions(packaged / NATIVE_FUNCTIONS_YAML, tags)
     functions += generated_functions(functions, tags)
@@ -152,11 +135,7 @@ def encode_table(table: OperatorTable) -> bytes:
 
 
 def decode_table(content: bytes, *, source: str | Path, grade: Grade) -> OperatorTable:
-    """The table that `encode_table` stored.
-
-    Raises:
-        InputError: It is none, or has another format.
-    """
+    """The table that `encode_table` stored."""
     stored = TABLE_FORMAT.decode(content, source)
     return OperatorTable(stored.functions, stored.derivatives, stored.version, stored.git_version, grade)
 
@@ -169,12 +148,7 @@ _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 def table_for(version: str | None, git_version: str | None = None) -> OperatorTable:
     """The best table for a trace made by a version of PyTorch, graded for it.
 
-    Args:
-        version: As `torch.__version__` says; None if unknown.
-        git_version: The commit, where known; then only that installation counts as the same.
-
-    Raises:
-        InputError: A table cannot be read, or none is packaged.
+    Where the commit is known, only that installation counts as the same.
     """
     installed = installed_table()
     if installed is not None and _is_same_build(installed, version, git_version):
@@ -211,11 +185,7 @@ def installed_table() -> OperatorTable | None:
 
 @cache
 def packaged_table(version: str | None) -> OperatorTable | None:
-    """The table of exactly this release, packaged or added by the user; None if there is none.
-
-    Raises:
-        InputError: There is one, but it cannot be read.
-    """
+    """The table of exactly this release, packaged or added by the user; None if there is none."""
     stored = release_files(TABLE_FILE)
     # A user may have added a build under its whole label.
     path = None if version is None else stored.get(version) or stored.get(_public(version))

@@ -102,11 +102,7 @@ def release_versions() -> tuple[str, ...]:
 
 
 def release(version: str) -> ReleaseTable:
-    """The table of a version or of a user's label; `2.11.0+cu130` is `2.11.0` unless a table has that name.
-
-    Raises:
-        InputError: There is none, or its file is damaged.
-    """
+    """The table of a version or a user's label; `2.11.0+cu130` is `2.11.0` unless a table has that name."""
     folder = cache_folder()
     known = _versions(folder)
     parsed = parse_version(version)
@@ -127,12 +123,7 @@ def git_version(version: str) -> str | None:
 
 
 def added_table(label: str, folder: Path | None = None) -> Path:
-    """Where a user's table lies.
-
-    Args:
-        label: Version or name.
-        folder: Cache folder, if not the user's.
-    """
+    """Where a user's table lies."""
     return added_releases(folder) / label / TABLE_NAME
 
 

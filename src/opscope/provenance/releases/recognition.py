@@ -37,24 +37,15 @@ _MAY_BE_TORCH = lazy_pattern(
 
 
 class Recognition(msgspec.Struct, frozen=True):
-    """What is known of the release that made a trace.
+    """What is known of the release that made a trace."""
 
-    Args:
-        version: Of the table to ask, or None.
-        grade: `RELEASE_INDEX` if the trace was made by that release, else `NEIGHBOR_VERSION`.
-        hit_rates: By version, the fraction (0 to 1) of the candidates its table knows; empty without
-            candidates.
-        candidate_count: Kernel names that could be of PyTorch's own libraries.
-        reason: How the version was found, or why not. One clause for people.
-        compared: Further versions that fit as well; an answer they contradict is none.
-    """
-
-    version: str | None
-    grade: Grade
+    version: str | None  # of the table to ask, or None
+    grade: Grade  # `RELEASE_INDEX` if the trace was made by that release, else `NEIGHBOR_VERSION`
+    # By version, the fraction (0 to 1) of the candidates its table knows; empty without candidates
     hit_rates: dict[str, float]
-    candidate_count: int
-    reason: str = ""
-    compared: tuple[str, ...] = ()
+    candidate_count: int  # kernel names that could be of PyTorch's own libraries
+    reason: str = ""  # how the version was found, or why not. One clause for people.
+    compared: tuple[str, ...] = ()  # further versions that fit as well; an answer they contradict is none
 
 
 class _Evidence(msgspec.Struct, frozen=True):
@@ -87,14 +78,8 @@ def recognize(
 ) -> Recognition:
     """The release that made a trace with these kernels.
 
-    Args:
-        kernel_names: As the trace shows them; order and repetitions do not matter.
-        torch_version: What the trace or its sidecar says of itself, if anything.
-        cuda_major: Major version of the CUDA runtime that the trace names. Releases published for an older
-            one only are out of the question, unless the label says otherwise.
-
-    Raises:
-        InputError: A table is damaged.
+    `torch_version` is what the trace or its sidecar says of itself. Releases published for an older CUDA than
+    `cuda_major` only are out of the question, unless the label says otherwise.
     """
     evidence = _evidence(kernel_names)
     label = None if torch_version is None else torch_version.strip()
@@ -186,27 +171,19 @@ def _listed(versions: Sequence[str]) -> str:
 
 
 class UnitAnswer(msgspec.Struct, frozen=True):
-    """The units that register a kernel.
+    """The units that register a kernel."""
 
-    Args:
-        units: Paths in PyTorch's repository where known, else file names. One entry: exactly this unit.
-        grade: `RELEASE_INDEX`, or `NEIGHBOR_VERSION` where it is known from another release or another
-            kernel.
-        version: Of the table that says so.
-    """
-
+    # Paths in PyTorch's repository where known, else file names. One entry: exactly this unit.
     units: tuple[str, ...]
+    # `RELEASE_INDEX`, or `NEIGHBOR_VERSION` where it is known from another release or another kernel
     grade: Grade
-    version: str
+    version: str  # of the table that says so
 
 
 def kernel_units(kernel_name: str, recognition: Recognition) -> UnitAnswer | None:
     """The units of a kernel of a recognized trace; None where no table supports an answer.
 
     By the exact name; where the release's table does not have it, by its loose keys.
-
-    Raises:
-        InputError: A table is damaged.
     """
     if recognition.version is None:
         return None

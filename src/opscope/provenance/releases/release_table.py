@@ -173,18 +173,7 @@ def _is_functor(name: str) -> bool:
 
 
 class ReleaseTable:
-    """Kernels and units of one release.
-
-    Args:
-        content: A checked file.
-
-    Attributes:
-        version: The release (`2.11.0`), or the label a user gave.
-        git_version: The commit the release was built from; None if unknown.
-        cuda: The CUDA version it was built with (`13.0`).
-        libraries: What the table was read from.
-        units: Every unit that has a kernel.
-    """
+    """Kernels and units of one release."""
 
     def __init__(self, content: UnitTableFile) -> None:
         self._unit_sets = content.unit_sets

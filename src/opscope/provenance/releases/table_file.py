@@ -27,18 +27,12 @@ _KEY_END = 1 << (8 * _KEY_BYTES)
 
 
 class PackedMap(msgspec.Struct, frozen=True):
-    """A `HashMap` in a file.
-
-    Args:
-        count: Entries.
-        keys: Steps between the sorted hashes, big-endian, the first bytes of all before the second bytes of
-            all.
-        values: Their numbers in the same manner.
-    """
+    """A `HashMap` in a file."""
 
     count: int
+    # Steps between the sorted hashes, big-endian, the first bytes of all before the second bytes of all
     keys: bytes
-    values: bytes
+    values: bytes  # their numbers in the same manner
 
 
 class HashMap(msgspec.Struct, frozen=True, eq=False):
@@ -71,11 +65,7 @@ class HashMap(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def unpacked(cls, packed: PackedMap) -> HashMap:
-        """The map of its stored form.
-
-        Raises:
-            ValueError: The parts do not fit each other.
-        """
+        """The map of its stored form."""
         steps = _from_weights(packed.keys, packed.count, _KEY_BYTES)
         values = _from_weights(packed.values, packed.count, _VALUE_BYTES)
         hashes = np.cumsum(steps, dtype=np.uint64)
@@ -86,11 +76,7 @@ class HashMap(msgspec.Struct, frozen=True, eq=False):
 
 
 def hash_map(entries: Mapping[int, int]) -> HashMap:
-    """The map from hash to number.
-
-    Raises:
-        ValueError: A number does not fit.
-    """
+    """The map from hash to number."""
     if any(not 0 <= value <= LARGEST_VALUE for value in entries.values()):
         raise ValueError(f"a number of a map is not within 0 and {LARGEST_VALUE}")
     hashes = np.fromiter(entries.keys(), dtype=np.uint64, count=len(entries))
@@ -135,17 +121,11 @@ class Origin(TextEnum):
 
 
 class Unit(msgspec.Struct, frozen=True, array_like=True):
-    """A unit of a release.
+    """A unit of a release."""
 
-    Args:
-        name: File name (`SoftMax.cu`).
-        path: Path in the repository, None where it is not known or there is none.
-        origin: Where the file lies.
-    """
-
-    name: str
-    path: str | None = None
-    origin: Origin = Origin.UNKNOWN
+    name: str  # file name (`SoftMax.cu`)
+    path: str | None = None  # path in the repository, None where it is not known or there is none
+    origin: Origin = Origin.UNKNOWN  # where the file lies
 
     @property
     def label(self) -> str:
@@ -166,28 +146,16 @@ class Library(msgspec.Struct, frozen=True):
 
 
 class UnitTableFile(msgspec.Struct, frozen=True):
-    """What one file holds.
+    """What one file holds."""
 
-    Args:
-        version: Release (`2.11.0`) or the user's label.
-        units: Every unit that has a kernel.
-        unit_sets: Sets of indexes into `units`.
-        exact: Hash of a kernel name -> index into `unit_sets`.
-        loose: Hash of a loose key -> index into `units`, or `SEVERAL_UNITS`.
-        git_version: Commit of the release, if known.
-        cuda: CUDA version it was built with, if known.
-        libraries: What the table was read from.
-        format_version: Of this file.
-    """
-
-    version: str
-    units: tuple[Unit, ...]
-    unit_sets: tuple[tuple[int, ...], ...]
-    exact: PackedMap
-    loose: PackedMap
-    git_version: str | None = None
-    cuda: str | None = None
-    libraries: tuple[Library, ...] = ()
+    version: str  # release (`2.11.0`) or the user's label
+    units: tuple[Unit, ...]  # every unit that has a kernel
+    unit_sets: tuple[tuple[int, ...], ...]  # sets of indexes into `units`
+    exact: PackedMap  # hash of a kernel name -> index into `unit_sets`
+    loose: PackedMap  # hash of a loose key -> index into `units`, or `SEVERAL_UNITS`
+    git_version: str | None = None  # commit of the release, if known
+    cuda: str | None = None  # CUDA version it was built with, if known
+    libraries: tuple[Library, ...] = ()  # what the table was read from
     format_version: int = 1
 
 
@@ -205,11 +173,7 @@ def encode_table(table: UnitTableFile) -> bytes:
 
 
 def decode_table(content: bytes, source: str) -> UnitTableFile:
-    """The table in a file.
-
-    Raises:
-        InputError: Damaged, not such a file, or written by a newer opscope; the error names `source`.
-    """
+    """The table in a file."""
     table = _FORMAT.decode(content, source)
     try:
         _check(table)

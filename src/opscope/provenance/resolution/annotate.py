@@ -17,7 +17,6 @@ from opscope.model.evidence import weakest
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
-from opscope.provenance.kernel_names import DecodedKernel
 from opscope.provenance.operators import input_record
 from opscope.provenance.resolution.evidence import (
     Evidence,
@@ -31,6 +30,7 @@ PROVENANCE_TABLES = ("kernel_provenance", "native_functions", "operator_function
 
 _FunctionKey = tuple[str, str | None, str]  # name, overload, candidates
 _DONE = "provenance"
+_NOT_FIELDS = frozenset(("name", "function", "template_arguments", "grades"))
 
 _CALLS_SQL = """
 SELECT coalesce(name, '') AS name, overload, input_types::VARCHAR AS input_types, count(*) AS calls,
@@ -45,7 +45,9 @@ WHERE a.kind = 'kernel' GROUP BY ALL ORDER BY sum(a.duration_ns) DESC, n.name"""
 
 def annotate(session: Session) -> None:
     """Fill the provenance tables, unless they are filled already."""
-    if session.scalar("SELECT count(*) FROM metadata WHERE key = ?", [_DONE]) or _is_annotated(session):
+    if session.scalar("SELECT count(*) FROM metadata WHERE key = ?", [_DONE]):
+        return
+    if session.scalar("SELECT count(*) FROM recognition"):
         return
     names = session.query("SELECT name_id, name FROM kernel_names ORDER BY name_id")
     evidence = gather_evidence(session, [name for _, name in names])
@@ -54,13 +56,20 @@ def annotate(session: Session) -> None:
         "kernel_provenance", [_kernel_row(name_id, kernels[name]) for name_id, name in names]
     )
     _annotate_operators(session, kernels, evidence)
-    session.replace_rows("recognition", [_recognition_row(evidence)])
+    recognition = evidence.recognition
+    row = {
+        "torch_version": recognition.version,
+        "grade": recognition.grade if recognition.version else None,
+        "hit_rates": recognition.hit_rates,
+        "reason": recognition.reason,
+        "candidate_kernels": recognition.candidate_count,
+        "operator_table": evidence.operators.version,
+        "operator_grade": evidence.operators.grade,
+        "source_indexes": [source.index.version for source in evidence.sources],
+    }
+    session.replace_rows("recognition", [row])
     if not session.is_read_only:
         session.set_metadata(_DONE, "1")
-
-
-def _is_annotated(session: Session) -> bool:
-    return bool(session.scalar("SELECT count(*) FROM recognition"))
 
 
 def _annotate_operators(
@@ -109,6 +118,7 @@ def _types(recorded: str | None) -> tuple[str, ...] | None:
 
 def _kernel_row(name_id: int, kernel: KernelProvenance) -> dict[str, Any]:
     decoded = kernel.decoded
+    stated = {one.name: getattr(decoded, one.name) for one in fields(decoded) if one.name not in _NOT_FIELDS}
     return {
         "name_id": name_id,
         "category": kernel.category,
@@ -118,7 +128,7 @@ def _kernel_row(name_id: int, kernel: KernelProvenance) -> dict[str, Any]:
         "architecture": decoded.architecture,
         "tensor_core": decoded.tensor_core,
         "fields": {
-            **_stated_fields(decoded),
+            **{name: value for name, value in stated.items() if value is not None and value != ()},
             "template_arguments": [list(pair) for pair in kernel.template_arguments],
         },
         "grades": {name: str(grade) for name, grade in decoded.grades.items()},
@@ -128,15 +138,6 @@ def _kernel_row(name_id: int, kernel: KernelProvenance) -> dict[str, Any]:
         **_location_columns("", kernel.location),
         **_location_columns("template_", kernel.template),
     }
-
-
-_NOT_FIELDS = frozenset(("name", "function", "template_arguments", "grades"))
-
-
-def _stated_fields(decoded: DecodedKernel) -> dict[str, Any]:
-    """What the name states, by field; fields it does not state are left out."""
-    values = {one.name: getattr(decoded, one.name) for one in fields(decoded) if one.name not in _NOT_FIELDS}
-    return {name: value for name, value in values.items() if value is not None and value != ()}
 
 
 def _function_row(native_function_id: int, facts: NativeFunctionFacts) -> dict[str, Any]:
@@ -160,20 +161,6 @@ def _location_columns(prefix: str, location: SourceLocation | None) -> dict[str,
         return {}
     names: Iterable[str] = ("file", "line", "end_line", "url", "file_grade", "line_grade")
     return {f"{prefix}{name}": getattr(location, name) for name in names}
-
-
-def _recognition_row(evidence: Evidence) -> dict[str, Any]:
-    recognition = evidence.recognition
-    return {
-        "torch_version": recognition.version,
-        "grade": recognition.grade if recognition.version else None,
-        "hit_rates": recognition.hit_rates,
-        "reason": recognition.reason,
-        "candidate_kernels": recognition.candidate_count,
-        "operator_table": evidence.operators.version,
-        "operator_grade": evidence.operators.grade,
-        "source_indexes": [source.index.version for source in evidence.sources],
-    }
 
 
 def session_of_names(

@@ -33,28 +33,19 @@ if TYPE_CHECKING:
 
 
 class KernelProvenance(msgspec.Struct, frozen=True):
-    """What is known of one kernel name.
+    """What is known of one kernel name."""
 
-    Args:
-        decoded: The fields its name states.
-        category: Kind of work.
-        template_arguments: (parameter name in the source or None, argument), in order.
-        units: Translation units that hold it, as repository paths where known; empty if unknown.
-        unit_grade: How the units are known; None exactly if there are none.
-        binary: Shared library that registered it, where recorded or at hand.
-        location: Where its own code lies: the functor of a generic launcher, else the template, else the
-            unit.
-        template: Where its `__global__` function is defined.
-    """
-
-    decoded: DecodedKernel
-    category: str
+    decoded: DecodedKernel  # the fields its name states
+    category: str  # kind of work
+    # (parameter name in the source or None, argument), in order
     template_arguments: tuple[tuple[str | None, str], ...] = ()
+    # Translation units that hold it, as repository paths where known; empty if unknown
     units: tuple[str, ...] = ()
-    unit_grade: Grade | None = None
-    binary: str | None = None
+    unit_grade: Grade | None = None  # how the units are known; None exactly if there are none
+    binary: str | None = None  # shared library that registered it, where recorded or at hand
+    # Where its own code lies: the functor of a generic launcher, else the template, else the unit
     location: SourceLocation | None = None
-    template: SourceLocation | None = None
+    template: SourceLocation | None = None  # where its `__global__` function is defined
 
 
 class NativeFunctionFacts(msgspec.Struct, frozen=True):
@@ -83,17 +74,11 @@ class NativeFunctionFacts(msgspec.Struct, frozen=True):
 
 
 class RecordedUnits(msgspec.Struct, frozen=True):
-    """What a recording says of one kernel.
+    """What a recording says of one kernel."""
 
-    Args:
-        binary: Library that registered it; None where several did.
-        units: File names of its units; empty if the library tells none.
-        paths: The path of each, where the library tells it.
-    """
-
-    binary: str | None
-    units: tuple[str, ...]
-    paths: tuple[str | None, ...]
+    binary: str | None  # library that registered it; None where several did
+    units: tuple[str, ...]  # file names of its units; empty if the library tells none
+    paths: tuple[str | None, ...]  # the path of each, where the library tells it
 
 
 class IndexedSource(msgspec.Struct, frozen=True):
@@ -115,37 +100,34 @@ class IndexedSource(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The evidence for one Session.
+    """The evidence for one Session."""
 
-    Args:
-        recognition: Which torch release made the trace, and how that is known.
-        operators: The table of native functions that fits it best.
-        sources: Source indexes, the best first.
-        recorded: By kernel name, what the recording itself noted.
-        user_sources: By kernel name, where a user's own kernel or a generated one is defined.
-        registrations: By operator name with overload, what the recording process's dispatcher said of
-            custom and overridden ones.
-        libraries: Those installed here, if the torch that recorded is the installed one.
-        triton_kernels: Names of kernels that Triton compiled, as recorded.
-        backend: `CUDA`, or `CPU` where no device was used.
-    """
-
-    recognition: Recognition
-    operators: OperatorTable
-    sources: tuple[IndexedSource, ...]
+    recognition: Recognition  # which torch release made the trace, and how that is known
+    operators: OperatorTable  # the table of native functions that fits it best
+    sources: tuple[IndexedSource, ...]  # source indexes, the best first
+    # By kernel name, what the recording itself noted
     recorded: Mapping[str, RecordedUnits] = msgspec.field(default_factory=dict)
+    # By kernel name, where a user's own kernel or a generated one is defined
     user_sources: Mapping[str, SourceLocation] = msgspec.field(default_factory=dict)
+    # By operator name with overload, what the recording process's dispatcher said of custom and overridden
+    # ones
     registrations: Mapping[str, OperatorRegistration] = msgspec.field(default_factory=dict)
+    # Those installed here, if the torch that recorded is the installed one
     libraries: LocalLibraries | None = None
-    triton_kernels: frozenset[str] = frozenset()
-    backend: str = "CUDA"
+    triton_kernels: frozenset[str] = frozenset()  # names of kernels that Triton compiled, as recorded
+    backend: str = "CUDA"  # `CUDA`, or `CPU` where no device was used
 
     def units(self, kernel_name: str) -> tuple[tuple[str, ...], Grade | None, str | None]:
         """Units of a kernel, their grade, and the library that registered it.
 
         What the recording noted comes first, then the build's own libraries, then the release's table.
         """
-        recorded = self.recorded.get(kernel_name) or self._local(kernel_name)
+        recorded = self.recorded.get(kernel_name)
+        library = None if recorded or self.libraries is None else self.libraries.holding(kernel_name)
+        if library is not None:
+            local = library.units_of(kernel_name)
+            names, paths = tuple(unit.name for unit in local), tuple(unit.source_path for unit in local)
+            recorded = RecordedUnits(Path(library.path).name, names, paths)
         answer = kernel_units(kernel_name, self.recognition)
         if recorded is None:
             return (answer.units, answer.grade, None) if answer else ((), None, None)
@@ -153,9 +135,11 @@ class Evidence(msgspec.Struct, frozen=True):
             units, grade = _with_paths(recorded, answer)
             return units, grade, recorded.binary
         # A stripped library tells no units. A table answers for the libraries it was read from.
-        if answer is not None and recorded.binary in self._tabled_libraries():
-            return answer.units, answer.grade, recorded.binary
-        return (), None, recorded.binary
+        version = self.recognition.version
+        if answer is None or version is None:
+            return (), None, recorded.binary
+        is_tabled = any(one.name == recorded.binary for one in release(version).libraries)
+        return (answer.units, answer.grade, recorded.binary) if is_tabled else ((), None, recorded.binary)
 
     def registration(self, name: str, overload: str | None) -> OperatorRegistration | None:
         """What the dispatcher said of an operator; of an unknown overload only where there is just one."""
@@ -163,17 +147,6 @@ class Evidence(msgspec.Struct, frozen=True):
             return self.registrations.get(f"{name}.{overload}" if overload else name)
         found = [one for known, one in self.registrations.items() if known.partition(".")[0] == name]
         return found[0] if len(found) == 1 else None
-
-    def _local(self, kernel_name: str) -> RecordedUnits | None:
-        library = None if self.libraries is None else self.libraries.holding(kernel_name)
-        if library is None:
-            return None
-        units = library.units_of(kernel_name)
-        return RecordedUnits(
-            Path(library.path).name,
-            tuple(unit.name for unit in units),
-            tuple(unit.source_path for unit in units),
-        )
 
     def function_location(self, name: str, indexed: SourceLocation | None) -> SourceLocation | None:
         """Where a native function is defined: what the index says, held against the release's binary.
@@ -200,10 +173,6 @@ class Evidence(msgspec.Struct, frozen=True):
         commit = None if version is None else git_version(version)
         return None if commit is None else permalink(commit, file, None, None)
 
-    def _tabled_libraries(self) -> frozenset[str]:
-        version = self.recognition.version
-        return frozenset(() if version is None else (one.name for one in release(version).libraries))
-
 
 def _with_paths(recorded: RecordedUnits, answer: UnitAnswer | None) -> tuple[tuple[str, ...], Grade | None]:
     """Recorded units, by path where that is recorded or a table has one of that name only, and their grade.
@@ -222,9 +191,20 @@ def _with_paths(recorded: RecordedUnits, answer: UnitAnswer | None) -> tuple[tup
     return tuple(units), weakest(grades)
 
 
+_TRITON_SQL = """
+SELECT DISTINCT name FROM kernel_sources JOIN kernel_names USING (name_id)
+WHERE kernel_sources.kind IN ('inductor', 'triton')"""
+
+# Ranks of other builds name the same units; units of one name differ in the module id.
+_ORIGINS_SQL = """
+SELECT DISTINCT n.name, o.library, o.unit, o.source_path, o.module_id
+FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
+
+
 def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     """All evidence for a Session with these kernel names."""
-    version, commit = _recorded_torch(session)
+    recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
+    version, commit = recorded[0] if len(recorded) == 1 else (None, None)  # where all traces agree
     complete_sources(session)
     recognition = recognize(kernel_names, torch_version=version, cuda_major=_cuda_major(session))
     if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
@@ -233,23 +213,31 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     if version is None and recognition.grade is Grade.NEIGHBOR_VERSION:
         operators = operators.graded(Grade.NEIGHBOR_VERSION)
     headers = installed_headers(commit)
+    libraries = None
+    if headers is not None:
+        from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
+
+        libraries = installed_libraries()
+    # By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined.
+    origins: dict[str, dict[str, list[tuple[str | None, str | None]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for name, library, unit, path, _ in session.query(_ORIGINS_SQL):
+        origins[name][library].append((unit, path))
+    units = {name: _joined(found) for name, found in origins.items()}
+    is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
+    has_device = is_names_only or session.scalar("SELECT count(*) FROM device_activities")
     return Evidence(
         recognition=recognition,
         operators=operators,
         sources=tuple(_sources(recognition, operators, commit, headers)),
-        recorded={**_symbol_units(session, recognition), **_recorded_units(session)},
+        recorded={**_symbol_units(session, recognition), **units},
         user_sources=source_locations(session),
         registrations=_registrations(session),
-        libraries=None if headers is None else _installed_libraries(),
-        triton_kernels=_triton_kernels(session),
-        backend="CUDA" if _has_device(session) else "CPU",
+        libraries=libraries,
+        triton_kernels=frozenset(name for (name,) in session.query(_TRITON_SQL)),
+        backend="CUDA" if has_device else "CPU",
     )
-
-
-def _recorded_torch(session: Session) -> tuple[str | None, str | None]:
-    """Version and commit of the torch that recorded, where all traces agree."""
-    recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
-    return recorded[0] if len(recorded) == 1 else (None, None)
 
 
 def installed_headers(commit: str | None) -> SourceIndex | None:
@@ -261,20 +249,6 @@ def installed_headers(commit: str | None) -> SourceIndex | None:
     from opscope.provenance.indexer.build import installed_headers as read  # noqa: PLC0415 - seldom that build
 
     return read()
-
-
-def _installed_libraries() -> LocalLibraries:
-    from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
-
-    return installed_libraries()
-
-
-def _triton_kernels(session: Session) -> frozenset[str]:
-    rows = session.query(
-        "SELECT DISTINCT name FROM kernel_sources JOIN kernel_names USING (name_id) "
-        "WHERE kernel_sources.kind IN ('inductor', 'triton')"
-    )
-    return frozenset(name for (name,) in rows)
 
 
 def _cuda_major(session: Session) -> int | None:
@@ -311,20 +285,6 @@ def _is_of(index: SourceIndex, version: str | None, commit: str | None) -> bool:
 def _release_name(label: str) -> str:
     parsed = parse_version(label)
     return parsed.name if parsed is not None and parsed.is_official else label
-
-
-# Ranks of other builds name the same units; units of one name differ in the module id.
-_ORIGINS_SQL = """
-SELECT DISTINCT n.name, o.library, o.unit, o.source_path, o.module_id
-FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
-
-
-def _recorded_units(session: Session) -> dict[str, RecordedUnits]:
-    """By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined."""
-    found: dict[str, dict[str, list[tuple[str | None, str | None]]]] = defaultdict(lambda: defaultdict(list))
-    for name, library, unit, path, _ in session.query(_ORIGINS_SQL):
-        found[name][library].append((unit, path))
-    return {name: _joined(libraries) for name, libraries in found.items()}
 
 
 # A name with something of one unit in it, as nvcc writes it.
@@ -377,8 +337,3 @@ def _registrations(session: Session) -> dict[str, OperatorRegistration]:
 
 def _decoded(text: str | None) -> dict[str, str | None]:
     return {} if text is None else msgspec.json.decode(text, type=dict[str, str | None])
-
-
-def _has_device(session: Session) -> bool:
-    is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
-    return bool(is_names_only) or bool(session.scalar("SELECT count(*) FROM device_activities"))

@@ -38,12 +38,36 @@ _TORCH_BINARIES = ("libtorch_cuda", "libtorch_hip")
 def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
     """Everything the evidence supports about one kernel name."""
     units, unit_grade, binary = evidence.units(name)
-    decoded = _with_library(decode(name), binary, evidence)
-    template, definition = _template(decoded, units, unit_grade, evidence)
+    decoded = decode(name)
+    # The library by membership outweighs what the name suggests. Of PyTorch's own binaries the name tells
+    # more: they hold CUTLASS, CUB and others.
+    library = None
+    if decoded.name in evidence.triton_kernels:
+        library = "triton"
+    elif binary is not None and not binary.startswith(_TORCH_BINARIES):
+        from opscope.provenance.binaries.process import vendor_of_file  # noqa: PLC0415 - seldom known
+
+        library = vendor_of_file(binary) or binary.partition(".so")[0]
+    if library is not None:
+        grades = {**decoded.grades, "library": Grade.EXACT}
+        decoded = dataclasses.replace(decoded, library=library, grades=grades)
+
+    template: SourceLocation | None = None
+    named: Mapping[str, str] | None = None
+    arguments = decoded.template_arguments
+    for source in evidence.sources if decoded.function is not None and units else ():
+        definition = source.index.kernel(str(decoded.function), units, template_arguments=arguments or None)
+        if definition is not None:
+            template = _located(source, definition, units, unit_grade)
+            if definition.template_parameters:
+                named = named_arguments(definition.template_parameters, arguments)
+            break
     return KernelProvenance(
         decoded=decoded,
         category=kernel_category(decoded),
-        template_arguments=_named_arguments(decoded, definition),
+        template_arguments=tuple(
+            [(None, argument) for argument in arguments] if named is None else named.items()
+        ),
         units=units,
         unit_grade=unit_grade,
         binary=binary,
@@ -55,37 +79,6 @@ def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
         ),
         template=template,
     )
-
-
-def _with_library(decoded: DecodedKernel, binary: str | None, evidence: Evidence) -> DecodedKernel:
-    """The library by membership where it is known, which outweighs what the name suggests.
-
-    Of PyTorch's own binaries the name tells more: they hold CUTLASS, CUB and others.
-    """
-    library = None
-    if decoded.name in evidence.triton_kernels:
-        library = "triton"
-    elif binary is not None and not binary.startswith(_TORCH_BINARIES):
-        from opscope.provenance.binaries.process import vendor_of_file  # noqa: PLC0415 - seldom known
-
-        library = vendor_of_file(binary) or binary.partition(".so")[0]
-    if library is None:
-        return decoded
-    return dataclasses.replace(decoded, library=library, grades={**decoded.grades, "library": Grade.EXACT})
-
-
-def _template(
-    decoded: DecodedKernel, units: tuple[str, ...], unit_grade: Grade | None, evidence: Evidence
-) -> tuple[SourceLocation | None, Definition | None]:
-    if decoded.function is None or not units:
-        return None, None
-    for source in evidence.sources:
-        definition = source.index.kernel(
-            decoded.function, units, template_arguments=decoded.template_arguments or None
-        )
-        if definition is not None:
-            return _located(source, definition, units, unit_grade), definition
-    return None, None
 
 
 def _functor(
@@ -114,18 +107,6 @@ def _unit_file(units: tuple[str, ...], unit_grade: Grade | None, evidence: Evide
     return SourceLocation(units[0], unit_grade, url=evidence.file_url(units[0]) if "/" in units[0] else None)
 
 
-def _named_arguments(
-    decoded: DecodedKernel, definition: Definition | None
-) -> tuple[tuple[str | None, str], ...]:
-    """Template arguments with the source's own parameter names, where they fit the template."""
-    arguments = decoded.template_arguments
-    if definition is not None and definition.template_parameters:
-        named = named_arguments(definition.template_parameters, arguments)
-        if named is not None:
-            return tuple(named.items())
-    return tuple((None, argument) for argument in arguments)
-
-
 _KINDS = {
     "native": "native",
     "ufunc": "native",
@@ -149,13 +130,7 @@ class RecordedCall(msgspec.Struct, frozen=True):
 def resolve_operator(
     call: RecordedCall, evidence: Evidence, record: InputRecord = InputRecord.UNKNOWN
 ) -> NativeFunctionFacts:
-    """The native function a recorded call reached, as far as the evidence goes.
-
-    Args:
-        call: What was recorded.
-        evidence: For its Session.
-        record: What the trace's lists of input types hold.
-    """
+    """The native function a recorded call reached, as far as the evidence goes."""
     if _BACKWARD_NODE.search(call.name):
         return _backward(call, evidence)
     found = resolve(evidence.operators, call.name, call.overload, call.input_types, record)
@@ -214,8 +189,14 @@ def _implemented(
     evidence: Evidence,
 ) -> NativeFunctionFacts:
     facts = replace(facts, dispatch_key=served.key, cuda_function=served.function)
-    if served.header is not None:
-        return replace(facts, location=_scalar_function(served, evidence))
+    if served.header is not None:  # of the scalar function that a generated kernel applies to each element
+        name = served.header.rpartition("/")[2].removesuffix(".h")
+        for source in evidence.sources:
+            definition = source.index.functor(f"at::native::CUDAFunctor_{name}")
+            if definition is not None:
+                return replace(facts, location=source.locate(definition))
+        url = evidence.file_url(served.header)
+        return replace(facts, location=SourceLocation(served.header, evidence.operators.grade, url=url))
     if served.function is None:
         return facts
     for source in evidence.sources:
@@ -228,18 +209,6 @@ def _implemented(
                 return replace(facts, stub=stub, stub_location=stub_location)
             return _launched(facts, definition, source, kernels, evidence)
     return replace(facts, location=evidence.function_location(served.function, None))
-
-
-def _scalar_function(served: Dispatch, evidence: Evidence) -> SourceLocation | None:
-    """The header with the scalar function that a generated kernel applies to each element."""
-    if served.header is None:
-        return None
-    name = served.header.rpartition("/")[2].removesuffix(".h")
-    for source in evidence.sources:
-        definition = source.index.functor(f"at::native::CUDAFunctor_{name}")
-        if definition is not None:
-            return source.locate(definition)
-    return SourceLocation(served.header, evidence.operators.grade, url=evidence.file_url(served.header))
 
 
 def _stub(
@@ -293,17 +262,15 @@ def _launched(
     ]
     candidates = named or (() if definition.stubs else definition.launchers)
     found = source.index.launcher(candidates[0]) if len(candidates) == 1 else None
-    if found is None or not (named or _may_launch(found, facts, kernels)):
+    if found is None:
         return facts
+    if not named:
+        # Recorded kernels are of that file; without any, no library may serve the call.
+        units = {unit for kernel in kernels for unit in kernel.units}
+        is_of = any(found.file == unit or found.file.endswith(f"/{unit}") for unit in units)
+        if not (is_of if kernels else facts.category != "matrix"):
+            return facts
     return replace(facts, stub_location=evidence.function_location(found.name, source.locate(found)))
-
-
-def _may_launch(found: Definition, facts: NativeFunctionFacts, kernels: Sequence[KernelProvenance]) -> bool:
-    """Whether the recorded kernels are of that file; without any, whether no library may serve the call."""
-    if not kernels:
-        return facts.category != "matrix"
-    units = {unit for kernel in kernels for unit in kernel.units}
-    return any(found.file == unit or found.file.endswith(f"/{unit}") for unit in units)
 
 
 def _is_same(qualified: str, name: str) -> bool:
@@ -314,13 +281,18 @@ def _ambiguous(call: RecordedCall, found: Resolved, evidence: Evidence) -> Nativ
     """What all possible overloads have in common; the overload itself stays unknown."""
     possible = [_native(call, entry, found.grade, evidence) for entry in found.candidates]
     first = possible[0]
-    shared: Mapping[str, Any] = {
+    shared: dict[str, Any] = {
         name: getattr(first, name)
         for name in ("kind", "dispatch_key", "cuda_function", "stub", "location", "stub_location", "tags")
         if all(getattr(one, name) == getattr(first, name) for one in possible)
     }
-    if "location" not in shared:
-        shared = {**shared, "location": _common_file([one.location for one in possible])}
+    known = [one.location for one in possible if one.location is not None]
+    files = {location.file for location in known}
+    if "location" not in shared and len(known) == len(possible) and len(files) == 1:  # then without a line
+        grade, url = weakest(location.file_grade for location in known), known[0].url
+        shared["location"] = SourceLocation(
+            known[0].file, grade or known[0].file_grade, url=url and url.partition("#")[0]
+        )
     details = {"candidates": [entry.overload for entry in found.candidates]}
     facts = NativeFunctionFacts(
         call.name,
@@ -331,16 +303,6 @@ def _ambiguous(call: RecordedCall, found: Resolved, evidence: Evidence) -> Nativ
         details=details,
     )
     return replace(facts, **shared)
-
-
-def _common_file(locations: Sequence[SourceLocation | None]) -> SourceLocation | None:
-    """The file that all locations share, without a line."""
-    known = [location for location in locations if location is not None]
-    if len(known) < len(locations) or len({location.file for location in known}) != 1:
-        return None
-    grade = weakest(location.file_grade for location in known) or known[0].file_grade
-    url = known[0].url
-    return SourceLocation(known[0].file, grade, url=url and url.partition("#")[0])
 
 
 def _backward(call: RecordedCall, evidence: Evidence) -> NativeFunctionFacts:

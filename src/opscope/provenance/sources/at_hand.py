@@ -59,14 +59,7 @@ def permalink(
 ) -> str | None:
     """Address of lines of a file at a commit of pytorch/pytorch.
 
-    Args:
-        git_version: The commit, 40 hexadecimal digits; other values have no permalink.
-        file: Path in the repository, or of a header in `torch/include`.
-        line: First line, from 1; the whole file if None.
-        end_line: Last line.
-
-    Returns:
-        None for what that repository does not hold: submodules, generated files, an unknown commit.
+    None for what that repository does not hold: submodules, generated files, an unknown commit.
     """
     path = file if file.startswith(_REPOSITORY_FOLDERS) else repository_path(file)
     if path is None or git_version is None or not COMMIT.fullmatch(git_version) or not is_plain_path(path):
@@ -92,16 +85,9 @@ _MOST_LINES = 2000
 
 
 def read_lines(file: str, line: int, end_line: int | None, roots: Sequence[Path]) -> list[str] | None:
-    """Lines of a file, without line ends, from the first root that has it.
+    """At most 2000 lines of a file, without line ends, from the first root that has it.
 
-    Args:
-        file: Path in the PyTorch repository.
-        line: First line, from 1.
-        end_line: Last line; None for one line. At most 2000 lines are read.
-        roots: Checkouts and `torch/include` folders. Nothing outside them is read, whatever links they hold.
-
-    Returns:
-        None if no root has the file, or the file has no such line.
+    Nothing outside the roots is read, whatever links they hold.
     """
     last = line if end_line is None else end_line
     if line < 1 or last < line or not is_plain_path(file):
@@ -172,12 +158,8 @@ def source_reader(
 
     A user's own or a generated file (an absolute path) is read where it lies, else from its copy; but a
     recording, which may be a stranger's, names it. So where it lies is a folder given here, or it is named by
-    the hash of generated code. None stands for a file that is not at hand.
-
-    Args:
-        checkout: Of PyTorch, or of the user's own; looked at first.
-        copies: Folders with copies of generated files, under their own names.
-        folders: Of the recordings.
+    the hash of generated code. None stands for a file that is not at hand. The checkout is looked at first;
+    `copies` are folders with copies of generated files, `folders` those of the recordings.
     """
     allowed = [folder.resolve() for folder in (checkout, *folders) if folder is not None]
     roots = [root for root in (checkout, include_folder()) if root is not None]

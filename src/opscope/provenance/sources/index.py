@@ -16,7 +16,7 @@ from opscope.provenance.cache import cache_folder, store
 from opscope.provenance.installation import RELEASE_NAME
 from opscope.provenance.packaged import added_releases, lazy_pattern, release_files
 from opscope.provenance.sources.signatures import fits, signature_distance
-from opscope.provenance.sources.table import Definition, DefinitionTable, Registration
+from opscope.provenance.sources.table import Definition, DefinitionTable
 
 # ---- scopes
 
@@ -100,21 +100,12 @@ def area_of(file: str) -> str:
 
 def nearest_to_key(definitions: Sequence[Definition], key: str) -> list[Definition]:
     """The definitions in the likeliest area for a dispatch key; [] if none is where one may be."""
-    for areas in _preferences(key):
+    ends = (("CUDA", _CUDA), ("MPS", _MPS), ("CPU", _CPU), ("", _COMPOSITE))
+    for areas in next(areas for end, areas in ends if key.endswith(end)):
         nearest = [definition for definition in definitions if area_of(definition.file) in areas]
         if nearest:
             return nearest
     return []
-
-
-def _preferences(key: str) -> tuple[tuple[str, ...], ...]:
-    if key.endswith("CUDA"):
-        return _CUDA
-    if key.endswith("MPS"):
-        return _MPS
-    if key.endswith("CPU"):
-        return _CPU
-    return _COMPOSITE
 
 
 _UFUNC_FOLDER = "aten/src/ATen/native/ufunc"
@@ -133,11 +124,7 @@ _LAZY_PREFIX = "lazy_"
 
 
 class SourceIndex:
-    """Look-ups in the definitions of one source tree.
-
-    Args:
-        source: The definitions.
-    """
+    """Look-ups in the definitions of one source tree."""
 
     def __init__(self, source: DefinitionTable) -> None:
         self.source = source
@@ -152,29 +139,34 @@ class SourceIndex:
         parameters: Sequence[str] | None = None,
         units: Sequence[str] = (),
     ) -> Definition | None:
-        """The native function that a dispatch entry names.
+        """The native function that a dispatch entry names; None if unknown or ambiguous between files.
 
-        Args:
-            name: "softmax_cuda_out", or qualified for one outside `at::native`.
-            key: Dispatch key of the entry, which says where in the tree it may be defined.
-            parameters: Parameter types, C++ or schema (see `schema_parameters`); they tell overloads apart.
-            units: Translation units (file names or paths) that the binary says define this very function; a
-                function in another one's file is not returned. Not the units of the kernels it launches.
-
-        Returns:
-            None if unknown or ambiguous between files. Its line is None if the file holds several that fit.
+        Its line is None if the file holds several that fit. The key says where in the tree it may be
+        defined, parameter types (C++ or schema) tell overloads apart. `units` are files that the binary says
+        define this very function, not those of the kernels it launches: one in another file is not returned.
         """
         scope, plain = split_name(name)
         scopes = (scope,) if scope else (_NATIVE, _META) if key == "Meta" else (_NATIVE,)
         candidates = [
             definition
             for definition in self.source.named(plain)
-            if definition.kind in ("function", "structured") and _is_native(definition, scopes)
+            if definition.kind in ("function", "structured")
+            and definition.scope in scopes
+            and not (
+                definition.template_parameters or definition.is_specialization
+            )  # no entry names a template
         ]
         if key.startswith("Composite"):
             candidates = [row for row in candidates if row.kind == "function"]
         if parameters is not None:
-            candidates = _with_signature(candidates, parameters)
+            # A structured function's may differ from its schema's: one of another signature comes last.
+            distances = [
+                2 if distance is None and row.kind == "structured" else distance
+                for row in candidates
+                for distance in (signature_distance(row.parameters, parameters),)
+            ]
+            nearest = min((distance for distance in distances if distance is not None), default=-1)
+            candidates = [row for row, far in zip(candidates, distances, strict=True) if far == nearest]
         candidates = _allowed(candidates, units)
         if not scope:
             candidates = nearest_to_key(candidates, key)
@@ -185,10 +177,7 @@ class SourceIndex:
     ) -> Definition | None:
         """The `__global__` function of a kernel.
 
-        Args:
-            base_name: Name without template arguments, qualified if known.
-            units: Translation units that register the kernel. Their own files come first, then headers.
-            template_arguments: Arguments of the instance. Templates whose parameters they fit come first.
+        Files of the units that register it come first, then headers; templates that the arguments fit, first.
         """
         candidates = [row for row in self._in_scope(base_name) if row.kind == "kernel"]
         if template_arguments is not None:
@@ -199,9 +188,7 @@ class SourceIndex:
     def functor(self, owner: str, units: Sequence[str] = ()) -> Definition | None:
         """The functor class, or the function around a lambda, that a kernel's template arguments name.
 
-        Args:
-            owner: Qualified name without template arguments, "at::native::GeluCUDAKernelImpl".
-            units: Translation units that register the kernel. Their own files come first, then headers.
+        Files of the units that register the kernel come first, then headers.
         """
         if ufunc := _UFUNC_FUNCTOR.fullmatch(owner):  # generated at build time from a hand-written inner loop
             file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
@@ -216,29 +203,27 @@ class SourceIndex:
         """The function registered for a dispatch stub.
 
         Where something else than a named function is registered: that place, as a definition of kind "stub".
-
-        Args:
-            stub: Name of the stub, "softmax_lastdim_kernel".
-            key: "CUDA", "CPU" or "MPS".
-            units: Translation units of the kernels it launches; registrations in other files are left out.
+        Registrations in other files than the units of the kernels it launches are left out.
         """
         entries = [entry for entry in self.source.registered(stub) if entry.key == key]
-        entries = _most_telling([entry for entry in entries if not units or _is_unit(entry.file, units)])
+        entries = [entry for entry in entries if not units or _is_unit(entry.file, units)]
+        # Those of named functions, and not those that only load the library of another one.
+        named = [entry for entry in entries if entry.function] or entries
+        entries = [entry for entry in named if not entry.function.startswith(_LAZY_PREFIX)] or named
         if len({(entry.file, entry.function) for entry in entries}) != 1:
             return None
         entry = entries[0]
-        found = self._implementation(entry) if entry.function else None
+        found = None
+        if entry.function:
+            rows = [row for row in self.source.named(entry.function) if row.kind in ("function", "kernel")]
+            own = [row for row in rows if row.file == entry.file and not is_member(row)]
+            found = _only(own or [row for row in rows if not is_compiled(row.file)], ())
         return found or Definition("stub", stub, "", entry.file, entry.line, entry.line)
 
     def launcher(self, name: str) -> Definition | None:
         """A function that a definition's `launchers` names; None if the file holds none of that name."""
         rows = [row for row in self.source.named(name) if row.file.endswith(".cu")]
         return _only([row for row in rows if row.kind in ("function", "structured", "kernel")], ())
-
-    def _implementation(self, entry: Registration) -> Definition | None:
-        named = [row for row in self.source.named(entry.function) if row.kind in ("function", "kernel")]
-        own = [row for row in named if row.file == entry.file and not is_member(row)]
-        return _only(own or [row for row in named if not is_compiled(row.file)], ())
 
     def _in_scope(self, name: str) -> list[Definition]:
         scope, plain = split_name(name)
@@ -258,39 +243,11 @@ class SourceIndex:
         return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
 
 
-def _is_native(definition: Definition, scopes: Sequence[str]) -> bool:
-    """Whether a dispatch entry may name the definition: neither a template, nor in another namespace."""
-    is_template = bool(definition.template_parameters) or definition.is_specialization
-    return definition.scope in scopes and not is_template
-
-
-def _with_signature(definitions: Sequence[Definition], parameters: Sequence[str]) -> list[Definition]:
-    """Those whose parameters are nearest to the ones wanted.
-
-    A structured function's may differ from its schema's, so one of another signature comes last, not out.
-    """
-    distances = [
-        2 if distance is None and row.kind == "structured" else distance
-        for row in definitions
-        for distance in (signature_distance(row.parameters, parameters),)
-    ]
-    nearest = min((distance for distance in distances if distance is not None), default=None)
-    if nearest is None:
-        return []
-    return [row for row, distance in zip(definitions, distances, strict=True) if distance == nearest]
-
-
 def _allowed(definitions: Iterable[Definition], units: Sequence[str]) -> list[Definition]:
     """Without those in the file of another translation unit."""
     if not units:
         return list(definitions)
     return [row for row in definitions if not is_compiled(row.file) or _is_unit(row.file, units)]
-
-
-def _most_telling(entries: list[Registration]) -> list[Registration]:
-    """Registrations of named functions, and not those that only load the library of another one."""
-    named = [entry for entry in entries if entry.function] or entries
-    return [entry for entry in named if not entry.function.startswith(_LAZY_PREFIX)] or named
 
 
 def _is_unit(file: str, units: Sequence[str]) -> bool:
@@ -304,17 +261,15 @@ def _fits(definition: Definition, arguments: Sequence[str]) -> bool:
 
 
 def _only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition | None:
-    """The one definition that remains: of a unit's own file before headers, whole files before lines."""
+    """The one definition that remains: of a unit's own file before headers, whole files before lines.
+
+    In one file a template comes before its specializations, a class before functions.
+    """
     own = [row for row in candidates if units and _is_unit(row.file, units)]
     rows = own or list(candidates)
     if len({row.file for row in rows}) != 1:
         return None
-    return _in_file(rows)
-
-
-def _in_file(rows: Sequence[Definition]) -> Definition:
-    """One of several in one file: a template before its specializations, a class before functions."""
-    general = [row for row in rows if not row.is_specialization] or list(rows)
+    general = [row for row in rows if not row.is_specialization] or rows
     remaining = [row for row in general if row.kind == "class"] or general
     first = remaining[0]
     if len(remaining) == 1:
@@ -329,28 +284,13 @@ _LARGEST_BYTES = 64 << 20
 
 
 def source_index(version: str | None) -> SourceIndex | None:
-    """The index of a release, the user's own before the packaged one; None if there is none.
-
-    Args:
-        version: "2.6.0" or with a build tag, "2.6.0+cu124".
-
-    Raises:
-        InputError: The user's own index is damaged or of another format.
-    """
+    """The index of a release, the user's own before the packaged one; None if there is none."""
     match = RELEASE_NAME.match(version or "")
     return None if match is None else _stored(match.group(), cache_folder())
 
 
 def store_index(index: SourceIndex, folder: Path | None = None) -> Path:
-    """Keep an index for later processes, and return the file's path.
-
-    Args:
-        index: Of a checkout, as `build_index` makes it.
-        folder: Instead of the user's cache folder.
-
-    Raises:
-        InputError: Its version is none, or the file cannot be written.
-    """
+    """Keep an index for later processes, and return the file's path."""
     match = RELEASE_NAME.match(index.version)
     if match is None:
         raise InputError(f"an index of version {index.version!r} cannot be stored", hint="Give its version")
@@ -360,11 +300,7 @@ def store_index(index: SourceIndex, folder: Path | None = None) -> Path:
 
 
 def load_index(path: Path) -> SourceIndex:
-    """The index in a file.
-
-    Raises:
-        InputError: It cannot be read, or holds no index.
-    """
+    """The index in a file."""
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise InputError("too large for a source index", source=path)

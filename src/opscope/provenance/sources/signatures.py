@@ -211,8 +211,7 @@ def _spelled(text: str, depth: int = 0) -> str:
 def signature_distance(types: str, wanted: Sequence[str]) -> int | None:
     """How far a definition's coarse `types` are from those wanted, which may be C++ or schema types.
 
-    Returns:
-        0 if they are the same, 1 if they may be (a type is an alias that only its file knows), else None.
+    0 if they are the same, 1 if they may be (a type is an alias that only its file knows), else None.
     """
     mine = types.split(", ") if types else []
     theirs = [coarse_type(parameter) for parameter in wanted]

@@ -18,33 +18,23 @@ from opscope.provenance.table_format import TableFormat
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """Where something is defined.
+    """Where something is defined."""
 
-    Attributes:
-        kind: function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, stub (a dispatch stub), or
-            jiterator (in packaged tables; not looked up).
-        name: Without its scope and without template arguments.
-        scope: Namespaces and classes around it, joined by `::`.
-        file: Path in the PyTorch repository.
-        line: Of the name; None if several definitions in the file fit and nothing tells which one it is.
-        end_line: Of the closing brace; None where `line` is.
-        template_parameters: Names of its own template parameters; a pack ends in `...`, unnamed ones are "".
-        parameters: Coarse types of its parameters, joined by ", ".
-        stubs: Dispatch stubs it calls.
-        is_specialization: For particular template arguments only.
-        launchers: Of C++ code, the functions it calls that a `.cu` file defines and no other file does.
-    """
-
+    # Function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, stub (a dispatch stub), or
+    # jiterator (in packaged tables; not looked up)
     kind: str
-    name: str
-    scope: str
-    file: str
+    name: str  # without its scope and without template arguments
+    scope: str  # namespaces and classes around it, joined by `::`
+    file: str  # path in the PyTorch repository
+    # Of the name; None if several definitions in the file fit and nothing tells which one it is
     line: int | None
-    end_line: int | None
+    end_line: int | None  # of the closing brace; None where `line` is
+    # Names of its own template parameters; a pack ends in `...`, unnamed ones are ""
     template_parameters: tuple[str, ...] = ()
-    parameters: str = ""
-    stubs: tuple[str, ...] = ()
-    is_specialization: bool = False
+    parameters: str = ""  # coarse types of its parameters, joined by ", "
+    stubs: tuple[str, ...] = ()  # dispatch stubs it calls
+    is_specialization: bool = False  # for particular template arguments only
+    # Of C++ code, the functions it calls that a `.cu` file defines and no other file does
     launchers: tuple[str, ...] = ()
 
 
@@ -206,11 +196,7 @@ class DefinitionTable:
 
     @classmethod
     def decode(cls, content: bytes, source: Path | None = None) -> DefinitionTable:
-        """The table in bytes that `encode` wrote.
-
-        Raises:
-            InputError: The bytes are no such table; `source` is named as where they came from.
-        """
+        """The table in bytes that `encode` wrote."""
         wire = _FORMAT.decode(content, source)
         if not _is_whole(wire):
             raise _FORMAT.damaged("its parts do not fit each other", source)
