@@ -211,9 +211,10 @@ def convolution(launch: LaunchFacts) -> Prediction:
     cuts = tilings(whole, (tile[0], tile[1]))
     if launch.sm_count and prod(launch.grid) <= launch.sm_count:
         return Prediction({**values, "shared_tiles": cuts[0].tiles})
-    formula = "{:,} × {:,} tiles of {}×{}"
     tried = [
-        Expected(formula.format(one.across, one.along, *tile[:2]), (one.across, one.along, one.batch))
+        Expected(
+            f"{one.across:,} × {one.along:,} tiles of {tile[0]}×{tile[1]}", (one.across, one.along, one.batch)
+        )
         for one in cuts
     ]
     return Prediction(values, tried)

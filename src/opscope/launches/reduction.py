@@ -120,12 +120,12 @@ def reduction(launch: LaunchFacts) -> Prediction:
     if config is None:  # the grid alone shows it: its y counts the blocks that share an output
         shares = launch.grid is not None and launch.grid[1] > 1
         return Prediction({**values, "sharing_blocks": launch.grid[1] if shares and launch.grid else None})
-    formula = f"ceil({counted(config.output_count, 'output')} / {config.outputs_per_block:,} per block)"
+    outputs = f"ceil({counted(config.output_count, 'output')} / {config.outputs_per_block:,} per block)"
     each = counted(config.input_count, "input")
     if config.blocks_per_output == 1:
-        formula += f" blocks, one pass over {each} each"
+        formula = f"{outputs} blocks, one pass over {each} each"
     else:
-        formula += f" × {config.blocks_per_output} blocks that share {each} each"
+        formula = f"{outputs} × {config.blocks_per_output} blocks that share {each} each"
     expected = Expected(formula, config.grid, config.block)
     if expected.matches(launch.grid, launch.block):
         values.update(_division(config, traits))
