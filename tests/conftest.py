@@ -235,7 +235,7 @@ def load(
             isinstance(content, str) and content.lstrip().startswith(("{", "["))
         )
         source = make_trace(content) if is_content else content
-        # One thread a process of the tests; where several matter is told in tests of ingest.windows.
+        # One thread a process of the tests; where several matter is told in tests of ingest.scan.
         sessions.append(load_source(source, **{"threads": 1, **options}))
         return sessions[-1]
 

@@ -19,7 +19,7 @@ import zstandard
 
 import opscope
 from opscope.errors import InputError, OpscopeError
-from opscope.ingest import staging, windows
+from opscope.ingest.arrow import ArrowRows
 from opscope.signals import Terminated
 from opscope.testing import ExportBuilder, TraceBuilder
 from opscope.toolchain.ncu_reading import MAGIC, read_container
@@ -61,12 +61,7 @@ class TestDescriptors:
         [('"stream": 7', '"stream": "abc"'), ('"dur": 30', '"dur": "abc"'), ('"ts": 5', '"ts": x')],
         ids=["another type", "no time", "no JSON"],
     )
-    @pytest.mark.parametrize("in_place", [True, False])
-    def test_a_read_that_fails_closes_its_windows(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], in_place: bool
-    ) -> None:
-        if in_place:  # as files are read that are too large to copy
-            monkeypatch.setattr(staging, "_LARGEST_COPY_BYTES", 0)
+    def test_a_flawed_text_leaves_none_open(self, tmp_path: Path, change: tuple[str, str]) -> None:
         path = tmp_path / "trace.json"
         text = trace_text()
         assert change[0] in text
@@ -226,13 +221,12 @@ class TestInterrupts:
     def test_one_that_the_engine_swallows_is_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
     ) -> None:
-        """In what it calls to read a window, errors become its own."""
-        monkeypatch.setattr(staging, "_LARGEST_COPY_BYTES", 0)
+        """In what it calls to read rows, errors become its own."""
 
-        def read(self: object, size: int = -1) -> bytes:
+        def column(*_: object) -> None:
             raise raised
 
-        monkeypatch.setattr(windows._Window, "read", read)
+        monkeypatch.setattr(ArrowRows, "_column", column)
         path = tmp_path / "trace.json"
         path.write_text(trace_text())
         with pytest.raises(KeyboardInterrupt):

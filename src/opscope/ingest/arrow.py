@@ -6,7 +6,8 @@ Source: https://arrow.apache.org/docs/format/CDataInterface.html and …/CDataIn
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 # Rows of a batch: several threads of the engine read batches side by side, each with all of its texts.
 _BATCH_ROWS = 1 << 17
 _NULLABLE = 2
+_LONGEST_ERROR = 400
 
 
 class _Schema(ctypes.Structure):
@@ -41,7 +43,7 @@ _Array._fields_ = [
     ("dictionary", POINTER(_Array)), ("release", c_void_p), ("private", c_void_p),
 ]  # fmt: skip
 _GET_SCHEMA, _GET_NEXT = (CFUNCTYPE(c_int, POINTER(_Stream), POINTER(of)) for of in (_Schema, _Array))
-_GET_ERROR, _RELEASE_STREAM = CFUNCTYPE(c_char_p, POINTER(_Stream)), CFUNCTYPE(None, POINTER(_Stream))
+_GET_ERROR, _RELEASE_STREAM = CFUNCTYPE(c_void_p, POINTER(_Stream)), CFUNCTYPE(None, POINTER(_Stream))
 _Stream._fields_ = [
     ("get_schema", _GET_SCHEMA), ("get_next", _GET_NEXT), ("get_last_error", _GET_ERROR),
     ("release", _RELEASE_STREAM), ("private", c_void_p),
@@ -54,7 +56,7 @@ def _forget(of: Any) -> Any:
 
 
 _FORGET_SCHEMA, _FORGET_ARRAY = _forget(_Schema), _forget(_Array)
-_FORGET_STREAM, _NO_ERROR = _RELEASE_STREAM(lambda _: None), _GET_ERROR(lambda _: None)
+_FORGET_STREAM = _RELEASE_STREAM(lambda _: None)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
 
@@ -89,6 +91,7 @@ class ArrowRows:
         self._formats, self._parts = formats, parts
         most = max((part.row_count for part in parts), default=0)
         self._nothing = np.zeros(most, dtype=np.int64), np.zeros(most // 8 + 1, dtype=np.uint8)
+        self._error = ctypes.create_string_buffer(_LONGEST_ERROR + 1)
         self._kept: list[Any] = []  # what the engine holds addresses of
 
     def __arrow_c_schema__(self) -> object:
@@ -103,22 +106,34 @@ class ArrowRows:
         del requested_schema
         batches = ((part, first) for part in self._parts for first in range(0, part.row_count, _BATCH_ROWS))
 
-        def get_schema(_: Any, schema: Any) -> int:
-            self._fill_schema(schema.contents)
-            return 0
+        def guarded(fill: Callable[[Any], None]) -> Callable[[Any, Any], int]:
+            def call(_: Any, out: Any) -> int:
+                try:
+                    fill(out.contents)
+                except BaseException as error:  # noqa: BLE001 - ctypes would drop it: also a signal's
+                    self._error.value = f"{type(error).__name__}: {error}".encode()[:_LONGEST_ERROR]
+                    return errno.EIO
+                return 0
 
-        def get_next(_: Any, array: Any) -> int:
+            return call
+
+        def get_next(array: Any) -> None:
             found = next(batches, None)
             if found is None:
-                array.contents.release = None
-                return 0
+                array.release = None
+                return
             part, first = found
             count = min(_BATCH_ROWS, part.row_count - first)
             children = [self._column(part, name, first, count) for name in self._formats]
-            self._fill_array(array.contents, count, [None], children=children)
-            return 0
+            self._fill_array(array, count, [None], children=children)
 
-        stream = _Stream(_GET_SCHEMA(get_schema), _GET_NEXT(get_next), _NO_ERROR, _FORGET_STREAM, None)
+        stream = _Stream(
+            _GET_SCHEMA(guarded(self._fill_schema)),
+            _GET_NEXT(guarded(get_next)),
+            _GET_ERROR(lambda _: ctypes.addressof(self._error)),
+            _FORGET_STREAM,
+            None,
+        )
         self._kept.append(stream)
         return _new_capsule(ctypes.addressof(stream), b"arrow_array_stream", None)
 
