@@ -424,8 +424,8 @@ class _Linked:
 
 
 def _condition(extent: _Extent | None) -> str:
-    """The extent as a condition of SQL."""
-    return "true" if extent is None else f"start_ns BETWEEN {extent[0]} AND {extent[1]}"
+    """The extent as a condition of SQL, and the order in which rows stand, which filtering may change."""
+    return "true" if extent is None else f"start_ns BETWEEN {extent[0]} AND {extent[1]} ORDER BY row_id"
 
 
 def _restored(path: Path) -> Columns:

@@ -284,9 +284,18 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
             if cuts[index] != position:  # it was inside of a text
                 scanned = scan_one(text, position, limit)
             position = scanned.end
-            yield _decoded(text, scanned)
+            chunk = _decoded(text, scanned)
+            _release(text, cuts[index], position)
+            yield chunk
             if scanned.is_closed or scanned.is_cut:
                 return
+
+
+def _release(text: mmap.mmap, start: int, end: int) -> None:
+    """Let go of the pages of a text that was scanned: the file has them, and this process need not."""
+    start -= start % mmap.PAGESIZE
+    if hasattr(text, "madvise") and end > start:
+        text.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
 def _scanner() -> Callable[[mmap.mmap, int, int], Scanned]:

@@ -112,8 +112,8 @@ class StagedEvents:
         self.array = EventArray(0, 0)
         self.flaws: dict[str, int] = {}
 
-    def hold(self, parts: dict[str, list[RowPart]]) -> None:
-        """Take events that lie in memory."""
+    def hold(self, parts: dict[str, list[RowPart]] | None) -> None:
+        """Take events that lie in memory; None if they are in the table."""
         self._parts = parts
 
     def show_on(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -195,8 +195,7 @@ def staged_events(
             stager.add(chunk)
         events.array = _array_end(text, opened, chunk.scanned, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
-        if stager.parts is not None:
-            events.hold(stager.parts)
+        events.hold(stager.held())
         events.show_on(session.connection)
         yield events
 
@@ -256,12 +255,26 @@ class _Stager:
 
     def __init__(self, session: Session) -> None:
         self._connection = session.connection
-        self.parts: dict[str, list[RowPart]] | None = None if session.is_file_backed else defaultdict(list)
+        self.parts: dict[str, list[RowPart]] = defaultdict(list)
+        self._is_on_disk, self._held = session.is_file_backed, 0
         self._counts: list[dict[str, Any]] = []
         self._threads: dict[tuple[str | None, str | None], int] = {}
         self._row_count = self._irregular_count = self._legacy_count = 0
         self.broken_count = 0
         self.flaws: dict[str, int] = {}
+
+    def held(self) -> dict[str, list[RowPart]] | None:
+        """The rows in memory; None if they are in tables now."""
+        if self._is_on_disk:
+            self._write()
+            return None
+        return self.parts
+
+    def _write(self) -> None:
+        for name, parts in self.parts.items():
+            _insert(self._connection, name, parts)
+        self.parts.clear()
+        self._held = 0
 
     def census(self) -> quality.Census:
         """All events so far, counted."""
@@ -305,10 +318,10 @@ class _Stager:
             if not len(chosen):
                 continue
             part = self._part(columns, wanted, chosen, pool)
-            if self.parts is None:
-                _insert(self._connection, name, [part])
-            else:
-                self.parts[name].append(part)
+            self.parts[name].append(part)
+            self._held += len(chosen)
+        if self._is_on_disk and self._held >= _HELD_ROWS:
+            self._write()
 
     def _categories(
         self, columns: _Columns, texts: list[str | None], nothing: _Flagged, place: dict[str, int]
@@ -411,6 +424,8 @@ class _Stager:
         return RowPart(len(chosen), found, pool)
 
 
+# Rows in memory before they are written in a session on disk: the engine writes few large pieces faster.
+_HELD_ROWS = 250_000
 _STACKS = ("Call stack", "Module Hierarchy")
 
 
