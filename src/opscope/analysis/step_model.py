@@ -35,7 +35,7 @@ from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import Flags, TraceRecords, WorkKind, columns
 from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 from opscope.text_enum import MeaningEnum
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -776,12 +776,9 @@ class StepModel:
         found = self._stretches(
             critical_path(self.graph, self.unrecorded_lags(self.host) if is_timed else None)
         )
-        connection = self.session.connection
-        connection.register("path", {"kind": found.kind, "named": found.named, "ns": found.ns})
-        try:
+        path = {"kind": found.kind, "named": found.named, "ns": found.ns}
+        with registered(self.session.connection, path=path):
             totals = [(_PATH_KINDS[kind], *rest) for kind, *rest in self.session.query(_PATH_TOTALS_SQL)]
-        finally:
-            connection.unregister("path")
         whole_ns = sum(ns for _, _, ns in totals) or 1
         ranked = sorted(totals, key=lambda one: (-one[2], one[0], one[1] or ""))
         return tuple(

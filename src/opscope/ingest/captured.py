@@ -21,7 +21,7 @@ from opscope.ingest import linking, nesting
 from opscope.ingest.nesting import Forest, Int64
 from opscope.model.queries import sql
 from opscope.model.schema import ReplaySource
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 from opscope.model.sidecar import GraphNode
 
 _GENERATED = "triton_"
@@ -239,8 +239,8 @@ class _Staged:
     def _columns(self, rows: list[int]) -> dict[int, tuple[dict[str, Any], str | None]]:
         if not rows:
             return {}
-        self._connection.register("captured_rows", {"row_id": np.unique(np.array(rows, dtype=np.int64))})
-        try:
+        captured = {"row_id": np.unique(np.array(rows, dtype=np.int64))}
+        with registered(self._connection, captured_rows=captured):
             cursor = self._connection.execute(sql(__package__, "kineto:captured_columns"))
             names = [column[0] for column in cursor.description]
             found: dict[int, tuple[dict[str, Any], str | None]] = {}
@@ -251,8 +251,6 @@ class _Staged:
             has_details = [row.pop("has_details") for row, _ in found.values()]
             if any(has_details):
                 details = self._connection.execute(sql(__package__, "kineto:captured_details")).fetchall()
-        finally:
-            self._connection.unregister("captured_rows")
         for row_id, text in details:
             found[row_id] = (found[row_id][0], text)
         return found

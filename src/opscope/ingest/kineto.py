@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -25,7 +24,7 @@ from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, RecordedSteps
 from opscope.ingest.staging import StagedEvents
 from opscope.model.queries import sql
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -86,14 +85,9 @@ class Statements:
 
     def insert_linked(self, table: str, links: Columns, **values: Any) -> None:
         """Run the statement that fills a table from staged rows and their `links`, where there are any."""
-        if not len(links["row_id"]):
-            return
-        self._connection.register("links", links)
-        try:
-            self.run(table, **values)
-        finally:
-            with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
-                self._connection.unregister("links")
+        if len(links["row_id"]):
+            with registered(self._connection, links=links):
+                self.run(table, **values)
 
 
 P = ParamSpec("P")

@@ -16,7 +16,7 @@ import numpy as np
 
 from opscope.errors import InputError
 from opscope.ingest.source import EXPORT_COMMAND
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 
 # Some other program may be writing it; a second tells a slow write from a held lock.
 _LOCK_TIMEOUT_S = 1.0
@@ -239,13 +239,10 @@ def _copy(session: Session, export: Export, table: str, selected: Mapping[str, s
             raise InputError(
                 f"table {table} holds something else than numbers ({error})", source=export.name
             ) from error
-        session.connection.register("export_chunk", chunk)
-        try:
+        with registered(session.connection, export_chunk=chunk):
             session.connection.execute(
                 f"INSERT INTO staging.raw_{_TABLES[table][0]} SELECT {names} FROM export_chunk"
             )
-        finally:
-            session.connection.unregister("export_chunk")
 
 
 def _complete_processes(session: Session, *, is_mixed: bool) -> int:

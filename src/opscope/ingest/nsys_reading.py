@@ -31,7 +31,7 @@ from opscope.ingest.source import LocalText, TraceFile
 from opscope.ingest.staging import DETAILS, StagedEvents, create_tables, staging_area
 from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
 from opscope.model.queries import sql
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 
 
 class Intervals(msgspec.Struct, frozen=True):
@@ -197,11 +197,8 @@ class _Reader:
         """Stage the events of one process; how many ranges stand among its operators."""
         create_tables(self.session)
         owners = self._owners(process)
-        self.session.connection.register("range_owners", {"range_id": owners})
-        try:
+        with registered(self.session.connection, range_owners={"range_id": owners}):
             self._run("stage_owners")
-        finally:
-            self.session.connection.unregister("range_owners")
         self._run("stage_operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
         for statement in ("annotations", "calls", "activities", "overheads", "syncs", "labels"):
             self._run(f"stage_{statement}", process=process)

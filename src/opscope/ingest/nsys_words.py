@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opscope.ingest.nsys_export import Export
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 
 Demangle = Callable[[str], str | None]
 _IDS_PER_QUERY = 500  # SQLite takes at least 999 parameters
@@ -78,11 +78,8 @@ def _insert(session: Session, table: str, rows: Sequence[tuple[Any, ...]]) -> No
         f"column{index}": np.array(column, dtype=np.int64 if isinstance(column[0], int) else object)
         for index, column in enumerate(zip(*rows, strict=True))
     }
-    session.connection.register("export_chunk", chunk)
-    try:
+    with registered(session.connection, export_chunk=chunk):
         session.connection.execute(f"INSERT INTO staging.{table} SELECT * FROM export_chunk")
-    finally:
-        session.connection.unregister("export_chunk")
 
 
 _ALTERNATIVES = (

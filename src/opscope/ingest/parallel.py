@@ -33,7 +33,7 @@ from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile
 from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 from opscope.model.sidecar import Sidecar
 
 if TYPE_CHECKING:
@@ -465,15 +465,18 @@ class _Merger:
                 [list(ids), list(kinds), list(texts)],
             )
         shift_columns = {name: np.array(shift, dtype=np.int64) for name, shift in shifts.items()}
-        connection.register("part_shifts", {"part": np.arange(len(parts)), **shift_columns})
         of_part, own, shared = np.array(names or [(-1, -1, -1)], dtype=np.int64).T
-        connection.register("part_names", {"part": of_part, "own": own, "shared": shared})
-        with tempfile.TemporaryDirectory(dir=self._session.temporary_directory) as folder:
+        with (
+            registered(
+                connection,
+                part_shifts={"part": np.arange(len(parts)), **shift_columns},
+                part_names={"part": of_part, "own": own, "shared": shared},
+            ),
+            tempfile.TemporaryDirectory(dir=self._session.temporary_directory) as folder,
+        ):
             for table in TABLES:
                 if table.name != _NAMES:
                     self._insert(table, parts, Path(folder))
-        connection.unregister("part_shifts")
-        connection.unregister("part_names")
         return sidecars
 
     def _insert(self, table: Table, parts: Sequence[Part], folder: Path) -> None:

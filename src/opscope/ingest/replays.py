@@ -25,7 +25,7 @@ from opscope.ingest.nesting import Int64
 from opscope.ingest.staging import DETAILS
 from opscope.model.queries import sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 
 _NODE_MASK = 0xFFFFFFFF
 _BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
@@ -533,22 +533,20 @@ class _Writer:
         if rows.events["call"]:
             text = {"name", "category", "details", *_COLUMNS[1:5]}
             columns = {name: _column(values, is_text=name in text) for name, values in rows.events.items()}
-            self._connection.register("replayed_events", columns)
-            self._connection.execute(sql(__package__, "kineto:add_replayed_events"))
-            if any(rows.events["details"]):
-                keys = json.dumps(DETAILS).replace("'", "''")
-                self._connection.execute(
-                    sql(__package__, "kineto:add_replayed_details").replace("{keys}", keys)
-                )
-            self._connection.unregister("replayed_events")
+            with registered(self._connection, replayed_events=columns):
+                self._connection.execute(sql(__package__, "kineto:add_replayed_events"))
+                if any(rows.events["details"]):
+                    keys = json.dumps(DETAILS).replace("'", "''")
+                    self._connection.execute(
+                        sql(__package__, "kineto:add_replayed_details").replace("{keys}", keys)
+                    )
         if rows.activities["activity"]:
             columns = {
                 name: _column(values, is_text=name in ("grid", "block"))
                 for name, values in rows.activities.items()
             }
-            self._connection.register("replayed_activities", columns)
-            self._connection.execute(sql(__package__, "kineto:link_replayed"))
-            self._connection.unregister("replayed_activities")
+            with registered(self._connection, replayed_activities=columns):
+                self._connection.execute(sql(__package__, "kineto:link_replayed"))
 
 
 def _column(values: list[Any], *, is_text: bool) -> npt.NDArray[Any]:

@@ -8,7 +8,6 @@ each class is a view; a reader of another kind of file fills that table itself, 
 from __future__ import annotations
 
 import mmap
-import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -26,9 +25,9 @@ from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts
 from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, pooled, scan
-from opscope.ingest.source import EventArray, OpenArray, open_array, trailer
+from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.queries import sql
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 
 CATEGORIES = (
     "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
@@ -107,40 +106,35 @@ class StagedEvents:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._parts: dict[str, list[RowPart]] | None = None  # None: in table `staging.staged`
+        self.parts: dict[str, list[RowPart]] | None = None  # None: in table `staging.staged`
         self.census = quality.Census(0, {}, {}, 0, 0, [])
         self.array = EventArray(0, 0)
         self.flaws: dict[str, int] = {}
 
-    def hold(self, parts: dict[str, list[RowPart]] | None) -> None:
-        """Take events that lie in memory; None if they are in the table."""
-        self._parts = parts
-
     def show_on(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Let a connection read the events; to be done anew after `as_table`."""
         for name, (columns, _) in _CLASSES.items():
-            if self._parts is None:
+            if self.parts is None:
                 connection.execute(f"CREATE OR REPLACE TEMP VIEW {name}_events AS FROM staging.{name}_events")
             else:
-                connection.register(f"{name}_events", ArrowRows(_formats(columns), self._parts[name]))
+                connection.register(f"{name}_events", ArrowRows(_formats(columns), self.parts[name]))
 
     def as_table(self) -> None:
         """Move events that lie in memory to `staging.staged`, where statements can change them."""
         connection = self._session.connection
-        if self._parts is None:
+        if self.parts is None:
             return
-        for name, parts in self._parts.items():
+        for name, parts in self.parts.items():
             connection.unregister(f"{name}_events")
             _insert(connection, name, parts)
-        self._parts = None
+        self.parts = None
         self.show_on(connection)
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, name: str, parts: list[RowPart]) -> None:
     """Rows of one class → `staging.staged`."""
-    connection.register("added_events", ArrowRows(_formats(_CLASSES[name][0]), parts))
-    connection.execute("INSERT INTO staging.staged BY NAME SELECT * EXCLUDE row_id FROM added_events")
-    connection.unregister("added_events")
+    with registered(connection, added_events=ArrowRows(_formats(_CLASSES[name][0]), parts)):
+        connection.execute("INSERT INTO staging.staged BY NAME SELECT * EXCLUDE row_id FROM added_events")
 
 
 @contextmanager
@@ -195,7 +189,7 @@ def staged_events(
             stager.add(chunk)
         events.array = _array_end(text, opened, chunk.scanned, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
-        events.hold(stager.held())
+        events.parts = stager.held()
         events.show_on(session.connection)
         yield events
 
@@ -230,12 +224,14 @@ def _no_event(text: mmap.mmap, start: int, source: str, hint: str | None) -> Inp
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
     except msgspec.DecodeError as error:
-        found = re.search(r"\(byte (\d+)\)", str(error))
-        if found is None or start + int(found.group(1)) >= len(text):
-            message, offset = "the file ends before its first complete event", len(text)
-        else:
-            message, offset = "not valid JSON inside the traceEvents array", start + int(found.group(1)) - 1
-        return InputError(message, source=source, byte_offset=offset, hint=hint)
+        behind = start + error_offset(error, len(text))
+        if behind < len(text):
+            return InputError(
+                "not valid JSON inside the traceEvents array",
+                source=source,
+                byte_offset=behind - 1,
+                hint=hint,
+            )
     except RecursionError:
         return InputError("an event is nested too deeply", source=source, byte_offset=start, hint=hint)
     return InputError(
@@ -302,14 +298,14 @@ class _Stager:
         every = np.ones(rows, dtype=bool)
         columns["row_id"] = np.arange(self._row_count, self._row_count + rows), every
         columns["thread_key"] = self._thread_keys(columns, texts, nothing), every
-        columns["has_details"] = self._details(chunk, columns, texts, place["cuda_sync"]), every
-        self._row_count += rows
         pool = pooled(texts)
+        columns["has_details"] = self._details(chunk, columns, pool, place["cuda_sync"]), every
+        self._row_count += rows
         start, duration = columns.get("start_ns", nothing), columns.get("duration_ns", nothing)
         is_span = _is(columns.get("ph", nothing), texts, "X")
         is_span &= start[1] & duration[1] & (duration[0] >= 0)
         counted = self._part(columns, _COUNTED, np.arange(rows), pool)
-        with self._shown("counted_events", ArrowRows(_formats(_COUNTED), [counted])):
+        with registered(self._connection, counted_events=ArrowRows(_formats(_COUNTED), [counted])):
             cursor = self._connection.execute(sql(__package__, "kineto:census"))
             names = [one[0] for one in cursor.description]
             self._counts += [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -363,12 +359,12 @@ class _Stager:
         return np.array(keys, dtype=np.int64)[pair]
 
     def _details(
-        self, chunk: Chunk, columns: _Columns, texts: list[str | None], synchronization: int
+        self, chunk: Chunk, columns: _Columns, pool: Texts, synchronization: int
     ) -> npt.NDArray[np.bool_]:
         """Write `staging.details`; which rows have rarer arguments of their own."""
         rows = chunk.scanned.row_count
         of_row, of_member, value = chunk.scanned.rare
-        has, is_text = np.zeros(rows, dtype=bool), np.array([bool(one) for one in texts])
+        has, is_text = np.zeros(rows, dtype=bool), np.diff(pool.ends) > 0
         rare: _Columns = {}
         for at in np.unique(of_member).tolist():
             member, own = MEMBERS[at], of_member == at
@@ -386,25 +382,17 @@ class _Stager:
             kinds = {member.key: FORMATS.get(member.kind, "l") for member in MEMBERS if member.is_rare}
             names = (*_COUNTED, *(name for name, _ in _FINDING.values()))
             part = self._part(
-                {**columns, "has_details": (has, ~wanted | wanted), **rare}, (*names, *kinds),
-                np.flatnonzero(wanted), pooled(texts),
+                {**columns, "has_details": (has, columns["row_id"][1]), **rare}, (*names, *kinds),
+                np.flatnonzero(wanted), pool,
             )  # fmt: skip
             of_key = {key: name for key, (name, _) in _FINDING.items()}
             arguments = ", ".join(
                 f"'{key}': \"{of_key.get(key, key)}\"::{kind}" for key, kind in DETAILS.items()
             )
-            with self._shown("detailed_events", ArrowRows({**_formats(names), **kinds}, [part])):
+            detailed = ArrowRows({**_formats(names), **kinds}, [part])
+            with registered(self._connection, detailed_events=detailed):
                 self._connection.execute(sql(__package__, "kineto:details").format(arguments=arguments))
         return has
-
-    @contextmanager
-    def _shown(self, name: str, rows: ArrowRows) -> Iterator[None]:
-        self._connection.register(name, rows)
-        try:
-            yield
-        finally:
-            with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
-                self._connection.unregister(name)
 
     def _part(
         self, columns: _Columns, names: tuple[str, ...], chosen: npt.NDArray[np.int64], pool: Texts

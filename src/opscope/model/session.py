@@ -11,8 +11,8 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -430,6 +430,19 @@ class _ScratchFolder:
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=scratch_prefix()))
         self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+@contextmanager
+def registered(connection: Any, **relations: Any) -> Iterator[None]:
+    """Columns in memory (arrays by name, or Arrow's interface) as tables of these names, inside the block."""
+    for name, relation in relations.items():
+        connection.register(name, relation)
+    try:
+        yield
+    finally:
+        with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
+            for name in relations:
+                connection.unregister(name)
 
 
 def is_session_file(path: str | os.PathLike[str]) -> bool:

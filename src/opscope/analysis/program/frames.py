@@ -7,13 +7,11 @@ attribute, which line) comes from their sidecars, everything else is judged by n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from opscope.analysis.program.recorded import (
     NONE,
@@ -29,7 +27,7 @@ from opscope.ingest.nesting import Forest, Int64
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.queries import sql
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 from opscope.model.sidecar import RecordedStructure
 
 
@@ -149,7 +147,7 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
         "name": np.array(list(functions), dtype=object),
         "function_index": np.arange(len(functions), dtype=np.int64),
     }
-    with _registered(session, program_functions=names, program_calls=structure.calls()):
+    with registered(session.connection, program_functions=names, program_calls=structure.calls()):
         rows = columns(session, sql(__package__, "program:frames"), order_by="frame_id")
     first_calls = dict(session.query(sql(__package__, "program:first_calls")))
     first_call_ns = np.full(int(rows["trace_id"].max(initial=0)) + 1, np.iinfo(np.int64).min)
@@ -168,17 +166,6 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
         rows["start_ns"] < first_call_ns[rows["trace_id"]],
         list(functions.values()),
     )
-
-
-@contextmanager
-def _registered(session: Session, **relations: dict[str, npt.NDArray[Any]]) -> Iterator[None]:
-    for name, relation in relations.items():
-        session.connection.register(name, relation)
-    try:
-        yield
-    finally:
-        for name in relations:
-            session.connection.unregister(name)
 
 
 def _joined(parts: Iterator[Int64]) -> Int64:
