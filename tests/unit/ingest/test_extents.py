@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.ingest import kineto
+from opscope.ingest import arrow, kineto
 from opscope.model.schema import TABLES
 from opscope.testing import TraceBuilder
 
@@ -82,3 +82,12 @@ def test_of_a_built_trace(
     path.write_text(builder.text())
     extents = compare(path, monkeypatch, most)
     assert extents == 1 if "always open" in name else extents > 1
+
+
+def test_rows_keep_their_order_where_several_threads_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in memory come in batches, which the engine may filter side by side."""
+    monkeypatch.setattr(kineto, "_MOST_OPERATORS", 1_000)
+    monkeypatch.setattr(arrow, "_BATCH_ROWS", 512)
+    with opscope.load(RECORDED[0], threads=4) as session:
+        assert session.scalar("SELECT count(*) FROM operators") > 10_000
+        assert all(check.holds for check in session.check())
