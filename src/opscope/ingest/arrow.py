@@ -56,7 +56,17 @@ def _forget(of: Any) -> Any:
 
 
 _FORGET_SCHEMA, _FORGET_ARRAY = _forget(_Schema), _forget(_Array)
-_FORGET_STREAM = _RELEASE_STREAM(lambda _: None)
+# Streams that the engine has not released: each holds its rows. Rows that held their streams in turn would be
+# freed by the garbage collector alone, with hundreds of megabytes.
+_open_streams: dict[int, _Stream] = {}
+
+
+def _end_stream(stream: Any) -> None:
+    stream.contents.release = _RELEASE_STREAM(0)
+    _open_streams.pop(stream.contents.private, None)
+
+
+_END_STREAM = _RELEASE_STREAM(_end_stream)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
 
@@ -131,10 +141,10 @@ class ArrowRows:
             _GET_SCHEMA(guarded(self._fill_schema)),
             _GET_NEXT(guarded(get_next)),
             _GET_ERROR(lambda _: ctypes.addressof(self._error)),
-            _FORGET_STREAM,
-            None,
+            _END_STREAM,
         )
-        self._kept.append(stream)
+        stream.private = ctypes.addressof(stream)
+        _open_streams[stream.private] = stream
         return _new_capsule(ctypes.addressof(stream), b"arrow_array_stream", None)
 
     def _pointers(self, structs: Sequence[Any], of: Any) -> Any:

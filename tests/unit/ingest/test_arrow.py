@@ -1,0 +1,55 @@
+"""Rows that the engine reads in place: their values, and that nothing keeps them once they are hidden."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import duckdb
+import numpy as np
+import pytest
+
+from opscope.ingest import arrow
+from opscope.ingest.arrow import ArrowRows, RowPart
+from opscope.ingest.scan import pooled
+from opscope.model.session import registered
+
+
+def rows() -> ArrowRows:
+    """Two parts with texts of their own; the second lacks a column."""
+    here, nowhere = np.array([0b101], dtype=np.uint8), np.array([0b111], dtype=np.uint8)
+    first = RowPart(
+        3,
+        {
+            "number": (np.array([1, 2, 3]), nowhere),
+            "text": (np.array([1, 0, 1], dtype=np.int32), here),
+            "flag": (np.packbits([1, 0, 1], bitorder="little"), nowhere),
+        },
+        pooled(["a", "é"]),
+    )
+    second = RowPart(2, {"text": (np.array([0, 0], dtype=np.int32), nowhere)}, pooled(["b"]))
+    return ArrowRows({"number": "l", "text": "u", "flag": "b"}, [first, second])
+
+
+@pytest.mark.parametrize("batch_rows", [1 << 17, 8])
+def test_values_of_all_parts(monkeypatch: pytest.MonkeyPatch, batch_rows: int) -> None:
+    monkeypatch.setattr(arrow, "_BATCH_ROWS", batch_rows)
+    with duckdb.connect() as connection, registered(connection, shown=rows()):
+        assert connection.execute("FROM shown").fetchall() == [
+            (1, "é", True), (2, None, False), (3, "é", True), (None, "b", None), (None, "b", None),
+        ]  # fmt: skip
+
+
+def test_they_go_when_they_are_no_longer_shown() -> None:
+    gc.disable()
+    try:
+        with duckdb.connect() as connection:
+            shown = rows()
+            left = weakref.ref(shown)
+            with registered(connection, shown=shown):
+                assert connection.execute("SELECT count(*) FROM shown").fetchall() == [(5,)]
+            del shown
+            assert left() is None
+            assert not arrow._open_streams
+    finally:
+        gc.enable()
