@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+# Numbered changes of a first screen.
+FIRST_SCREEN = 3
 NEAR = 0.3
 WIDEST_INTERVAL = 3.0
 MISSED_SHARE = 0.1
