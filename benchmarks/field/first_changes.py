@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from scoring import FIRST_SCREEN, Shown, misses, verdict
-from trials import TRIALS, Trial
+from trials import MORE, TRIALS, Trial
 
 LIMIT_S = 240
 # What the advice of a code is called in `trials`; others by their code.
@@ -38,12 +38,16 @@ CHANGES = {
     "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile",
     "advice.launch_bound": "compile",
 }  # fmt: skip
+# Both may say: pin the host's tensors.
+_PINNED = ("advice.pageable_copy", "advice.host_sync")
 
 
 def ran(command: Sequence[str | Path], device: int, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A process that sees one GPU, on its share of the cores."""
     cores = sorted(os.sched_getaffinity(0))
-    share = cores[device :: torch.cuda.device_count()] if torch.cuda.device_count() else cores
+    count = len(cores) // max(torch.cuda.device_count(), 1)
+    # In one piece: two threads of one core would disturb each other.
+    share = cores[device * count :][:count]
     return subprocess.run(
         ["taskset", "-c", ",".join(map(str, share)), *map(str, command)],
         capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=cwd,
@@ -121,6 +125,8 @@ def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
         gain_ns, interval_ns = one["estimated_gain_ns_per_step"], one["gain_interval_ns_per_step"]
         if one["code"].startswith("advice.") and gain_ns and len(shown) < FIRST_SCREEN:
             change = CHANGES.get(one["code"], one["code"])
+            if "pin_memory" in (one["change"] or "") and one["code"] in _PINNED:
+                change = "pinned"
             interval = (interval_ns[0] / 1e6, interval_ns[1] / 1e6) if interval_ns else None
             is_unknown = bool(one["applicability"]["blocked_by"])
             shown.setdefault(change, Shown(change, gain_ns / 1e6, interval, is_unknown))
@@ -140,6 +146,8 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
     gains: dict[str, float | None] = {}
     try:
         row |= measured(path, trial, device)
+        if path.stem in MORE:
+            row["changes"] |= measured(path, MORE[path.stem], device)["changes"]
         gains = {change: one["gain_ms"] for change, one in row["changes"].items()}
     except (SystemExit, subprocess.TimeoutExpired, statistics.StatisticsError) as error:
         row["error_of_changes"] = str(error)[-500:]

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ import torch
 ARMS: list[str] = json.loads(os.environ["FIELD_ARMS"])
 BLOCK, LEAD_IN = int(os.environ["FIELD_BLOCK"]), int(os.environ["FIELD_LEAD_IN"])
 # The first round warms up and is thrown away.
-FEWEST_ROUNDS, MOST_ROUNDS, ENOUGH_S = 4, 8, 40.0
+FEWEST_ROUNDS, MOST_ROUNDS, ENOUGH_S = 5, 9, 25.0
 _OPTIMIZERS: list[torch.optim.Optimizer] = []
 _BLOCKS: list[tuple[str, float]] = []
 _step, _arm = -1, ""
@@ -40,17 +40,26 @@ def ON(name: str) -> bool:
     return _arm == name
 
 
-def ENDLESS(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches of a loader again and again; where a step begins by asking for the next one."""
+def ENDLESS(loader: Iterable[Any], **of_arms: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """The batches of a loader again and again; a step begins by asking for the next one.
+
+    Args:
+        of_arms: Make the loaders of changes by name (with _ for .), each anew where its block begins.
+    """
+    own, special, arm = iter(loader), None, ""
     while True:
-        batches_once = iter(batches)
-        while True:
-            STEP()
-            try:
-                batch = next(batches_once)
-            except StopIteration:
-                break
-            yield batch
+        STEP()
+        make = of_arms.get(_arm.replace(".", "_"))
+        if _arm != arm:
+            arm, special = _arm, None if make is None else iter(make())
+        batch = next(own if special is None else special, None)
+        if batch is None and special is None:
+            own = iter(loader)
+            batch = next(own)
+        elif batch is None and make is not None:
+            special = iter(make())
+            batch = next(special)
+        yield batch
 
 
 def STEP() -> None:
@@ -98,8 +107,9 @@ def _fuse(optimizer: torch.optim.Optimizer, is_fused: bool) -> None:
     for group in optimizer.param_groups:
         if "fused" not in group:
             continue
-        group["fused"] = is_fused or None
+        own = group.setdefault("field_own", group["fused"])
+        group["fused"] = is_fused or own
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
             if isinstance(state.get("step"), torch.Tensor):
-                state["step"] = state["step"].to(parameter.device if is_fused else "cpu")
+                state["step"] = state["step"].to(parameter.device if group["fused"] else "cpu")

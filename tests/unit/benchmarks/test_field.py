@@ -14,18 +14,18 @@ sys.path.insert(0, str(FIELD))
 
 from first_changes import edited  # noqa: E402
 from scoring import Shown, misses, verdict  # noqa: E402
-from trials import TRIALS  # noqa: E402
+from trials import MORE, TRIALS, Trial  # noqa: E402
 
 SHARED = FIELD.parents[2] / "shared/field/programs"
 
 
-@pytest.mark.parametrize("name", TRIALS)
-def test_every_edit_applies_once_and_the_text_compiles(name: str) -> None:
+@pytest.mark.parametrize(("name", "trial"), [*TRIALS.items(), *MORE.items()])
+def test_every_edit_applies_once_and_the_text_compiles(name: str, trial: Trial) -> None:
     path = FIELD / f"programs/{name}.py"
     path = path if path.exists() else SHARED / path.name
     if not path.exists():
         pytest.skip(f"{path} is not here")
-    text = edited(path.read_text(encoding="utf-8"), TRIALS[name])
+    text = edited(path.read_text(encoding="utf-8"), trial)
     compile(text, path.name, "exec")
     assert text.count("STEP()") + text.count("ENDLESS(") == 1
 
