@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scoring import FIRST_SCREEN, Shown, misses, verdict
+from scoring import FIRST_SCREEN, Measured, Shown, misses, verdict
 from trials import MORE, TRIALS, Trial
 
 LIMIT_S = 240
@@ -38,11 +38,15 @@ CHANGES = {
     "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile",
     "advice.launch_bound": "compile",
 }  # fmt: skip
+# A wider one is shown as "unknown, try it".
+WIDEST_INTERVAL = 3.0
 # Both may say: pin the host's tensors.
 _PINNED = ("advice.pageable_copy", "advice.host_sync")
 
 
-def ran(command: Sequence[str | Path], device: int, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def ran(
+    command: Sequence[str | Path], device: int, cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """A process that sees one GPU, on its share of the cores."""
     cores = sorted(os.sched_getaffinity(0))
     count = len(cores) // max(torch.cuda.device_count(), 1)
@@ -92,7 +96,8 @@ def measured(path: Path, trial: Trial, device: int) -> dict[str, Any]:
     for arm in trial.arms:
         at_arm = [at for at in kept if blocks[at][0] == arm]
         gains = [
-            statistics.mean(blocks[near][1] for near in (at - 1, at + 1) if near < len(blocks)) - blocks[at][1]
+            statistics.mean(blocks[near][1] for near in (at - 1, at + 1) if near < len(blocks))
+            - blocks[at][1]
             for at in at_arm
         ]
         changes[arm] = {
@@ -115,27 +120,36 @@ def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
         done = ran(command, device, Path(scratch), COLUMNS="110")
         if keep is not None:
             kept = keep / path.stem
-            shutil.copytree(out, kept, dirs_exist_ok=True) if out.exists() else kept.mkdir(parents=True, exist_ok=True)
-            (kept / "screen.txt").write_text(f"rc {done.returncode}\n{done.stdout}\n{done.stderr}", encoding="utf-8")
+            shutil.copytree(out, kept, dirs_exist_ok=True) if out.exists() else kept.mkdir(
+                parents=True, exist_ok=True
+            )
+            (kept / "screen.txt").write_text(
+                f"rc {done.returncode}\n{done.stdout}\n{done.stderr}", encoding="utf-8"
+            )
         if done.returncode:
             raise SystemExit(f"{path.stem} was not recorded: {done.stderr[-400:]}")
         document = json.loads((out / "analysis.json").read_text(encoding="utf-8"))
     shown: dict[str, Shown] = {}
     for one in document["findings"]:
         gain_ns, interval_ns = one["estimated_gain_ns_per_step"], one["gain_interval_ns_per_step"]
-        if one["code"].startswith("advice.") and gain_ns and len(shown) < FIRST_SCREEN:
-            change = CHANGES.get(one["code"], one["code"])
-            if "pin_memory" in (one["change"] or "") and one["code"] in _PINNED:
-                change = "pinned"
-            interval = (interval_ns[0] / 1e6, interval_ns[1] / 1e6) if interval_ns else None
-            is_unknown = bool(one["applicability"]["blocked_by"])
-            shown.setdefault(change, Shown(change, gain_ns / 1e6, interval, is_unknown))
+        applicability = one["applicability"]
+        is_open = bool(one["change"]) and applicability["status"] == "unknown"
+        if not one["code"].startswith("advice.") or not (gain_ns or is_open) or one["code"] in shown:
+            continue
+        change = CHANGES.get(one["code"], one["code"])
+        if one["code"] in _PINNED and "pin_memory" in (one["change"] or ""):
+            change = "pinned"
+        low, high = interval_ns or (gain_ns, gain_ns)
+        is_known = gain_ns and 0 < high <= WIDEST_INTERVAL * low and not applicability["blocked_by"]
+        shown[one["code"]] = (
+            Shown(change, gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known else Shown(change)
+        )
     step = document["step"]
     step_ns = step["unrecorded_ns"] or {"median": None}
     return {
         "step_ms": step_ns["median"] and step_ns["median"] / 1e6,
         "bound": step.get("bound"),
-        "shown": list(shown.values()),
+        "shown": list(shown.values())[:FIRST_SCREEN],
     }
 
 
@@ -143,12 +157,14 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
     """The row of one script."""
     began, trial = time.perf_counter(), TRIALS[path.stem]
     row: dict[str, Any] = {"program": path.stem}
-    gains: dict[str, float | None] = {}
+    gains: dict[str, Measured | None] = {}
     try:
         row |= measured(path, trial, device)
         if path.stem in MORE:
             row["changes"] |= measured(path, MORE[path.stem], device)["changes"]
-        gains = {change: one["gain_ms"] for change, one in row["changes"].items()}
+        gains = {
+            change: Measured(one["gain_ms"], *one["gain_range_ms"]) for change, one in row["changes"].items()
+        }
     except (SystemExit, subprocess.TimeoutExpired, statistics.StatisticsError) as error:
         row["error_of_changes"] = str(error)[-500:]
     try:
@@ -157,12 +173,16 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
         row |= {
             "step_ms": found[0]["step_ms"],
             "bound": found[0]["bound"],
-            "shown": [vars(one) | {"verdict": verdict(one, gains)} for one in shown],
+            "shown": [one._asdict() | {"verdict": verdict(one, gains)} for one in shown],
             "missed": misses(shown, gains, found[0]["step_ms"] or row["without_ms"]),
         }
         if again > 1:
             row["again"] = [
-                {"step_ms": one["step_ms"], "bound": one["bound"], "shown": [vars(each) for each in one["shown"]]}
+                {
+                    "step_ms": one["step_ms"],
+                    "bound": one["bound"],
+                    "shown": [each._asdict() for each in one["shown"]],
+                }
                 for one in found
             ]
     except (SystemExit, subprocess.TimeoutExpired, KeyError) as error:
@@ -179,11 +199,17 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--again", type=int, default=1)
     options = parser.parse_args()
-    scripts = [path for one in options.scripts for path in ([one] if one.is_file() else sorted(one.glob("*.py")))]
+    scripts = [
+        path for one in options.scripts for path in ([one] if one.is_file() else sorted(one.glob("*.py")))
+    ]
     devices: queue.Queue[int] = queue.Queue()
     for device in range(max(torch.cuda.device_count(), 1)):
         devices.put(device)
-    environment = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "at_once": devices.qsize()}
+    environment = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "at_once": devices.qsize(),
+    }
     found: list[dict[str, Any]] = []
 
     def run_on_a_device(path: Path) -> None:

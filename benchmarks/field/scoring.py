@@ -3,50 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Numbered changes of a first screen.
 FIRST_SCREEN = 3
 NEAR = 0.3
-WIDEST_INTERVAL = 3.0
 MISSED_SHARE = 0.1
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A change of the first screen; `is_unknown` where something stands in the way of a number."""
+class Shown(NamedTuple):
+    """A change of the first screen: with a gain, or None where it says "unknown, try it"."""
 
     change: str
-    gain_ms: float
+    gain_ms: float | None = None
     interval_ms: tuple[float, float] | None = None
-    is_unknown: bool = False
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it is shown as a number: known to within a factor of 3, with nothing in the way."""
-        low, high = self.interval_ms or (1.0, 1.0)
-        return not self.is_unknown and 0 < high <= WIDEST_INTERVAL * low
 
 
-def verdict(shown: Shown, gains_ms: Mapping[str, float | None]) -> str:
-    """`right`, `wrong`, `unknown` (shown as that), `not measured`; `impossible` counts as wrong."""
-    if shown.change not in gains_ms:
-        return "not measured"
-    true_ms = gains_ms[shown.change]
-    if true_ms is None:
-        return "impossible"
-    if not shown.is_number:
+class Measured(NamedTuple):
+    """What a change took off a step: the median of the rounds, the least and the most of one."""
+
+    gain_ms: float
+    low_ms: float
+    high_ms: float
+
+
+def verdict(shown: Shown, gains: Mapping[str, Measured | None]) -> str:
+    """`right`, `wrong`, `undecided` where rounds differ by more than what is asked, `unknown` (shown as that).
+
+    `impossible` counts as wrong; what nobody measured is `not measured`.
+    """
+    if shown.gain_ms is None:
         return "unknown"
+    if shown.change not in gains:
+        return "not measured"
+    true = gains[shown.change]
+    if true is None:
+        return "impossible"
     low, high = shown.interval_ms or (shown.gain_ms, shown.gain_ms)
-    is_near = abs(shown.gain_ms - true_ms) <= NEAR * abs(true_ms)
-    return "right" if is_near or low <= true_ms <= high else "wrong"
+    is_near = abs(shown.gain_ms - true.gain_ms) <= NEAR * abs(true.gain_ms)
+    if is_near or low <= true.gain_ms <= high:
+        return "right"
+    is_noise = true.low_ms <= high and low <= true.high_ms and true.high_ms - true.low_ms > shown.gain_ms
+    return "undecided" if is_noise else "wrong"
 
 
-def misses(shown: Sequence[Shown], gains_ms: Mapping[str, float | None], step_ms: float) -> list[str]:
-    """Changes worth more than a tenth of the step that the first screen does not name."""
-    named = {one.change for one in shown}
+def misses(shown: Sequence[Shown], gains: Mapping[str, Measured | None], step_ms: float) -> list[str]:
+    """Changes that in every round took more than a tenth of the step, and that the first screen does not name."""
+    named, least = {one.change for one in shown}, MISSED_SHARE * step_ms
     return [
         change
-        for change, gain in gains_ms.items()
-        if gain is not None and gain > MISSED_SHARE * step_ms and change not in named
+        for change, gain in gains.items()
+        if gain is not None and gain.gain_ms > least and gain.low_ms > 0 and change not in named
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, unchanged
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
@@ -18,6 +18,7 @@ _PASSING = frozenset(("aten::clone", "aten::contiguous", "aten::_to_copy", "aten
 _DIRECTIONS = {"host_to_device": "from host to device", "device_to_host": "from device to host"}
 # Rates of the bus, by the major compute capability of the GPUs on it.
 _BUS = {7: "pinned_bytes_per_s", 8: "pinned_bytes_per_s_8", 9: "pinned_bytes_per_s_9"}
+_PINNED_BY_HAND = 'batch = batch.pin_memory().to("cuda", non_blocking=True)'
 # Smaller copies spend their time on starting.
 _TELLING_BYTES = 1 << 20
 
@@ -31,13 +32,17 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         return
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
     rate, whose = _pinned_rate(run, rule)
-    uploads = [kernel.name for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
+    uploads = [kernel for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
     factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
+    # A loader's thread pins beside the step; in a program without one its own thread copies once more.
+    is_loaded = run.job is not None and any(model.loading for model in run.job.models)
+    moved_bytes = 0 if is_loaded else sum(kernel.size_bytes or 0 for kernel in uploads)
 
     def effect(change: GraphChange) -> object:
         # What comes back to the host is waited for, pinned or not.
         change.scale_kernels([kernel.name for kernel in copies], factor)
-        return change.free_copies(uploads)
+        change.add_host(moved_bytes / run.step_count / rule.threshold("pinning_bytes_per_s") * 1e9)
+        return change.free_copies([kernel.name for kernel in uploads])
 
     calls = sum(kernel.calls for kernel in copies)
     yield Advice(
@@ -48,6 +53,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         ),
         effect if size_bytes else None,
         f"the same bytes at {format_byte_rate(rate)}, {whose}; the host waits for none to the device",
+        change=None if is_loaded else _PINNED_BY_HAND,
     )
 
 
@@ -139,6 +145,7 @@ def _copies(
         lambda change: _without(change, rows),
         f"at most: {run.time(total_ns)} of copies on the device and "
         f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes{shared}",
+        worst=unchanged if "torch.compile" in rule.change else None,
     )
 
 

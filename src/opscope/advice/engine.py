@@ -200,6 +200,9 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
         words = "not converted into a gain: the host's side of a step is unknown"
         return _Worth(words=words, is_open=True)
     least_ns = run.book.number("least_gain_fraction") * job.step_ns
+    if (timed := job.middle.timed) is not None:
+        # Nobody can see a gain that is smaller than what steps differ by.
+        least_ns = max(least_ns, (timed.high - timed.low) / 2)
     change, gain = None, advice.gain
     missing = next((model.missing for model in job.ranks if model.missing), None)
     if advice.effect is not None:

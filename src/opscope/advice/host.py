@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from opscope.advice.capture import capture_of, in_the_way
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
 from opscope.analysis.timeline.start_up import first_calls
@@ -27,6 +27,8 @@ _WITHOUT_GRAPH = (
 )
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
+# What copies a tensor as a whole.
+_COPYING = (None, "aten::to", "aten::_to_copy", "aten::copy_")
 # Operators whose results are as large as values say.
 _SIZED = (
     "aten::nonzero",
@@ -136,6 +138,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # What comes behind a wait may be late beyond the recording, so the host's time counts as well. A host
     # that the recorder holds up waits less than it does without, so a wait counts of the step without.
     window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
+    # The advice to pin counts the waits of such copies too.
+    is_said = run.summary.is_of_torch and any(True for _ in FINDERS[pinned.code](run, pinned))
     cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
     ranked = sorted(
         (
@@ -153,8 +157,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         copy = longest.copy or run.session.scalar(_COPIES_SQL, [[*longest.call_ids]]) or ""
         # It waits because it copies from host memory that is not pinned.
         is_upload = "(Pageable -> Device)" in copy or (longest.operator is None and "Memcpy" in longest.name)
-        # Results, not numbers: they can be copied beside the next step.
-        is_download = "DtoH" in copy and longest.operator not in _QUESTIONS
+        if is_upload and is_said:
+            continue
+        # Results, neither numbers nor sizes: they can be copied beside the next step.
+        is_download = "DtoH" in copy and longest.operator in _COPYING
         better = pinned if is_upload else beside if is_download else rule
         operator, suggestion, change = longest.operator or "", better.suggestion, better.change
         # Only a number can be asked for later, and only a copy be made beside what follows.
@@ -186,6 +192,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 [call_id for one in waits for call_id in one.call_ids],
             ),
             "the step simulated with these calls returning at once",
+            # What was asked for is then computed on the device, by as many calls.
+            worst=methodcaller("free_waits", [call_id for one in waits for call_id in one.call_ids]),
             suggestion=suggestion,
             change=change,
             like=better,
@@ -236,15 +244,16 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             continue
         where = " at ".join(part for part in (host, line) if part) or "code that was not recorded"
         is_input = _PREPARES.search(host or "") is not None
+        gaps = {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found}
         yield Advice(
             f"The device is idle for {format_duration(idle_ns / run.step_count)} "
             f"{run.period}, {format_fraction(idle_ns / run.window_ns)} of the time, while the host is in "
             f"{where}.",
             {"idle_ns": idle_ns, "host": host, "line": line, "gaps": len(found)},
-            methodcaller(
-                "drop_host_between",
-                {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found},
-            ),
+            # What is not known to make inputs may need the step before.
+            methodcaller("drop_host_between", gaps) if is_input else None,
+            # A thread beside takes turns with the one that launches.
+            worst=methodcaller("drop_host_between", gaps, 0.5),
             suggestion=None
             if is_input
             else "See what the host does there: what does not need the step before can run ahead of it, or "
@@ -283,6 +292,9 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "waits_in": list(dict.fromkeys(hosts)),
         },
         lambda change: change.drop_host(change.model.loading),
+        worst=lambda change: change.drop_host(change.model.loading).add_host(
+            rule.threshold("most_receiving_ns")
+        ),
     )
 
 

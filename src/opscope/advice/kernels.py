@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, unchanged
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import Bound
 from opscope.analysis.launch_quality import LaunchQuality
@@ -70,6 +70,7 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to "
         f"the tensors read and written; {run.times(launches, 'launch')} and "
         f"{run.time(host_ns * run.unrecorded_share)} of host time go away",
+        worst=unchanged,
     )
 
 

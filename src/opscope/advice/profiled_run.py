@@ -39,6 +39,11 @@ _SHOWN = 5
 Effect = Callable[[GraphChange], object]
 
 
+def unchanged(change: GraphChange) -> GraphChange:
+    """What torch.compile does at worst: graph breaks and guards cost what fusing brings."""
+    return change
+
+
 class Advice(msgspec.Struct, frozen=True):
     """What one rule found; fields that are None are as the rule has them.
 

@@ -46,7 +46,7 @@ class HostSpeed(NamedTuple):
 
     Attributes:
         recorder: How much of what recording is estimated to add is taken away.
-        share: What is left of the rest of the host's time.
+        share: What is left of the rest of the host's time near its launches.
     """
 
     recorder: float
@@ -59,7 +59,11 @@ _AS_RECORDED = HostSpeed(0.0)
 # that the host held up lost 1.6 to 2.5 times as much, and one 0.9.
 _UNTIMED = (HostSpeed(1.3), HostSpeed(0.7), HostSpeed(2.5))
 _MOST_RECORDER = 4.0  # times the estimate
-_DEVICE_DECIDES = 0.97  # of a step is what the device alone needs
+# Of a step that was timed, what it takes with a host much faster than any.
+_DEVICE_DECIDES = 0.95
+# From one launch of an eager program to the next there are 10 to 75 µs. What takes longer is work of the
+# program's own (random numbers, decoding, NumPy), which has no events that recording could slow.
+_NEAR_LAUNCH_NS = 200_000
 _MOST_SHARE = 2.0
 # Of a duration: what takes no time at all is not waited for either.
 _NEXT_TO_NOTHING = 1e-3
@@ -294,11 +298,11 @@ class GraphChange:
         """The host's time in operators."""
         return self.drop_host(self.model.extents(operator_ids))
 
-    def drop_host_between(self, gaps: Iterable[tuple[int, int, int]]) -> GraphChange:
-        """The host's time in gaps of devices, by trace id, start and end, on all threads."""
+    def drop_host_between(self, gaps: Iterable[tuple[int, int, int]], share: float = 1.0) -> GraphChange:
+        """A share of the host's time in gaps of devices, by trace id, start and end, on all threads."""
         threads = self.model.trace.launch_threads
         mine = [gap[1:] for gap in gaps if gap[0] == self.model.trace.trace_id]
-        return self.drop_host(as_extents([(thread, *gap) for thread in threads for gap in mine]))
+        return self.drop_host(as_extents([(thread, *gap) for thread in threads for gap in mine]), share)
 
     def drop_host(self, extents: dict[int, Spans], share: float = 1.0) -> GraphChange:
         """A share of the host's own time in intervals, by thread."""
@@ -342,10 +346,14 @@ class GraphChange:
         return self.drop_host_of([operator_id for (operator_id,) in asked])
 
     def replay(self, host_ns: float) -> GraphChange:
-        """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before."""
+        """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before.
+
+        What it does besides launching, loading data for one, it goes on to do.
+        """
         graph = self.model.graph
         on_host = graph.thread_id >= 0
-        self.host_scale[on_host] = 0.0
+        besides = 1.0 - _NEAR_LAUNCH_NS / np.maximum(graph.own_ns, _NEAR_LAUNCH_NS)
+        self.host_scale[on_host] = besides[on_host]
         self.hand_over_scale = 0.0
         marks = graph.kind == NodeKind.MARK
         self.host_added_ns[marks] += host_ns
@@ -448,7 +456,7 @@ class StepModel:
         Where the device decides, that step tells only that the host is no slower; how fast it is show steps
         that began with an idle device. Without those it is estimated from what was recorded.
         """
-        device_ns = self.device_ns
+        device_ns = self._step_ns(HostSpeed(_MOST_RECORDER, 0.0))
         if device_ns <= _DEVICE_DECIDES * timed.median:
             if self._step_ns(_AS_RECORDED) <= timed.median:
                 return self.hosts
@@ -509,7 +517,8 @@ class StepModel:
         lag_ns: Int64 = self.graph.lag_ns.copy()
         for slot, on_host in ((0, self.graph.thread_id >= 0), (2, self.is_handed_over)):
             chosen = on_host & (lag_ns[slot] > 0)
-            own_ns = np.maximum(lag_ns[slot] - host.recorder * self.graph.recorder_ns[slot], 0) * host.share
+            own_ns = np.maximum(lag_ns[slot] - host.recorder * self.graph.recorder_ns[slot], 0)
+            own_ns -= (1.0 - host.share) * np.minimum(own_ns, _NEAR_LAUNCH_NS)
             lag_ns[slot] = np.where(chosen, own_ns, lag_ns[slot]).astype(np.int64)
         return lag_ns
 

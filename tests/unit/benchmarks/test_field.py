@@ -13,7 +13,7 @@ FIELD = Path(__file__).parents[3] / "benchmarks/field"
 sys.path.insert(0, str(FIELD))
 
 from first_changes import edited  # noqa: E402
-from scoring import Shown, misses, verdict  # noqa: E402
+from scoring import Measured, Shown, misses, verdict  # noqa: E402
 from trials import MORE, TRIALS, Trial  # noqa: E402
 
 SHARED = FIELD.parents[2] / "shared/field/programs"
@@ -34,27 +34,33 @@ def test_every_program_has_its_trial() -> None:
     assert {path.stem for path in (FIELD / "programs").glob("*.py")} <= set(TRIALS)
 
 
+NARROW, WIDE = (9.0, 11.0), (-3.0, 25.0)
+
+
 @pytest.mark.parametrize(
     ("gain", "interval", "true", "expected"),
     [
-        (8.0, None, 10.0, "right"),
-        (5.0, (4.0, 11.0), 10.0, "right"),
-        (5.0, (2.0, 11.0), 10.0, "unknown"),
-        (7.2, (5.7, 10.5), 25.0, "wrong"),
-        (7.2, (5.7, 10.5), -1.0, "wrong"),
+        (8.0, None, Measured(10.0, *NARROW), "right"),
+        (5.0, (4.0, 11.0), Measured(10.0, *NARROW), "right"),
+        (5.0, (4.0, 6.0), Measured(10.0, *NARROW), "wrong"),
+        (5.0, (4.0, 6.0), Measured(10.0, *WIDE), "undecided"),
+        (7.2, (5.7, 10.5), Measured(25.0, 23.0, 28.0), "wrong"),
+        (7.2, (5.7, 10.5), Measured(-1.0, -2.0, 0.5), "wrong"),
         (1.0, None, None, "impossible"),
+        (None, None, Measured(1.0, *NARROW), "unknown"),
     ],
 )
 def test_verdict(
-    gain: float, interval: tuple[float, float] | None, true: float | None, expected: str
+    gain: float | None, interval: tuple[float, float] | None, true: Measured | None, expected: str
 ) -> None:
     assert verdict(Shown("tf32", gain, interval), {"tf32": true}) == expected
 
 
-def test_what_has_something_in_its_way_is_shown_as_unknown() -> None:
-    assert verdict(Shown("tf32", 8.0, is_unknown=True), {"tf32": 1.0}) == "unknown"
+def test_what_nobody_measured_is_not_judged() -> None:
     assert verdict(Shown("tf32", 8.0), {}) == "not measured"
 
 
 def test_a_gain_above_a_tenth_that_is_not_shown_is_missed() -> None:
-    assert misses([Shown("fused", 2.0)], {"tf32": 2.0, "fused": 3.0, "compile": None}, 10.0) == ["tf32"]
+    gains = {"tf32": Measured(2.0, 1.5, 2.5), "fused": Measured(3.0, 2.0, 4.0), "compile": None,
+             "bf16": Measured(2.0, -1.0, 4.0)}  # fmt: skip
+    assert misses([Shown("fused", 2.0)], gains, 10.0) == ["tf32"]
