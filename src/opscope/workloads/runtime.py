@@ -16,15 +16,7 @@ from typing import Any
 
 from opscope.errors import DependencyError, InputError
 
-_DTYPE_NAMES = {
-    "float32": "float32",
-    "fp32": "float32",
-    "float16": "float16",
-    "fp16": "float16",
-    "half": "float16",
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-}
+_DTYPE_NAMES = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
 
 # Allocators and libraries that report exhausted memory as a bare RuntimeError.
 _OUT_OF_MEMORY_TEXTS = (
@@ -81,12 +73,10 @@ def resolve_dtype(name: str) -> str:
     Raises:
         InputError: Any other name.
     """
-    try:
-        return _DTYPE_NAMES[name.lower()]
-    except KeyError:
-        raise InputError(
-            f"'{name}' is not a dtype to profile with", hint="Use float32, float16 or bfloat16"
-        ) from None
+    full = _DTYPE_NAMES.get(name.lower(), name.lower())
+    if full not in _DTYPE_NAMES.values():
+        raise InputError(f"'{name}' is not a dtype to profile with", hint="Use float32, float16 or bfloat16")
+    return full
 
 
 def check_dtype(dtype: str, device: str) -> None:
