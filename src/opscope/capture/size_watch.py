@@ -11,15 +11,11 @@ import ctypes
 import threading
 from collections.abc import Callable
 
-_EVERY_S = 0.1
-
 
 class SizeWatch:
-    """Calls a function in the main thread, once, when a condition has come true.
+    """Calls `then`, which must not raise, in the main thread, once, when a condition has come true.
 
-    Args:
-        is_large: Asked every tenth of a second, in another thread.
-        then: Must not raise.
+    The condition is asked every tenth of a second, in another thread.
     """
 
     def __init__(self, is_large: Callable[[], bool], then: Callable[[], object]) -> None:
@@ -45,7 +41,7 @@ class SizeWatch:
         self._ended.set()
 
     def _look(self) -> None:
-        while not self._ended.wait(_EVERY_S):
+        while not self._ended.wait(0.1):
             # The interpreter's list of calls may be full; then again.
             if self._is_large():
                 ctypes.pythonapi.Py_AddPendingCall(self._called, None)

@@ -6,7 +6,6 @@ Importing this module does not import torch; `resolve` does, to settle the devic
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 
 from opscope.errors import InputError
 from opscope.workloads.runtime import check_dtype, resolve_device, resolve_dtype
@@ -18,15 +17,19 @@ __all__ = ["BUILTIN_WORKLOADS", "Workload", "WorkloadOptions", "WorkloadSpec", "
 _ATTN_IMPLEMENTATIONS = ("eager", "sdpa")
 
 
-def _built_in(name: str) -> Builder:
-    def build(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-        build: Builder = getattr(import_module("opscope.workloads.models"), f"build_{name}")
-        return build(options, batch_size, seq_len)
+def _bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
+    from opscope.workloads.models import build_bert  # noqa: PLC0415 - imports torch
 
-    return build
+    return build_bert(options, batch_size, seq_len)
 
 
-BUILTIN_WORKLOADS = {name: _built_in(name) for name in ("bert", "transformer")}
+def _transformer(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
+    from opscope.workloads.models import build_transformer  # noqa: PLC0415
+
+    return build_transformer(options, batch_size, seq_len)
+
+
+BUILTIN_WORKLOADS: dict[str, Builder] = {"bert": _bert, "transformer": _transformer}
 
 
 def resolve(name: str, options: WorkloadOptions | None = None) -> WorkloadSpec:
