@@ -56,7 +56,10 @@ def read_structure(roots: Iterable[Any], is_own: Callable[[str], bool] | None = 
                 time_ns = event.start_time_ns
                 lines[time_ns] = None if time_ns in lines else fields.caller.line_number
         if kind == python:
-            name = event.name
+            try:
+                name = event.name
+            except UnicodeDecodeError:  # of a function that was gone when torch named it
+                name = ""
             frame = parse_frame(name)
             if frame is not None:
                 if is_own(frame.file):
