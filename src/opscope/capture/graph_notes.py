@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from opscope.capture.attached import attached_profilers, is_profiler_recording
-from opscope.capture.recording import Engine, available_activities, quiet_torch_log
+from opscope.capture.recording import CaptureEngine, available_activities, quiet_torch_log
 from opscope.capture.trace_file import export_trace
 from opscope.model.files import scratch_prefix
 from opscope.model.origin import Gap
@@ -155,7 +155,7 @@ class GraphNotes:
         try:
             with attached_profilers.own(), quiet_torch_log():
                 settings = RecordedSettings(True, True, True, False, available_activities())
-                capture.engine = Engine(settings)
+                capture.engine = CaptureEngine(settings)
                 capture.engine.prepare()
                 capture.engine.start()
                 capture.is_running = True

@@ -61,7 +61,7 @@ def _log_level() -> ctypes.c_int | None:
         return None
 
 
-class Engine:
+class CaptureEngine:
     """What drives Kineto through one window, by calls in this order, each once but for `toggle`.
 
     torch.profiler's own object without its schedule, or torch.autograd.profiler entered in the two halves
@@ -157,7 +157,7 @@ class Recording:
 
     def __init__(self, settings: RecordedSettings) -> None:
         self._annotate = require_torch().autograd.profiler.record_function
-        self._engine: Any = Engine(settings)
+        self._engine: Any = CaptureEngine(settings)
         self._with_stack = settings.with_stack
         self._is_prepared = False
         self.is_started = False  # whether work done now is recorded

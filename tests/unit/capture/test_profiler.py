@@ -540,7 +540,7 @@ class LoggedEngine:
 def gpu_recording(monkeypatch):
     """A started recording of both activities, and what it did since."""
     log = []
-    monkeypatch.setattr(recording_module, "Engine", lambda settings: LoggedEngine(log))
+    monkeypatch.setattr(recording_module, "CaptureEngine", lambda settings: LoggedEngine(log))
     monkeypatch.setattr(recording_module, "synchronize", lambda: log.append("wait"))
     recording = Recording(RecordedSettings(True, False, False, False, ("cpu", "cuda")))
     recording.start(4)
