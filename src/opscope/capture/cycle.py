@@ -58,11 +58,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps per phase and number of cycles.
-
-    Raises:
-        InputError: A negative count, no active step or no cycle.
-    """
+    """Steps per phase and number of cycles."""
 
     wait: int
     warmup: int

@@ -109,9 +109,6 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 
     Returns:
         Path of each copy by hash, relative to the folder's parent.
-
-    Raises:
-        OSError: They cannot be written.
     """
     if folder.is_dir():
         for stale in folder.iterdir():
@@ -150,11 +147,7 @@ class CycleWriter:
         graphs: GraphNotes,
         workload: Mapping[str, Any] | None,
     ) -> Cycle:
-        """Both files of a cycle, written.
-
-        Raises:
-            CaptureError: They cannot be written.
-        """
+        """Both files of a cycle, written."""
         trace_path = self.directory / self.file_names[index]
         structure, structure_gaps = recording.structure()
         names = recording.export(trace_path)
@@ -201,11 +194,7 @@ class CycleWriter:
 
 
 def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:
-    """The cycle with these unrecorded steps, in its file too; as it is where the file is gone.
-
-    Raises:
-        CaptureError: It cannot be written.
-    """
+    """The cycle with these unrecorded steps, in its file too; as it is where the file is gone."""
     if steps == cycle.sidecar.unrecorded_steps or not cycle.sidecar_path.exists():
         return cycle
     sidecar = msgspec.structs.replace(cycle.sidecar, unrecorded_steps=steps)
@@ -214,11 +203,7 @@ def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:
 
 
 def trace_file_names(name: str, repeat: int) -> tuple[str, ...]:
-    """One trace file name per cycle.
-
-    Raises:
-        InputError: The name is none of a trace.
-    """
+    """One trace file name per cycle."""
     if name in {"", ".."} or Path(name).name != name:
         raise InputError(f"'{name}' is not a file name", hint="Give the folder as output_dir")
     suffix = next((known for known in (".json.gz", ".json") if name.endswith(known)), "")

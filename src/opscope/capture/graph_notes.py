@@ -112,11 +112,7 @@ class GraphNotes:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def keep_beside(self, trace_path: Path) -> tuple[RecordedGraph, ...]:
-        """Copy the notes into the folder of graphs beside a trace, in place of earlier ones; what they are.
-
-        Raises:
-            OSError: They cannot be written.
-        """
+        """Copy the notes into the folder of graphs beside a trace, in place of earlier ones."""
         target = graphs_folder(trace_path)
         for stale in target.glob("graph_*.json.gz"):
             stale.unlink()
@@ -151,8 +147,8 @@ class GraphNotes:
         capture = self._open[graph] = _Capture()
         if is_profiler_recording():
             return  # the capture is in the recording that runs
-        capture.stepped_aside = self._step_aside()
         try:
+            capture.stepped_aside = self._step_aside()
             with attached_profilers.own(), quiet_torch_log():
                 settings = RecordedSettings(True, True, True, False, available_activities())
                 capture.engine = CaptureEngine(settings)

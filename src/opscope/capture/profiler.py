@@ -247,11 +247,7 @@ class Profiler:
         self._graphs.discard()
 
     def check_output(self) -> None:
-        """Return if no file is in the way; entering the block asks this too.
-
-        Raises:
-            InputError: A file of an earlier recording would be replaced, and `overwrite` is false.
-        """
+        """Refuse to replace files of an earlier recording, unless asked to; entering does so too."""
         if self._output_dir is None or self._overwrite:
             return
         for file_name in self._file_names:
@@ -303,11 +299,7 @@ class Profiler:
         return self
 
     def pass_step(self) -> bool:
-        """Do what `step` does where that is nothing but counting: waiting costs a program next to nothing.
-
-        Returns:
-            Whether it was; if not, call `step`.
-        """
+        """Do what `step` does where that is nothing but counting; if it is more, False: call `step`."""
         if self._step_index + 1 >= self._busy_from:
             return False
         self._step_index += 1
@@ -440,11 +432,7 @@ class Profiler:
             _session.release()
 
     def keep_late_steps(self) -> None:
-        """Write the steps that were timed, or added, after a cycle had been written into its sidecar.
-
-        Raises:
-            CaptureError: It cannot be written.
-        """
+        """Write the steps that were timed, or added, after a cycle had been written into its sidecar."""
         self.unrecorded_steps += self._clock.read()
         steps = tuple(self.unrecorded_steps)
         self.cycles[:] = [with_unrecorded(cycle, steps) for cycle in self.cycles]

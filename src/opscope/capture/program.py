@@ -63,11 +63,7 @@ class _Main(NamedTuple):
 
 
 def check_program(program: Program) -> None:
-    """Return if a script can be run; of a module only a run can tell.
-
-    Raises:
-        InputError: No such file, a folder, or not Python.
-    """
+    """Refuse a script that cannot be run; of a module only a run can tell."""
     if not program.is_module:
         _load_script(program)
 
@@ -79,9 +75,6 @@ def run_program(
 
     `on_start` is called before its first line, and what it raises is raised; `on_end` with the end while the
     program's `__main__` still exists.
-
-    Raises:
-        InputError: As `check_program`, or there is no such module.
     """
     with _as_python(program):
         main = _load_module(program) if program.is_module else _load_script(program)

@@ -69,9 +69,6 @@ def step_source(name: str) -> StepSource | None:
     Args:
         name: A range is written `mark:NAME`, a function `FUNCTION`, for one of the program itself, or
             `MODULE:FUNCTION`.
-
-    Raises:
-        InputError: It is none of these.
     """
     if name == "none":
         return None
@@ -353,12 +350,7 @@ class ProgramRecorder:
         return os.getpid() != self._process
 
     def run(self, program: Program) -> ProgramEnd:
-        """Run the program to its end and write what was recorded.
-
-        Raises:
-            InputError: It cannot be run; or, without a source, a file is in the way.
-            CaptureError: Without a source, a profiler is running already.
-        """
+        """Run the program to its end and write what was recorded."""
         try:
             with step_imports(self._source, self._torch_imported):
                 return run_program(program, self._start, self._end)
@@ -366,11 +358,7 @@ class ProgramRecorder:
             self._unwatch()
 
     def require_cycles(self) -> None:
-        """Return if anything was recorded.
-
-        Raises:
-            CaptureError: Nothing was; says why.
-        """
+        """Raise a CaptureError that says why, if nothing was recorded."""
         if self.cycles:
             return
         if self.notes:

@@ -137,13 +137,10 @@ def available_activities() -> tuple[str, ...]:
 
 
 def require_no_profiler() -> None:
-    """Return if no torch profiler is recording in this process.
+    """Raise a CaptureError if a torch profiler is recording in this process.
 
     To be asked before anything is prepared: preparing a second session crashes some torch versions. A foreign
     profiler that is only in its own warm-up cannot be seen from here.
-
-    Raises:
-        CaptureError: One is recording.
     """
     if is_profiler_recording():
         raise CaptureError(
@@ -170,11 +167,7 @@ class Recording:
         self._thread = 0
 
     def prepare(self) -> None:
-        """Attach the profiler without recording, so that its start-up cost falls into the warm-up.
-
-        Raises:
-            CaptureError: Another profiler is recording, or Kineto refuses.
-        """
+        """Attach the profiler without recording, so that its start-up cost falls into the warm-up."""
         require_no_profiler()
         with _kineto_errors("prepared"):
             self._engine.prepare()
@@ -204,11 +197,7 @@ class Recording:
             self._switch({"cpu"}, is_on=False)
 
     def collect(self, wanted: frozenset[str] | None) -> None:
-        """Record only these of the activities from now on, or all of them if None.
-
-        Raises:
-            CaptureError: Called by another thread than the one that records, or the profiler fails.
-        """
+        """Record only these of the activities from now on, or all of them if None."""
         new = self._all if wanted is None else self._all & wanted
         if self._thread != threading.get_ident():
             raise CaptureError(
@@ -242,11 +231,7 @@ class Recording:
         return tuple(self._wall_times_ns)
 
     def export(self, target: Path) -> TraceNames:
-        """Write the stopped recording as a Kineto trace and free its memory; the names in it.
-
-        Raises:
-            CaptureError: It cannot be written.
-        """
+        """Write the stopped recording as a Kineto trace and free its memory; the names in it."""
         names = export_trace(self._engine.save, target, read_trace_names)
         self._engine = None
         return names

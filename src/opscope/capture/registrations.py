@@ -44,9 +44,6 @@ def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegist
     """Registrations of the named operators that are custom, or whose code was replaced, by name.
 
     Names are as a trace records them, with or without overload; unknown ones are passed over.
-
-    Raises:
-        DependencyError: torch is not installed.
     """
     torch = require_torch()
     if not hasattr(torch._C, "_dispatch_dump"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from opscope.capture.attached import AttachedProfilers, attached_profilers
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
@@ -26,20 +26,11 @@ _SPARE = 8  # events: of stretches that were broken off, and the one that waits 
 _LEAD_IN = 3  # calls of a loop of our own that warm up
 
 
-class DeviceMark(Protocol):
-    """A moment of a device's stream, as `torch.cuda.Event` is."""
-
-    def record(self) -> object: ...
-    def query(self) -> bool: ...
-    def synchronize(self) -> None: ...
-    def elapsed_time(self, end: Any, /) -> float: ...
-
-
 class _Mark(NamedTuple):
     step: int
     reached_ns: int
     left_ns: int  # what taking the mark cost the host lies in no step
-    event: DeviceMark | None
+    event: Any  # a `torch.cuda.Event`, or None
 
 
 class _Sample(NamedTuple):
@@ -52,10 +43,10 @@ class _Sample(NamedTuple):
 
 # CUDA events by device, made once and recorded again: making one costs several times as much. Of the process:
 # a later clock finds the events of an earlier one.
-_free: dict[int, list[DeviceMark]] = {}
+_free: dict[int, list[Any]] = {}
 
 
-def _record() -> DeviceMark | None:
+def _record() -> Any:
     """An event on the current stream; None without CUDA, or where a CUDA graph is being captured."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -75,7 +66,7 @@ def _record() -> DeviceMark | None:
     return event
 
 
-def _release(event: DeviceMark | None) -> None:
+def _release(event: Any) -> None:
     device = getattr(event, "device", None)
     if event is not None and device is not None:
         _free.setdefault(device.index, []).append(event)
@@ -91,7 +82,7 @@ class StepClock:
         self,
         place: StepPlace | None = None,
         *,
-        record: Callable[[], DeviceMark | None] = _record,
+        record: Callable[[], Any] = _record,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         profilers: AttachedProfilers = attached_profilers,
     ) -> None:

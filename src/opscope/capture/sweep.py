@@ -87,10 +87,6 @@ def run_configuration(
 
     The latency is taken first, before the profiler is attached for this configuration, if there is a
     `measure`; then `unrecorded` samples of the step's period. The rest is as in `Profiler`.
-
-    Raises:
-        CaptureError: It ran out of memory, or the profiler failed.
-        InputError: The workload cannot be built, or a file is in the way.
     """
     profiler = Profiler(output_dir, name=trace_name, wait=wait, warmup=warmup, active=active, **options)
     profiler.check_output()

@@ -37,9 +37,6 @@ def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Pa
     The trace's own `traceName` becomes the target's file name: Kineto writes the temporary path there. A
     target that ends in `.gz` is compressed; an existing file is replaced. `read` is given the whole trace
     while it is uncompressed and still in the system's memory; what it returns is returned.
-
-    Raises:
-        CaptureError: The trace cannot be written, or is not whole.
     """
     partial = target.with_name(f".{target.name.removesuffix('.gz')}.{os.getpid()}.partial.json")
     compressed = partial.with_name(f"{partial.name}.gz")
@@ -96,11 +93,7 @@ class TraceNames(NamedTuple):
 
 
 def read_trace_names(path: Path) -> TraceNames:
-    """The names in an uncompressed trace.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """The names in an uncompressed trace."""
     kernels: set[bytes] = set()
     operators: set[bytes] = set()
     files: set[bytes] = set()

@@ -202,12 +202,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 def build_bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-    """BERT on a batch of random token ids.
-
-    Raises:
-        InputError: The hidden size has no whole number of heads, or the checkpoint cannot be loaded.
-        DependencyError: The real BERT needs transformers.
-    """
+    """BERT on a batch of random token ids."""
     is_real = options.use_real_bert or options.weights is not None
     hidden = options.hidden or BertConfig.hidden
     config = BertConfig(
@@ -286,11 +281,7 @@ def _real_bert(config: BertConfig, options: WorkloadOptions, seq_len: int) -> An
 
 
 def build_transformer(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-    """The encoder on a batch of random token ids.
-
-    Raises:
-        InputError: The hidden size has no whole number of heads, or eager attention was asked for.
-    """
+    """The encoder on a batch of random token ids."""
     if options.attn_implementation != "sdpa":
         raise InputError(
             "nn.TransformerEncoder has no eager attention",

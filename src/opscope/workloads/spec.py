@@ -33,12 +33,7 @@ BUILTIN_WORKLOADS: dict[str, Builder] = {"bert": _bert, "transformer": _transfor
 
 
 def resolve(name: str, options: WorkloadOptions | None = None) -> WorkloadSpec:
-    """The spec of a workload, with the device, the dtype and the user's function already checked.
-
-    Raises:
-        InputError: Unknown name, a target that cannot be imported, or an option this machine cannot serve.
-        DependencyError: torch is not installed.
-    """
+    """The spec of a workload, with the device, the dtype and the user's function already checked."""
     builder = BUILTIN_WORKLOADS.get(name) or (target_builder(name) if ":" in name else None)
     if builder is None:
         hint = f"Use {', '.join(BUILTIN_WORKLOADS)}, file.py:function or package.module:factory"

@@ -42,11 +42,7 @@ _DEFAULT_HINT = "Write file.py:function or package.module:function"
 
 
 def load_function(target: str, *, hint: str = _DEFAULT_HINT) -> Callable[..., Any]:
-    """The function that `target` names; its file or module is imported now.
-
-    Raises:
-        InputError: No such file, module or attribute, not callable, or its import fails.
-    """
+    """The function that `target` names; its file or module is imported now."""
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise InputError(f"'{target}' names no function", hint=hint)
@@ -54,11 +50,7 @@ def load_function(target: str, *, hint: str = _DEFAULT_HINT) -> Callable[..., An
 
 
 def load_module(where: str, *, hint: str = _DEFAULT_HINT) -> ModuleType:
-    """The module of a file or of a dotted name.
-
-    Raises:
-        InputError: No such file or module, or its import fails.
-    """
+    """The module of a file or of a dotted name."""
     if is_file_name(where):
         return import_file(Path(where), hint=hint)
     _make_importable(Path.cwd())
@@ -79,11 +71,7 @@ def is_file_name(where: str) -> bool:
 
 
 def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]:
-    """The function of that name (dotted for attributes of attributes) in what the user called `where`.
-
-    Raises:
-        InputError: There is none; the message lists what there is.
-    """
+    """The function of that name (dotted for attributes of attributes) in what the user called `where`."""
     function: Any = module
     for part in name.split("."):
         function = getattr(function, part, None)
@@ -98,11 +86,7 @@ def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]
 
 
 def import_file(file: Path, *, hint: str = _DEFAULT_HINT) -> ModuleType:
-    """The module of a Python file, which is executed at every call.
-
-    Raises:
-        InputError: No such file, or its import fails.
-    """
+    """The module of a Python file, which is executed at every call."""
     if not file.is_file():
         raise InputError("no such file", source=file, hint=hint)
     path = file.resolve()
@@ -166,11 +150,7 @@ _NO_TRAINING_HINT = "Leave out --train, give the factory a `train` parameter, or
 
 
 def target_builder(target: str) -> Builder:
-    """A builder for the function that `target` names; the function's file is imported now.
-
-    Raises:
-        InputError: No such file, module or attribute, not callable, or its import fails.
-    """
+    """A builder for the function that `target` names; the function's file is imported now."""
     function = load_function(target, hint=_TARGET_HINT)
     accepted = _accepted_parameters(function, target)
     where, _, name = target.rpartition(":")

@@ -63,12 +63,7 @@ class WorkloadSpec:
     builder: Builder
 
     def build(self, batch_size: int, seq_len: int) -> Workload:
-        """The workload for a batch of sequences.
-
-        Raises:
-            InputError: It cannot be built with these options.
-            DependencyError: It needs a package that is not installed.
-        """
+        """The workload for a batch of sequences."""
         if batch_size < 1 or seq_len < 1:
             raise InputError(
                 f"batch size {batch_size} with sequence length {seq_len} is not a batch",

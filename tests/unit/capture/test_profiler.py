@@ -548,42 +548,30 @@ def gpu_recording(monkeypatch):
     return recording, log
 
 
-def test_the_devices_are_waited_for_before_they_are_switched(gpu_recording):
+BOTH, CPU, CUDA = ("cpu", "cuda"), ("cpu",), ("cuda",)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told", "regions"),
+    [
+        # The devices are waited for before they are switched.
+        ([(), CUDA, None], ["wait", (BOTH, False), "wait", (CUDA, True), (CPU, True)], [BOTH, CPU]),
+        # From one activity to the other is off before on.
+        ([CPU, CUDA], ["wait", (CUDA, False), "wait", (CPU, False), (CUDA, True)], [CUDA]),
+        # Nothing is switched to what it is.
+        ([BOTH, None], [], []),
+        # A window that ends in a region ends switched on.
+        ([CPU, "stop"], ["wait", (CUDA, False), "wait", "wait", (CUDA, True), "stop"], [CUDA]),
+    ],
+)
+def test_activities_are_switched_in_order(gpu_recording, wanted, told, regions):
     recording, log = gpu_recording
-    recording.collect(frozenset())
-    recording.collect(frozenset({"cuda"}))
-    recording.collect(None)
-    assert log == [
-        "wait", (("cpu", "cuda"), False),
-        "wait", (("cuda",), True),
-        (("cpu",), True),
-    ]  # fmt: skip
-    assert [(region.off, region.step) for region in recording.regions] == [
-        (("cpu", "cuda"), 4),
-        (("cpu",), 4),
-    ]
-    first, second = recording.regions
-    assert first.end_ns == second.start_ns
-
-
-def test_from_one_activity_to_the_other_is_off_before_on(gpu_recording):
-    recording, log = gpu_recording
-    recording.collect(frozenset({"cpu"}))
-    recording.collect(frozenset({"cuda"}))
-    assert log == ["wait", (("cuda",), False), "wait", (("cpu",), False), (("cuda",), True)]
-
-
-def test_a_window_that_ends_in_a_region_ends_switched_on(gpu_recording):
-    recording, log = gpu_recording
-    recording.collect(frozenset({"cpu"}))
-    recording.stop(last_step_is_whole=True)
-    assert log[-3:] == ["wait", (("cuda",), True), "stop"]
-    assert [region.off for region in recording.regions] == [("cuda",)]
-
-
-def test_nothing_is_switched_to_what_it_is(gpu_recording):
-    recording, log = gpu_recording
-    recording.collect(frozenset({"cpu", "cuda"}))
-    recording.collect(None)
-    recording.next_step(5)
-    assert log == []
+    for one in wanted:
+        if one == "stop":
+            recording.stop(last_step_is_whole=True)
+        else:
+            recording.collect(None if one is None else frozenset(one))
+    assert log == told
+    assert [(region.off, region.step) for region in recording.regions] == [(off, 4) for off in regions]
+    starts_and_ends = zip(recording.regions[1:], recording.regions, strict=False)
+    assert all(later.start_ns == earlier.end_ns for later, earlier in starts_and_ends)
