@@ -137,12 +137,7 @@ def triton_sources(kernels: Set[str], functions: Iterable[Any]) -> list[Recorded
 
 def _source(kernel: str, kind: SourceKind, file: str, lines: tuple[int, int | None]) -> RecordedSource:
     return RecordedSource(
-        kernel=kernel,
-        kind=kind,
-        evidence=SourceEvidence.PROCESS,
-        file=file,
-        line=lines[0],
-        end_line=lines[1],
+        kernel=kernel, kind=kind, evidence=SourceEvidence.PROCESS, file=file, line=lines[0], end_line=lines[1]
     )
 
 

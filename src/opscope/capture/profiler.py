@@ -24,13 +24,7 @@ from typing import Any, TypedDict
 from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, Phase, Position, Schedule
 from opscope.capture.cycle_writer import CycleWriter, OriginFinder, trace_file_names, with_unrecorded
 from opscope.capture.graph_notes import GraphNotes
-from opscope.capture.recording import (
-    AUTOGRAD,
-    PROFILER,
-    Recording,
-    available_activities,
-    require_no_profiler,
-)
+from opscope.capture.recording import AUTOGRAD, PROFILER, Recording, available_activities, require_no_profiler
 from opscope.capture.step_clock import MOST_SAMPLES, StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.files import claimed, scratch_prefix
@@ -373,10 +367,7 @@ class Profiler:
         return self._region(frozenset(activities))
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Write what was recorded, or drop the open window if the block failed.
 

@@ -101,8 +101,7 @@ def run_configuration(
         for failure in (error, cause):
             traceback.clear_frames(failure.__traceback__)
         raise CaptureError(
-            f"out of memory with {configuration.workload} {configuration.label}",
-            hint=OUT_OF_MEMORY_HINT,
+            f"out of memory with {configuration.workload} {configuration.label}", hint=OUT_OF_MEMORY_HINT
         ) from cause
     finally:
         profiler.forget_graphs()
