@@ -168,7 +168,7 @@ class Profiler:
         max_trace_size: str | int | None = None,
     ) -> None:
         if engine not in {PROFILER, AUTOGRAD}:
-            raise InputError(f"'{engine}' is not an engine", hint=f"Use {PROFILER} or {AUTOGRAD}")
+            raise InputError(f"'{engine}' is not an engine", hint="Use profiler or autograd")
         self._most_bytes = None if max_trace_size is None else parse_bytes(str(max_trace_size))
         self._resident_bytes = 0  # when the open window began
         self.grown_bytes: int | None = None

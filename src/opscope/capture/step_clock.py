@@ -82,27 +82,25 @@ class StepClock:
         self,
         place: StepPlace | None = None,
         *,
+        most: int = MOST_SAMPLES,
         record: Callable[[], Any] = _record,
         now_ns: Callable[[], int] = time.perf_counter_ns,
         profilers: AttachedProfilers = attached_profilers,
     ) -> None:
-        self._place, self._record, self._now_ns, self._profilers = place, record, now_ns, profilers
+        self._place, self._most = place, most
+        self._record, self._now_ns, self._profilers = record, now_ns, profilers
         self._changes, self._first_changes = -1, 0
         self._last: _Mark | None = None
         self._stretch, self._periods = -1, 0  # the periods of this stretch
         self._samples: list[_Sample] = []
+        self.sample_count = 0  # taken so far, but for those of the host alone
         self._is_idle, self._alone = False, 0  # whether the device had nothing to do at the last mark
         self._taken = dict.fromkeys(StepPlace, 0)
 
     @property
     def is_full(self) -> bool:
         """Whether it takes no more samples."""
-        return self._taken[self._place or StepPlace.AFTER] >= MOST_SAMPLES
-
-    @property
-    def sample_count(self) -> int:
-        """Samples taken and not read, but for those of the host alone."""
-        return sum(one.kind is not StepKind.ALONE for one in self._samples)
+        return self._taken[self._place or StepPlace.AFTER] >= self._most
 
     @property
     def is_free(self) -> bool:
@@ -195,8 +193,9 @@ class StepClock:
         is_before = self._profilers.changes == self._first_changes
         place = self._place or (StepPlace.BEFORE if is_before else StepPlace.AFTER)
         self._taken[place] += 1
+        self.sample_count += kind is not StepKind.ALONE
         self._samples.append(_Sample(kind, place, self._stretch, begin, end))
-        if self._taken[place] > MOST_SAMPLES:
+        if self._taken[place] > self._most:
             self._release(self._samples.pop(0))
 
     def _release(self, sample: _Sample) -> None:
@@ -231,7 +230,7 @@ def time_calls(fn: Callable[[], object], count: int) -> tuple[UnrecordedStep, ..
     step = 0
     try:
         clock.mark(step)
-        while clock.is_free and clock.sample_count < min(count + _LEAD_IN, MOST_SAMPLES):
+        while clock.is_free and not clock.is_full and clock.sample_count < count + _LEAD_IN:
             fn()
             step += 1
             clock.mark(step)
