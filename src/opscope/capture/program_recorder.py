@@ -9,6 +9,7 @@ that made it. Importing this module does not import torch.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import os
@@ -27,7 +28,6 @@ from opscope.capture.cycle import Cycle
 from opscope.capture.outermost_calls import OutermostCalls
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
-from opscope.capture.size_watch import SizeWatch
 from opscope.errors import CaptureError, InputError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.model.sidecar import graphs_folder, kernels_folder
@@ -303,6 +303,43 @@ def _disabled(on_step: _OnStep) -> _OnStep:
 
 def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+class SizeWatch:
+    """Calls `then`, which must not raise, in the main thread, once, when a condition has come true.
+
+    A program without steps has no ends of them at which one could look, and a profiler can be detached only
+    by the thread that attached it. So a thread of its own looks, every tenth of a second, and what is to be
+    done then is handed to the interpreter, which does it in the main thread between two of its instructions.
+    """
+
+    def __init__(self, is_large: Callable[[], bool], then: Callable[[], object]) -> None:
+        self._is_large, self._then = is_large, then
+        self._ended = threading.Event()
+
+        def called(_: object) -> int:
+            if not self._ended.is_set():
+                self._ended.set()
+                self._then()
+            return 0
+
+        # Kept, for the interpreter holds no reference to it.
+        self._called = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(called)
+        self._thread = threading.Thread(target=self._look, name="opscope-size", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no longer, and call nothing."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.1):
+            # The interpreter's list of calls may be full; then again.
+            if self._is_large():
+                ctypes.pythonapi.Py_AddPendingCall(self._called, None)
 
 
 class ProgramRecorder:

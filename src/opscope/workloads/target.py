@@ -134,17 +134,7 @@ def _import_failure(error: BaseException, path: Path | None) -> str:
     return f"its import fails in {place} ({reason})" if place else f"its import fails ({reason})"
 
 
-FACTORY_PARAMETERS = (
-    "batch_size",
-    "seq_len",
-    "device",
-    "dtype",
-    "attn_implementation",
-    "train",
-    "layers",
-    "hidden",
-)
-
+_ACCEPTED = ("batch_size", "seq_len", "device", "dtype", "attn_implementation", "train", "layers", "hidden")
 _TARGET_HINT = "Write file.py:function or package.module:factory"
 _NO_TRAINING_HINT = "Leave out --train, give the factory a `train` parameter, or return (module, inputs)"
 
@@ -205,12 +195,12 @@ def _accepted_parameters(function: Callable[..., Any], target: str) -> tuple[str
     positional_only = inspect.Parameter.POSITIONAL_ONLY
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = [p for p in parameters if p.kind not in variadic]
-    accepted = tuple(p.name for p in named if p.name in FACTORY_PARAMETERS and p.kind is not positional_only)
+    accepted = tuple(p.name for p in named if p.name in _ACCEPTED and p.kind is not positional_only)
     unknown = [p.name for p in named if p.default is inspect.Parameter.empty and p.name not in accepted]
     if unknown:
         raise InputError(
             f"'{target}' needs arguments opscope does not have ({', '.join(unknown)})",
-            hint=f"A step takes none; a factory takes any of {', '.join(FACTORY_PARAMETERS)}",
+            hint=f"A step takes none; a factory takes any of {', '.join(_ACCEPTED)}",
         )
     return accepted
 
