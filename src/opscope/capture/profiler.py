@@ -130,12 +130,6 @@ class Profiler:
 
     Attributes:
         cycles: The cycles recorded so far.
-        workload: As given; what it is when a cycle ends goes into that cycle's sidecar.
-        unrecorded_steps: Steps timed without a profiler; who has timed some before the block may add them.
-        grown_bytes: What the process had grown by when `max_trace_size` ended the recording; else None.
-        lost: Why the window that an exception left open could not be kept, with `keep_on_error`; else None.
-        give_way: Called when another Profiler is entered while this one runs; has to end this one. None, the
-            default, refuses the other.
 
     Raises:
         InputError: The schedule, the name or the engine makes no sense.
@@ -171,7 +165,7 @@ class Profiler:
             raise InputError(f"'{engine}' is not an engine", hint="Use profiler or autograd")
         self._most_bytes = None if max_trace_size is None else parse_bytes(str(max_trace_size))
         self._resident_bytes = 0  # when the open window began
-        self.grown_bytes: int | None = None
+        self.grown_bytes: int | None = None  # when `max_trace_size` ended the recording
         self.schedule = Schedule(wait, warmup, active, repeat)
         self.cycles: list[Cycle] = []
         self._file_names = trace_file_names(name, repeat)
@@ -180,15 +174,16 @@ class Profiler:
         self._engine = engine
         self._keep_on_error = keep_on_error
         self._wanted: frozenset[str] | None = None  # by the innermost region; None is everything
-        self.lost: str | None = None
+        self.lost: str | None = None  # why the window that an exception left open could not be kept
+        # Has to end this one when another Profiler is entered while it runs; None refuses the other.
         self.give_way: Callable[[], object] | None = None
         self._handlers = (on_cycle,) if callable(on_cycle) else tuple(on_cycle)
-        self.workload = workload
+        self.workload = workload  # as it is when a cycle ends, for that cycle's sidecar
         self._overwrite = overwrite
         self._find_origins = find_origins
         self._track_compile = track_compile
         self._tracking: tuple[Any, int] | None = None  # inductor's settings, and their level before
-        self.unrecorded_steps: list[UnrecordedStep] = []
+        self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
         self._clock = StepClock()
         self._writer: CycleWriter | None = None
         self._graphs = GraphNotes(self._step_aside, self._attach)
