@@ -73,8 +73,7 @@ class GPT2(nn.Module):
 
 
 def compiled_bert(device: str) -> Callable[[], Any]:
-    from opscope.workloads._bert_model import Bert
-    from opscope.workloads.bert import BertConfig
+    from opscope.workloads.models import Bert, BertConfig
 
     model = Bert(BertConfig()).to(device, torch.bfloat16).eval()
     return compiled(model, torch.randint(0, 30000, (8, 128), device=device))

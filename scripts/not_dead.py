@@ -68,6 +68,7 @@ _.RATIO
 _.RECORDING
 _.REPLAYED
 _.RELOCATIONS
+_.STARTED
 _.WARP_LATENCY
 _.accumulates_in
 _.memory_pin_bits_per_s

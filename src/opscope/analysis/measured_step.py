@@ -276,10 +276,7 @@ def warmup_count(times_ns: Sequence[float]) -> int:
 
 
 def _chosen(settled: Sequence[UnrecordedStep]) -> Sequence[UnrecordedStep]:
-    """Those of the second run, where there was one; else those before a profiler, if they are enough."""
-    for place in (StepPlace.SECOND_RUN, StepPlace.BEFORE):
-        of_place = [one for one in settled if one.place is place]
-        steps = sum(one.step_count for one in of_place)
-        if steps >= _FEWEST_STEPS and len(of_place) >= _FEWEST_SAMPLES:
-            return of_place
-    return settled
+    """Those before a profiler, if they are enough."""
+    before = [one for one in settled if one.place is StepPlace.BEFORE]
+    is_enough = sum(one.step_count for one in before) >= _FEWEST_STEPS and len(before) >= _FEWEST_SAMPLES
+    return before if is_enough else settled

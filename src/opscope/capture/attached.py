@@ -14,21 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_STARTS = ("_prepare_profiler", "_enable_profiler")
 _END = "_disable_profiler"
 
 
 class AttachedProfilers:
-    """What is attached, for those who watch.
-
-    Attributes:
-        is_attached: A profiler is prepared or records.
-        changes: Starts and ends so far; if it is what it was, nothing was attached in between either.
-    """
+    """What is attached, for those who watch."""
 
     def __init__(self) -> None:
-        self.is_attached = False
-        self.changes = 0
+        self.is_attached = False  # a profiler is prepared or records
+        self.changes = 0  # starts and ends so far; if as it was, nothing was attached in between either
         self._watchers: list[Callable[[], object]] = []
         self._is_own = False
         self._originals: dict[str, Any] = {}
@@ -36,7 +30,12 @@ class AttachedProfilers:
     def watch(self, before_start: Callable[[], object]) -> None:
         """Call a function before every start from now on; torch is imported."""
         if not self._watchers:
-            self._replace()
+            self.is_attached = is_profiler_recording()
+            module = _torch_module()
+            for name in ("_prepare_profiler", "_enable_profiler", _END):
+                if hasattr(module, name):
+                    self._originals[name] = getattr(module, name)
+                    setattr(module, name, self._noting(self._originals[name], is_start=name != _END))
         self._watchers.append(before_start)
 
     def unwatch(self, before_start: Callable[[], object]) -> None:
@@ -56,14 +55,6 @@ class AttachedProfilers:
             yield
         finally:
             self._is_own = before
-
-    def _replace(self) -> None:
-        self.is_attached = is_profiler_recording()
-        module = _torch_module()
-        for name in (*_STARTS, _END):
-            if hasattr(module, name):
-                original = self._originals[name] = getattr(module, name)
-                setattr(module, name, self._noting(original, is_start=name != _END))
 
     def _noting(self, original: Callable[..., Any], *, is_start: bool) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -90,9 +81,8 @@ attached_profilers = AttachedProfilers()
 
 def is_profiler_recording() -> bool:
     """Whether a torch profiler records: on this thread, or by a flag of torch.autograd.profiler anywhere."""
-    module = _torch_module()
-    torch_autograd = importlib.import_module("torch.autograd")
-    return bool(torch_autograd._profiler_enabled() or getattr(module, "_is_profiler_enabled", False))
+    is_flagged = getattr(_torch_module(), "_is_profiler_enabled", False)
+    return bool(importlib.import_module("torch.autograd")._profiler_enabled() or is_flagged)
 
 
 def _torch_module() -> Any:

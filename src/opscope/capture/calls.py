@@ -48,7 +48,7 @@ def profile_call(
         warmup: Calls with the profiler attached but not recording.
         active: Recorded calls, one step each.
         unrecorded: Samples to take of the time of a call before a profiler is attached, back to back: so many
-            calls and a few to warm up, more where a call takes less than some milliseconds; 0 makes none.
+            calls and a few to warm up; 0 makes none.
         **options: As in `Profiler`.
 
     Returns:
@@ -107,10 +107,15 @@ class ProfiledFunction(Generic[P, R]):
 
         A call within a call is part of it and has no turn of its own.
         """
-        if self._is_inside or (self._is_over and not self._is_timing):
+        is_over = self._call_count >= self._recorded_calls.stop
+        if self._is_inside or (is_over and not self._is_timing):
             return self._fn(*args, **kwargs)
         if not self._call_count:
-            self._start()
+            require_torch()
+            self._is_timing = True
+            self._clock.start()
+            # For a program that ends, or leaves off calling, before enough calls are timed.
+            atexit.register(self._stop)
         call, self._call_count = self._call_count, self._call_count + 1
         self._is_inside = True
         try:
@@ -120,21 +125,11 @@ class ProfiledFunction(Generic[P, R]):
                 result = self._fn(*args, **kwargs)
         finally:
             self._is_inside = False
-            if self._is_over and self._clock.is_full and self._clock.is_ready():
+            is_over = self._call_count >= self._recorded_calls.stop
+            if is_over and self._clock.is_full and self._clock.is_ready():
                 self._stop()
         self._cycles.extend(profiler.cycles)
         return result
-
-    @property
-    def _is_over(self) -> bool:
-        return self._call_count >= self._recorded_calls.stop
-
-    def _start(self) -> None:
-        require_torch()
-        self._is_timing = True
-        self._clock.start()
-        # For a program that ends, or leaves off calling, before enough calls are timed.
-        atexit.register(self._stop)
 
     def _stop(self) -> None:
         self._is_timing = False

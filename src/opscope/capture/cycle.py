@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.sidecar import Sidecar
@@ -24,14 +24,7 @@ ACTIVE_STEPS = 6
 
 @dataclass(frozen=True)
 class Cycle:
-    """One recorded cycle; both files are whole.
-
-    Args:
-        index: Cycle of the schedule, from 0.
-        trace_path: Kineto trace.
-        sidecar_path: Sidecar beside it.
-        sidecar: The sidecar's content.
-    """
+    """One recorded cycle, counted from 0; both files are whole."""
 
     index: int
     trace_path: Path
@@ -56,8 +49,7 @@ class Phase(Enum):
     DONE = "done"
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """A cycle, counted from 0, and the phase within it."""
 
     cycle: int
@@ -66,11 +58,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps per phase and number of cycles.
-
-    Raises:
-        InputError: A negative count, no active step or no cycle.
-    """
+    """Steps per phase and number of cycles."""
 
     wait: int
     warmup: int
@@ -86,23 +74,17 @@ class Schedule:
             )
 
     @property
-    def steps_per_cycle(self) -> int:
-        """Steps from one cycle's start to the next one's."""
-        return self.wait + self.warmup + self.active
-
-    @property
     def total_steps(self) -> int:
         """Steps until nothing more is recorded."""
-        return self.repeat * self.steps_per_cycle
+        return self.repeat * (self.wait + self.warmup + self.active)
 
     def recorded_from(self, step: int) -> int:
-        """The step at which a wait ends in which this one lies; itself if it lies in none."""
-        cycle, offset = divmod(step, self.steps_per_cycle)
-        return step + self.wait - offset if cycle < self.repeat and offset < self.wait else step
+        """The step at which a wait ends in which this one lies."""
+        return step + self.wait - step % (self.wait + self.warmup + self.active)
 
     def position(self, step: int) -> Position:
         """Where a step, counted from 0, lies."""
-        cycle, offset = divmod(step, self.steps_per_cycle)
+        cycle, offset = divmod(step, self.wait + self.warmup + self.active)
         if cycle >= self.repeat:
             return Position(self.repeat, Phase.DONE)
         if offset < self.wait:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -56,8 +56,7 @@ class OriginFinder(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Enrichment:
+class Enrichment(NamedTuple):
     """Fields of a Sidecar, under their names there."""
 
     kernels: tuple[RecordedKernel, ...]
@@ -67,72 +66,40 @@ class Enrichment:
 
 
 def collect(names: TraceNames, copies: Path, find_origins: OriginFinder | None = None) -> Enrichment:
-    """All that this process knows of the names in a trace.
+    """All that this process knows of the names in a trace; generated sources are copied to a folder."""
+    gaps: list[Gap] = []
 
-    Args:
-        names: Names in the trace.
-        copies: Folder for copies of generated sources; made only if there are any.
-        find_origins: Finds the libraries of kernels; they stay unknown if None.
-    """
-    return _Collector(names, copies, find_origins).collect()
-
-
-class _Collector:
-    def __init__(self, names: TraceNames, copies: Path, find_origins: OriginFinder | None) -> None:
-        self._names = names
-        self._copies = copies
-        self._find_origins = find_origins
-        self._gaps: list[Gap] = []
-
-    def collect(self) -> Enrichment:
-        compiled = self._compiled()
-        origins = self._origins(self._names.kernels - {source.kernel for source in compiled})
-        kernels = tuple(origins.get(name, RecordedKernel(name)) for name in sorted(self._names.kernels))
-        extensions = self._try("CUDA extensions", lambda: extension_sources(kernels)) or []
-        operators = self._names.operators
-        registrations = self._try("registrations", lambda: collect_registrations(operators)) or ()
-        return Enrichment(kernels, (*compiled, *extensions), registrations, tuple(self._gaps))
-
-    def _try(self, part: str, collect: Callable[[], T]) -> T | None:
-        """What a part yields; None, and a Gap, if it fails."""
+    def attempt(part: str, read: Callable[[], T]) -> T | None:
         try:
-            return collect()
+            return read()
         except Exception as error:  # noqa: BLE001 - reads other programs' private parts, which may be any
-            self._gaps.append(Gap(part, f"{type(error).__name__}: {error}"))
+            gaps.append(Gap(part, f"{type(error).__name__}: {error}"))
             return None
 
-    def _origins(self, names: frozenset[str]) -> Mapping[str, RecordedKernel]:
-        find = self._find_origins
-        if find is None or not names:
-            return {}
-        return self._try("kernel origins", lambda: find(names)) or {}
-
-    def _compiled(self) -> list[RecordedSource]:
-        """Sources of the kernels that Triton compiled."""
-        found = (self._try("Triton kernels", live_objects) if self._names.kernels else None) or LiveObjects()
-        generated = self._generated(found)
-        rest = self._names.kernels - {source.kernel for source in generated}
-        return [
-            *generated,
-            *(self._try("Triton kernels", lambda: triton_sources(rest, found.functions)) or ()),
-        ]
-
-    def _generated(self, found: LiveObjects) -> list[RecordedSource]:
-        """Sources of the kernels that torch.compile generated, copied."""
-        sources = self._try("torch.compile", lambda: self._matched(found)) or []
-        texts = {source.hash: text for source, text in sources if source.hash and text is not None}
-        copied = self._try("copies of kernels", lambda: write_copies(self._copies, texts)) or {}
-        return [msgspec.structs.replace(one, copy=copied.get(one.hash or "")) for one, _ in sources]
-
-    def _matched(self, found: LiveObjects) -> list[tuple[RecordedSource, str | None]]:
-        names = self._names
-        return generated_sources(
-            names.kernels,
+    wanted = names.kernels
+    found = (attempt("Triton kernels", live_objects) if wanted else None) or LiveObjects()
+    # Those that torch.compile generated, then others that Triton compiled, then those of shared libraries.
+    generated = attempt(
+        "torch.compile",
+        lambda: generated_sources(
+            wanted,
             files_by_hash(names.kernel_files),
             names.graph_keys,
             compiled_graphs(found.graphs, found.traced),
             read=lambda file, hash_: None if file is None else read_generated(file, hash_),
-        )
+        ),
+    )
+    texts = {one.hash: text for one, text in generated or () if one.hash and text is not None}
+    copied = attempt("copies of kernels", lambda: write_copies(copies, texts)) or {}
+    sources = [msgspec.structs.replace(one, copy=copied.get(one.hash or "")) for one, _ in generated or ()]
+    rest = wanted - {one.kernel for one in sources}
+    sources += attempt("Triton kernels", lambda: triton_sources(rest, found.functions)) or ()
+    rest = wanted - {one.kernel for one in sources}
+    origins = attempt("kernel origins", lambda: find_origins(rest)) if find_origins and rest else None
+    kernels = tuple((origins or {}).get(name, RecordedKernel(name)) for name in sorted(wanted))
+    sources += attempt("CUDA extensions", lambda: extension_sources(kernels)) or ()
+    registrations = attempt("registrations", lambda: collect_registrations(names.operators)) or ()
+    return Enrichment(kernels, tuple(sources), registrations, tuple(gaps))
 
 
 def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
@@ -142,9 +109,6 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 
     Returns:
         Path of each copy by hash, relative to the folder's parent.
-
-    Raises:
-        OSError: They cannot be written.
     """
     if folder.is_dir():
         for stale in folder.iterdir():
@@ -162,56 +126,40 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class CycleEnd:
-    """How a window ended.
-
-    Args:
-        wall_times_ns: Of each whole step.
-        partial: Before its last step did.
-        ended_by: Class of the exception that ended it, or None.
-        unrecorded_steps: Steps timed before it.
-        graphs: Notes of the CUDA graphs captured so far.
-    """
-
-    wall_times_ns: tuple[int, ...]
-    partial: bool = False
-    ended_by: str | None = None
-    unrecorded_steps: tuple[UnrecordedStep, ...] = ()
-    graphs: GraphNotes | None = None
-
-
-@dataclass(frozen=True)
 class CycleWriter:
-    """Writes the cycles of one Profiler.
-
-    Args:
-        directory: Of the files.
-        file_names: Of the traces, by cycle.
-        schedule: What was asked for.
-        settings: What is recorded.
-        find_origins: As in `collect`.
-    """
+    """Writes the cycles of one Profiler."""
 
     directory: Path
-    file_names: tuple[str, ...]
+    file_names: tuple[str, ...]  # of the traces, by cycle
     schedule: Schedule
     settings: RecordedSettings
     find_origins: OriginFinder | None
 
     def write(
-        self, index: int, recording: Recording, end: CycleEnd, workload: Mapping[str, Any] | None
+        self,
+        index: int,
+        recording: Recording,
+        wall_times_ns: tuple[int, ...],
+        *,
+        partial: bool,
+        ended_by: str | None,
+        unrecorded_steps: Sequence[UnrecordedStep],
+        graphs: GraphNotes,
+        workload: Mapping[str, Any] | None,
     ) -> Cycle:
-        """Both files of a cycle, written.
-
-        Raises:
-            CaptureError: They cannot be written.
-        """
+        """Both files of a cycle, written."""
         trace_path = self.directory / self.file_names[index]
         structure, structure_gaps = recording.structure()
         names = recording.export(trace_path)
         enrichment = collect(names, kernels_folder(trace_path), self.find_origins)
-        graphs, graph_gaps = _kept_graphs(end.graphs, trace_path)
+        kept_graphs: tuple[RecordedGraph, ...] = ()
+        graph_gaps: tuple[Gap, ...] = ()
+        try:
+            kept_graphs = graphs.keep_beside(trace_path)
+        except OSError as error:
+            graph_gaps = (Gap("CUDA graphs", f"{type(error).__name__}: {error}"),)
         schedule = self.schedule
+        rank, world_size = launched_as()
         sidecar = Sidecar(
             trace=trace_path.name,
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -220,22 +168,22 @@ class CycleWriter:
                 schedule.wait, schedule.warmup, schedule.active, schedule.repeat, cycle=index
             ),
             settings=self.settings,
-            steps=len(end.wall_times_ns),
-            partial=end.partial,
+            steps=len(wall_times_ns),
+            partial=partial,
             clean_window=True,
-            wall_time_ns_per_step=end.wall_times_ns,
+            wall_time_ns_per_step=wall_times_ns,
             workload=None if workload is None else dict(workload),
             kernels=enrichment.kernels,
             kernel_sources=enrichment.kernel_sources,
             registrations=enrichment.registrations,
-            gaps=(*enrichment.gaps, *structure_gaps, *graph_gaps),
-            regions=recording.regions,
-            ended_by=end.ended_by,
+            gaps=(*enrichment.gaps, *structure_gaps, *graphs.gaps, *graph_gaps),
+            regions=tuple(recording.regions),
+            ended_by=ended_by,
             structure=structure,
-            unrecorded_steps=end.unrecorded_steps,
-            graphs=graphs,
-            rank=launched_as("RANK"),
-            world_size=launched_as("WORLD_SIZE"),
+            unrecorded_steps=tuple(unrecorded_steps),
+            graphs=kept_graphs,
+            rank=rank,
+            world_size=world_size,
         )
         write_sidecar(sidecar_path(trace_path), sidecar)
         return Cycle(index, trace_path, sidecar_path(trace_path), sidecar)
@@ -245,24 +193,8 @@ class CycleWriter:
         return collect_environment()
 
 
-def _kept_graphs(
-    notes: GraphNotes | None, trace_path: Path
-) -> tuple[tuple[RecordedGraph, ...], tuple[Gap, ...]]:
-    """The CUDA graphs noted so far, their captures copied beside the trace, and what is missing of them."""
-    if notes is None:
-        return (), ()
-    try:
-        return notes.keep_beside(trace_path), tuple(notes.gaps)
-    except OSError as error:
-        return (), (*notes.gaps, Gap("CUDA graphs", f"{type(error).__name__}: {error}"))
-
-
 def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:
-    """The cycle with these unrecorded steps, in its file too; as it is where the file is gone.
-
-    Raises:
-        CaptureError: It cannot be written.
-    """
+    """The cycle with these unrecorded steps, in its file too; as it is where the file is gone."""
     if steps == cycle.sidecar.unrecorded_steps or not cycle.sidecar_path.exists():
         return cycle
     sidecar = msgspec.structs.replace(cycle.sidecar, unrecorded_steps=steps)
@@ -271,18 +203,11 @@ def with_unrecorded(cycle: Cycle, steps: tuple[UnrecordedStep, ...]) -> Cycle:
 
 
 def trace_file_names(name: str, repeat: int) -> tuple[str, ...]:
-    """One trace file name per cycle.
-
-    Raises:
-        InputError: The name is none of a trace.
-    """
+    """One trace file name per cycle."""
     if name in {"", ".."} or Path(name).name != name:
         raise InputError(f"'{name}' is not a file name", hint="Give the folder as output_dir")
-    stem, suffix = name, ".json"
-    for known in (".json.gz", ".json"):
-        if name.endswith(known):
-            stem, suffix = name.removesuffix(known), known
-            break
+    suffix = next((known for known in (".json.gz", ".json") if name.endswith(known)), "")
+    stem, suffix = name.removesuffix(suffix), suffix or ".json"
     if not stem or stem.endswith(".opscope"):
         raise InputError(f"'{name}' cannot be a trace's name", hint="*.opscope.json are sidecars")
     if repeat == 1:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
 
 import msgspec
 
 from opscope._version import __version__
 from opscope.errors import DependencyError
 from opscope.hardware.driver import cudnn_text, driver_cuda_version, version_text
-from opscope.model.environment import Environment, GpuInfo
+from opscope.model.environment import Environment, GpuInfo, rank_of
 from opscope.workloads.runtime import require_torch
 
 _PRESSURE = Path("/proc/pressure/cpu")
@@ -41,6 +41,7 @@ def collect_environment() -> Environment:
     except DependencyError:
         return without_torch
     has_cuda = torch.cuda.is_available()
+    devices = [torch.cuda.get_device_properties(one) for one in range(torch.cuda.device_count() * has_cuda)]
     return msgspec.structs.replace(
         without_torch,
         torch=str(torch.__version__),
@@ -48,7 +49,10 @@ def collect_environment() -> Environment:
         cuda_runtime=torch.version.cuda,
         cuda_driver=version_text(driver_cuda_version()) if has_cuda and torch.version.cuda else None,
         cudnn=cudnn_text(torch.backends.cudnn.version()) if has_cuda else None,
-        gpu=_gpus(torch) if has_cuda else (),
+        gpu=tuple(
+            GpuInfo(one.name, f"{one.major}.{one.minor}", one.multi_processor_count, one.total_memory)
+            for one in devices
+        ),
     )
 
 
@@ -74,31 +78,19 @@ def _installed_version(*distributions: str) -> str | None:
 
 
 def _cpu_name() -> str | None:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor() or None
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip().lower() == "model name":
-            return value.strip() or None
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip().lower() == "model name":
+                return value.strip() or None
     return platform.processor() or None
 
 
-def _gpus(torch: Any) -> tuple[GpuInfo, ...]:
-    devices = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
-    return tuple(
-        GpuInfo(
-            name=device.name,
-            compute_capability=f"{device.major}.{device.minor}",
-            sm_count=device.multi_processor_count,
-            memory_bytes=device.total_memory,
-        )
-        for device in devices
-    )
+def launched_as() -> tuple[int | None, int | None]:
+    """Number of this process in its job, and how many there are, by its launcher; None outside of one.
 
-
-def launched_as(variable: Literal["RANK", "WORLD_SIZE"]) -> int | None:
-    """Number of this process in its job, or of all of them, as torchrun and its like set it; None outside."""
-    value = os.environ.get(variable, "")
-    return int(value) if value.isdecimal() else None
+    Launchers but torchrun set theirs for a process that is alone, too.
+    """
+    rank, world_size = rank_of(os.environ)
+    is_job = "RANK" in os.environ or (world_size or 1) > 1
+    return (rank, world_size) if is_job else (None, None)

@@ -15,16 +15,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import itertools
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from opscope.capture.attached import attached_profilers, is_profiler_recording
-from opscope.capture.recording import PROFILER, available_activities, make_engine, quiet_torch_log
+from opscope.capture.recording import CaptureEngine, available_activities, quiet_torch_log
 from opscope.capture.trace_file import export_trace
 from opscope.model.files import scratch_prefix
 from opscope.model.origin import Gap
@@ -32,15 +34,28 @@ from opscope.model.sidecar import GraphNode, RecordedGraph, RecordedSettings, gr
 
 # Each takes about as long as its capture again, and its trace has to be kept.
 _MOST_GRAPHS = 64
-_PART = "CUDA graphs"
+
+
+@dataclass
+class _Capture:
+    """One capture under way, and the profiler that records it, if that is ours."""
+
+    engine: Any = None
+    is_running: bool = False
+    stepped_aside: bool = False
+    nodes: tuple[GraphNode, ...] | None = None
+
+    def stop(self) -> None:
+        if self.is_running:
+            self.is_running = False
+            self.engine.stop()
 
 
 class GraphNotes:
-    """Notes of all graphs captured between `start` and `stop`, by whichever thread.
+    """Notes of all graphs captured between `start` and `stop`, by whichever threads.
 
-    Args:
-        step_aside: Detaches a profiler of ours that is attached without recording; tells whether it did.
-        step_back: Attaches it again.
+    `step_aside` detaches a profiler of ours that is attached without recording, and tells whether it did;
+    `step_back` attaches it again.
     """
 
     def __init__(
@@ -49,8 +64,9 @@ class GraphNotes:
         self.gaps: list[Gap] = []
         self._step_aside, self._step_back = step_aside, step_back
         self._originals: tuple[Any, Any] | None = None
-        self._open: _OpenCapture | None = None
+        self._open: dict[int, _Capture] = {}  # by the identity of torch's graph: threads capture side by side
         self._graphs: list[RecordedGraph] = []
+        self._numbers = itertools.count()
         self._folder: Path | None = None
 
     def start(self) -> None:
@@ -62,22 +78,22 @@ class GraphNotes:
 
         @functools.wraps(begin)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            self._guarded(self._begin)
+            self._guarded(self._begin, graph)
             try:
                 return begin(graph, *args, **kwargs)
             except BaseException:
-                self._guarded(self._drop)
+                self._guarded(self._drop, graph)
                 raise
 
         @functools.wraps(end)
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            self._guarded(self._read_nodes)
+            self._guarded(self._read_nodes, graph)
             try:
                 result = end(graph, *args, **kwargs)
             except BaseException:
-                self._guarded(self._drop)
+                self._guarded(self._drop, graph)
                 raise
-            self._guarded(self._end)
+            self._guarded(self._end, graph)
             return result
 
         graph_class.capture_begin, graph_class.capture_end = capture_begin, capture_end
@@ -96,119 +112,87 @@ class GraphNotes:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def keep_beside(self, trace_path: Path) -> tuple[RecordedGraph, ...]:
-        """Copy the notes into the folder of graphs beside a trace, in place of earlier ones; what they are.
-
-        Raises:
-            OSError: They cannot be written.
-        """
+        """Copy the notes into the folder of graphs beside a trace, in place of earlier ones."""
         target = graphs_folder(trace_path)
         for stale in target.glob("graph_*.json.gz"):
             stale.unlink()
-        if self._folder is None or not self._graphs:
-            return tuple(self._graphs)
         kept = []
-        for graph in self._graphs:
-            if graph.file is not None:
+        for graph in tuple(self._graphs):
+            file = graph.file
+            if file is not None and self._folder is not None:
                 target.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self._folder / graph.file, target / graph.file)
-                graph = msgspec.structs.replace(graph, file=f"{target.name}/{graph.file}")  # noqa: PLW2901
-            kept.append(graph)
+                shutil.copyfile(self._folder / file, target / file)
+                file = f"{target.name}/{file}"
+            kept.append(msgspec.structs.replace(graph, file=file))
         return tuple(kept)
 
-    def _guarded(self, action: Callable[[], object]) -> None:
+    def _guarded(self, action: Callable[[int], object], graph: Any) -> None:
         try:
-            action()
+            action(id(graph))
         except Exception as error:  # noqa: BLE001 - must not reach the program, whatever a driver or torch does
             self._note_gap(f"{type(error).__name__}: {error}")
 
     def _note_gap(self, reason: str) -> None:
-        gap = Gap(_PART, reason)
+        gap = Gap("CUDA graphs", reason)
         if gap not in self.gaps:
             self.gaps.append(gap)
 
-    def _begin(self) -> None:
+    def _begin(self, graph: int) -> None:
         if len(self._graphs) >= _MOST_GRAPHS:
             self._note_gap(f"of more than {_MOST_GRAPHS} captures the first were noted")
             return
-        capture = _OpenCapture()
-        if not is_profiler_recording():  # else the capture is in the recording that runs
+        if any(one.is_running for one in tuple(self._open.values())):
+            self._note_gap("of graphs captured at once, by several threads, the first was noted")
+            return
+        capture = self._open[graph] = _Capture()
+        if is_profiler_recording():
+            return  # the capture is in the recording that runs
+        try:
             capture.stepped_aside = self._step_aside()
-            self._open = capture
-            try:
-                with attached_profilers.own(), quiet_torch_log():
-                    capture.start()
-            except BaseException:
-                self._drop()
-                raise
-        self._open = capture
+            with attached_profilers.own(), quiet_torch_log():
+                settings = RecordedSettings(True, True, True, False, available_activities())
+                capture.engine = CaptureEngine(settings)
+                capture.engine.prepare()
+                capture.engine.start()
+                capture.is_running = True
+        except BaseException:
+            self._drop(graph)
+            raise
 
-    def _read_nodes(self) -> None:
-        if self._open is not None:
-            self._open.nodes = graph_nodes()
+    def _read_nodes(self, graph: int) -> None:
+        if graph in self._open:
+            self._open[graph].nodes = graph_nodes()
 
-    def _drop(self) -> None:
-        capture, self._open = self._open, None
-        if capture is not None:
-            self._close(capture)
-
-    def _end(self) -> None:
-        capture, self._open = self._open, None
+    def _end(self, graph: int) -> None:
+        capture = self._open.get(graph)
         if capture is None:
             return
+        file = None
         try:
             with attached_profilers.own(), quiet_torch_log():
                 capture.stop()
-                file = self._save(capture) if capture.engine is not None and capture.nodes != () else None
+                if capture.nodes == ():  # an empty graph is never worth a note
+                    return
+                number = next(self._numbers)
+                if capture.engine is not None:
+                    self._folder = self._folder or Path(tempfile.mkdtemp(prefix=scratch_prefix()))
+                    file = f"graph_{number}.json.gz"
+                    export_trace(capture.engine.save, self._folder / file, lambda _: None)
         finally:
-            self._close(capture)
-        if capture.nodes != ():  # an empty graph is never worth a note
-            self._graphs.append(RecordedGraph(file, capture.nodes))
+            self._drop(graph)
+        self._graphs.append(RecordedGraph(file, capture.nodes))
 
-    def _save(self, capture: _OpenCapture) -> str:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=scratch_prefix()))
-        name = f"graph_{len(self._graphs)}.json.gz"
-        export_trace(capture.engine.save, self._folder / name, lambda _: None)
-        return name
-
-    def _close(self, capture: _OpenCapture) -> None:
-        with attached_profilers.own(), quiet_torch_log():
-            capture.stop()
-            if capture.stepped_aside:
-                self._step_back()
-
-
-class _OpenCapture:
-    """One capture under way, and the profiler that records it, if that is ours."""
-
-    def __init__(self) -> None:
-        self.engine: Any = None
-        self.nodes: tuple[GraphNode, ...] | None = None
-        self.stepped_aside = False
-        self._is_running = False
-
-    def start(self) -> None:
-        settings = RecordedSettings(
-            record_shapes=True,
-            with_stack=True,
-            with_modules=True,
-            profile_memory=False,
-            activities=available_activities(),
-            engine=PROFILER,
-        )
-        self.engine = make_engine(settings)
-        self.engine.prepare()
-        self.engine.start()
-        self._is_running = True
-
-    def stop(self) -> None:
-        if self._is_running:
-            self._is_running = False
-            self.engine.stop()
+    def _drop(self, graph: int) -> None:
+        capture = self._open.pop(graph, None)
+        if capture is not None:
+            with attached_profilers.own(), quiet_torch_log():
+                capture.stop()
+                if capture.stepped_aside:
+                    self._step_back()
 
 
 # The driver's interface. Source: CUDA driver API, group "Graph Management" and "Stream Management"; the node
-# id is there from CUDA 13.1 on.
+# id is there from CUDA 13.1 on, names of kernels from 12.3.
 _KINDS = {0: "kernel", 1: "memcpy", 2: "memset"}
 _MOST_NODES = 1 << 20
 
@@ -230,11 +214,7 @@ class _KernelParameters(ctypes.Structure):
 def graph_nodes(driver: Any = None) -> tuple[GraphNode, ...] | None:
     """The kernels, copies and sets of the graph that the current stream is capturing, in their order.
 
-    Args:
-        driver: The driver's library; that of this machine if None.
-
-    Returns:
-        The nodes; None if no driver tells them, or the stream captures nothing.
+    None if no driver tells them, or the stream captures nothing.
     """
     try:
         library = driver or ctypes.CDLL("libcuda.so.1")
@@ -256,31 +236,20 @@ def graph_nodes(driver: Any = None) -> tuple[GraphNode, ...] | None:
 
 
 def _node(library: Any, node: ctypes.c_void_p) -> GraphNode | None:
-    kind = ctypes.c_int()
+    kind, number, identity = ctypes.c_int(), None, ctypes.c_ulonglong()
     if library.cuGraphNodeGetType(node, ctypes.byref(kind)) or kind.value not in _KINDS:
         return None
-    number = _node_number(library, node)
-    parameters = _KernelParameters()
-    if kind.value or library.cuGraphKernelNodeGetParams_v2(node, ctypes.byref(parameters)):
-        return GraphNode(_KINDS[kind.value], number=number)
-    grid = (parameters.grid_x, parameters.grid_y, parameters.grid_z)
-    block = (parameters.block_x, parameters.block_y, parameters.block_z)
-    return GraphNode("kernel", _kernel_name(library, parameters), number, grid, block)
-
-
-def _node_number(library: Any, node: ctypes.c_void_p) -> int | None:
-    """The node's id in its graph, which instances of the graph keep; None where the driver tells none."""
     tell = getattr(library, "cuGraphNodeGetToolsId", None)
-    identity = ctypes.c_ulonglong()
-    if tell is None or tell(node, ctypes.byref(identity)):
-        return None
-    return identity.value & 0xFFFFFFFF
-
-
-def _kernel_name(library: Any, parameters: _KernelParameters) -> str | None:
-    """The kernel's mangled name; None where the driver (before CUDA 12.3) tells none."""
-    for function, handle in (("cuFuncGetName", parameters.func), ("cuKernelGetName", parameters.kern)):
-        tell, name = getattr(library, function, None), ctypes.c_char_p()
-        if tell is not None and handle and not tell(ctypes.byref(name), ctypes.c_void_p(handle)):
-            return None if name.value is None else name.value.decode("utf-8", "replace")
-    return None
+    if tell is not None and not tell(node, ctypes.byref(identity)):
+        number = identity.value & 0xFFFFFFFF  # instances of the graph keep it
+    one = _KernelParameters()
+    if kind.value or library.cuGraphKernelNodeGetParams_v2(node, ctypes.byref(one)):
+        return GraphNode(_KINDS[kind.value], number=number)
+    name = None
+    for function, handle in (("cuFuncGetName", one.func), ("cuKernelGetName", one.kern)):
+        tell, text = getattr(library, function, None), ctypes.c_char_p()
+        if tell is not None and handle and not tell(ctypes.byref(text), ctypes.c_void_p(handle)):
+            name = None if text.value is None else text.value.decode("utf-8", "replace")
+            break
+    grid, block = (one.grid_x, one.grid_y, one.grid_z), (one.block_x, one.block_y, one.block_z)
+    return GraphNode("kernel", name, number, grid, block)

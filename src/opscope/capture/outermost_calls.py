@@ -22,9 +22,8 @@ class OutermostCalls:
     module, for as long as the process lives, and reads the module from the local `self` of it. So the class
     answers with torch's own function, and ours is around that.
 
-    Args:
-        around: Called in place of a model with it, what calls it, and the arguments; returns the output. A
-            module without parameters (a loss, a transform of images) counts as none: what it calls may.
+    `around` is called in place of a model with it, what calls it, and the arguments; it returns the output. A
+    module without parameters (a loss, a transform of images) counts as none: what it calls may.
     """
 
     def __init__(

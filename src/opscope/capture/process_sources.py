@@ -18,9 +18,9 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.model.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
@@ -31,9 +31,8 @@ _FUNCTION_CLASS = ("triton.runtime.jit", "JITFunction")
 _KERNEL_DEFINITION = "async_compile.triton("
 
 
-@dataclass(frozen=True)
-class LiveObjects:
-    """Objects of this process: torch's `CompiledFxGraph`s and `GraphModule`s, and Triton's `JITFunction`s."""
+class LiveObjects(NamedTuple):
+    """`CompiledFxGraph`s of torch, `JITFunction`s of Triton and `GraphModule`s of torch in this process."""
 
     graphs: tuple[Any, ...] = ()
     functions: tuple[Any, ...] = ()
@@ -45,24 +44,27 @@ def live_objects() -> LiveObjects:
     graphs, functions = _class_ids(*_GRAPH_CLASS), _class_ids(*_FUNCTION_CLASS)
     if not graphs | functions:
         return LiveObjects()
-    traced = _class_ids(*_TRACED_CLASS) if graphs else set()
-    wanted = graphs | functions | traced
+    kinds = (graphs, functions, _class_ids(*_TRACED_CLASS) if graphs else set())
+    wanted = set[int]().union(*kinds)
     # By the identity of the class: isinstance asks the objects, and lazy ones would wake up.
     found = [one for one in gc.get_objects() if id(type(one)) in wanted]
-    return LiveObjects(
-        tuple(one for one in found if id(type(one)) in graphs),
-        tuple(one for one in found if id(type(one)) in functions),
-        tuple(one for one in found if id(type(one)) in traced),
-    )
+    return LiveObjects(*(tuple(one for one in found if id(type(one)) in kind) for kind in kinds))
+
+
+def _class_ids(module: str, name: str) -> set[int]:
+    """Identities of a class and its subclasses; none if its module is not loaded."""
+    root = getattr(sys.modules.get(module), name, None)
+    pending = [root] if isinstance(root, type) else []
+    ids = set()
+    while pending:
+        one = pending.pop()
+        ids.add(id(one))
+        pending.extend(one.__subclasses__())
+    return ids
 
 
 def compiled_graphs(graphs: tuple[Any, ...], traced: tuple[Any, ...] = ()) -> Iterator[CompiledGraph]:
-    """The graphs that define Triton kernels, read from torch's objects.
-
-    Args:
-        graphs: `CompiledFxGraph`s.
-        traced: `GraphModule`s, among them those that graphs were compiled from.
-    """
+    """The graphs that define Triton kernels, read from torch's objects and what those were compiled from."""
     modules = [found for one in traced if (found := modules_of_nodes(one))]
     for graph in graphs:
         code = getattr(graph, "source_code", None)
@@ -103,78 +105,40 @@ def _modules_of(graph: GraphCode, traced: list[dict[str, str]]) -> dict[str, str
     fitting = [{node: one[node] for node in wanted if node in one} for one in traced]
     most = max(map(len, fitting), default=0)
     best = [one for one in fitting if len(one) == most]
-    # A graph that holds few of the nodes is another one's, in which some are called alike.
-    is_whole = most > 0 and most >= _LEAST_KNOWN * len(wanted)
+    # A graph that holds few of the nodes is another one's, in which some are called alike. Nodes that are
+    # made after tracing have no module: a few of each graph.
+    is_whole = most > 0 and most >= 0.8 * len(wanted)
     return best[0] if is_whole and all(one == best[0] for one in best) else {}
 
 
-# Nodes that are made after tracing have no module: a few of each graph.
-_LEAST_KNOWN = 0.8
-
-
-def _class_ids(module: str, name: str) -> set[int]:
-    """Identities of a class and its subclasses; none if its module is not loaded."""
-    root = getattr(sys.modules.get(module), name, None)
-    pending = [root] if isinstance(root, type) else []
-    ids = set()
-    while pending:
-        one = pending.pop()
-        ids.add(id(one))
-        pending.extend(one.__subclasses__())
-    return ids
-
-
-_Place = tuple[str, int]  # file, first line (of the decorators)
-
-
 def triton_sources(kernels: Set[str], functions: Iterable[Any]) -> list[RecordedSource]:
-    """Sources of the kernels that one of Triton's functions is named after.
-
-    Args:
-        kernels: Kernel names in the trace.
-        functions: Triton's `JITFunction`s of this process.
-    """
-    candidates: dict[str, list[Any]] = defaultdict(list)
+    """Sources of the kernels that one of Triton's `JITFunction`s of this process is named after."""
+    places: dict[str, set[tuple[str, int] | None]] = defaultdict(set)  # file, first line (of the decorators)
     for function in functions:
         name = getattr(getattr(function, "fn", None), "__name__", None)
-        if isinstance(name, str) and name in kernels and _was_launched(function):
-            candidates[name].append(function)
-    sources = (_source(name, same) for name, same in sorted(candidates.items()))
-    return [source for source in sources if source is not None]
+        # `device_caches` (Triton 3.2 on) or `cache` holds the binaries of one that was launched; it may have
+        # been where this Triton has neither.
+        caches = [getattr(function, key) for key in ("device_caches", "cache") if hasattr(function, key)]
+        if isinstance(name, str) and name in kernels and (any(caches) or not caches):
+            code = getattr(function.fn, "__code__", None)
+            places[name].add(None if code is None else (code.co_filename, code.co_firstlineno))
+    sources = []
+    for name, found in sorted(places.items()):
+        known = [place for place in found if place is not None]
+        if len(known) == 1:
+            file, first_line = known[0]
+            linecache.checkcache(file)
+            text = "".join(linecache.getlines(file))
+            if text:  # else not a file anyone can open, as in exec of a string
+                lines = _definition_lines(text, name, first_line) or (first_line, None)
+                sources.append(_source(name, SourceKind.TRITON, file, lines))
+    return sources
 
 
-def _source(name: str, functions: list[Any]) -> RecordedSource | None:
-    places = {place for function in functions if (place := _place(function)) is not None}
-    if len(places) != 1:
-        return None
-    ((file, first_line),) = places
-    linecache.checkcache(file)
-    text = "".join(linecache.getlines(file))
-    if not text:  # Not a file anyone can open, as in exec of a string.
-        return None
-    line, end_line = _definition_lines(text, name, first_line) or (first_line, None)
+def _source(kernel: str, kind: SourceKind, file: str, lines: tuple[int, int | None]) -> RecordedSource:
     return RecordedSource(
-        kernel=name,
-        kind=SourceKind.TRITON,
-        evidence=SourceEvidence.PROCESS,
-        file=file,
-        line=line,
-        end_line=end_line,
+        kernel=kernel, kind=kind, evidence=SourceEvidence.PROCESS, file=file, line=lines[0], end_line=lines[1]
     )
-
-
-def _was_launched(function: Any) -> bool:
-    """Whether it ever was: `device_caches` (Triton 3.2 on) or `cache` then holds its binaries.
-
-    True where this Triton has neither, and so cannot tell.
-    """
-    caches = [getattr(function, name) for name in ("device_caches", "cache") if hasattr(function, name)]
-    return any(caches) or not caches
-
-
-def _place(function: Any) -> _Place | None:
-    code = getattr(function.fn, "__code__", None)
-    return None if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def _definition_lines(text: str, name: str, first_line: int) -> tuple[int, int | None] | None:
@@ -200,26 +164,28 @@ _NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|^[ \t]*\#(?:\\.|[^\\\n])*""",
     re.DOTALL | re.MULTILINE,
 )
-_GLOBAL = re.compile(r"\b__global__\b")
 _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
 
 
 def extension_sources(kernels: Iterable[RecordedKernel], maps: Path = _MAPS) -> list[RecordedSource]:
     """Sources of the kernels that come from a library built by `torch.utils.cpp_extension`.
 
-    Args:
-        kernels: Kernels with the library that registered them.
-        maps: What the kernel says of this process's mappings.
+    One is told where exactly one file that the library was made of defines it.
     """
-    files = mapped_files(maps)
+    mapped = mapped_files(maps)
     sources = []
     for kernel in kernels:
-        paths = [] if kernel.library is None else files.get(kernel.library, [])
-        if (
-            len(paths) == 1
-            and (source := _extension_sources_source(kernel, _cuda_sources(paths[0].parent))) is not None
-        ):
-            sources.append(source)
+        paths = mapped.get(kernel.library or "", [])
+        name, units = base_name(kernel.name), {unit.name for unit in kernel.units}
+        found = []
+        for file in _cuda_sources(paths[0].parent) if len(paths) == 1 and name is not None else ():
+            with suppress(OSError):
+                if not units or file.name in units:
+                    text = file.read_text(encoding="utf-8", errors="replace")
+                    if (lines := global_function_lines(text, name or "")) is not None:
+                        found.append((str(file), lines))
+        if len(found) == 1:
+            sources.append(_source(kernel.name, SourceKind.CUDA, *found[0]))
     return sources
 
 
@@ -249,26 +215,23 @@ def global_function_lines(text: str, name: str) -> tuple[int, int] | None:
     code = _NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     wanted = re.compile(rf"\b{re.escape(name)}\s*\(")
     found = []
-    for marker in _GLOBAL.finditer(code):
+    for marker in re.finditer(r"\b__global__\b", code):
         end = re.search(r"[{;]", code[marker.end() :])
         if end is None or end[0] == ";":  # A declaration, or an explicit instantiation.
             continue
         opening = marker.end() + end.start()
         if wanted.search(code, marker.end(), opening):
-            found.append((marker.start(), _closing_brace(code, opening)))
+            depth, last = 0, len(code)
+            for brace in re.finditer(r"[{}]", code[opening:]):
+                depth += 1 if brace[0] == "{" else -1
+                if depth == 0:
+                    last = opening + brace.start()
+                    break
+            found.append((marker.start(), last))
     if len(found) != 1:
         return None
     first, last = found[0]
     return code.count("\n", 0, first) + 1, code.count("\n", 0, last) + 1
-
-
-def _closing_brace(code: str, opening: int) -> int:
-    depth = 0
-    for brace in re.finditer(r"[{}]", code[opening:]):
-        depth += 1 if brace[0] == "{" else -1
-        if depth == 0:
-            return opening + brace.start()
-    return len(code)
 
 
 def _cuda_sources(folder: Path) -> list[Path]:
@@ -278,30 +241,3 @@ def _cuda_sources(folder: Path) -> list[Path]:
     except (OSError, ValueError):
         return []
     return [folder / _NINJA_ESCAPE.sub(r"\1", path) for path in _CUDA_SOURCE.findall(text)]
-
-
-def _extension_sources_source(kernel: RecordedKernel, files: list[Path]) -> RecordedSource | None:
-    """The source of a kernel among the files of its library; None unless exactly one defines it."""
-    name = base_name(kernel.name)
-    units = {unit.name for unit in kernel.units}
-    found = []
-    for file in files:
-        if name is None or (units and file.name not in units):
-            continue
-        try:
-            lines = global_function_lines(file.read_text(encoding="utf-8", errors="replace"), name)
-        except OSError:
-            continue
-        if lines is not None:
-            found.append((file, lines))
-    if len(found) != 1:
-        return None
-    file, (line, end_line) = found[0]
-    return RecordedSource(
-        kernel=kernel.name,
-        kind=SourceKind.CUDA,
-        evidence=SourceEvidence.PROCESS,
-        file=str(file),
-        line=line,
-        end_line=end_line,
-    )

@@ -1,10 +1,10 @@
 """`Profiler`: record a running program by a schedule, as Kineto traces with a sidecar each.
 
 One cycle at a time: wait, warm up, record, write. A cycle's files are written before the program goes on, so
-whatever happens later leaves them whole. At most one Profiler runs in a process. `Regions`, in which only
-some activities are recorded, are kept whether or not a window is open: one that is open when a window opens
-holds in it from its first moment. What `CompileTracking` makes inductor note is kept on torch's own objects
-and read when a recording ends. Importing this module does not import torch.
+whatever happens later leaves them whole. At most one Profiler runs in a process. Regions, in which only some
+activities are recorded, are kept whether or not a window is open: one that is open when a window opens holds
+in it from its first moment. What inductor notes with `track_compile` is kept on torch's own objects and read
+when a recording ends. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -16,29 +16,16 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
 
 from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, Phase, Position, Schedule
-from opscope.capture.cycle_writer import (
-    CycleEnd,
-    CycleWriter,
-    OriginFinder,
-    trace_file_names,
-    with_unrecorded,
-)
+from opscope.capture.cycle_writer import CycleWriter, OriginFinder, trace_file_names, with_unrecorded
 from opscope.capture.graph_notes import GraphNotes
-from opscope.capture.recording import (
-    AUTOGRAD,
-    PROFILER,
-    Recording,
-    available_activities,
-    check_engine,
-    require_no_profiler,
-)
-from opscope.capture.step_clock import StepClock
+from opscope.capture.recording import AUTOGRAD, PROFILER, Recording, available_activities, require_no_profiler
+from opscope.capture.step_clock import MOST_SAMPLES, StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.files import claimed, scratch_prefix
 from opscope.model.sidecar import (
@@ -52,108 +39,13 @@ from opscope.model.sidecar import (
 from opscope.units import parse_bytes
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resident_bytes
 
-_LEVEL = "provenance_tracking_level"
-_NORMAL = 1
-# What a step costs the program in which its clock is read, beside that: hooks and bookkeeping that a step of
-# the program has driven out of the caches (`benchmarks/endurance.py --hooks`).
-_STEP_NS = 20_000
-
-
-class CompileTracking:
-    """Provenance tracking of everything compiled between `start` and `stop`."""
-
-    def __init__(self) -> None:
-        self._config: Any = None
-        self._previous = 0
-
-    def start(self) -> None:
-        """Switch it on, unless the program has done so.
-
-        Raises:
-            DependencyError: This torch has none, or it is not installed.
-        """
-        version = require_torch().__version__
-        trace = importlib.import_module("torch._inductor.config").trace
-        if not hasattr(trace, _LEVEL):
-            raise DependencyError(
-                f"torch {version} cannot track where compiled kernels come from",
-                hint="Record without track_compile, or use torch 2.11 or newer",
-            )
-        self._config, self._previous = trace, getattr(trace, _LEVEL)
-        if self._previous == 0:
-            setattr(trace, _LEVEL, _NORMAL)
-
-    def stop(self) -> None:
-        """Put the setting back; nothing if it was not started."""
-        config, self._config = self._config, None
-        if config is not None:
-            setattr(config, _LEVEL, self._previous)
-
-
 OUT_OF_MEMORY_HINT = "Use a smaller batch, a shorter sequence or a smaller dtype"
-KNOWN_ACTIVITIES = ("cpu", "cuda")
-
-
-class Regions:
-    """The open regions, innermost last.
-
-    Args:
-        apply: Called with what is wanted after every change; None is everything.
-    """
-
-    def __init__(self, apply: Callable[[frozenset[str] | None], None]) -> None:
-        self._apply = apply
-        self._open: list[frozenset[str]] = []
-
-    @property
-    def wanted(self) -> frozenset[str] | None:
-        """What the innermost region wants recorded, or None outside all regions."""
-        return self._open[-1] if self._open else None
-
-    @contextmanager
-    def only(self, wanted: frozenset[str]) -> Iterator[None]:
-        """Inside the block record these activities and no other; after it, what was recorded before.
-
-        Raises:
-            CaptureError: The recording cannot be switched.
-        """
-        before = self.wanted
-        self._apply(wanted)
-        self._open.append(wanted)
-        try:
-            yield
-        except BaseException:
-            self._open.pop()
-            self._restore_after_error(before)
-            raise
-        self._open.pop()
-        self._apply(before)
-
-    def _restore_after_error(self, before: frozenset[str] | None) -> None:
-        try:
-            self._apply(before)
-        except (CaptureError, RuntimeError):
-            return  # The device is as broken as the block's own error says, which must not be hidden.
-
-
-def check_activities(names: tuple[str, ...]) -> frozenset[str]:
-    """Names of activities as a set.
-
-    Raises:
-        InputError: None is named, or one is unknown.
-    """
-    unknown = [name for name in names if name not in KNOWN_ACTIVITIES]
-    if unknown:
-        raise InputError(f"'{unknown[0]}' is not an activity", hint="Use 'cpu' and 'cuda'")
-    if not names:
-        raise InputError("only() names no activity", hint="Name 'cpu' or 'cuda', or use off()")
-    return frozenset(names)
-
+_ACTIVITIES = ("cpu", "cuda")
+_TRACKING, _NORMAL = "provenance_tracking_level", 1
 
 # Kineto has one session per process, so the right to use it is one per process too.
 _session = threading.Lock()
-# What the Profiler that holds it does when another wants it; None refuses.
-_give_way: Callable[[], object] | None = None
+_holder: Profiler | None = None
 
 
 class CaptureOptions(TypedDict, total=False):
@@ -238,12 +130,6 @@ class Profiler:
 
     Attributes:
         cycles: The cycles recorded so far.
-        workload: As given; what it is when a cycle ends goes into that cycle's sidecar.
-        unrecorded_steps: Steps timed without a profiler; who has timed some before the block may add them.
-        grown_bytes: What the process had grown by when `max_trace_size` ended the recording; else None.
-        lost: Why the window that an exception left open could not be kept, with `keep_on_error`; else None.
-        give_way: Called when another Profiler is entered while this one runs; has to end this one. None, the
-            default, refuses the other.
 
     Raises:
         InputError: The schedule, the name or the engine makes no sense.
@@ -275,30 +161,34 @@ class Profiler:
         keep_on_error: bool = False,
         max_trace_size: str | int | None = None,
     ) -> None:
+        if engine not in {PROFILER, AUTOGRAD}:
+            raise InputError(f"'{engine}' is not an engine", hint="Use profiler or autograd")
         self._most_bytes = None if max_trace_size is None else parse_bytes(str(max_trace_size))
         self._resident_bytes = 0  # when the open window began
-        self.grown_bytes: int | None = None
+        self.grown_bytes: int | None = None  # when `max_trace_size` ended the recording
         self.schedule = Schedule(wait, warmup, active, repeat)
         self.cycles: list[Cycle] = []
         self._file_names = trace_file_names(name, repeat)
         self._output_dir = None if output_dir is None else Path(output_dir)
         self._stacks = (record_shapes, with_stack or with_modules, with_modules, profile_memory)
-        self._engine = check_engine(engine)
+        self._engine = engine
         self._keep_on_error = keep_on_error
-        self._regions = Regions(self._collect)
-        self.lost: str | None = None
+        self._wanted: frozenset[str] | None = None  # by the innermost region; None is everything
+        self.lost: str | None = None  # why the window that an exception left open could not be kept
+        # Has to end this one when another Profiler is entered while it runs; None refuses the other.
         self.give_way: Callable[[], object] | None = None
         self._handlers = (on_cycle,) if callable(on_cycle) else tuple(on_cycle)
-        self.workload = workload
+        self.workload = workload  # as it is when a cycle ends, for that cycle's sidecar
         self._overwrite = overwrite
         self._find_origins = find_origins
-        self._tracking = CompileTracking() if track_compile else None
-        self.unrecorded_steps: list[UnrecordedStep] = []
-        self._clock = StepClock(around_ns=_STEP_NS)
+        self._track_compile = track_compile
+        self._tracking: tuple[Any, int] | None = None  # inductor's settings, and their level before
+        self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
+        self._clock = StepClock()
         self._writer: CycleWriter | None = None
-        self._graphs = GraphNotes(self._step_aside, self._step_back)
+        self._graphs = GraphNotes(self._step_aside, self._attach)
         self._claim = ExitStack()  # of the files, while its block runs
-        self._recording: Recording | None = None
+        self._recording: Recording | None = None  # attached in warm-up, started in active steps
         self._is_open = False
         self._step_index = 0
         self._busy_from = 0
@@ -324,6 +214,15 @@ class Profiler:
         """Whether nothing more is recorded or timed."""
         return self._position.phase is Phase.DONE and self._clock.is_full
 
+    @property
+    def is_large(self) -> bool:
+        """Whether recording has taken more memory than it may; asked where it is, and so noted."""
+        if self.grown_bytes is None and self._most_bytes is not None and self.is_recording:
+            grown_bytes = resident_bytes() - self._resident_bytes
+            if grown_bytes > self._most_bytes:
+                self.grown_bytes = grown_bytes
+        return self.grown_bytes is not None
+
     def note_graphs(self) -> None:
         """Note the CUDA graphs that are captured from now on, so that their replays can be told apart.
 
@@ -337,11 +236,7 @@ class Profiler:
         self._graphs.discard()
 
     def check_output(self) -> None:
-        """Return if no file is in the way; entering the block asks this too.
-
-        Raises:
-            InputError: A file of an earlier recording would be replaced, and `overwrite` is false.
-        """
+        """Refuse to replace files of an earlier recording, unless asked to; entering does so too."""
         if self._output_dir is None or self._overwrite:
             return
         for file_name in self._file_names:
@@ -361,34 +256,39 @@ class Profiler:
                 folder cannot be made.
             DependencyError: torch is not installed.
         """
+        global _holder  # noqa: PLW0603 - one per process, as Kineto's session is
         require_torch()
         if self.has_begun:
             raise CaptureError("this Profiler has already run", hint="Make a new one for each with-block")
-        _acquire_session(self.give_way)
+        if not _session.acquire(blocking=False):
+            if _holder is not None and _holder.give_way is not None:
+                _holder.give_way()
+            if not _session.acquire(blocking=False):
+                raise CaptureError(
+                    "an opscope Profiler is already running in this process", hint="End it first"
+                )
+        _holder = self
         try:
             require_no_profiler()
-            self._writer = self._make_writer()
-            if self._tracking is not None:
-                self._tracking.start()
+            settings = RecordedSettings(*self._stacks, activities=available_activities(), engine=self._engine)
+            directory = self._make_directory()
+            self._writer = CycleWriter(
+                directory, self._file_names, self.schedule, settings, self._find_origins
+            )
+            if self._track_compile:
+                self._start_tracking()
             self.note_graphs()
             self._clock.start()
-            self._begin(self._position)
+            self._begin()
             self._clock.mark(0)
         except BaseException:
-            try:
-                self._abandon()
-            finally:
-                _release_session()
+            self.drop()
             raise
         self._is_open = True
         return self
 
     def pass_step(self) -> bool:
-        """Do what `step` does where that is nothing but counting: waiting costs a program next to nothing.
-
-        Returns:
-            Whether it was; if not, call `step`.
-        """
+        """Do what `step` does where that is nothing but counting; if it is more, False: call `step`."""
         if self._step_index + 1 >= self._busy_from:
             return False
         self._step_index += 1
@@ -402,39 +302,27 @@ class Profiler:
         """
         if not self._is_open:
             raise CaptureError("step() was called outside the Profiler's with-block")
-        previous = self._position
-        self._step_index += 1
+        previous, self._step_index = self._position, self._step_index + 1
         self._clock.mark(self._step_index)
-        current = self._position = self._next_position(previous)
-        is_no_block = previous.phase is Phase.WARMUP and self.is_recording
-        if is_no_block and self._recording is not None:
-            self._recording.abandon()
-            self._recording = None
-        if current != previous or is_no_block:
-            if previous.phase is Phase.ACTIVE:
-                self._finish_cycle(previous.cycle, ended_by=None if self.grown_bytes is None else SIZE_LIMIT)
-            self._begin(current)
-            self._clock.mark(self._step_index)
-        elif self._recording is not None and self._recording.is_started:
-            self._recording.next_step(self._step_index)
-        is_waiting = self._recording is None and current.phase is Phase.WAIT
-        waits_until = self.schedule.recorded_from(self._step_index) if is_waiting else 0
-        self._busy_from = min(waits_until, self._clock.next_step)
-
-    def _next_position(self, previous: Position) -> Position:
-        """Where the step that begins lies; nowhere once recording has taken the memory that it may take."""
         if self.grown_bytes is not None or (previous.phase is Phase.ACTIVE and self.is_large):
-            return Position(self.schedule.repeat, Phase.DONE)
-        return self.schedule.position(self._step_index)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether recording has taken more memory than it may; asked where it is, and so noted."""
-        if self.grown_bytes is None and self._most_bytes is not None and self.is_recording:
-            grown_bytes = resident_bytes() - self._resident_bytes
-            if grown_bytes > self._most_bytes:
-                self.grown_bytes = grown_bytes
-        return self.grown_bytes is not None
+            current = Position(self.schedule.repeat, Phase.DONE)
+        else:
+            current = self.schedule.position(self._step_index)
+        self._position = current
+        recording, was_block = self._recording, previous.phase is Phase.WARMUP and self.is_recording
+        if recording is not None and was_block:  # the block is not itself the step
+            recording.abandon()
+            self._recording = None
+        if current != previous or was_block:
+            if previous.phase is Phase.ACTIVE:
+                self._finish(previous.cycle)
+            self._begin()
+            self._clock.mark(self._step_index)
+        elif recording is not None and recording.is_started:
+            recording.next_step(self._step_index)
+        # Of a wait only the last steps are timed.
+        is_waiting = self._recording is None and current.phase is Phase.WAIT
+        self._busy_from = self.schedule.recorded_from(self._step_index) - MOST_SAMPLES if is_waiting else 0
 
     def off(self) -> AbstractContextManager[None]:
         """A block of which nothing is recorded: neither operators nor kernels.
@@ -467,13 +355,14 @@ class Profiler:
             InputError: No activity, or an unknown one.
             CaptureError: As in `off`.
         """
-        return self._region(check_activities(activities))
+        if unknown := [name for name in activities if name not in _ACTIVITIES]:
+            raise InputError(f"'{unknown[0]}' is not an activity", hint="Use 'cpu' and 'cuda'")
+        if not activities:
+            raise InputError("only() names no activity", hint="Name 'cpu' or 'cuda', or use off()")
+        return self._region(frozenset(activities))
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Write what was recorded, or drop the open window if the block failed.
 
@@ -482,15 +371,26 @@ class Profiler:
                 recorded.
         """
         try:
-            if error is None:
-                self._finish_early(ended_by=None if self.grown_bytes is None else SIZE_LIMIT)
-            elif self._keep_on_error:
-                self._finish_failed(error)
+            if self.is_recording and error is None:
+                # A block without any step() is itself the step.
+                is_one_step = self._step_index == 0 and self.grown_bytes is None
+                self._finish(self._position.cycle, partial=not is_one_step)
+            elif self.is_recording and self._keep_on_error:
+                try:
+                    self._finish(self._position.cycle, partial=True, ended_by=type(error).__name__)
+                except Exception as failure:  # noqa: BLE001 - a device after an illegal access fails in many ways
+                    # The block's own error stays the one that is seen.
+                    self.lost = str(failure).splitlines()[0] if str(failure) else repr(failure)
             self.keep_late_steps()
         finally:
             self.drop()
         if error is not None and not self._keep_on_error and is_out_of_memory(error):
-            raise self._out_of_memory() from error
+            phase, kept = self.schedule.position(self._step_index).phase.value, len(self.cycles)
+            raise CaptureError(
+                f"out of memory in step {self._step_index} ({phase}); {kept} finished "
+                f"{'cycle is' if kept == 1 else 'cycles are'} kept",
+                hint=OUT_OF_MEMORY_HINT,
+            ) from error
         if error is None and not self.cycles:
             raise CaptureError(
                 f"nothing was recorded: the block ended after {self._step_index} calls of step(), and "
@@ -500,18 +400,25 @@ class Profiler:
 
     def drop(self) -> None:
         """Leave the block without writing what was recorded since the last cycle."""
+        global _holder  # noqa: PLW0603
         self._is_open = False
+        recording, self._recording = self._recording, None
+        tracking, self._tracking = self._tracking, None
         try:
-            self._abandon()
+            with ExitStack() as ends:  # each of them, whichever fails; the last one first
+                if recording is not None:
+                    ends.callback(recording.abandon)
+                if tracking is not None:
+                    ends.callback(setattr, tracking[0], _TRACKING, tracking[1])
+                ends.callback(self._graphs.discard)
+                ends.callback(self._clock.stop)
+                ends.callback(self._claim.close)
         finally:
-            _release_session()
+            _holder = None
+            _session.release()
 
     def keep_late_steps(self) -> None:
-        """Write the steps that were timed, or added, after a cycle had been written into its sidecar.
-
-        Raises:
-            CaptureError: It cannot be written.
-        """
+        """Write the steps that were timed, or added, after a cycle had been written into its sidecar."""
         self.unrecorded_steps += self._clock.read()
         steps = tuple(self.unrecorded_steps)
         self.cycles[:] = [with_unrecorded(cycle, steps) for cycle in self.cycles]
@@ -521,16 +428,28 @@ class Profiler:
             raise CaptureError(
                 "the autograd engine records everything or nothing", hint="Use engine='profiler' for regions"
             )
-        return self._regions.only(wanted)
+        return self._collecting(wanted)
+
+    @contextmanager
+    def _collecting(self, wanted: frozenset[str]) -> Iterator[None]:
+        """Inside the block record these activities and no other; after it, what was recorded before."""
+        before = self._wanted
+        self._collect(wanted)
+        self._wanted = wanted
+        try:
+            yield
+        except BaseException:
+            self._wanted = before
+            # The device is as broken as the block's own error says, which must not be hidden.
+            with suppress(CaptureError, RuntimeError):
+                self._collect(before)
+            raise
+        self._wanted = before
+        self._collect(before)
 
     def _collect(self, wanted: frozenset[str] | None) -> None:
-        if self._recording is not None and self.is_recording:
+        if self._recording is not None and self._recording.is_started:
             self._recording.collect(wanted)
-
-    def _make_writer(self) -> CycleWriter:
-        settings = RecordedSettings(*self._stacks, activities=available_activities(), engine=self._engine)
-        directory = self._make_directory()
-        return CycleWriter(directory, self._file_names, self.schedule, settings, self._find_origins)
 
     def _make_directory(self) -> Path:
         if self._output_dir is None:
@@ -547,61 +466,36 @@ class Profiler:
         self.check_output()
         return self._output_dir
 
-    def _begin(self, position: Position) -> None:
-        if position.phase not in {Phase.WARMUP, Phase.ACTIVE}:
+    def _start_tracking(self) -> None:
+        """Have inductor note where what it compiles comes from, unless the program has done so."""
+        settings = importlib.import_module("torch._inductor.config").trace
+        if not hasattr(settings, _TRACKING):
+            raise DependencyError(
+                f"torch {require_torch().__version__} cannot track where compiled kernels come from",
+                hint="Record without track_compile, or use torch 2.11 or newer",
+            )
+        self._tracking = (settings, getattr(settings, _TRACKING))
+        if self._tracking[1] == 0:
+            setattr(settings, _TRACKING, _NORMAL)
+
+    def _begin(self) -> None:
+        """Attach, or record too, as the position says."""
+        phase = self._position.phase
+        if phase not in {Phase.WARMUP, Phase.ACTIVE}:
             return
         if self._recording is None:
-            assert self._writer is not None
-            self._recording = Recording(self._writer.settings)
-            self._recording.prepare()
-        if position.phase is Phase.ACTIVE or self._may_be_the_step:
+            self._attach()
+        may_be_the_step = self._records_block and self._step_index == 0 and self.schedule.warmup > 1
+        if self._recording is not None and (phase is Phase.ACTIVE or may_be_the_step):
             self._resident_bytes = resident_bytes()
             self._recording.start(self._step_index)
-            if self._regions.wanted is not None:
-                self._recording.collect(self._regions.wanted)
+            if self._wanted is not None:
+                self._recording.collect(self._wanted)
 
-    @property
-    def _may_be_the_step(self) -> bool:
-        return self._records_block and self._step_index == 0 and self.schedule.warmup > 1
-
-    def _finish_failed(self, error: BaseException) -> None:
-        """Write the open window after the block's own error, which stays the one that is seen."""
-        try:
-            self._finish_early(ended_by=type(error).__name__)
-        except Exception as failure:  # noqa: BLE001 - a device after an illegal access fails in many ways
-            self.lost = str(failure).splitlines()[0] if str(failure) else repr(failure)
-
-    def _finish_early(self, *, ended_by: str | None = None) -> None:
-        """Write the window that the block was left in, if any."""
-        if self._recording is None or not self._recording.is_started:
-            return
-        # A block without any step() is itself the step.
-        is_one_step = self._step_index == 0 and ended_by is None
-        self._finish_cycle(self._position.cycle, partial=not is_one_step, ended_by=ended_by)
-
-    def _finish_cycle(self, index: int, *, partial: bool = False, ended_by: str | None = None) -> None:
-        assert self._recording is not None
+    def _attach(self) -> None:
         assert self._writer is not None
-        wall_times_ns = self._recording.stop(last_step_is_whole=not partial)
-        recording, self._recording = self._recording, None
-        # Stopping has waited for the devices, so nothing waits here.
-        self.unrecorded_steps += self._clock.read()
-        end = CycleEnd(wall_times_ns, partial, ended_by, tuple(self.unrecorded_steps), self._graphs)
-        cycle = self._writer.write(index, recording, end, self.workload)
-        self.cycles.append(cycle)
-        for handler in self._handlers:
-            handler(cycle)
-
-    def _abandon(self) -> None:
-        recording, self._recording = self._recording, None
-        with ExitStack() as ends:  # each of them, whichever fails
-            if recording is not None:
-                ends.callback(recording.abandon)
-            if self._tracking is not None:
-                ends.callback(self._tracking.stop)
-            ends.callback(self._graphs.discard)
-            ends.callback(self._clock.stop)
-            ends.callback(self._claim.close)
+        self._recording = Recording(self._writer.settings)
+        self._recording.prepare()
 
     def _step_aside(self) -> bool:
         """Detach the profiler that is attached without recording, so that another can record a capture."""
@@ -611,32 +505,24 @@ class Profiler:
         self._recording = None
         return True
 
-    def _step_back(self) -> None:
+    def _finish(self, index: int, *, partial: bool = False, ended_by: str | None = None) -> None:
+        """Close the open window and write its cycle."""
+        assert self._recording is not None
         assert self._writer is not None
-        self._recording = Recording(self._writer.settings)
-        self._recording.prepare()
-
-    def _out_of_memory(self) -> CaptureError:
-        phase = self.schedule.position(self._step_index).phase.value
-        kept = len(self.cycles)
-        return CaptureError(
-            f"out of memory in step {self._step_index} ({phase}); {kept} finished "
-            f"{'cycle is' if kept == 1 else 'cycles are'} kept",
-            hint=OUT_OF_MEMORY_HINT,
+        wall_times_ns = self._recording.stop(last_step_is_whole=not partial)
+        recording, self._recording = self._recording, None
+        # Stopping has waited for the devices, so nothing waits here.
+        self.unrecorded_steps += self._clock.read()
+        cycle = self._writer.write(
+            index,
+            recording,
+            wall_times_ns,
+            partial=partial,
+            ended_by=SIZE_LIMIT if ended_by is None and self.grown_bytes is not None else ended_by,
+            unrecorded_steps=self.unrecorded_steps,
+            graphs=self._graphs,
+            workload=self.workload,
         )
-
-
-def _acquire_session(give_way: Callable[[], object] | None) -> None:
-    global _give_way  # noqa: PLW0603 - one per process, as Kineto's session is
-    if not _session.acquire(blocking=False):
-        if _give_way is not None:
-            _give_way()
-        if not _session.acquire(blocking=False):
-            raise CaptureError("an opscope Profiler is already running in this process", hint="End it first")
-    _give_way = give_way
-
-
-def _release_session() -> None:
-    global _give_way  # noqa: PLW0603
-    _give_way = None
-    _session.release()
+        self.cycles.append(cycle)
+        for handler in self._handlers:
+            handler(cycle)

@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.errors import InputError
 from opscope.signals import ending_signals_raise
@@ -36,38 +36,24 @@ _WRAP = "__opscope_step__"
 
 @dataclass(frozen=True)
 class Program:
-    """What to run.
+    """What to run."""
 
-    Args:
-        target: A Python file, or the full name of a module.
-        arguments: What it finds in `sys.argv` after its own name.
-        is_module: Which of the two it is.
-        step_function: A function of it to wrap, or None.
-        wrap: What wraps that function.
-    """
-
-    target: str
-    arguments: tuple[str, ...] = ()
+    target: str  # a Python file, or the full name of a module
+    arguments: tuple[str, ...] = ()  # what it finds in `sys.argv` after its own name
     is_module: bool = False
-    step_function: str | None = None
+    step_function: str | None = None  # of it, to wrap
     wrap: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """How it ended.
-
-    Args:
-        exit_code: What Python would exit with; 130 if interrupted.
-        error: What it raised, unless it ended well.
-    """
+    """How it ended: what Python would exit with, and what it raised, unless it ended well."""
 
     exit_code: int
     error: BaseException | None = None
 
 
-@dataclass(frozen=True)
-class _Main:
+class _Main(NamedTuple):
     """A program's code and the attributes of its `__main__`."""
 
     code: CodeType
@@ -77,11 +63,7 @@ class _Main:
 
 
 def check_program(program: Program) -> None:
-    """Return if a script can be run; of a module only a run can tell.
-
-    Raises:
-        InputError: No such file, a folder, or not Python.
-    """
+    """Refuse a script that cannot be run; of a module only a run can tell."""
     if not program.is_module:
         _load_script(program)
 
@@ -91,17 +73,22 @@ def run_program(
 ) -> ProgramEnd:
     """Run it to its end; its error, if any, has been shown.
 
-    Args:
-        program: What to run.
-        on_start: Called before its first line; what it raises is raised.
-        on_end: Called with the end while the program's `__main__` still exists.
-
-    Raises:
-        InputError: As `check_program`, or there is no such module.
+    `on_start` is called before its first line, and what it raises is raised; `on_end` with the end while the
+    program's `__main__` still exists.
     """
     with _as_python(program):
         main = _load_module(program) if program.is_module else _load_script(program)
-        module = _main_module(main, program)
+        module = ModuleType("__main__")
+        module.__dict__.update(
+            __file__=main.file,
+            __loader__=main.loader,
+            __spec__=main.spec,
+            __package__=main.spec.parent if main.spec else None,
+            __cached__=main.spec.cached if main.spec else None,
+            __builtins__=__builtins__,
+        )
+        if program.wrap is not None:
+            module.__dict__[_WRAP] = program.wrap
         sys.modules["__main__"] = module
         sys.argv[0] = main.file if program.is_module else program.target
         on_start()
@@ -110,36 +97,21 @@ def run_program(
     return end
 
 
-def _exit(number: int) -> SystemExit:
-    """The program is asked to end: what it recorded is saved."""
-    return SystemExit(128 + number)
-
-
 def _execute(code: CodeType, module: ModuleType) -> ProgramEnd:
     try:
         exec(code, module.__dict__)
     except SystemExit as error:
-        exit_code = _exit_code(error)
+        exit_code = 0 if error.code is None else error.code
+        if not isinstance(exit_code, int):  # as Python does, a text is shown and is a failure
+            sys.stderr.write(f"{exit_code}\n")
+            exit_code = _EXIT_FAILED
         return ProgramEnd(exit_code, error if exit_code else None)
     except BaseException as error:  # noqa: BLE001 - whatever it raises, Python would end with it
-        _show(error)
+        # Shown by the program's own hook if it has one, without the frames of this package.
+        error.__traceback__ = trace = _without_own_frames(error.__traceback__)
+        sys.excepthook(type(error), error, trace)
         return ProgramEnd(_EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else _EXIT_FAILED, error)
     return ProgramEnd(0)
-
-
-def _exit_code(error: SystemExit) -> int:
-    """The exit code; as Python does, a text is shown and is a failure."""
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    sys.stderr.write(f"{error.code}\n")
-    return _EXIT_FAILED
-
-
-def _show(error: BaseException) -> None:
-    """Show an error by the program's own hook if it has one, without the frames of this package."""
-    trace = _without_own_frames(error.__traceback__)
-    error.__traceback__ = trace
-    sys.excepthook(type(error), error, trace)
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -158,7 +130,8 @@ def _as_python(program: Program) -> Iterator[None]:
     sys.argv = [program.target, *program.arguments]
     sys.path[:1] = [folder]
     try:
-        with ending_signals_raise(_exit):
+        # Asked to end, it is as if it had exited: what it recorded is saved.
+        with ending_signals_raise(lambda number: SystemExit(128 + number)):
             yield
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -225,7 +198,7 @@ def _compile(content: bytes, file: str, program: Program) -> CodeType:
 
 
 def _mark(tree: ast.Module, function: str, file: str) -> None:
-    """Decorate a function of the program, outermost, with what `_main_module` puts under that name."""
+    """Decorate a function of the program, outermost, with what `__main__` has under that name."""
     body: list[ast.stmt] = tree.body
     *owners, name = function.split(".")
     for owner in owners:
@@ -245,21 +218,6 @@ def _mark(tree: ast.Module, function: str, file: str) -> None:
         one.decorator_list.insert(0, decorator)
 
 
-def _main_module(main: _Main, program: Program) -> ModuleType:
-    module = ModuleType("__main__")
-    module.__dict__.update(
-        __file__=main.file,
-        __loader__=main.loader,
-        __spec__=main.spec,
-        __package__=main.spec.parent if main.spec else None,
-        __cached__=main.spec.cached if main.spec else None,
-        __builtins__=__builtins__,
-    )
-    if program.wrap is not None:
-        module.__dict__[_WRAP] = program.wrap
-    return module
-
-
 _Callbacks = Mapping[str, Callable[[ModuleType], None]]
 
 
@@ -268,9 +226,6 @@ def after_import(callbacks: _Callbacks) -> Iterator[None]:
     """Inside the block, call each function once with its module, as soon as that is wholly imported.
 
     Modules that are imported already count as imported now.
-
-    Args:
-        callbacks: Functions by full module name.
     """
     finder = _Finder(callbacks)
     sys.meta_path.insert(0, finder)

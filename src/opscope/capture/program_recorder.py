@@ -9,6 +9,7 @@ that made it. Importing this module does not import torch.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import os
@@ -20,14 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from opscope.capture.attached import attached_profilers
 from opscope.capture.cycle import Cycle
 from opscope.capture.outermost_calls import OutermostCalls
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
-from opscope.capture.size_watch import SizeWatch
 from opscope.errors import CaptureError, InputError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.model.sidecar import graphs_folder, kernels_folder
@@ -45,21 +45,22 @@ def _nothing() -> None:
     """Stands for a function that is not given."""
 
 
-class StepSource(Protocol):
-    """Recognizes the steps of a running program."""
+class StepSource:
+    """Recognizes the steps of a running program, once torch is imported."""
+
+    def __init__(self) -> None:
+        self._ends = ExitStack()
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
-        """Call `on_step` at the end of every step from now on; torch is imported.
+        """Call `on_step` at the end of every step from now on.
 
-        Args:
-            on_step: What to call.
-            restart: Called before it where what was told until then turns out to have been no steps.
+        Before it `restart` is called where what was told until then turns out to have been no steps.
         """
-        ...
+        raise NotImplementedError
 
     def stop(self) -> None:
         """Leave no trace in torch; the program may go on."""
-        ...
+        self._ends.close()
 
 
 def step_source(name: str) -> StepSource | None:
@@ -68,9 +69,6 @@ def step_source(name: str) -> StepSource | None:
     Args:
         name: A range is written `mark:NAME`, a function `FUNCTION`, for one of the program itself, or
             `MODULE:FUNCTION`.
-
-    Raises:
-        InputError: It is none of these.
     """
     if name == "none":
         return None
@@ -106,95 +104,79 @@ def program_of(
     return Program(script, arguments, is_module), source
 
 
-class OptimizerSteps:
+class OptimizerSteps(StepSource):
     """A step ends when the optimizer that steps first in the program has stepped."""
 
-    def __init__(self) -> None:
-        self._first: weakref.ref[Any] | None = None
-        self._handle: Any = None
-
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
-        """Register with all optimizers there are and will be."""
+        first: list[weakref.ref[Any]] = []
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if self._first is None:
-                self._first = weakref.ref(optimizer)
-            if self._first() is optimizer:
+            if not first:
+                first.append(weakref.ref(optimizer))
+            if first[0]() is optimizer:
                 _untraced(on_step)
 
         # A compiled optimizer calls it between its graphs instead of tracing into it.
         stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
         module = importlib.import_module("torch.optim.optimizer")
-        self._handle = module.register_optimizer_step_post_hook(stepped)
-
-    def stop(self) -> None:
-        """Withdraw the registration."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.remove()
+        self._ends.callback(module.register_optimizer_step_post_hook(stepped).remove)
 
 
-class ForwardSteps:
+class ForwardSteps(StepSource):
     """A step ends when the model returns: of those called from outside of any, the one called most often.
 
     That is the first one that is called a second time, until another was called twice as often.
     """
 
     def __init__(self) -> None:
-        self._calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._model: weakref.ref[Any] | None = None
-        self._model_calls = 1  # the second call makes a model
-        self._on_step: _OnStep | None = None
-        self._restart: _OnStep = _nothing
-        self._calls: OutermostCalls | None = None
+        super().__init__()
+        self._is_watching = False
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
-        """Look at the next call of any model."""
+        calls_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        model: weakref.ref[Any] | None = None
+        model_calls = 1  # the second call makes a model
+
+        def tell() -> None:
+            if self._is_watching:
+                _untraced(on_step)
 
         def around(module: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            self._entered(module)
+            nonlocal model, model_calls
+            calls = calls_of[module] = calls_of.get(module, 0) + 1
+            if model is not None and model() is module:
+                model_calls = calls
+            elif calls >= _TAKES_OVER * model_calls:
+                if model is not None and self._is_watching:
+                    restart()
+                model, model_calls = weakref.ref(module), calls
+                tell()  # of its earlier calls, now that they turn out to have been steps
             result = call(*args, **kwargs)
-            if self._model is not None and self._model() is module:
-                self._tell()
+            if model is not None and model() is module:
+                tell()
             return result
 
-        self._on_step, self._restart, self._calls = on_step, restart, OutermostCalls(around)
-        self._calls.watch()
+        self._is_watching, calls = True, OutermostCalls(around)
+        calls.watch()
+        self._ends.callback(calls.stop)
 
     def stop(self) -> None:
-        """Look at no more calls."""
-        self._on_step = None
-        if self._calls is not None:
-            self._calls.stop()
-
-    def _entered(self, module: Any) -> None:
-        calls = self._calls_of[module] = self._calls_of.get(module, 0) + 1
-        if self._model is not None and self._model() is module:
-            self._model_calls = calls
-        elif calls >= _TAKES_OVER * self._model_calls:
-            if self._model is not None and self._on_step is not None:
-                self._restart()
-            self._model, self._model_calls = weakref.ref(module), calls
-            self._tell()  # of its earlier calls, now that they turn out to have been steps
-
-    def _tell(self) -> None:
-        if self._on_step is not None:
-            _untraced(self._on_step)
+        self._is_watching = False  # the call that runs tells no more
+        super().stop()
 
 
-class RecognizedSteps:
+class RecognizedSteps(StepSource):
     """A step ends when the optimizer has stepped; until the first one does, when the model returns.
 
-    Attributes:
-        taken: Which of the two it is by now, as `step_source` names it; `none` before any step.
+    `taken` is which of the two it is by now, as `step_source` names it; `none` before any step.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.taken = "none"
-        self._optimizers, self._forwards = OptimizerSteps(), ForwardSteps()
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
-        """Look at models until an optimizer steps."""
+        forwards, optimizers = ForwardSteps(), OptimizerSteps()
 
         def called() -> None:
             self.taken = "forward"
@@ -203,33 +185,24 @@ class RecognizedSteps:
         def stepped() -> None:
             before, self.taken = self.taken, "optimizer"
             if before != "optimizer":
-                self._forwards.stop()
+                forwards.stop()
             if before == "forward":
                 restart()
             on_step()
 
-        self._forwards.watch(called, restart)
-        self._optimizers.watch(stepped)
-
-    def stop(self) -> None:
-        """Look at nothing more."""
-        self._forwards.stop()
-        self._optimizers.stop()
+        for source, tell in ((forwards, called), (optimizers, stepped)):
+            source.watch(tell, restart)
+            self._ends.callback(source.stop)
 
 
-class MarkedSteps:
-    """A step ends where the program ends a range of this name: of `record_function`, or of NVTX.
-
-    Args:
-        name: As the program gives it to `torch.profiler.record_function` or `torch.cuda.nvtx`.
-    """
+class MarkedSteps(StepSource):
+    """A step ends where the program ends a range of this name: of `record_function`, or of NVTX."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self._stop = ExitStack()
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
-        """Look at the end of every range."""
         ranges = importlib.import_module("torch.autograd.profiler").record_function
         nvtx = importlib.import_module("torch.cuda.nvtx")
         leave, push, pop = ranges.__exit__, nvtx.range_push, nvtx.range_pop
@@ -257,33 +230,25 @@ class MarkedSteps:
 
         ours = ((ranges, "__exit__", left), (nvtx, "range_push", pushed), (nvtx, "range_pop", popped))
         for owner, attribute, replacement in ours:
-            self._stop.callback(setattr, owner, attribute, getattr(owner, attribute))
+            self._ends.callback(setattr, owner, attribute, getattr(owner, attribute))
             setattr(owner, attribute, replacement)
 
-    def stop(self) -> None:
-        """Put torch's own functions back."""
-        self._stop.close()
 
+class FunctionSteps(StepSource):
+    """A step ends when a function (with dots, a method) of a module returns.
 
-class FunctionSteps:
-    """A step ends when a function returns.
-
-    Args:
-        module: Full name of its module; `__main__` is the program, whose loader calls `wrapped` itself.
-        function: Its name there, with dots for a method.
+    `__main__` is the program, whose loader calls `wrapped` itself.
     """
 
     def __init__(self, module: str, function: str) -> None:
-        self.module = module
-        self.function = function
+        super().__init__()
+        self.module, self.function = module, function
         self._on_step: _OnStep | None = None
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
-        """Tell of calls from now on."""
         self._on_step = on_step
 
     def stop(self) -> None:
-        """Tell of no more calls."""
         self._on_step = None
 
     def wrap_in(self, module: Any) -> None:
@@ -340,21 +305,50 @@ def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+class SizeWatch:
+    """Calls `then`, which must not raise, in the main thread, once, when a condition has come true.
+
+    A program without steps has no ends of them at which one could look, and a profiler can be detached only
+    by the thread that attached it. So a thread of its own looks, every tenth of a second, and what is to be
+    done then is handed to the interpreter, which does it in the main thread between two of its instructions.
+    """
+
+    def __init__(self, is_large: Callable[[], bool], then: Callable[[], object]) -> None:
+        self._is_large, self._then = is_large, then
+        self._ended = threading.Event()
+
+        def called(_: object) -> int:
+            if not self._ended.is_set():
+                self._ended.set()
+                self._then()
+            return 0
+
+        # Kept, for the interpreter holds no reference to it.
+        self._called = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(called)
+        self._thread = threading.Thread(target=self._look, name="opscope-size", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no longer, and call nothing."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.1):
+            # The interpreter's list of calls may be full; then again.
+            if self._is_large():
+                ctypes.pythonapi.Py_AddPendingCall(self._called, None)
+
+
 class ProgramRecorder:
-    """Runs one program and records it.
+    """Runs one program and records it by a Profiler that is not yet entered, made with `keep_on_error`.
 
-    Args:
-        profiler: What records, not yet entered; made with `keep_on_error`.
-        source: What ends a step; None records the whole run as one step.
-        again: Makes another such profiler, which may replace files, for steps that turn out to be others.
-        whole: Makes one that records a program that may have no steps, in so much memory; what it recorded
-            is dropped as soon as there is a model or a step.
-        stop: End the program once its steps are recorded and timed.
-
-    Attributes:
-        is_whole: The program is recorded as one step, for it has none, or none are asked for.
-        step_count: Steps recognized before the recording was over.
-        notes: What a user should know of the recording, in order.
+    Without a source the whole run is one step. `again` makes another such profiler, which may replace files,
+    for steps that turn out to be others. `whole` makes one that records a program that may have no steps, in
+    so much memory; what it recorded is dropped as soon as there is a model or a step. `stop` ends the program
+    once its steps are recorded and timed.
     """
 
     def __init__(
@@ -368,17 +362,16 @@ class ProgramRecorder:
     ) -> None:
         self._stop = stop
         self._again = again
-        self.is_whole = source is None
+        self.is_whole = source is None  # the program is recorded as one step
         self._make_whole = whole
         self._whole: Profiler | None = None
-        self.step_count = 0
-        self.notes: list[str] = []
+        self.step_count = 0  # recognized before the recording was over
+        self.notes: list[str] = []  # what a user should know of the recording, in order
         self._profiler = profiler
         self._source = source
         self._process = os.getpid()
-        self._is_entered = False
-        self._is_over = False
-        self._is_own = False
+        self._is_entered = self._is_over = False
+        self._is_own = False  # what starts a profiler now is this recorder
         self._models: Any = None
         self._size_watch = SizeWatch(lambda: (self._whole or self._profiler).is_large, self._end_large)
         profiler.give_way = self._give_way
@@ -394,12 +387,7 @@ class ProgramRecorder:
         return os.getpid() != self._process
 
     def run(self, program: Program) -> ProgramEnd:
-        """Run the program to its end and write what was recorded.
-
-        Raises:
-            InputError: It cannot be run; or, without a source, a file is in the way.
-            CaptureError: Without a source, a profiler is running already.
-        """
+        """Run the program to its end and write what was recorded."""
         try:
             with step_imports(self._source, self._torch_imported):
                 return run_program(program, self._start, self._end)
@@ -407,11 +395,7 @@ class ProgramRecorder:
             self._unwatch()
 
     def require_cycles(self) -> None:
-        """Return if anything was recorded.
-
-        Raises:
-            CaptureError: Nothing was; says why.
-        """
+        """Raise a CaptureError that says why, if nothing was recorded."""
         if self.cycles:
             return
         if self.notes:
@@ -428,31 +412,36 @@ class ProgramRecorder:
             else "Use fewer --wait and --warmup steps, or record the whole program with --steps none",
         )
 
+    def _start(self) -> None:
+        """Without a source, start with the program's first line; what is in the way ends it before that."""
+        if self._source is None:
+            self._is_own = True
+            require_torch()
+            self._enter()
+            self._is_own = False
+            self._size_watch.start()
+
+    def _enter(self) -> None:
+        self._profiler.__enter__()
+        self._is_entered = True
+
     def _torch_imported(self, torch: ModuleType) -> None:
         with self._own():
             attached_profilers.watch(self._starting)
             self._profiler.note_graphs()
             if self._source is not None:
                 self._source.watch(self._step, self._restart)
-        if self._make_whole is None:
+        if self._make_whole is None or self.is_child or self._is_over or not _is_main_thread():
             return
         if torch.version.hip is not None or driver_cuda_version() is not None:
             return  # CUPTI, attached before there is a model, would slow the steps that are timed without it
+        # Until there is a model or a step, record the program as one; where that fails, it goes on without.
         module = importlib.import_module("torch.nn.modules.module")
         self._models = module.register_module_parameter_registration_hook(lambda *_: self._drop_whole())
-        self._begin_whole(_MOST_OF_WHOLE)
-
-    def _begin_whole(self, most_bytes: str) -> None:
-        """Record the program as one step; where that fails, it goes on without.
-
-        Whoever has a model would pay for it: CUPTI stays attached and slows the steps that are timed.
-        """
-        if self._make_whole is None or self.is_child or self._is_over or not _is_main_thread():
-            return
         before, self._is_own = self._is_own, True
         try:
             os.register_at_fork(after_in_child=self._forked)
-            whole = self._make_whole(most_bytes)
+            whole = self._make_whole(_MOST_OF_WHOLE)
             whole.give_way = self._give_way
             self._whole = whole.__enter__()
             self._size_watch.start()
@@ -460,6 +449,11 @@ class ProgramRecorder:
             self._whole = None
         finally:
             self._is_own = before
+
+    def _forked(self) -> None:
+        """In a child, which would record on with nobody to end it."""
+        if self._whole is not None:
+            require_torch()._C._autograd._enable_record_function(False)
 
     def _drop_whole(self) -> None:
         """Record the program as a whole no longer: it has a model, steps or a profiler of its own."""
@@ -476,20 +470,6 @@ class ProgramRecorder:
                     file.unlink(missing_ok=True)
                 for folder in (kernels_folder(cycle.trace_path), graphs_folder(cycle.trace_path)):
                     shutil.rmtree(folder, ignore_errors=True)
-
-    def _forked(self) -> None:
-        """In a child, which would record on with nobody to end it."""
-        if self._whole is not None:
-            require_torch()._C._autograd._enable_record_function(False)
-
-    def _keep_whole(self) -> None:
-        """Have the recording of the whole program for the one that is kept."""
-        if self._whole is not None:
-            self._profiler.forget_graphs()
-            self._profiler, self._whole, self.is_whole = self._whole, None, True
-            self._is_entered = not self.cycles
-            if self._profiler.grown_bytes is not None:
-                self._stop_growing(self._profiler.grown_bytes)
 
     def _starting(self) -> None:
         if not self._is_own:
@@ -518,8 +498,7 @@ class ProgramRecorder:
                 self._enter()
                 return
             self._profiler.step()
-            if self._profiler.grown_bytes is not None:
-                self._stop_growing(self._profiler.grown_bytes)
+            self._note_growth()
         # Leave as soon as enough steps are timed: the program needs to be watched no longer.
         if not self._is_over and self._profiler.needs_no_steps:
             self._finish(None)
@@ -544,13 +523,13 @@ class ProgramRecorder:
                 self._whole.__exit__(None, None, None)
             except Exception:  # noqa: BLE001 - the program may have steps yet
                 self._whole = None
-            return
-        if self.is_child or self._is_over or self._profiler.grown_bytes is None:
-            return
-        self._stop_growing(self._profiler.grown_bytes)
-        self._finish(None)
+        elif not (self.is_child or self._is_over) and self._note_growth():
+            self._finish(None)
 
-    def _stop_growing(self, grown_bytes: int) -> None:
+    def _note_growth(self) -> bool:
+        grown_bytes = self._profiler.grown_bytes
+        if grown_bytes is None:
+            return False
         grown = format_bytes(grown_bytes)
         note = (
             f"recording ended before the program: the process had grown by {grown}, more than "
@@ -561,25 +540,17 @@ class ProgramRecorder:
         )
         if note not in self.notes:
             self.notes.append(note)
-
-    def _start(self) -> None:
-        """Without a source, start with the program's first line; what is in the way ends it before that."""
-        if self._source is None:
-            self._is_own = True
-            require_torch()
-            self._enter()
-            self._is_own = False
-            self._size_watch.start()
-
-    def _enter(self) -> None:
-        self._profiler.__enter__()
-        self._is_entered = True
+        return True
 
     def _end(self, end: ProgramEnd) -> None:
         if self.is_child or self._is_over:
             return
-        if end.error is None or isinstance(end.error, KeyboardInterrupt):
-            self._keep_whole()
+        is_whole = end.error is None or isinstance(end.error, KeyboardInterrupt)
+        if is_whole and self._whole is not None:
+            self._profiler.forget_graphs()
+            self._profiler, self._whole, self.is_whole = self._whole, None, True
+            self._is_entered = not self.cycles
+            self._note_growth()
         self._finish(end.error)
         if self._profiler.lost is not None:
             self.notes.append(f"the open window could not be saved ({self._profiler.lost})")
@@ -590,7 +561,10 @@ class ProgramRecorder:
         self._size_watch.stop()
         if self._is_entered:
             with self._own():
-                self._leave(error)
+                if error is None and not self.cycles and not self._profiler.is_recording:
+                    # Having recorded nothing is told by `require_cycles`, with what can be done about it.
+                    error = CaptureError("nothing was recorded")
+                self._profiler.__exit__(None if error is None else type(error), error, None)
         self._unwatch()
 
     def _unwatch(self) -> None:
@@ -605,12 +579,6 @@ class ProgramRecorder:
                     ends.callback(self._source.stop)
         except Exception as error:  # noqa: BLE001
             self.notes.append(str(error) or repr(error))
-
-    def _leave(self, error: BaseException | None) -> None:
-        if error is None and not self.cycles and not self._profiler.is_recording:
-            # Having recorded nothing is told by `require_cycles`, with what can be done about it.
-            error = CaptureError("nothing was recorded")
-        self._profiler.__exit__(None if error is None else type(error), error, None)
 
     @contextmanager
     def _own(self) -> Iterator[None]:

@@ -13,10 +13,9 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.sidecar import RecordedModule, RecordedStructure
@@ -25,28 +24,7 @@ from opscope.workloads.runtime import require_torch
 _MODULE = "nn.Module: "
 
 
-def read_structure(roots: Iterable[Any], is_own: Callable[[str], bool] | None = None) -> RecordedStructure:
-    """The structure behind the frames of an event tree; takes some microseconds per event.
-
-    Args:
-        roots: Of torch's `experimental_event_tree`.
-        is_own: Whether a file, as the trace names it, is the program's; decided by where it lies if None.
-    """
-    seen = _Calls(lru_cache(maxsize=None)(is_own or FileOwners().is_program_file))
-    seen.read(roots)
-    calls = sorted((time_ns, line) for time_ns, line in seen.lines.items() if line is not None)
-    origin_ns = calls[0][0] if calls else 0
-    return RecordedStructure(
-        files=tuple(sorted(seen.files)),
-        modules=tuple(_named(seen.modules)),
-        origin_ns=origin_ns,
-        call_starts_ns=tuple(time_ns - origin_ns for time_ns, _ in calls),
-        call_lines=tuple(line for _, line in calls),
-    )
-
-
-@dataclass(frozen=True)
-class _Module:
+class _Module(NamedTuple):
     """A recorded module: its name in the trace, its class and `id()`."""
 
     name: str
@@ -54,93 +32,82 @@ class _Module:
     identity: int
 
 
-@dataclass
-class _Calls:
-    """What one walk over the tree collects.
+def read_structure(roots: Iterable[Any], is_own: Callable[[str], bool] | None = None) -> RecordedStructure:
+    """The structure behind the frames of torch's `experimental_event_tree`; some microseconds per event.
 
-    Attributes:
-        is_own: Whether a file is the program's.
-        files: The program's files.
-        lines: Line of the program by the start of the call made from it; None where two calls share a start.
-        modules: Modules called directly inside another's call, as (caller, called).
+    `is_own` says whether a file, as the trace names it, is the program's; where it lies decides if None.
     """
-
-    is_own: Callable[[str], bool]
-    files: set[str] = field(default_factory=set)
-    lines: dict[int, int | None] = field(default_factory=dict)
-    modules: set[tuple[_Module, _Module]] = field(default_factory=set)
-
-    def read(self, roots: Iterable[Any]) -> None:
-        """Collect everything under the roots. Each access makes an object of torch's, so there are few."""
-        kinds = require_torch()._C._profiler._EventType
-        python, builtin = int(kinds.PyCall), int(kinds.PyCCall)
-        pending: list[tuple[Any, _Module | None]] = [(root, None) for root in roots]
-        while pending:
-            event, around = pending.pop()
-            kind = int(event.tag)
-            if kind in {python, builtin}:
-                fields = event.extra_fields
-                self._note_line(event, fields.caller)
-                if kind == python:
-                    around = self._note_frame(event.name, fields, around)
-            pending += [(child, around) for child in event.children]
-
-    def _note_line(self, event: Any, caller: Any) -> None:
-        if self.is_own(caller.file_name):
-            time_ns = event.start_time_ns
-            self.lines[time_ns] = None if time_ns in self.lines else caller.line_number
-
-    def _note_frame(self, name: str, fields: Any, around: _Module | None) -> _Module | None:
-        """The module whose call is open below this frame."""
-        frame = parse_frame(name)
-        if frame is not None and self.is_own(frame.file):
-            self.files.add(frame.file)
-        if frame is not None or not name.startswith(_MODULE) or (info := fields.module) is None:
-            return around
-        module = _Module(name.removeprefix(_MODULE), info.cls_name, info.self_ptr)
-        if around is not None:
-            self.modules.add((around, module))
-        return module
+    is_own = lru_cache(maxsize=None)(is_own or FileOwners().is_program_file)
+    files: set[str] = set()
+    lines: dict[
+        int, int | None
+    ] = {}  # by the start of the call made from there; None where two share a start
+    calls: set[tuple[_Module, _Module]] = set()  # modules called directly inside another's call
+    kinds = require_torch()._C._profiler._EventType
+    python, builtin = int(kinds.PyCall), int(kinds.PyCCall)
+    # Each access to an event makes an object of torch's, so there are few.
+    pending: list[tuple[Any, _Module | None]] = [(root, None) for root in roots]
+    while pending:
+        event, around = pending.pop()
+        kind = int(event.tag)
+        if kind in {python, builtin}:
+            fields = event.extra_fields
+            if is_own(fields.caller.file_name):
+                time_ns = event.start_time_ns
+                lines[time_ns] = None if time_ns in lines else fields.caller.line_number
+        if kind == python:
+            try:
+                name = event.name
+            except UnicodeDecodeError:  # of a function that was gone when torch named it
+                name = ""
+            frame = parse_frame(name)
+            if frame is not None:
+                if is_own(frame.file):
+                    files.add(frame.file)
+            elif name.startswith(_MODULE) and (info := fields.module) is not None:
+                module = _Module(name.removeprefix(_MODULE), info.cls_name, info.self_ptr)
+                if around is not None:
+                    calls.add((around, module))
+                around = module
+        pending += [(child, around) for child in event.children]
+    starts = sorted((time_ns, line) for time_ns, line in lines.items() if line is not None)
+    origin_ns = starts[0][0] if starts else 0
+    return RecordedStructure(
+        files=tuple(sorted(files)),
+        modules=tuple(_named(calls)),
+        origin_ns=origin_ns,
+        call_starts_ns=tuple(time_ns - origin_ns for time_ns, _ in starts),
+        call_lines=tuple(line for _, line in starts),
+    )
 
 
 def _named(calls: set[tuple[_Module, _Module]]) -> list[RecordedModule]:
     """The attribute path of each called module in its caller, where the first is a part of the second."""
-    live = _live_modules({module for pair in calls for module in pair})
-    paths: dict[_Module, dict[int, str]] = {}
-    named = []
-    for caller, called in sorted(calls, key=lambda pair: (pair[0].name, pair[1].name)):
-        if caller not in live or called not in live:
-            continue
-        if caller not in paths:
-            paths[caller] = _paths(live[caller])
-        name = paths[caller].get(called.identity)
-        if name:
-            named.append(RecordedModule(caller.name, called.name, name))
-    return named
-
-
-def _live_modules(modules: set[_Module]) -> dict[_Module, Any]:
-    """The objects, those that are still there: of two modules that had one address in turn, neither."""
     wanted: dict[int, list[_Module]] = {}
-    for module in modules:
+    for module in {module for pair in calls for module in pair}:
         wanted.setdefault(module.identity, []).append(module)
     base = getattr(sys.modules.get("torch.nn"), "Module", None)
     if not wanted or base is None:
-        return {}
-    # By type: isinstance asks the objects, and lazy ones would wake up.
-    found = (one for one in gc.get_objects() if id(one) in wanted and issubclass(type(one), base))
-    return {
+        return []
+    # The objects that are still there: of two modules that had one address in turn, neither. By type:
+    # isinstance asks the objects, and lazy ones would wake up.
+    live = {
         owners[0]: one
-        for one in found
-        if len(owners := wanted[id(one)]) == 1 and type(one).__name__ == owners[0].class_name
+        for one in gc.get_objects()
+        if (owners := wanted.get(id(one))) and issubclass(type(one), base)
+        if len(owners) == 1 and type(one).__name__ == owners[0].class_name
     }
-
-
-def _paths(module: Any) -> dict[int, str]:
-    """Attribute path of each module inside another one, by its identity."""
-    # Of the base class: wrappers (FSDP) override it to leave their own names out.
-    base = sys.modules["torch.nn"].Module
-    return {id(part): name for name, part in base.named_modules(module)}
+    paths: dict[_Module, dict[int, str]] = {}
+    named = []
+    for caller, called in sorted(calls, key=lambda pair: (pair[0].name, pair[1].name)):
+        if caller in live and called in live:
+            if caller not in paths:
+                # Of the base class: wrappers (FSDP) override it to leave their own names out.
+                parts = base.named_modules(live[caller])
+                paths[caller] = {id(part): name for name, part in parts}
+            if name := paths[caller].get(called.identity):
+                named.append(RecordedModule(caller.name, called.name, name))
+    return named
 
 
 class FileOwners:

@@ -8,10 +8,6 @@ objects warn when they are started twice. Importing this module does not import 
 Inside the window activities can be switched off and on again. Before those of the devices are, all devices
 are waited for, so that a kernel belongs to the side it was launched on. (Kineto itself waits since 2025, now
 before and now after it switches: libkineto, toggleCollectionDynamic.)
-
-Two engines drive Kineto and write the same kind of trace: torch.profiler's own object, and
-torch.autograd.profiler under the same calls. Only the first notes rank and options in the trace, and only it
-can be switched off and on while it records.
 """
 
 from __future__ import annotations
@@ -20,24 +16,26 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from enum import Enum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from opscope.capture.attached import is_profiler_recording
 from opscope.capture.python_structure import read_structure
 from opscope.capture.trace_file import TraceNames, export_trace, read_trace_names
-from opscope.errors import CaptureError, InputError
+from opscope.errors import CaptureError
 from opscope.model.origin import Gap
 from opscope.model.sidecar import RecordedRegion, RecordedSettings, RecordedStructure
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
-# Source: pytorch, c10/util/Logging.cpp: lines below this level are not written; error is 2.
-_LEVEL = "FLAGS_caffe2_log_level"
-_ERROR = 2
+# Lines below this level are not written; error is 2. Source: pytorch, c10/util/Logging.cpp.
+_LEVEL, _ERROR = "FLAGS_caffe2_log_level", 2
+# Kineto reads it when a process first records. At 5 it writes two lines about each recording on standard
+# error ("USDT: … profiler_start"); errors are at 4.
+_KINETO_LEVEL, _ABOVE_STEPS = "KINETO_LOG_LEVEL", "6"
+PROFILER, AUTOGRAD = "profiler", "autograd"
 
 
 @contextmanager
@@ -54,24 +52,6 @@ def quiet_torch_log() -> Iterator[None]:
         level.value = previous
 
 
-# Kineto reads it when a process first records. At 5 it writes two lines about each recording on standard
-# error ("USDT: … profiler_start"); errors are at 4.
-_KINETO_LEVEL, _ABOVE_STEPS = "KINETO_LOG_LEVEL", "6"
-
-
-@contextmanager
-def _quiet_kineto() -> Iterator[None]:
-    """Around the first use of Kineto: it does not tell that it starts and stops, unless it was asked to."""
-    if _KINETO_LEVEL in os.environ:
-        yield
-        return
-    os.environ[_KINETO_LEVEL] = _ABOVE_STEPS
-    try:
-        yield
-    finally:
-        os.environ.pop(_KINETO_LEVEL, None)
-
-
 @cache
 def _log_level() -> ctypes.c_int | None:
     try:
@@ -81,137 +61,74 @@ def _log_level() -> ctypes.c_int | None:
         return None
 
 
-PROFILER, AUTOGRAD = "profiler", "autograd"
-ENGINES = (PROFILER, AUTOGRAD)
+class CaptureEngine:
+    """What drives Kineto through one window, by calls in this order, each once but for `toggle`.
 
-
-class CaptureEngine(Protocol):
-    """One window of Kineto; its methods are called in this order, each once, but for `toggle`."""
-
-    def prepare(self) -> None:
-        """Attach without recording."""
-        ...
-
-    def start(self) -> None:
-        """Record from now on."""
-        ...
-
-    def toggle(self, activities: Collection[str], *, is_on: bool) -> None:
-        """Switch the recording of some activities off, or on again; never to what it is already."""
-        ...
-
-    def stop(self) -> None:
-        """Record no longer."""
-        ...
-
-    def save(self, path: str) -> None:
-        """Write the trace."""
-        ...
-
-    def events(self) -> list[Any]:
-        """Roots of torch's own tree of what was recorded, once it is stopped."""
-        ...
-
-
-def check_engine(name: str) -> str:
-    """The name of an engine, as it is.
-
-    Raises:
-        InputError: No engine has this name.
+    torch.profiler's own object without its schedule, or torch.autograd.profiler entered in the two halves
+    that torch.profiler enters it in. Both write the same kind of trace, but only the first notes rank and
+    options in it, and only it can be switched off and on while it records.
     """
-    if name not in ENGINES:
-        raise InputError(f"'{name}' is not an engine", hint=f"Use {' or '.join(ENGINES)}")
-    return name
-
-
-def make_engine(settings: RecordedSettings) -> CaptureEngine:
-    """The engine that settings name."""
-    return _AutogradEngine(settings) if settings.engine == AUTOGRAD else _ProfilerEngine(settings)
-
-
-class _ProfilerEngine:
-    """`torch.profiler`'s object without its schedule."""
 
     def __init__(self, settings: RecordedSettings) -> None:
         torch = require_torch()
-        self._known = torch.profiler.ProfilerActivity.__members__
-        self._profile: Any = torch.profiler._KinetoProfile(
-            activities=[self._known[name.upper()] for name in settings.activities],
-            record_shapes=settings.record_shapes,
-            with_stack=settings.with_stack,
-            with_modules=settings.with_modules,
-            profile_memory=settings.profile_memory,
-            # Without it torch 2.11 warns that a second cycle clears the first; here each has its own object.
-            acc_events=True,
-        )
+        self._profiler = torch.profiler
+        options = {
+            "record_shapes": settings.record_shapes,
+            "with_stack": settings.with_stack,
+            "with_modules": settings.with_modules,
+            "profile_memory": settings.profile_memory,
+        }
+        self._profile: Any
+        self.start: Callable[[], object]
+        self.stop: Callable[[], object]
+        self._is_autograd = settings.engine == AUTOGRAD
+        if self._is_autograd:
+            self._profile = profile = torch.autograd.profiler.profile(
+                use_cpu="cpu" in settings.activities,
+                use_device="cuda" if "cuda" in settings.activities else None,
+                use_kineto=True,
+                **options,
+            )
+            self._prepare, self.start = profile._prepare_trace, profile._start_trace
+            self.stop = partial(profile.__exit__, None, None, None)
+        else:
+            self._profile = profile = torch.profiler._KinetoProfile(
+                activities=self._named(settings.activities),
+                # Without it torch 2.11 warns that a second cycle clears the first; each has its own object.
+                acc_events=True,
+                **options,
+            )
+            self._prepare = profile.prepare_trace
+            self.start, self.stop = profile.start_trace, profile.stop_trace
+        self.save: Callable[[str], object] = profile.export_chrome_trace
 
     def prepare(self) -> None:
-        with _quiet_kineto():
-            self._profile.prepare_trace()
-        inner = getattr(self._profile, "profiler", None)
-        if inner is not None:
+        """Attach without recording; Kineto does not tell that it starts and stops, unless it was asked to."""
+        is_asked = _KINETO_LEVEL in os.environ
+        os.environ.setdefault(_KINETO_LEVEL, _ABOVE_STEPS)
+        try:
+            self._prepare()
+        finally:
+            if not is_asked:
+                os.environ.pop(_KINETO_LEVEL, None)
+        if not self._is_autograd and self._profile.profiler is not None:
             # Otherwise every event becomes a Python object when the window closes, which nobody asks for
             # here: 20 times the time of closing it.
-            inner.acc_events = False
-
-    def start(self) -> None:
-        self._profile.start_trace()
+            self._profile.profiler.acc_events = False
 
     def toggle(self, activities: Collection[str], *, is_on: bool) -> None:
+        """Switch the recording of some activities off, or on again; never to what it is already."""
         with quiet_torch_log():
-            self._profile.toggle_collection_dynamic(is_on, [self._known[name.upper()] for name in activities])
-
-    def stop(self) -> None:
-        self._profile.stop_trace()
-
-    def save(self, path: str) -> None:
-        self._profile.export_chrome_trace(path)
+            self._profile.toggle_collection_dynamic(is_on, self._named(activities))
 
     def events(self) -> list[Any]:
-        roots: list[Any] = self._profile.profiler.kineto_results.experimental_event_tree()
+        """Roots of torch's own tree of what was recorded, once it is stopped."""
+        inner = self._profile if self._is_autograd else self._profile.profiler
+        roots: list[Any] = inner.kineto_results.experimental_event_tree()
         return roots
 
-
-class _AutogradEngine:
-    """`torch.autograd.profiler.profile`, entered in the two halves that torch.profiler enters it in."""
-
-    def __init__(self, settings: RecordedSettings) -> None:
-        self._profile: Any = require_torch().autograd.profiler.profile(
-            use_cpu="cpu" in settings.activities,
-            use_device="cuda" if "cuda" in settings.activities else None,
-            use_kineto=True,
-            record_shapes=settings.record_shapes,
-            with_stack=settings.with_stack,
-            with_modules=settings.with_modules,
-            profile_memory=settings.profile_memory,
-        )
-
-    def prepare(self) -> None:
-        with _quiet_kineto():
-            self._profile._prepare_trace()
-
-    def start(self) -> None:
-        self._profile._start_trace()
-
-    def toggle(self, activities: Collection[str], *, is_on: bool) -> None:
-        raise CaptureError("the autograd engine cannot be switched off and on while it records")
-
-    def stop(self) -> None:
-        self._profile.__exit__(None, None, None)
-
-    def save(self, path: str) -> None:
-        self._profile.export_chrome_trace(path)
-
-    def events(self) -> list[Any]:
-        roots: list[Any] = self._profile.kineto_results.experimental_event_tree()
-        return roots
-
-
-class _State(Enum):
-    NEW = "new"
-    PREPARED = "prepared"
-    STARTED = "started"
-    STOPPED = "stopped"
+    def _named(self, activities: Collection[str]) -> list[Any]:
+        return [self._profiler.ProfilerActivity.__members__[name.upper()] for name in activities]
 
 
 def available_activities() -> tuple[str, ...]:
@@ -220,13 +137,10 @@ def available_activities() -> tuple[str, ...]:
 
 
 def require_no_profiler() -> None:
-    """Return if no torch profiler is recording in this process.
+    """Raise a CaptureError if a torch profiler is recording in this process.
 
     To be asked before anything is prepared: preparing a second session crashes some torch versions. A foreign
     profiler that is only in its own warm-up cannot be seen from here.
-
-    Raises:
-        CaptureError: One is recording.
     """
     if is_profiler_recording():
         raise CaptureError(
@@ -236,58 +150,38 @@ def require_no_profiler() -> None:
 
 
 class Recording:
-    """A single recording.
-
-    Args:
-        settings: What to record.
-    """
+    """A single recording."""
 
     def __init__(self, settings: RecordedSettings) -> None:
         self._annotate = require_torch().autograd.profiler.record_function
-        self._engine: Any = make_engine(settings)
+        self._engine: Any = CaptureEngine(settings)
         self._with_stack = settings.with_stack
-        self._state = _State.NEW
+        self._is_prepared = False
+        self.is_started = False  # whether work done now is recorded
+        self.regions: list[RecordedRegion] = []  # where not everything was, as far as it has ended
         self._step: Any = None
-        self._step_number = 0
-        self._step_start_ns = 0
+        self._step_number = self._step_start_ns = 0
         self._wall_times_ns: list[int] = []
-        self._all = frozenset(settings.activities)
-        self._on = self._all
-        self._switched_ns = 0
-        self._off_since_step = 0
-        self._regions: list[RecordedRegion] = []
+        self._all = self._on = frozenset(settings.activities)
+        self._switched_ns = self._off_since_step = 0
         self._thread = 0
 
-    @property
-    def is_started(self) -> bool:
-        """Whether work done now is recorded."""
-        return self._state is _State.STARTED
-
-    @property
-    def regions(self) -> tuple[RecordedRegion, ...]:
-        """Where not everything was recorded, as far as it has ended."""
-        return tuple(self._regions)
-
     def prepare(self) -> None:
-        """Attach the profiler without recording, so that its start-up cost falls into the warm-up.
-
-        Raises:
-            CaptureError: Another profiler is recording, or Kineto refuses.
-        """
+        """Attach the profiler without recording, so that its start-up cost falls into the warm-up."""
         require_no_profiler()
         with _kineto_errors("prepared"):
             self._engine.prepare()
-        self._state = _State.PREPARED
+        self._is_prepared = True
 
     def start(self, step: int) -> None:
         """Wait for the devices, start recording, and open a step with that number."""
-        if self._state is _State.NEW:
+        if not self._is_prepared:
             self.prepare()
         require_no_profiler()
         synchronize()
         with _kineto_errors("started"):
             self._engine.start()
-        self._state = _State.STARTED
+        self.is_started = True
         self._thread = threading.get_ident()
         self._open_step(step)
 
@@ -295,20 +189,15 @@ class Recording:
         """Close the open step and open the one with that number, without waiting for the devices."""
         self._wall_times_ns.append(time.perf_counter_ns() - self._step_start_ns)
         self._close_step()
-        if "cpu" in self._on:
-            self._open_step(step)
-        else:
-            # Steps are in the trace whatever else is not.
+        is_off = "cpu" not in self._on  # steps are in the trace whatever else is not
+        if is_off:
             self._switch({"cpu"}, is_on=True)
-            self._open_step(step)
+        self._open_step(step)
+        if is_off:
             self._switch({"cpu"}, is_on=False)
 
     def collect(self, wanted: frozenset[str] | None) -> None:
-        """Record only these of the activities from now on, or all of them if None.
-
-        Raises:
-            CaptureError: Called by another thread than the one that records, or the profiler fails.
-        """
+        """Record only these of the activities from now on, or all of them if None."""
         new = self._all if wanted is None else self._all & wanted
         if self._thread != threading.get_ident():
             raise CaptureError(
@@ -321,7 +210,11 @@ class Recording:
         before_ns = time.time_ns()
         self._switch(self._on - new, is_on=False)
         self._switch(new - self._on, is_on=True)
-        self._note_switch(new, before_ns)
+        off = tuple(sorted(self._all - self._on))
+        if off:
+            end_ns = time.time_ns() if new == self._all else before_ns
+            self.regions.append(RecordedRegion(self._switched_ns, end_ns, off, self._off_since_step))
+        self._on, self._switched_ns, self._off_since_step = new, before_ns, self._step_number
 
     def stop(self, *, last_step_is_whole: bool) -> tuple[int, ...]:
         """Wait for the devices and stop recording; the wall time of each whole step, in nanoseconds."""
@@ -334,15 +227,11 @@ class Recording:
             self.collect(None)  # Kineto of early 2025 keeps the switch for the next window.
         with _kineto_errors("stopped"):
             self._engine.stop()
-        self._state = _State.STOPPED
+        self._is_prepared = self.is_started = False
         return tuple(self._wall_times_ns)
 
     def export(self, target: Path) -> TraceNames:
-        """Write the stopped recording as a Kineto trace and free its memory; the names in it.
-
-        Raises:
-            CaptureError: It cannot be written.
-        """
+        """Write the stopped recording as a Kineto trace and free its memory; the names in it."""
         names = export_trace(self._engine.save, target, read_trace_names)
         self._engine = None
         return names
@@ -361,28 +250,26 @@ class Recording:
 
     def abandon(self) -> None:
         """Stop without keeping anything; what the devices still have to say about failed work is dropped."""
-        state, self._state = self._state, _State.STOPPED
+        was_prepared, was_started = self._is_prepared, self.is_started
+        self._is_prepared = self.is_started = False
         try:
-            if state is _State.PREPARED:
-                self._engine.start()  # Kineto has no way back from prepared but through started
-            if state in {_State.PREPARED, _State.STARTED}:
+            if was_prepared:
+                if not was_started:
+                    self._engine.start()  # Kineto has no way back from prepared but through started
                 self._close_step()
                 self._engine.stop()
         except RuntimeError:
-            _force_off()
+            # Torch waits for the device before it stops, and a device after an illegal access only raises.
+            autograd = require_torch().autograd
+            if autograd._profiler_enabled():
+                autograd._disable_profiler()
+            autograd.profiler._run_on_profiler_stop()
         self._engine = None
 
-    def _switch(self, activities: Set[str], *, is_on: bool) -> None:
+    def _switch(self, activities: Collection[str], *, is_on: bool) -> None:
         if activities:
             with _kineto_errors("switched"):
                 self._engine.toggle(sorted(activities), is_on=is_on)
-
-    def _note_switch(self, new: frozenset[str], before_ns: int) -> None:
-        off = tuple(sorted(self._all - self._on))
-        if off:
-            end_ns = time.time_ns() if new == self._all else before_ns
-            self._regions.append(RecordedRegion(self._switched_ns, end_ns, off, self._off_since_step))
-        self._on, self._switched_ns, self._off_since_step = new, before_ns, self._step_number
 
     def _open_step(self, step: int) -> None:
         self._step_number = step
@@ -408,14 +295,3 @@ def _kineto_errors(action: str) -> Iterator[None]:
             f"the torch profiler cannot be {action} ({reason})",
             hint="End any other profiler in this process or attached to it",
         ) from error
-
-
-def _force_off() -> None:
-    """Switch the profiler off when torch's own way failed.
-
-    Torch waits for the device first, and a device after an illegal access only raises.
-    """
-    torch = require_torch()
-    if torch.autograd._profiler_enabled():
-        torch.autograd._disable_profiler()
-    torch.autograd.profiler._run_on_profiler_stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -23,21 +23,11 @@ _PLACE = re.compile(r"registered at (?P<place>.+?)(?: :: | \[|$)")
 _GENERATED = "/build/aten/src/ATen/"  # PyTorch's own build: all before it is the folder it was built in
 # A meta kernel computes shapes only; PyTorch registers hundreds of these in Python.
 _SHAPES_ONLY = "Meta"
-_CUSTOM_OPS_FILE = "torch/_library/custom_ops.py"
-_TRITON_OPS_FILE = "torch/_library/triton.py"
+_CUSTOM_OPS_FILE, _TRITON_OPS_FILE = "torch/_library/custom_ops.py", "torch/_library/triton.py"
 # Where the wrappers live that torch puts around a user's function.
 _WRAPPERS = re.compile(r"/torch/(?:_library/|_dynamo/|_compile\.py$|library\.py$)")
 _DEFAULT_KERNEL = "CompositeExplicitAutograd"
 _DEEPEST_WRAPPER = 8
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A Python function's lines."""
-
-    file: str
-    line: int
-    end_line: int
 
 
 @dataclass
@@ -50,174 +40,159 @@ class _Dump:
     inactive: dict[str, str | None] = field(default_factory=dict)
 
 
+def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegistration, ...]:
+    """Registrations of the named operators that are custom, or whose code was replaced, by name.
+
+    Names are as a trace records them, with or without overload; unknown ones are passed over.
+    """
+    torch = require_torch()
+    if not hasattr(torch._C, "_dispatch_dump"):
+        return ()
+    # An operator that always exists says in which folder PyTorch was built.
+    built_in, is_found, _ = (_dump(torch, f"{_ATEN}empty.memory_format").definition or "").partition(
+        _GENERATED
+    )
+    folders = (f"{built_in}/" if is_found else None, f"{Path(torch.__file__).parents[1].as_posix()}/")
+    wanted, list_names = set(operator_names), getattr(torch._C, "_dispatch_get_all_op_names", None)
+    if list_names is None:
+        known = {name for name in wanted if "::" in name}
+    else:
+        known = {name for name in list_names() if name in wanted or name.partition(".")[0] in wanted}
+    reader = _Reader(torch, folders)
+    found = (reader.registration(name) for name in sorted(known))
+    return tuple(one for one in found if one is not None)
+
+
+def _dump(torch: Any, name: str) -> _Dump:
+    dump = _Dump()
+    try:
+        text = torch._C._dispatch_dump(name)
+    except RuntimeError:  # not registered (any more)
+        return dump
+    for line in text.splitlines():
+        head, _, rest = line.partition(": ")
+        if head == "schema":
+            dump.schema = rest
+        elif head == "debug":
+            dump.definition = _place_in(rest)
+        elif head not in {"name", "alias analysis kind"} and (kernel := _KERNEL.fullmatch(line)) is not None:
+            kernels = dump.inactive if kernel["inactive"] else dump.active
+            kernels.setdefault(kernel["key"], _place_in(kernel["origin"]))
+    return dump
+
+
+def _place_in(origin: str) -> str | None:
+    found = _PLACE.match(origin)
+    return None if found is None else found["place"]
+
+
 @dataclass(frozen=True)
-class _Origins:
-    """The folders PyTorch was built in and is installed in, to shorten places and to tell its own code."""
+class _Reader:
+    """Reads one operator after another; places in PyTorch become relative to its repository.
 
-    built_in: str | None
-    installed_in: str
+    Its folders are where PyTorch was built, if that is known, and where it is installed.
+    """
 
-    def shortened(self, place: str | None) -> str | None:
-        """The place, relative to PyTorch's repository if it is in there."""
-        for root in (self.built_in, self.installed_in):
+    torch: Any
+    folders: tuple[str | None, str]
+
+    def registration(self, name: str) -> OperatorRegistration | None:
+        """What is to be told of an operator; None if all its code is PyTorch's own."""
+        dump = _dump(self.torch, name)
+        if name.startswith(_ATEN):
+            return self._replaced(name, dump)
+        definitions = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", None) or {}
+        if (definition := definitions.get(name.partition(".")[0])) is not None:
+            return self._custom(name, dump, definition)
+        places = (dump.definition, *(place for key, place in dump.active.items() if key != _SHAPES_ONLY))
+        place = self._short(next(filter(_is_python, places), None))
+        return OperatorRegistration(
+            name=name,
+            kind=RegistrationKind.CXX if place is None else RegistrationKind.LIBRARY,
+            schema=dump.schema,
+            definition=self._short(dump.definition),
+            kernels={key: self._short(one) for key, one in dump.active.items()},
+            python_file=None if place is None else place.rpartition(":")[0],
+        )
+
+    def _replaced(self, name: str, dump: _Dump) -> OperatorRegistration | None:
+        built_in = self.folders[0]
+        foreign = {
+            key: place
+            for key, place in dump.active.items()
+            # C++ that came with PyTorch is its own; unknown counts as such.
+            if key != _SHAPES_ONLY and built_in is not None and place and not place.startswith(built_in)
+        }
+        if not foreign:
+            return None
+        place = next(filter(_is_python, foreign.values()), None)
+        function = self._native_python(name, foreign)
+        shown = function[0] if function else (self._short(place) or "").rpartition(":")[0] or None
+        return OperatorRegistration(
+            name=name,
+            kind=RegistrationKind.CXX if place is None else RegistrationKind.LIBRARY,
+            schema=dump.schema,
+            kernels={key: self._short(one) for key, one in foreign.items()},
+            python_file=shown,
+            python_line=function[1] if function else None,
+            end_line=function[2] if function else None,
+            overrides={key: self._short(dump.inactive.get(key)) for key in foreign},
+        )
+
+    def _native_python(self, name: str, keys: Iterable[str]) -> tuple[str, int, int] | None:
+        """The function that PyTorch's own Python kernels (2.13 on) put in place of a compiled one."""
+        graphs = getattr(sys.modules.get("torch._native.registry"), "_graphs", None)
+        if not isinstance(graphs, Mapping):
+            return None
+        for key in keys:
+            for node in graphs.get((name.removeprefix(_ATEN), key), ()):
+                place = self._function(getattr(node, "impl_fn", None))
+                if place is not None and getattr(node, "active", False):
+                    return place
+        return None
+
+    def _custom(self, name: str, dump: _Dump, definition: Any) -> OperatorRegistration:
+        """Its functions are at hand, so that places are theirs and not PyTorch's `custom_ops.py`."""
+        written = getattr(definition, "_init_fn", None)
+        file, line, end_line = self._function(written) or (None, None, None)
+        kernels = {key: self._short(place) for key, place in dump.active.items()}
+        of_devices = getattr(definition, "_backend_fns", None)
+        key_of = getattr(self.torch._C, "_dispatch_key_for_device", str.upper)
+        for device, function in dict(of_devices).items() if isinstance(of_devices, Mapping) else ():
+            key = _DEFAULT_KERNEL if device is None else str(key_of(str(device)))
+            if key in kernels and (place := self._function(function)) is not None:
+                kernels[key] = f"{place[0]}:{place[1]}"
+        if file is not None and _CUSTOM_OPS_FILE in (kernels.get(_DEFAULT_KERNEL) or ""):
+            kernels[_DEFAULT_KERNEL] = f"{file}:{line}"
+        is_triton = _TRITON_OPS_FILE in _file_of(written)
+        return OperatorRegistration(
+            name=name,
+            kind=RegistrationKind.TRITON_OP if is_triton else RegistrationKind.CUSTOM_OP,
+            schema=dump.schema,
+            definition=None if file is None else f"{file}:{line}",
+            kernels=kernels,
+            python_file=file,
+            python_line=line,
+            end_line=end_line,
+        )
+
+    def _short(self, place: str | None) -> str | None:
+        for root in self.folders:
             if place is not None and root is not None and place.startswith(root):
                 return place[len(root) :]
         return place
 
-    def is_own_build(self, place: str | None) -> bool:
-        """It is C++ that came with PyTorch. Unknown counts as such."""
-        return place is None or self.built_in is None or place.startswith(self.built_in)
-
-
-def collect_registrations(operator_names: Iterable[str]) -> tuple[OperatorRegistration, ...]:
-    """Registrations of the named operators that are custom, or whose code was replaced, by name.
-
-    Args:
-        operator_names: As a trace records them, with or without overload; unknown ones are passed over.
-
-    Raises:
-        DependencyError: torch is not installed.
-    """
-    torch = require_torch()
-    dump = getattr(torch._C, "_dispatch_dump", None)
-    if dump is None:
-        return ()
-    origins = _Origins(_built_in(dump), f"{Path(torch.__file__).parents[1].as_posix()}/")
-    found = (
-        _registration(torch, name, _parsed(_text(dump, name)), origins)
-        for name in sorted(_known_overloads(torch, operator_names))
-    )
-    return tuple(registration for registration in found if registration is not None)
-
-
-def _known_overloads(torch: Any, operator_names: Iterable[str]) -> set[str]:
-    """Names with overload that the dispatcher knows, of the given names with or without one."""
-    list_names = getattr(torch._C, "_dispatch_get_all_op_names", None)
-    wanted = set(operator_names)
-    if list_names is None:
-        return {name for name in wanted if "::" in name}
-    return {name for name in list_names() if name in wanted or name.partition(".")[0] in wanted}
-
-
-def _registration(torch: Any, name: str, dump: _Dump, origins: _Origins) -> OperatorRegistration | None:
-    if name.startswith(_ATEN):
-        return _replaced(name, dump, origins)
-    definition = _custom_op(name)
-    if definition is not None:
-        return _of_custom_op(torch, name, definition, dump, origins)
-    places = (dump.definition, *(place for key, place in dump.active.items() if key != _SHAPES_ONLY))
-    place = next((place for place in places if _is_python(place)), None)
-    return OperatorRegistration(
-        name=name,
-        kind=RegistrationKind.CXX if place is None else RegistrationKind.LIBRARY,
-        schema=dump.schema,
-        definition=origins.shortened(dump.definition),
-        kernels={key: origins.shortened(one) for key, one in dump.active.items()},
-        python_file=_file_of(origins.shortened(place)),
-    )
-
-
-def _replaced(name: str, dump: _Dump, origins: _Origins) -> OperatorRegistration | None:
-    """A registration for an operator of PyTorch; None if all its code is PyTorch's own."""
-    foreign = {
-        key: place
-        for key, place in dump.active.items()
-        if key != _SHAPES_ONLY and not origins.is_own_build(place)
-    }
-    if not foreign:
+    def _function(self, function: Any) -> tuple[str, int, int] | None:
+        """File, first and last line of the innermost function that torch's decorators wrapped."""
+        for _ in range(_DEEPEST_WRAPPER):
+            code = getattr(function, "__code__", None)
+            if not isinstance(code, CodeType):
+                return None
+            if _WRAPPERS.search(_file_of(function)) is None:
+                last = max((line for line in _lines(code) if line is not None), default=code.co_firstlineno)
+                return self._short(code.co_filename) or code.co_filename, code.co_firstlineno, last
+            function = _wrapped(function)
         return None
-    python = next((place for place in foreign.values() if _is_python(place)), None)
-    function = _of_native_python(name, foreign, origins)
-    return OperatorRegistration(
-        name=name,
-        kind=RegistrationKind.CXX if python is None else RegistrationKind.LIBRARY,
-        schema=dump.schema,
-        kernels={key: origins.shortened(place) for key, place in foreign.items()},
-        python_file=function.file if function else _file_of(origins.shortened(python)),
-        python_line=function.line if function else None,
-        end_line=function.end_line if function else None,
-        overrides={key: origins.shortened(dump.inactive.get(key)) for key in foreign},
-    )
-
-
-def _of_custom_op(
-    torch: Any, name: str, definition: Any, dump: _Dump, origins: _Origins
-) -> OperatorRegistration:
-    """Its functions are at hand, so that places are theirs and not PyTorch's `custom_ops.py`."""
-    written = getattr(definition, "_init_fn", None)
-    is_triton = _TRITON_OPS_FILE in _file_text(written)
-    function = _place(written, origins)
-    kernels = {key: origins.shortened(place) for key, place in dump.active.items()}
-    for key, place in _kernels_of(torch, definition, origins):
-        if key in kernels:
-            kernels[key] = f"{place.file}:{place.line}"
-    if function is not None and _CUSTOM_OPS_FILE in (kernels.get(_DEFAULT_KERNEL) or ""):
-        kernels[_DEFAULT_KERNEL] = f"{function.file}:{function.line}"
-    return OperatorRegistration(
-        name=name,
-        kind=RegistrationKind.TRITON_OP if is_triton else RegistrationKind.CUSTOM_OP,
-        schema=dump.schema,
-        definition=None if function is None else f"{function.file}:{function.line}",
-        kernels=kernels,
-        python_file=None if function is None else function.file,
-        python_line=None if function is None else function.line,
-        end_line=None if function is None else function.end_line,
-    )
-
-
-def _custom_op(name: str) -> Any:
-    """The CustomOpDef of an operator, None for any other."""
-    module = sys.modules.get("torch._library.custom_ops")
-    definitions = getattr(module, "OPDEFS", None)
-    return None if definitions is None else definitions.get(name.partition(".")[0])
-
-
-def _kernels_of(torch: Any, definition: Any, origins: _Origins) -> Iterator[tuple[str, _Place]]:
-    """Dispatch key and function of the kernels that were given per device."""
-    functions = getattr(definition, "_backend_fns", None)
-    for device, function in dict(functions).items() if isinstance(functions, Mapping) else ():
-        place = _place(function, origins)
-        if place is not None:
-            yield _DEFAULT_KERNEL if device is None else _dispatch_key(torch, str(device)), place
-
-
-def _dispatch_key(torch: Any, device: str) -> str:
-    key_for = getattr(torch._C, "_dispatch_key_for_device", None)
-    return device.upper() if key_for is None else str(key_for(device))
-
-
-def _of_native_python(name: str, foreign: Mapping[str, str | None], origins: _Origins) -> _Place | None:
-    """The function that PyTorch's own Python kernels (2.13 on) put in place of a compiled one."""
-    graphs = getattr(sys.modules.get("torch._native.registry"), "_graphs", None)
-    if not isinstance(graphs, Mapping):
-        return None
-    for key in foreign:
-        for node in graphs.get((name.removeprefix(_ATEN), key), ()):
-            place = _place(getattr(node, "impl_fn", None), origins)
-            if place is not None and getattr(node, "active", False):
-                return place
-    return None
-
-
-def _place(function: Any, origins: _Origins) -> _Place | None:
-    """Where the innermost function is that torch's decorators wrapped."""
-    code = _code(function)
-    if code is None:
-        return None
-    lines = [line for line in _lines(code) if line is not None]
-    file = origins.shortened(code.co_filename) or code.co_filename
-    return _Place(file, code.co_firstlineno, max(lines, default=code.co_firstlineno))
-
-
-def _code(function: Any) -> CodeType | None:
-    for _ in range(_DEEPEST_WRAPPER):
-        code = getattr(function, "__code__", None)
-        if not isinstance(code, CodeType):
-            return None
-        if _WRAPPERS.search(_file_text(function)) is None:
-            return code
-        function = _wrapped(function)
-    return None
 
 
 def _wrapped(function: FunctionType) -> Any:
@@ -225,13 +200,13 @@ def _wrapped(function: FunctionType) -> Any:
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:
         return wrapped
-    held: dict[str, Any] = {}
+    functions = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
-            held[name] = cell.cell_contents
+            if isinstance(cell.cell_contents, FunctionType):
+                functions[name] = cell.cell_contents
         except ValueError:  # empty
             continue
-    functions = {name: value for name, value in held.items() if isinstance(value, FunctionType)}
     return functions.get("fn") or (next(iter(functions.values())) if len(functions) == 1 else None)
 
 
@@ -243,53 +218,10 @@ def _lines(code: CodeType) -> Iterator[int | None]:
             yield from _lines(constant)
 
 
-def _text(dump: Callable[[str], str], name: str) -> str:
-    try:
-        return dump(name)
-    except RuntimeError:  # not registered (any more)
-        return ""
-
-
-def _parsed(text: str) -> _Dump:
-    dump = _Dump()
-    for line in text.splitlines():
-        head, _, rest = line.partition(": ")
-        if head == "schema":
-            dump.schema = rest
-        elif head == "debug":
-            dump.definition = _place_in(rest)
-        elif head not in {"name", "alias analysis kind"}:
-            _add_kernel(dump, line)
-    return dump
-
-
-def _add_kernel(dump: _Dump, line: str) -> None:
-    kernel = _KERNEL.fullmatch(line)
-    if kernel is not None:
-        kernels = dump.inactive if kernel["inactive"] else dump.active
-        kernels.setdefault(kernel["key"], _place_in(kernel["origin"]))
-
-
-def _place_in(origin: str) -> str | None:
-    found = _PLACE.match(origin)
-    return None if found is None else found["place"]
-
-
-def _built_in(dump: Callable[[str], str]) -> str | None:
-    """The folder PyTorch was built in, with a slash, as an operator that always exists says it."""
-    place = _parsed(_text(dump, "aten::empty.memory_format")).definition
-    root, found, _ = (place or "").partition(_GENERATED)
-    return f"{root}/" if found else None
-
-
 def _is_python(place: str | None) -> bool:
     return place is not None and place.rpartition(":")[0].endswith((".py", ">"))
 
 
-def _file_of(place: str | None) -> str | None:
-    return None if place is None else place.rpartition(":")[0]
-
-
-def _file_text(function: Any) -> str:
+def _file_of(function: Any) -> str:
     code = getattr(function, "__code__", None)
     return code.co_filename.replace("\\", "/") if isinstance(code, CodeType) else ""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,27 +44,16 @@ class Configuration:
 
 @dataclass(frozen=True)
 class ConfigurationRun:
-    """What one configuration left behind.
-
-    Args:
-        configuration: What was run.
-        parameter_count: Of the model, or None where there is no model to ask.
-        steps: Recorded steps.
-        trace_path: Kineto trace.
-        sidecar_path: Sidecar beside it.
-        environment: Versions and devices.
-        wall_time_ns_per_step: Of each recorded step, with the profiler on.
-        latency: Of one step without the profiler, or None if it was not measured.
-    """
+    """What one configuration left behind."""
 
     configuration: Configuration
-    parameter_count: int | None
-    steps: int
+    parameter_count: int | None  # None where there is no model to ask
+    steps: int  # recorded
     trace_path: Path
     sidecar_path: Path
     environment: Environment
-    wall_time_ns_per_step: tuple[int, ...]
-    latency: Latency | None
+    wall_time_ns_per_step: tuple[int, ...]  # of each recorded step, with the profiler on
+    latency: Latency | None  # of one step without the profiler, if it was measured
 
 
 def configuration_of(spec: WorkloadSpec, batch_size: int, seq_len: int) -> Configuration:
@@ -98,65 +85,14 @@ def run_configuration(
 ) -> ConfigurationRun:
     """Build, time and record one configuration; its memory is free again afterwards.
 
-    The latency is taken first, before the profiler is attached for this configuration.
-
-    Args:
-        spec: Builds the workload; made with the options that `configuration` repeats.
-        configuration: Batch size and sequence length to build, and what to call it.
-        output_dir: Folder of the trace.
-        trace_name: File name of the trace.
-        wait: As in `Profiler`.
-        warmup: As in `Profiler`.
-        active: As in `Profiler`.
-        measure: Times the step without the profiler; no latency if None.
-        unrecorded: Samples to take of the step's period without the profiler, after its warm-up.
-        **options: As in `Profiler`.
-
-    Raises:
-        CaptureError: It ran out of memory, or the profiler failed.
-        InputError: The workload cannot be built, or a file is in the way.
+    The latency is taken first, before the profiler is attached for this configuration, if there is a
+    `measure`; then `unrecorded` samples of the step's period. The rest is as in `Profiler`.
     """
     profiler = Profiler(output_dir, name=trace_name, wait=wait, warmup=warmup, active=active, **options)
     profiler.check_output()
-    with _memory_returned(configuration), ExitStack() as ends:
-        profiler.note_graphs()
-        ends.callback(profiler.forget_graphs)
-        return _run(spec, configuration, measure, profiler, unrecorded)
-
-
-def _run(
-    spec: WorkloadSpec,
-    configuration: Configuration,
-    measure: LatencyMeasure | None,
-    profiler: Profiler,
-    unrecorded: int,
-) -> ConfigurationRun:
-    workload = spec.build(configuration.batch_size, configuration.seq_len)
-    latency = None if measure is None else measure(workload.step, workload.device)
-    profiler.unrecorded_steps += time_calls(workload.step, unrecorded)
-    profiler.workload = {**asdict(configuration), **workload.description}
-    with profiler:
-        for _ in range(profiler.total_steps):
-            workload.step()
-            profiler.step()
-    sidecar = profiler.cycles[0].sidecar
-    return ConfigurationRun(
-        configuration=configuration,
-        parameter_count=workload.parameter_count,
-        steps=sidecar.steps,
-        trace_path=profiler.cycles[0].trace_path,
-        sidecar_path=profiler.cycles[0].sidecar_path,
-        environment=sidecar.environment,
-        wall_time_ns_per_step=sidecar.wall_time_ns_per_step,
-        latency=latency,
-    )
-
-
-@contextmanager
-def _memory_returned(configuration: Configuration) -> Iterator[None]:
-    """Give all memory back at the end, and name the configuration when there was not enough of it."""
     try:
-        yield
+        profiler.note_graphs()
+        return _recorded(spec, configuration, measure, profiler, unrecorded)
     except Exception as error:
         cause = error.__cause__ if isinstance(error, CaptureError) else error
         if cause is None or not is_out_of_memory(cause):
@@ -165,8 +101,37 @@ def _memory_returned(configuration: Configuration) -> Iterator[None]:
         for failure in (error, cause):
             traceback.clear_frames(failure.__traceback__)
         raise CaptureError(
-            f"out of memory with {configuration.workload} {configuration.label}",
-            hint=OUT_OF_MEMORY_HINT,
+            f"out of memory with {configuration.workload} {configuration.label}", hint=OUT_OF_MEMORY_HINT
         ) from cause
     finally:
+        profiler.forget_graphs()
         release_memory()
+
+
+def _recorded(
+    spec: WorkloadSpec,
+    configuration: Configuration,
+    measure: LatencyMeasure | None,
+    profiler: Profiler,
+    unrecorded: int,
+) -> ConfigurationRun:
+    """In a frame of its own, which holds the model."""
+    workload = spec.build(configuration.batch_size, configuration.seq_len)
+    latency = None if measure is None else measure(workload.step, workload.device)
+    profiler.unrecorded_steps += time_calls(workload.step, unrecorded)
+    profiler.workload = {**asdict(configuration), **workload.description}
+    with profiler:
+        for _ in range(profiler.total_steps):
+            workload.step()
+            profiler.step()
+    (cycle,) = profiler.cycles
+    return ConfigurationRun(
+        configuration=configuration,
+        parameter_count=workload.parameter_count,
+        steps=cycle.sidecar.steps,
+        trace_path=cycle.trace_path,
+        sidecar_path=cycle.sidecar_path,
+        environment=cycle.sidecar.environment,
+        wall_time_ns_per_step=cycle.sidecar.wall_time_ns_per_step,
+        latency=latency,
+    )

@@ -12,34 +12,31 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from opscope.errors import CaptureError
 
+T = TypeVar("T")
 # Kineto ends a trace with the name of the file it wrote, within this many bytes of the end.
 _TAIL_BYTES = 16_384
-T = TypeVar("T")
 _TRACE_NAME = re.compile(rb'"traceName": "(?:[^"\\]|\\.)*"')
+_CHUNK_BYTES = 16 << 20
+# A kernel's name may take 8 KB (Kineto demangles up to that), a path 4 KB.
+_OVERLAP_BYTES = 1 << 16
+# What stands between the parts of an event; within the first bytes of each chunk.
+_LAYOUT = re.compile(rb'"cat"(\s*:\s*)"[^"]*"(\s*,\s*)"name"\s*:')
+_LAYOUT_BYTES = 1 << 20
+_GRAPH = b"## Call CompiledFxGraph "
 
 
 def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Path], T]) -> T:
-    """Have `save` write a trace to a temporary file, check it, and move it to `target`.
+    """Have `save` write an uncompressed trace to a temporary file, check it, and move it to `target`.
 
-    The trace's own `traceName` becomes the target's file name: Kineto writes the temporary path there.
-
-    Args:
-        save: Writes the uncompressed trace to the path it is given.
-        target: Where the trace goes; compressed if it ends in `.gz`. An existing file is replaced.
-        read: Is given the whole trace while it is uncompressed and still in the system's memory.
-
-    Returns:
-        What `read` returned.
-
-    Raises:
-        CaptureError: The trace cannot be written, or is not whole.
+    The trace's own `traceName` becomes the target's file name: Kineto writes the temporary path there. A
+    target that ends in `.gz` is compressed; an existing file is replaced. `read` is given the whole trace
+    while it is uncompressed and still in the system's memory; what it returns is returned.
     """
     partial = target.with_name(f".{target.name.removesuffix('.gz')}.{os.getpid()}.partial.json")
     compressed = partial.with_name(f"{partial.name}.gz")
@@ -48,7 +45,8 @@ def export_trace(save: Callable[[str], object], target: Path, read: Callable[[Pa
         _finish(partial, target.name)
         result = read(partial)
         if target.name.endswith(".gz"):
-            _compress(partial, compressed)
+            with partial.open("rb") as plain, gzip.open(compressed, "wb", compresslevel=6) as packed:
+                shutil.copyfileobj(plain, packed)
             compressed.replace(target)
         else:
             partial.replace(target)
@@ -85,74 +83,36 @@ def _finish(file: Path, name: str) -> None:
         trace.truncate()
 
 
-def _compress(source: Path, target: Path) -> None:
-    with source.open("rb") as plain, gzip.open(target, "wb", compresslevel=6) as packed:
-        shutil.copyfileobj(plain, packed)
+class TraceNames(NamedTuple):
+    """Distinct names of one trace."""
 
-
-_CHUNK_BYTES = 16 << 20
-# A kernel's name may take 8 KB (Kineto demangles up to that), a path 4 KB.
-_OVERLAP_BYTES = 1 << 16
-
-# What stands between the parts of an event; within the first bytes of each chunk.
-_LAYOUT = re.compile(rb'"cat"(\s*:\s*)"[^"]*"(\s*,\s*)"name"\s*:')
-_LAYOUT_BYTES = 1 << 20
-_KERNEL, _OPERATOR, _KERNEL_FILE = b"kernel", b"cpu_op", b"kernel_file"
-_GRAPH = b"## Call CompiledFxGraph "
-_GRAPH_END = " ##"
-_BACKSLASH = ord("\\")
-
-
-@dataclass(frozen=True)
-class TraceNames:
-    """Distinct names of one trace.
-
-    Args:
-        kernels: Kernels, as the trace writes them.
-        operators: Operators and other ranges of category cpu_op.
-        kernel_files: Generated source files that launches name.
-        graph_keys: Cache keys of the compiled graphs that ran; `None` as text if caches were off.
-    """
-
-    kernels: frozenset[str] = frozenset()
-    operators: frozenset[str] = frozenset()
-    kernel_files: frozenset[str] = frozenset()
-    graph_keys: frozenset[str] = frozenset()
+    kernels: frozenset[str] = frozenset()  # as the trace writes them
+    operators: frozenset[str] = frozenset()  # and other ranges of category cpu_op
+    kernel_files: frozenset[str] = frozenset()  # generated source files that launches name
+    graph_keys: frozenset[str] = frozenset()  # of compiled graphs that ran; "None" if caches were off
 
 
 def read_trace_names(path: Path) -> TraceNames:
-    """The names in an uncompressed trace.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    found: dict[bytes, set[bytes]] = {key: set() for key in (_KERNEL, _OPERATOR, _KERNEL_FILE, _GRAPH)}
+    """The names in an uncompressed trace."""
+    kernels: set[bytes] = set()
+    operators: set[bytes] = set()
+    files: set[bytes] = set()
+    graphs: set[bytes] = set()
     layouts: set[tuple[bytes, ...]] = set()
-    for chunk in _chunks(path):
-        layouts.update(match.groups() for match in _LAYOUT.finditer(chunk, 0, _LAYOUT_BYTES))
-        for colon, comma in layouts:
-            for category in (_KERNEL, _OPERATOR):
-                start = b'"cat"%s"%s"%s"name"%s"' % (colon, category, comma, colon)
-                found[category] |= _values(chunk, start)
-            found[_KERNEL_FILE] |= _values(chunk, b'"%s"%s"' % (_KERNEL_FILE, colon))
-            found[_GRAPH] |= _values(chunk, b'"name"%s"%s' % (colon, _GRAPH))
-    graphs = _decoded(found[_GRAPH])
-    return TraceNames(
-        _decoded(found[_KERNEL]),
-        _decoded(found[_OPERATOR]),
-        _decoded(found[_KERNEL_FILE]),
-        frozenset(name.removesuffix(_GRAPH_END) for name in graphs),
-    )
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    """The file's bytes; each chunk begins with the end of the one before, so that no name is cut in both."""
+    chunk = b""
     with path.open("rb") as file:
-        tail = b""
         while block := file.read(_CHUNK_BYTES):
-            chunk = tail + block
-            yield chunk
-            tail = chunk[-_OVERLAP_BYTES:]
+            # Each chunk begins with the end of the one before, so that no name is cut in both.
+            chunk = chunk[-_OVERLAP_BYTES:] + block
+            layouts.update(match.groups() for match in _LAYOUT.finditer(chunk, 0, _LAYOUT_BYTES))
+            for colon, comma in layouts:
+                for category, found in ((b"kernel", kernels), (b"cpu_op", operators)):
+                    start = b'"cat"%s"%s"%s"name"%s"' % (colon, category, comma, colon)
+                    found.update(_values(chunk, start))
+                files |= _values(chunk, b'"kernel_file"%s"' % colon)
+                graphs |= _values(chunk, b'"name"%s"%s' % (colon, _GRAPH))
+    keys = frozenset(name.removesuffix(" ##") for name in _decoded(graphs))
+    return TraceNames(_decoded(kernels), _decoded(operators), _decoded(files), keys)
 
 
 def _values(chunk: bytes, key: bytes) -> set[bytes]:
@@ -162,21 +122,14 @@ def _values(chunk: bytes, key: bytes) -> set[bytes]:
     while start >= 0:
         start += len(key)
         end = find(b'"', start)
-        while chunk[end - 1] == _BACKSLASH and _is_escaped(chunk, end):
+        # An odd number of backslashes before a quote escapes it.
+        while end >= 0 and (end - len(chunk[start:end].rstrip(b"\\")) - start) % 2:
             end = find(b'"', end + 1)
         if end < 0:
             break
         values.add(chunk[start:end])
         start = find(key, end)
     return values
-
-
-def _is_escaped(chunk: bytes, index: int) -> bool:
-    """Whether an odd number of backslashes stands before a character; False for the index -1."""
-    before = index
-    while before > 0 and chunk[before - 1] == _BACKSLASH:
-        before -= 1
-    return (index - before) % 2 == 1
 
 
 def _decoded(values: set[bytes]) -> frozenset[str]:

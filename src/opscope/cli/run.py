@@ -180,7 +180,7 @@ def run(
         raise InputError("--steps none records the whole run: --stop does not apply", hint="Leave it out")
     schedule = recording.schedule()
     # The script may change the working folder.
-    outputs = _Outputs(output_dir, launched_as("RANK"), html and html.absolute())
+    outputs = _Outputs(output_dir, launched_as()[0], html and html.absolute())
     traces = trace_file_names(outputs.trace_name, schedule["repeat"])
     check_program(program)
     if find_spec("torch") is None:

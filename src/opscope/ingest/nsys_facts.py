@@ -15,17 +15,11 @@ import msgspec
 
 from opscope.ingest.nsys_export import Export, Missing
 from opscope.ingest.trace_rows import integer, is_of_torch
+from opscope.model.environment import RANK_VARIABLES, rank_of
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 
 _ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
-# Launchers and the variables in which they tell a process its rank and their number.
-_RANKS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
 _VARIABLE = re.compile(r'(?P<name>\w+)="?(?P<value>\d{1,9})"?')
 _PROBLEMS = ("Warning", "Error")
 
@@ -100,18 +94,13 @@ def _base_time(export: Export, exported: Mapping[str, str]) -> int | None:
 def _rank(export: Export) -> tuple[int | None, int | None]:
     if not export.has("META_DATA_CAPTURE", "name", "value"):
         return None, None
-    wanted = [name for pair in _RANKS for name in pair]
+    wanted = [f"{name}=%" for pair in RANK_VARIABLES for name in pair]
     likes = " OR ".join("value LIKE ?" for _ in wanted)
     rows = export.rows(
-        f"SELECT value FROM META_DATA_CAPTURE WHERE name = ? AND ({likes})",
-        [_ENVIRONMENT, *(f"{name}=%" for name in wanted)],
+        f"SELECT value FROM META_DATA_CAPTURE WHERE name = ? AND ({likes})", [_ENVIRONMENT, *wanted]
     )
     matches = [_VARIABLE.fullmatch(str(value)) for (value,) in rows]
-    numbers = {match["name"]: int(match["value"]) for match in matches if match is not None}
-    for rank, size in _RANKS:
-        if rank in numbers:
-            return numbers[rank], numbers.get(size)
-    return None, None
+    return rank_of({match["name"]: match["value"] for match in matches if match is not None})
 
 
 def _problems(export: Export) -> tuple[str, ...]:

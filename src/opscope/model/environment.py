@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
+
+# Launchers and the variables in which they tell a process its rank and their number.
+RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+def rank_of(variables: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Rank of a process and number of processes by its environment variables; None where they do not say."""
+    for names in RANK_VARIABLES:
+        rank, size = (int(text) if (text := variables.get(name, "")).isdecimal() else None for name in names)
+        if rank is not None:
+            return rank, size
+    return None, None
 
 
 class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=False):

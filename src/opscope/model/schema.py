@@ -504,7 +504,7 @@ TABLES: tuple[Table, ...] = (
                 "`period`: from step start to step start; `call`: from call to return; `alone`: a period at "
                 "whose start the device was idle",
             ),
-            Column("place", "VARCHAR", "`before` a profiler was attached, `after`, or in a `second_run`"),
+            Column("place", "VARCHAR", "`before` a profiler was attached, or `after`"),
             Column("stretch", "INTEGER", "Samples that followed each other without a break share it"),
             Column("step", "INTEGER", "N of the first step or call in it"),
             Column("step_count", "INTEGER", "Steps that it covers"),

@@ -148,7 +148,6 @@ class StepPlace(TextEnum):
 
     BEFORE = "before"  # before a profiler was attached for the first time
     AFTER = "after"  # when one had been attached, and was detached again
-    SECOND_RUN = "second_run"  # in a run of the program of its own, without a recorder
 
 
 class UnrecordedStep(msgspec.Struct, frozen=True):

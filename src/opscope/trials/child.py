@@ -126,7 +126,7 @@ class _Run:
 
     def _begin(self) -> None:
         self.facts.steps = 0
-        self.clock = StepClock(StepPlace.SECOND_RUN)
+        self.clock = StepClock(StepPlace.BEFORE, most=self.request.most_steps)
         self._periods_ns: list[int] = []
         self._last_ns = self._steady_ns = self._samples_before = 0
 

@@ -16,15 +16,7 @@ from typing import Any
 
 from opscope.errors import DependencyError, InputError
 
-_DTYPE_NAMES = {
-    "float32": "float32",
-    "fp32": "float32",
-    "float16": "float16",
-    "fp16": "float16",
-    "half": "float16",
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-}
+_DTYPE_NAMES = {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}
 
 # Allocators and libraries that report exhausted memory as a bare RuntimeError.
 _OUT_OF_MEMORY_TEXTS = (
@@ -36,11 +28,7 @@ _OUT_OF_MEMORY_TEXTS = (
 
 
 def require_torch() -> Any:
-    """The torch module.
-
-    Raises:
-        DependencyError: torch is not installed.
-    """
+    """The torch module."""
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError as error:
@@ -50,11 +38,7 @@ def require_torch() -> Any:
 
 
 def resolve_device(name: str) -> str:
-    """The device a name stands for: `"cpu"` or `"cuda:N"`; `"auto"` is the current GPU, or else the CPU.
-
-    Raises:
-        InputError: Not a device, or this machine has no such device.
-    """
+    """The device a name stands for: `"cpu"` or `"cuda:N"`; `"auto"` is the current GPU, or else the CPU."""
     torch = require_torch()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -76,25 +60,15 @@ def resolve_device(name: str) -> str:
 
 
 def resolve_dtype(name: str) -> str:
-    """The full name of a dtype: float32, float16 or bfloat16, also written fp32, fp16 and bf16.
-
-    Raises:
-        InputError: Any other name.
-    """
-    try:
-        return _DTYPE_NAMES[name.lower()]
-    except KeyError:
-        raise InputError(
-            f"'{name}' is not a dtype to profile with", hint="Use float32, float16 or bfloat16"
-        ) from None
+    """The full name of a dtype: float32, float16 or bfloat16, also written fp32, fp16 and bf16."""
+    full = _DTYPE_NAMES.get(name.lower(), name.lower())
+    if full not in _DTYPE_NAMES.values():
+        raise InputError(f"'{name}' is not a dtype to profile with", hint="Use float32, float16 or bfloat16")
+    return full
 
 
 def check_dtype(dtype: str, device: str) -> None:
-    """Run one small matrix product and normalization, so that a missing kernel shows before a model is built.
-
-    Raises:
-        InputError: The device cannot compute in this dtype.
-    """
+    """Compute something small, so that a kernel that is missing shows before a model is built."""
     torch = require_torch()
     try:
         matrix = torch.ones(2, 2, dtype=getattr(torch, dtype), device=device)

@@ -8,49 +8,39 @@ from __future__ import annotations
 from dataclasses import replace
 
 from opscope.errors import InputError
-from opscope.workloads.bert import build_bert
 from opscope.workloads.runtime import check_dtype, resolve_device, resolve_dtype
 from opscope.workloads.target import target_builder
-from opscope.workloads.transformer import build_transformer
 from opscope.workloads.workload import Builder, Workload, WorkloadOptions, WorkloadSpec
 
 __all__ = ["BUILTIN_WORKLOADS", "Workload", "WorkloadOptions", "WorkloadSpec", "resolve"]
 
-BUILTIN_WORKLOADS: dict[str, Builder] = {"bert": build_bert, "transformer": build_transformer}
-
 _ATTN_IMPLEMENTATIONS = ("eager", "sdpa")
 
 
+def _bert(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
+    from opscope.workloads.models import build_bert  # noqa: PLC0415 - imports torch
+
+    return build_bert(options, batch_size, seq_len)
+
+
+def _transformer(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
+    from opscope.workloads.models import build_transformer  # noqa: PLC0415
+
+    return build_transformer(options, batch_size, seq_len)
+
+
+BUILTIN_WORKLOADS: dict[str, Builder] = {"bert": _bert, "transformer": _transformer}
+
+
 def resolve(name: str, options: WorkloadOptions | None = None) -> WorkloadSpec:
-    """The spec of a workload, with the device, the dtype and the user's function already checked.
-
-    Args:
-        name: A built-in name, `file.py:function` or `package.module:factory` (see `workloads.target`).
-        options: The defaults if None.
-
-    Raises:
-        InputError: Unknown name, a target that cannot be imported, or an option this machine cannot serve.
-        DependencyError: torch is not installed.
-    """
-    builder = _builder(name)
-    settled = _settle(options or WorkloadOptions(), name)
-    check_dtype(settled.dtype, settled.device)
-    return WorkloadSpec(name, settled, builder)
-
-
-def _builder(name: str) -> Builder:
-    if name in BUILTIN_WORKLOADS:
-        return BUILTIN_WORKLOADS[name]
-    if ":" in name:
-        return target_builder(name)
-    known = ", ".join(BUILTIN_WORKLOADS)
-    hint = f"Use {known}, file.py:function or package.module:factory"
-    if name.endswith(".py"):
-        hint = f"Name the function to profile: {name}:function"
-    raise InputError(f"'{name}' is not a workload", hint=hint)
-
-
-def _settle(options: WorkloadOptions, name: str) -> WorkloadOptions:
+    """The spec of a workload, with the device, the dtype and the user's function already checked."""
+    builder = BUILTIN_WORKLOADS.get(name) or (target_builder(name) if ":" in name else None)
+    if builder is None:
+        hint = f"Use {', '.join(BUILTIN_WORKLOADS)}, file.py:function or package.module:factory"
+        if name.endswith(".py"):
+            hint = f"Name the function to profile: {name}:function"
+        raise InputError(f"'{name}' is not a workload", hint=hint)
+    options = options or WorkloadOptions()
     if options.attn_implementation not in _ATTN_IMPLEMENTATIONS:
         raise InputError(
             f"'{options.attn_implementation}' is not an attention implementation",
@@ -67,4 +57,5 @@ def _settle(options: WorkloadOptions, name: str) -> WorkloadOptions:
             "AdamW on float16 parameters divides by zero: its epsilon of 1e-8 is below float16's range",
             hint="Train in bfloat16 or float32",
         )
-    return settled
+    check_dtype(settled.dtype, settled.device)
+    return WorkloadSpec(name, settled, builder)

@@ -36,28 +36,13 @@ from typing import Any
 
 from opscope.errors import InputError
 from opscope.workloads.runtime import require_torch, seeded
-from opscope.workloads.workload import (
-    Builder,
-    Workload,
-    WorkloadOptions,
-    count_parameters,
-    inference_step,
-    training_step,
-)
+from opscope.workloads.workload import Builder, Workload, WorkloadOptions, model_workload
 
 _DEFAULT_HINT = "Write file.py:function or package.module:function"
 
 
 def load_function(target: str, *, hint: str = _DEFAULT_HINT) -> Callable[..., Any]:
-    """The function that `target` names; its file or module is imported now.
-
-    Args:
-        target: `file.py:function` or `package.module:function`; attributes of attributes are found too.
-        hint: How such a target is written, for errors.
-
-    Raises:
-        InputError: No such file, module or attribute, not callable, or its import fails.
-    """
+    """The function that `target` names; its file or module is imported now."""
     where, _, name = target.rpartition(":")
     if not where or not name:
         raise InputError(f"'{target}' names no function", hint=hint)
@@ -65,12 +50,19 @@ def load_function(target: str, *, hint: str = _DEFAULT_HINT) -> Callable[..., An
 
 
 def load_module(where: str, *, hint: str = _DEFAULT_HINT) -> ModuleType:
-    """The module of a file or of a dotted name.
-
-    Raises:
-        InputError: No such file or module, or its import fails.
-    """
-    return import_file(Path(where), hint=hint) if is_file_name(where) else _import_module(where)
+    """The module of a file or of a dotted name."""
+    if is_file_name(where):
+        return import_file(Path(where), hint=hint)
+    _make_importable(Path.cwd())
+    try:
+        return import_module(where)
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (where == missing or where.startswith(f"{missing}.")):
+            raise InputError(
+                f"there is no module '{where}'", hint="Install it or run from its folder"
+            ) from error
+        raise InputError(_import_failure(error, None), source=where) from error
 
 
 def is_file_name(where: str) -> bool:
@@ -79,16 +71,7 @@ def is_file_name(where: str) -> bool:
 
 
 def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]:
-    """The function of that name in a module.
-
-    Args:
-        module: Where to look.
-        name: Dotted for attributes of attributes.
-        where: What the user called the module, for errors.
-
-    Raises:
-        InputError: There is none; the message lists what there is.
-    """
+    """The function of that name (dotted for attributes of attributes) in what the user called `where`."""
     function: Any = module
     for part in name.split("."):
         function = getattr(function, part, None)
@@ -103,11 +86,7 @@ def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]
 
 
 def import_file(file: Path, *, hint: str = _DEFAULT_HINT) -> ModuleType:
-    """The module of a Python file, which is executed at every call.
-
-    Raises:
-        InputError: No such file, or its import fails.
-    """
+    """The module of a Python file, which is executed at every call."""
     if not file.is_file():
         raise InputError("no such file", source=file, hint=hint)
     path = file.resolve()
@@ -140,20 +119,6 @@ def failure_place(error: BaseException, path: Path | None) -> str | None:
     return None
 
 
-def _import_module(name: str) -> ModuleType:
-    _make_importable(Path.cwd())
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise InputError(
-                f"there is no module '{name}'", hint="Install it or run from its folder"
-            ) from error
-        raise InputError(_import_failure(error, None), source=name) from error
-    except (Exception, SystemExit) as error:
-        raise InputError(_import_failure(error, None), source=name) from error
-
-
 def _make_importable(directory: Path) -> None:
     folder = str(directory)
     if folder not in sys.path:
@@ -169,41 +134,54 @@ def _import_failure(error: BaseException, path: Path | None) -> str:
     return f"its import fails in {place} ({reason})" if place else f"its import fails ({reason})"
 
 
-FACTORY_PARAMETERS = (
-    "batch_size",
-    "seq_len",
-    "device",
-    "dtype",
-    "attn_implementation",
-    "train",
-    "layers",
-    "hidden",
-)
-
+_ACCEPTED = ("batch_size", "seq_len", "device", "dtype", "attn_implementation", "train", "layers", "hidden")
 _TARGET_HINT = "Write file.py:function or package.module:factory"
 _NO_TRAINING_HINT = "Leave out --train, give the factory a `train` parameter, or return (module, inputs)"
 
 
 def target_builder(target: str) -> Builder:
-    """A builder for the function that `target` names; the function's file is imported now.
-
-    Raises:
-        InputError: No such file, module or attribute, not callable, or its import fails.
-    """
+    """A builder for the function that `target` names; the function's file is imported now."""
     function = load_function(target, hint=_TARGET_HINT)
     accepted = _accepted_parameters(function, target)
+    where, _, name = target.rpartition(":")
+    shown = f"{Path(where).name}:{name}" if where.endswith(".py") else target  # no folders in recordings
 
     def build(options: WorkloadOptions, batch_size: int, seq_len: int) -> Workload:
-        description = _description(target, options, batch_size, seq_len)
+        description = {"workload": shown, **options.described(batch_size, seq_len)}
         if not accepted:
             if options.train:
                 raise InputError(
                     f"'{target}' is a step and decides itself whether it trains", hint=_NO_TRAINING_HINT
                 )
             return Workload(function, options.device, None, description)
+        torch = require_torch()
         with seeded(options.seed, options.device):
-            made = function(**_arguments(accepted, options, batch_size, seq_len))
-            return _workload(made, target, options, description, trains_itself="train" in accepted)
+            values: dict[str, Any] = {
+                "batch_size": batch_size,
+                "seq_len": seq_len,
+                "device": torch.device(options.device),
+                "dtype": getattr(torch, options.dtype),
+                "attn_implementation": options.attn_implementation,
+                "train": options.train,
+                "layers": options.layers,
+                "hidden": options.hidden,
+            }
+            # An unset size leaves the factory its own default.
+            made = function(**{key: values[key] for key in accepted if values[key] is not None})
+            if isinstance(made, Workload):
+                return made
+            if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module):
+                return _module_workload(*made, options, description)
+        if isinstance(made, torch.nn.Module):
+            raise InputError(f"'{target}' returned a module without inputs", hint="Return (module, inputs)")
+        if not callable(made):
+            raise InputError(
+                f"'{target}' returned a {type(made).__name__}",
+                hint="A factory returns a step function or (module, inputs)",
+            )
+        if options.train and "train" not in accepted:
+            raise InputError(f"'{target}' returned a step that was not told to train", hint=_NO_TRAINING_HINT)
+        return Workload(made, options.device, None, description)
 
     return build
 
@@ -217,99 +195,45 @@ def _accepted_parameters(function: Callable[..., Any], target: str) -> tuple[str
     positional_only = inspect.Parameter.POSITIONAL_ONLY
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     named = [p for p in parameters if p.kind not in variadic]
-    accepted = tuple(p.name for p in named if p.name in FACTORY_PARAMETERS and p.kind is not positional_only)
+    accepted = tuple(p.name for p in named if p.name in _ACCEPTED and p.kind is not positional_only)
     unknown = [p.name for p in named if p.default is inspect.Parameter.empty and p.name not in accepted]
     if unknown:
         raise InputError(
             f"'{target}' needs arguments opscope does not have ({', '.join(unknown)})",
-            hint=f"A step takes none; a factory takes any of {', '.join(FACTORY_PARAMETERS)}",
+            hint=f"A step takes none; a factory takes any of {', '.join(_ACCEPTED)}",
         )
     return accepted
-
-
-def _arguments(
-    accepted: tuple[str, ...], options: WorkloadOptions, batch_size: int, seq_len: int
-) -> dict[str, Any]:
-    torch = require_torch()
-    values: dict[str, Any] = {
-        "batch_size": batch_size,
-        "seq_len": seq_len,
-        "device": torch.device(options.device),
-        "dtype": getattr(torch, options.dtype),
-        "attn_implementation": options.attn_implementation,
-        "train": options.train,
-        "layers": options.layers,
-        "hidden": options.hidden,
-    }
-    # An unset size leaves the factory its own default.
-    return {name: values[name] for name in accepted if values[name] is not None}
-
-
-def _workload(
-    made: Any, target: str, options: WorkloadOptions, description: dict[str, Any], *, trains_itself: bool
-) -> Workload:
-    torch = require_torch()
-    if isinstance(made, Workload):
-        return made
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module):
-        return _module_workload(made[0], made[1], options, description)
-    if isinstance(made, torch.nn.Module):
-        raise InputError(f"'{target}' returned a module without inputs", hint="Return (module, inputs)")
-    if not callable(made):
-        raise InputError(
-            f"'{target}' returned a {type(made).__name__}",
-            hint="A factory returns a step function or (module, inputs)",
-        )
-    if options.train and not trains_itself:
-        raise InputError(f"'{target}' returned a step that was not told to train", hint=_NO_TRAINING_HINT)
-    return Workload(made, options.device, None, description)
 
 
 def _module_workload(
     module: Any, inputs: Any, options: WorkloadOptions, description: dict[str, Any]
 ) -> Workload:
     torch = require_torch()
-    module.to(device=options.device, dtype=getattr(torch, options.dtype))
-    positional, keywords = _as_arguments(inputs)
-    args = tuple(_placed(value, options) for value in positional)
-    kwargs = {key: _placed(value, options) for key, value in keywords.items()}
-    if options.train:
-        step = training_step(module, lambda: _loss(module(*args, **kwargs)))
-    else:
-        step = inference_step(module, lambda: module(*args, **kwargs))
-    parameter_count = count_parameters(module)
-    return Workload(step, options.device, parameter_count, {**description, "parameters": parameter_count})
+    dtype = getattr(torch, options.dtype)
+    module.to(device=options.device, dtype=dtype)
 
+    def placed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(options.device, dtype if value.is_floating_point() else None)
 
-def _as_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, dict):
-        return (), inputs
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
-
-
-def _placed(value: Any, options: WorkloadOptions) -> Any:
-    torch = require_torch()
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.to(options.device, getattr(torch, options.dtype) if value.is_floating_point() else None)
-
-
-def _loss(output: Any) -> Any:
-    torch = require_torch()
-    loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-    loss = output if loss is None else loss
-    if isinstance(loss, torch.Tensor) and loss.dim() == 0:
-        return loss
-    raise InputError(
-        f"the module returned a {type(output).__name__} without a loss, so it cannot be trained",
-        hint="Return a scalar loss or an object with `.loss`, or write the training step yourself",
+    positional = (
+        () if isinstance(inputs, dict) else inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     )
+    args = tuple(map(placed, positional))
+    kwargs = {key: placed(value) for key, value in inputs.items()} if isinstance(inputs, dict) else {}
 
+    def run() -> Any:
+        output = module(*args, **kwargs)
+        if not options.train:
+            return output
+        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        loss = output if loss is None else loss
+        if isinstance(loss, torch.Tensor) and loss.dim() == 0:
+            return loss
+        raise InputError(
+            f"the module returned a {type(output).__name__} without a loss, so it cannot be trained",
+            hint="Return a scalar loss or an object with `.loss`, or write the training step yourself",
+        )
 
-def _description(target: str, options: WorkloadOptions, batch_size: int, seq_len: int) -> dict[str, Any]:
-    where, _, name = target.rpartition(":")
-    shown = f"{Path(where).name}:{name}" if where.endswith(".py") else target  # no folders in recordings
-    return {
-        "workload": shown,
-        **options.described(batch_size, seq_len),
-    }
+    return model_workload(module, run, options, description)

@@ -1,4 +1,4 @@
-"""What a workload is: options, a spec that builds one, the built thing with its `step()`, steps of models.
+"""What a workload is: options, a spec that builds one, the built thing with its `step()`.
 
 Importing this module does not import torch.
 """
@@ -12,35 +12,22 @@ from typing import Any
 from opscope.errors import InputError
 from opscope.workloads.runtime import require_torch
 
-_HEAD_SIZE = 64
-
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    """How to build a workload.
+    """How to build a workload."""
 
-    Args:
-        dtype: float32, float16 or bfloat16 (also fp32, fp16, bf16): of parameters and of floating-point
-            inputs.
-        device: auto, cpu, cuda or cuda:N.
-        attn_implementation: `"eager"` (matmul, softmax, matmul) or `"sdpa"` (the fused operator).
-        train: A step is forward, loss, backward and an AdamW step; otherwise a forward in inference mode.
-        layers: Number of layers; the workload's own if None.
-        hidden: Hidden size; the workload's own if None.
-        use_real_bert: `bert` is transformers' BertModel instead of the plain one.
-        weights: Checkpoint of the real BERT, a hub name or a local folder; randomly initialized if None.
-        seed: Of parameters and inputs.
-    """
-
-    dtype: str = "float32"
-    device: str = "auto"
-    attn_implementation: str = "sdpa"
-    train: bool = False
-    layers: int | None = None
+    dtype: str = (
+        "float32"  # of parameters and floating-point inputs; float16 or bfloat16, also fp32, fp16, bf16
+    )
+    device: str = "auto"  # auto, cpu, cuda or cuda:N
+    attn_implementation: str = "sdpa"  # the fused operator, or "eager": matmul, softmax, matmul
+    train: bool = False  # a step is forward, loss, backward and AdamW; else a forward in inference mode
+    layers: int | None = None  # None: the workload's own
     hidden: int | None = None
-    use_real_bert: bool = False
-    weights: str | None = None
-    seed: int = 0
+    use_real_bert: bool = False  # `bert` is transformers' BertModel instead of the plain one
+    weights: str | None = None  # checkpoint of the real BERT, a hub name or a local folder; None: random
+    seed: int = 0  # of parameters and inputs
 
     def described(self, batch_size: int, seq_len: int) -> dict[str, Any]:
         """What these options say of a workload, as part of its description."""
@@ -56,19 +43,12 @@ class WorkloadOptions:
 
 @dataclass(frozen=True)
 class Workload:
-    """A program to profile.
+    """A program to profile."""
 
-    Args:
-        step: Does one step and does not wait for the device.
-        device: Where its work runs: `"cpu"` or `"cuda:N"`.
-        parameter_count: Of the model; None where there is no model to ask.
-        description: What it is, in JSON types; goes into the recording's sidecar.
-    """
-
-    step: Callable[[], object]
-    device: str
-    parameter_count: int | None = None
-    description: dict[str, Any] = field(default_factory=dict)
+    step: Callable[[], object]  # does one step and does not wait for the device
+    device: str  # where its work runs: "cpu" or "cuda:N"
+    parameter_count: int | None = None  # None where there is no model to ask
+    description: dict[str, Any] = field(default_factory=dict)  # in JSON types, for the recording's sidecar
 
 
 Builder = Callable[[WorkloadOptions, int, int], Workload]
@@ -76,25 +56,14 @@ Builder = Callable[[WorkloadOptions, int, int], Workload]
 
 @dataclass(frozen=True)
 class WorkloadSpec:
-    """A workload whose options are settled and whose batch is not.
-
-    Args:
-        name: As the user wrote it.
-        options: With the concrete device and the full dtype name.
-        builder: Builds it for a batch size and a sequence length.
-    """
+    """A workload whose options are settled (concrete device, full dtype name) and whose batch is not."""
 
     name: str
     options: WorkloadOptions
     builder: Builder
 
     def build(self, batch_size: int, seq_len: int) -> Workload:
-        """The workload for a batch of sequences.
-
-        Raises:
-            InputError: It cannot be built with these options.
-            DependencyError: It needs a package that is not installed.
-        """
+        """The workload for a batch of sequences."""
         if batch_size < 1 or seq_len < 1:
             raise InputError(
                 f"batch size {batch_size} with sequence length {seq_len} is not a batch",
@@ -103,49 +72,28 @@ class WorkloadSpec:
         return self.builder(self.options, batch_size, seq_len)
 
 
-def count_parameters(model: Any) -> int:
-    """Number of parameters of an `nn.Module`, tied ones once."""
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def head_count(hidden: int, *, multiple: int = 1) -> int:
-    """Heads of a hidden size, which has to be a multiple of so many times their number.
-
-    Raises:
-        InputError: It is not.
-    """
-    heads = max(1, hidden // _HEAD_SIZE)
-    if hidden % (multiple * heads):
-        raise InputError(
-            f"a hidden size of {hidden} does not split into heads of {_HEAD_SIZE}",
-            hint=f"Use a multiple of {_HEAD_SIZE}",
-        )
-    return heads
-
-
-def inference_step(model: Any, forward: Callable[[], object]) -> Callable[[], object]:
-    """A step that runs `forward` in inference mode; `model` is put into eval mode."""
+def model_workload(
+    model: Any, run: Callable[[], Any], options: WorkloadOptions, description: dict[str, Any]
+) -> Workload:
+    """A model's steps: `run` in inference mode; when training, `run` is its loss, which AdamW then lowers."""
     torch = require_torch()
-    model.eval()
+    if options.train:
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    else:
+        model.eval()
 
-    def step() -> object:
+    def infer() -> object:
         with torch.inference_mode():
-            return forward()
+            return run()
 
-    return step
-
-
-def training_step(model: Any, loss: Callable[[], Any]) -> Callable[[], object]:
-    """A step that computes `loss`, runs backward, AdamW, and drops the gradients; returns the loss."""
-    torch = require_torch()
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def step() -> object:
-        value = loss()
-        value.backward()
+    def train() -> object:
+        loss = run()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return value.detach()
+        return loss.detach()
 
-    return step
+    count = sum(parameter.numel() for parameter in model.parameters())  # tied ones once
+    step = train if options.train else infer
+    return Workload(step, options.device, count, {**description, "parameters": count})

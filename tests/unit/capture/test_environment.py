@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.capture import environment as module
-from opscope.capture.environment import collect_environment
+from opscope.capture.environment import collect_environment, launched_as
 from opscope.errors import DependencyError
 from opscope.hardware.driver import cudnn_text
-from opscope.model.environment import GpuInfo
+from opscope.model.environment import RANK_VARIABLES, GpuInfo
 
 
 def test_versions_without_torch(monkeypatch):
@@ -53,11 +53,33 @@ def test_cudnn_numbers_of_both_kinds(number, text):
     assert cudnn_text(number) == text
 
 
-def test_devices_are_read():
+def test_devices_are_read(monkeypatch):
+    torch = pytest.importorskip("torch")
     properties = SimpleNamespace(
         name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, total_memory=150754820096
     )
-    torch = SimpleNamespace(
-        cuda=SimpleNamespace(device_count=lambda: 1, get_device_properties=lambda index: properties),
-    )
-    assert module._gpus(torch) == (GpuInfo("NVIDIA H200", "9.0", 132, 150754820096),)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    assert collect_environment().gpu == (GpuInfo("NVIDIA H200", "9.0", 132, 150754820096),)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (None, None)),
+        ({"RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (1, 4)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1)),
+        ({"RANK": "first"}, (None, None)),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"}, (3, 8)),
+        ({"PMI_RANK": "2", "PMI_SIZE": "3"}, (2, 3)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, (5, 6)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (None, None)),  # a shell on a node
+    ],
+)
+def test_ranks_are_those_of_the_launcher(monkeypatch, variables, expected):
+    for name in (name for pair in RANK_VARIABLES for name in pair):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert launched_as() == expected

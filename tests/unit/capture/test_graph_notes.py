@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gzip
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -133,6 +135,33 @@ def test_of_very_many_graphs_the_first_are_noted(graph_class, monkeypatch, tmp_p
     captured(graph_class)
     assert len(notes.keep_beside(tmp_path / "trace.json")) == 1
     assert "more than 1 captures" in notes.gaps[0].reason
+    notes.discard()
+
+
+def test_captures_of_threads_side_by_side_are_kept_apart(graph_class, monkeypatch, tmp_path):
+    """Inside a window each has its own nodes; recorded by a profiler of its own, the first has."""
+    monkeypatch.setattr(
+        graph_notes, "graph_nodes", lambda: (GraphNode("memset", threading.current_thread().name[0]),)
+    )
+
+    def side_by_side():
+        with ThreadPoolExecutor(1, "a") as a, ThreadPoolExecutor(1, "b") as b:
+            graphs = {a: graph_class(), b: graph_class()}
+            for method in ("capture_begin", "capture_end"):
+                for thread, graph in graphs.items():
+                    thread.submit(getattr(graph, method)).result()
+
+    with Profiler(tmp_path, warmup=0, active=1) as profiler:
+        side_by_side()
+        profiler.step()
+    assert [graph.nodes[0].name for graph in profiler.cycles[0].sidecar.graphs] == ["a", "b"]
+    notes = GraphNotes()
+    notes.start()
+    side_by_side()
+    assert not torch.autograd._profiler_enabled()
+    (graph,) = notes.keep_beside(tmp_path / "other.json")
+    assert (graph.nodes[0].name, graph.file) == ("a", "other.graphs/graph_0.json.gz")
+    assert "by several threads" in notes.gaps[0].reason
     notes.discard()
 
 

@@ -82,6 +82,7 @@ def test_the_process_is_as_before_afterwards(folder):
         ("sys.exit(0)", 0, ""),
         ("sys.exit(7)", 7, ""),
         ("sys.exit('a text')", 1, "a text\n"),
+        ("sys.exit('')", 1, "\n"),
     ],
 )
 def test_exit_codes_are_pythons(folder, capsys, statement, exit_code, error):

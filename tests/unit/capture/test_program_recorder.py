@@ -289,7 +289,7 @@ def test_after_the_schedule_the_program_may_profile_freely(record):
 
 
 HOOKS = [
-    (Profiler, "__enter__"), (Profiler, "step"), (Profiler, "keep_late_steps"), (Profiler, "_make_writer"),
+    (Profiler, "__enter__"), (Profiler, "step"), (Profiler, "keep_late_steps"), (Profiler, "_make_directory"),
     (StepClock, "start"), (StepClock, "mark"), (StepClock, "read"),
     (Recording, "prepare"), (Recording, "start"), (Recording, "next_step"), (Recording, "export"),
     (Recording, "structure"), (CycleWriter, "write"), (cycle_writer, "collect"),
@@ -299,7 +299,7 @@ HOOKS = [
 ]  # fmt: skip
 # What puts things back: it fails when it has, for nobody else would.
 ENDS = [
-    (Profiler, "__exit__"), (Profiler, "_abandon"), (StepClock, "stop"), (Recording, "stop"),
+    (Profiler, "__exit__"), (Profiler, "drop"), (StepClock, "stop"), (Recording, "stop"),
     (Recording, "abandon"), (OptimizerSteps, "stop"),
     (program_recorder.attached_profilers, "unwatch"),
 ]  # fmt: skip

@@ -112,6 +112,16 @@ def test_two_calls_in_one_nanosecond_have_no_line() -> None:
     assert (found.origin_ns, found.call_starts_ns, found.call_lines) == (12, (0,), (7,))
 
 
+def test_a_frame_whose_name_torch_cannot_tell_loses_no_other() -> None:
+    class Unnamed(SimpleNamespace):
+        name = property(lambda self: b"\xa0".decode())
+
+    known, gone = call("f.py(1): f", 10), call("", 11)
+    del gone.name
+    roots = [Unnamed(**vars(gone)), known]
+    assert read_structure(roots, is_own=lambda file: file == "f.py").files == ("f.py",)
+
+
 def call(name: str, time_ns: int, *, line: int = 1, module: Any = None, children: Any = ()) -> Any:
     info = module and SimpleNamespace(cls_name=type(module).__name__, self_ptr=id(module))
     caller = SimpleNamespace(file_name="f.py", line_number=line)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -28,7 +26,7 @@ def one_kernel(monkeypatch):
     """As if every trace had one kernel, and a library of this process registered it."""
     read = recording.read_trace_names
     monkeypatch.setattr(
-        recording, "read_trace_names", lambda path: replace(read(path), kernels=frozenset({"gemm"}))
+        recording, "read_trace_names", lambda path: read(path)._replace(kernels=frozenset({"gemm"}))
     )
     unit = TranslationUnit("gemm.cu", "12345678", "src/gemm.cu")
     origin = process.KernelOrigin("libown.so", "ab12", (unit,))
@@ -122,7 +120,7 @@ class TestTracking:
     def test_a_torch_without_it_says_so(self, tmp_path, monkeypatch):
         from opscope.capture import profiler
 
-        monkeypatch.setattr(profiler, "_LEVEL", "no_such_setting")
+        monkeypatch.setattr(profiler, "_TRACKING", "no_such_setting")
         with pytest.raises(DependencyError, match="cannot track"), Profiler(tmp_path, track_compile=True):
             pass
         with Profiler(tmp_path, warmup=0):

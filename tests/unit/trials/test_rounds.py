@@ -65,7 +65,7 @@ class GivenRuns(Trial):
         factor = float(np.prod([self.factors.get(name, 1.0) for name in names]))
         times_ns = (10 * MS * factor * random.normal(1, 0.005, self.steps)).astype(int).tolist()
         samples = [
-            UnrecordedStep(StepKind.PERIOD, StepPlace.SECOND_RUN, 0, number, 1, time_ns, None)
+            UnrecordedStep(StepKind.PERIOD, StepPlace.BEFORE, 0, number, 1, time_ns, None)
             for number, time_ns in enumerate(times_ns)
         ]
         apart = sum(self.outputs.get(name, 0.0) for name in names)

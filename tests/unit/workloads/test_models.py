@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from opscope.errors import DependencyError, InputError  # noqa: E402
-from opscope.workloads import bert as bert_module  # noqa: E402
-from opscope.workloads.bert import BertConfig  # noqa: E402
+from opscope.workloads.models import Bert, BertConfig  # noqa: E402
 from opscope.workloads.spec import WorkloadOptions, resolve  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -25,8 +25,6 @@ def operators(step):
 
 
 def test_bert_base_has_the_published_size():
-    from opscope.workloads._bert_model import Bert
-
     with torch.device("meta"):
         assert sum(p.numel() for p in Bert(BertConfig()).parameters()) == 109_482_240
 
@@ -183,9 +181,6 @@ class TestRealBert:
             spec.build(1, 4)
 
     def test_without_transformers_the_install_line_is_given(self, monkeypatch):
-        def missing(name):
-            raise ModuleNotFoundError(name=name)
-
-        monkeypatch.setattr(bert_module.importlib, "import_module", missing)
+        monkeypatch.setitem(sys.modules, "transformers", None)
         with pytest.raises(DependencyError, match=r"opscope\[transformers\]"):
-            bert_module._real_bert(BertConfig(), WorkloadOptions(), 8)
+            tiny(use_real_bert=True)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from opscope.errors import InputError  # noqa: E402
 from opscope.workloads.spec import WorkloadOptions, resolve  # noqa: E402
+from opscope.workloads.target import failure_place, is_file_name, load_function, load_module  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -175,3 +178,23 @@ def test_modules_of_the_working_folder_are_found(tmp_path, monkeypatch):
         build("my_package_of_steps.none:step")
     with pytest.raises(InputError, match="there is no module 'no_such_module_anywhere'"):
         build("no_such_module_anywhere:step")
+
+
+def test_two_files_of_one_name_stay_apart(tmp_path, program):
+    other = tmp_path / "other" / program.name
+    other.parent.mkdir()
+    other.write_text("def step(): return 'other'\n")
+    assert load_module(str(program)).__name__ != load_module(str(other)).__name__
+
+
+def test_the_place_of_an_error_is_its_last_line_in_the_file():
+    with pytest.raises(InputError, match="like this") as caught:
+        load_function("nonsense", hint="like this")
+    assert failure_place(caught.value, Path(__file__)) is not None
+    assert failure_place(caught.value, Path("elsewhere.py")) is None
+    assert failure_place(caught.value, None).startswith("target.py line")
+
+
+@pytest.mark.parametrize(("where", "is_file"), [("a.py", True), ("dir/a", True), ("package.module", False)])
+def test_files_are_told_from_modules(where, is_file):
+    assert is_file_name(where) is is_file
