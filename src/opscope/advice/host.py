@@ -157,7 +157,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         copy = longest.copy or run.session.scalar(_COPIES_SQL, [[*longest.call_ids]]) or ""
         # It waits because it copies from host memory that is not pinned.
         is_upload = "(Pageable -> Device)" in copy or (longest.operator is None and "Memcpy" in longest.name)
-        if is_upload and is_said:
+        if is_upload and is_said and "Memcpy" in longest.name:
             continue
         # Results, neither numbers nor sizes: they can be copied beside the next step.
         is_download = "DtoH" in copy and longest.operator in _COPYING
@@ -175,6 +175,8 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 suggestion = "Look for what in it needs a value on the host (a check, a size, a scalar)."
             else:
                 suggestion = rule.engines["cuda"].suggestion
+        call_ids = [call_id for one in waits for call_id in one.call_ids]
+        is_question = longest.operator in _QUESTIONS
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
             f"{run.period}: the host spends {format_duration(host_ns / run.step_count)} in it, the "
@@ -187,13 +189,10 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_wait_ns": host_ns,
                 "idle_ns": idle_ns,
             },
-            methodcaller(
-                "drop_questions" if longest.operator in _QUESTIONS else "free_waits",
-                [call_id for one in waits for call_id in one.call_ids],
-            ),
+            methodcaller("drop_questions" if is_question else "free_waits", call_ids),
             "the step simulated with these calls returning at once",
             # What was asked for is then computed on the device, by as many calls.
-            worst=methodcaller("free_waits", [call_id for one in waits for call_id in one.call_ids]),
+            worst=methodcaller("free_waits", call_ids) if is_question else None,
             suggestion=suggestion,
             change=change,
             like=better,

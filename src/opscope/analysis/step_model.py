@@ -518,7 +518,7 @@ class StepModel:
         for slot, on_host in ((0, self.graph.thread_id >= 0), (2, self.is_handed_over)):
             chosen = on_host & (lag_ns[slot] > 0)
             own_ns = np.maximum(lag_ns[slot] - host.recorder * self.graph.recorder_ns[slot], 0)
-            own_ns -= (1.0 - host.share) * np.minimum(own_ns, _NEAR_LAUNCH_NS)
+            own_ns = own_ns - (1.0 - host.share) * np.minimum(own_ns, _NEAR_LAUNCH_NS)
             lag_ns[slot] = np.where(chosen, own_ns, lag_ns[slot]).astype(np.int64)
         return lag_ns
 

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict
@@ -24,7 +24,14 @@ from typing import Any, TypedDict
 from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, Phase, Position, Schedule
 from opscope.capture.cycle_writer import CycleWriter, OriginFinder, trace_file_names, with_unrecorded
 from opscope.capture.graph_notes import GraphNotes
-from opscope.capture.recording import AUTOGRAD, PROFILER, Recording, available_activities, require_no_profiler
+from opscope.capture.recording import (
+    AUTOGRAD,
+    PROFILER,
+    Recording,
+    available_activities,
+    detached_afterwards,
+    require_no_profiler,
+)
 from opscope.capture.step_clock import MOST_SAMPLES, StepClock
 from opscope.errors import CaptureError, DependencyError, InputError
 from opscope.model.files import claimed, scratch_prefix
@@ -177,6 +184,7 @@ class Profiler:
         self.lost: str | None = None  # why the window that an exception left open could not be kept
         # Has to end this one when another Profiler is entered while it runs; None refuses the other.
         self.give_way: Callable[[], object] | None = None
+        self.is_last_of_program = False  # no other recording of ours follows in this process
         self._handlers = (on_cycle,) if callable(on_cycle) else tuple(on_cycle)
         self.workload = workload  # as it is when a cycle ends, for that cycle's sidecar
         self._overwrite = overwrite
@@ -315,7 +323,9 @@ class Profiler:
             self._recording = None
         if current != previous or was_block:
             if previous.phase is Phase.ACTIVE:
-                self._finish(previous.cycle)
+                is_last = self.is_last_of_program and current.phase is Phase.DONE
+                with detached_afterwards() if is_last else nullcontext():
+                    self._finish(previous.cycle)
             self._begin()
             self._clock.mark(self._step_index)
         elif recording is not None and recording.is_started:

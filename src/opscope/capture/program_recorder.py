@@ -28,6 +28,7 @@ from opscope.capture.cycle import Cycle
 from opscope.capture.outermost_calls import OutermostCalls
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import Program, ProgramEnd, after_import, run_program
+from opscope.capture.recording import detached_afterwards
 from opscope.errors import CaptureError, InputError
 from opscope.hardware.driver import driver_cuda_version
 from opscope.model.sidecar import graphs_folder, kernels_folder
@@ -375,6 +376,7 @@ class ProgramRecorder:
         self._models: Any = None
         self._size_watch = SizeWatch(lambda: (self._whole or self._profiler).is_large, self._end_large)
         profiler.give_way = self._give_way
+        profiler.is_last_of_program = True
 
     @property
     def cycles(self) -> list[Cycle]:
@@ -433,11 +435,19 @@ class ProgramRecorder:
                 self._source.watch(self._step, self._restart)
         if self._make_whole is None or self.is_child or self._is_over or not _is_main_thread():
             return
-        if torch.version.hip is not None or driver_cuda_version() is not None:
-            return  # CUPTI, attached before there is a model, would slow the steps that are timed without it
-        # Until there is a model or a step, record the program as one; where that fails, it goes on without.
         module = importlib.import_module("torch.nn.modules.module")
-        self._models = module.register_module_parameter_registration_hook(lambda *_: self._drop_whole())
+        self._models = module.register_module_parameter_registration_hook(lambda *_: self._model_made())
+        if driver_cuda_version() is None:
+            self._begin_whole()
+            return
+        # A process that has asked for devices cannot fork others that use them, so not before it has itself.
+        with suppress(Exception):
+            torch.cuda._lazy_call(self._begin_whole)
+
+    def _begin_whole(self) -> None:
+        """Until there is a model or a step, record the program as one; where that fails, go on without."""
+        if self._make_whole is None or self.is_child or self._is_over or not _is_main_thread():
+            return
         before, self._is_own = self._is_own, True
         try:
             os.register_at_fork(after_in_child=self._forked)
@@ -449,6 +459,13 @@ class ProgramRecorder:
             self._whole = None
         finally:
             self._is_own = before
+
+    def _model_made(self) -> None:
+        """Its first step is yet to come, and steps are timed where CUPTI is not attached."""
+        if self._whole is not None:
+            with suppress(Exception), detached_afterwards():
+                self._drop_whole()
+        self._make_whole = None
 
     def _forked(self) -> None:
         """In a child, which would record on with nobody to end it."""
@@ -514,6 +531,7 @@ class ProgramRecorder:
             self._is_entered, self.step_count = False, 0
             self._profiler = self._again()
             self._profiler.give_way = self._give_way
+            self._profiler.is_last_of_program = True
             self._profiler.note_graphs()
 
     def _end_large(self) -> None:

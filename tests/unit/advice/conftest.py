@@ -271,7 +271,7 @@ class AskedStep:
     unrecorded_ns = missing = None
     path: Sequence[Any] = ()
     host, *_ = hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
-    launch_ns = None
+    launch_ns = timed = None
 
     def __init__(self, host: HostTime, calls: Iterable[CallEfficiency]) -> None:
         self.calls_ns = {call.call_id: call.roofline.device_ns for call in calls}
