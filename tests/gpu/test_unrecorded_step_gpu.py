@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -194,3 +195,48 @@ def test_the_host_by_itself_is_known_where_the_device_decides(tmp_path: Path, lo
 def test_no_flag_harms_a_program_whose_forwards_are_steps(tmp_path: Path, loop: str, flag: str) -> None:
     out = recorded(tmp_path, loop, "--steps", "forward", flag)
     assert len(json.loads((out / "analysis.json").read_text())["steps"]) >= 3
+
+
+# Launches decide; the program prints how long a step takes before, and long after, it is recorded.
+LAUNCHES = """
+import time
+x = torch.ones(8, device="cuda")
+net = torch.nn.Identity() if {model} else None
+def step():
+    for _ in range({count}):
+        x.add_(1)
+opt = torch.optim.SGD([torch.nn.Parameter(x.clone())]) if {model} else None
+times = []
+for _ in range(60):
+    torch.cuda.synchronize(); began = time.perf_counter()
+    step()
+    if opt is not None:
+        opt.step()
+    torch.cuda.synchronize(); times.append(time.perf_counter() - began)
+print("TIMES", *times)
+"""
+
+
+def test_steps_after_the_recording_are_as_fast_as_alone(tmp_path: Path) -> None:
+    """CUPTI is detached: attached, it slows each launch to the end of the process."""
+    script = tmp_path / "program.py"
+    script.write_text(f"import torch\n{LAUNCHES.format(model=True, count=2000)}")
+    command = [sys.executable, "-m", "opscope", "run", "--output-dir", str(tmp_path / "out"), "program.py"]
+    medians = []
+    for one in ([sys.executable, "program.py"], command):
+        ran = subprocess.run(one, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        assert ran.returncode == 0, ran.stderr
+        (line,) = (line for line in ran.stdout.splitlines() if line.startswith("TIMES"))
+        medians.append(statistics.median(map(float, line.split()[30:])))
+    assert medians[1] < 1.3 * medians[0]
+
+
+def test_a_program_without_steps_is_recorded_whole(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(f"import torch\n{LAUNCHES.format(model=False, count=50)}")
+    command = [sys.executable, "-m", "opscope", "run", "--output-dir", "out", "program.py"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    analysis = json.loads((tmp_path / "out/analysis.json").read_text())
+    (kernel,) = (one for one in analysis["kernels"] if "add" in one["name"].lower())
+    assert kernel["calls"] == 3000

@@ -176,12 +176,22 @@ def test_of_a_program_that_grows_before_its_first_step_the_beginning_is_kept(rec
     assert ["more than --max-trace-size" in note for note in recorder.notes] == [True] * (not steps)
 
 
-def test_with_a_gpu_no_program_is_recorded_before_it_has_steps(record, monkeypatch):
+@pytest.mark.parametrize("has_model", [False, True])
+def test_with_a_gpu_a_program_without_steps_is_recorded_from_where_it_initializes_cuda(
+    record, monkeypatch, has_model
+):
+    """Before that nothing of ours may ask for devices: it could fork others that use them."""
+    asked = []
     monkeypatch.setattr(program_recorder, "driver_cuda_version", lambda: 13000)
-    recorder, _ = record("torch.ones(3) + 1\n", "auto")
-    assert not (recorder.is_whole or recorder.cycles)
-    with pytest.raises(CaptureError, match="no step was recognized"):
-        recorder.require_cycles()
+    monkeypatch.setattr(torch.cuda, "_lazy_call", asked.append)
+    model = "torch.nn.Linear(2, 2)\n" if has_model else ""
+    monkeypatch.setattr(torch.cuda, "init", lambda: [call() for call in asked])
+    recorder, _ = record(f"torch.ones(3).sin()\n{model}torch.cuda.init()\ntorch.ones(3).cos()\n", "auto")
+    assert recorder.is_whole is not has_model
+    for cycle in recorder.cycles:
+        names = cycle.trace_path.read_text()
+        assert ("aten::sin" in names, "aten::cos" in names) == (False, True)
+    assert len(recorder.cycles) == (not has_model)
 
 
 def test_a_range_that_the_program_marks_ends_steps(record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -12,10 +13,26 @@ torch = pytest.importorskip("torch")
 
 from opscope.api import load  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
-from opscope.capture.recording import quiet_torch_log  # noqa: E402
+from opscope.capture.recording import detached_afterwards, quiet_torch_log  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    ("version", "environment", "inside"),
+    [("12.6", None, "1"), ("13.0", None, "1"), ("12.4", None, None), (None, None, None), ("13.0", "0", "0")],
+)
+def test_cupti_is_detached_where_that_is_safe_and_the_environment_is_silent(
+    monkeypatch, version, environment, inside
+):
+    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("TEARDOWN_CUPTI", environment)
+    with detached_afterwards():
+        assert os.environ.get("TEARDOWN_CUPTI") == inside
+    assert os.environ.get("TEARDOWN_CUPTI") == environment
 
 
 def work():
