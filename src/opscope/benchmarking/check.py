@@ -4,20 +4,16 @@ The error of an element is |output - reference| / max(|reference|, rms of the re
 elements, and not blown up where the reference happens to be near zero. Elements that are not finite must be
 so in both.
 
-The memory its outputs land in is poisoned beforehand, so that elements it never writes show: on the CPU glibc
-is asked to fill what it hands out; elsewhere, and on the GPU, blocks are filled and given back, so that the
-allocator hands these out next. Best effort: memory that does not come from torch's allocators, or from
-another stream's pool, stays as it was. Inputs are compared bit by bit with copies, so that a function that
-changes them shows. What an implementation does wrong becomes a status, never an exception. Imports torch
-lazily.
+The tensors it allocates hold NaN until it writes to them, so that elements it never writes show. Inputs are
+compared bit by bit with copies, so that a function that changes them shows. What an implementation does wrong
+becomes a status, never an exception. Imports torch lazily.
 """
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,23 +29,14 @@ _CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side
 
 @dataclass(frozen=True)
 class Difference:
-    """What comparing one output with its reference gave.
+    """What comparing one output with its reference gave."""
 
-    Attributes:
-        max_relative_error: Largest error of an element that is finite in both.
-        squared_error: Σ (output - reference)², of the same elements.
-        squared_reference: Σ reference², of the same elements.
-        element_count: Elements compared.
-        missing_count: Elements that are not finite where the reference is.
-        unexpected_count: Elements that differ from a reference that is not finite there.
-    """
-
-    max_relative_error: float
-    squared_error: float
-    squared_reference: float
-    element_count: int
-    missing_count: int
-    unexpected_count: int
+    max_relative_error: float  # Largest error of an element that is finite in both
+    squared_error: float  # Σ (output - reference)², of the same elements
+    squared_reference: float  # Σ reference², of the same elements
+    element_count: int  # Elements compared
+    missing_count: int  # Elements that are not finite where the reference is
+    unexpected_count: int  # Elements that differ from a reference that is not finite there
 
 
 def difference(output: Any, reference: Any, tolerance: float) -> Difference:
@@ -57,11 +44,6 @@ def difference(output: Any, reference: Any, tolerance: float) -> Difference:
 
     An infinity is right where the reference is beyond the range of the output's dtype, or within the
     tolerance of its end. A reference that is zero everywhere has no scale: errors are absolute then.
-
-    Args:
-        output: Tensor of any dtype.
-        reference: Tensor of the same shape; compared in float64.
-        tolerance: As `max_relative_error` may reach.
     """
     if not output.numel():
         return Difference(0.0, 0.0, 0.0, 0, 0, 0)
@@ -148,128 +130,47 @@ def _range_end(tensor: Any) -> float:
 POISON_NAN = 0xFF  # NaN in every floating-point dtype, -1 in signed integers, true in bool
 POISON_ZERO = 0x00
 
-# Source: glibc malloc.h and malloc.c: M_PERTURB fills new memory with the complement of its argument's low
-# byte, and 0 switches it off; so 0x100 | x fills with ~x, also for x = 0.
-_M_PERTURB = -6
-_PERTURB_ON = 0x100
-_BYTE_MASK = 0xFF
-
-# Source: CUDACachingAllocator.h, kSmallSize, kLargeBuffer, kRoundLarge: blocks up to the first come from a
-# pool of their own; larger ones from segments of at least the second, in multiples of the third.
-_SMALL_BLOCK_BYTES = 1 << 20
-_LEAST_SEGMENT_BYTES = 20 << 20
-_SEGMENT_STEP_BYTES = 2 << 20
-_SMALL_BLOCKS = 16
-_SPARE_FACTOR = 8  # of the named sizes: temporaries are allocated between outputs
-_LARGEST_SHARE = 0.25  # of the free device memory
-_COPIES = 8  # blocks of each size given back on the CPU: more than glibc's per-thread cache holds (7)
-
 
 @contextmanager
-def poisoned_memory(device: str, sizes_bytes: Sequence[int], byte: int = POISON_NAN) -> Iterator[None]:
-    """Memory that is allocated inside the block holds `byte` until something writes to it.
+def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
+    """Tensors that are allocated inside the block hold `byte` until something writes to them.
 
-    Args:
-        device: Where outputs are allocated.
-        sizes_bytes: Sizes of the outputs that are expected.
-        byte: What the memory is filled with.
-    """
-    if device.startswith("cuda"):
-        _poison_cuda(device, sizes_bytes, byte)
-        try:
-            yield
-        finally:
-            release_memory()
-        return
-    with _perturbed_malloc(byte):
-        _recycle_cpu(sizes_bytes, byte)
-        yield
-
-
-@contextmanager
-def _perturbed_malloc(byte: int) -> Iterator[None]:
-    """Malloc fills what it hands out, in every thread of this process; nothing where libc is not glibc."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):
-        yield
-        return
-    mallopt(_M_PERTURB, _PERTURB_ON | (~byte & _BYTE_MASK))
-    try:
-        yield
-    finally:
-        mallopt(_M_PERTURB, 0)
-
-
-def _recycle_cpu(sizes_bytes: Sequence[int], byte: int) -> None:
-    """Fill blocks of these sizes and free them: malloc does not fill small ones that come from its caches."""
-    torch = require_torch()
-    for size in {*sizes_bytes, *(1 << power for power in range(3, 11))}:
-        blocks = [torch.empty(size, dtype=torch.uint8) for _ in range(_COPIES)]
-        for block in blocks:
-            block.fill_(byte)
-
-
-def _poison_cuda(device: str, sizes_bytes: Sequence[int], byte: int) -> None:
-    """Fill the free blocks of the caching allocator, and new ones for outputs and temporaries.
-
-    Whole segments are filled, so that no later request finds the unfilled rest of one.
-
-    Source: CUDACachingAllocator.cpp: a request takes the smallest free block of its stream that fits, and
-    splits a large one.
+    Every call of torch's dispatcher that allocates without writing is followed by a fill, in the threads of
+    autograd too, and inside of operators that others register. What torch.compile wrote allocates past the
+    dispatcher and stays as it was, and so does memory that is not torch's.
     """
     torch = require_torch()
-    release_memory()
-    held = _filled(device, _free_blocks(device), byte)
-    free_bytes, _ = torch.cuda.mem_get_info(device)
-    limit = int(free_bytes * _LARGEST_SHARE)
-    segments = [_segment_bytes(size) for size in sizes_bytes if size > _SMALL_BLOCK_BYTES]
-    spare = max(_LEAST_SEGMENT_BYTES, min(_SPARE_FACTOR * sum(sizes_bytes), limit - sum(segments)))
-    wanted = [_SMALL_BLOCK_BYTES] * _SMALL_BLOCKS + segments + [_segment_bytes(spare)]
-    held += _filled(device, wanted, byte)
-    del held
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415 - torch is imported lazily
 
+    aten = torch.ops.aten
+    allocating = {
+        *(aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default),
+        *(aten.new_empty.default, aten.new_empty_strided.default, aten.empty_permuted.default),
+    }
+    backend = torch._C.DispatchKeySet(torch._C._parse_dispatch_key(device.partition(":")[0].upper()))
 
-def _filled(device: str, sizes_bytes: Sequence[int], byte: int) -> list[Any]:
-    """Blocks full of a byte; fewer where memory runs out."""
-    torch = require_torch()
-    blocks: list[Any] = []
-    for size in sizes_bytes:
-        try:
-            blocks.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(byte))
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            break
-    return blocks
+    class Poison(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        supports_higher_order_operators = True
 
+        @classmethod
+        def is_infra_mode(cls) -> bool:
+            return True  # or torch.compile gives up on functions that it meets in here
 
-def _segment_bytes(size: int) -> int:
-    steps = -(-size // _SEGMENT_STEP_BYTES)
-    return max(_LEAST_SEGMENT_BYTES, steps * _SEGMENT_STEP_BYTES)
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            if isinstance(func, torch._ops.OpOverload) and func.namespace not in {"aten", "prim", "prims"}:
+                with self:  # the kernel of somebody's operator, which may allocate in turn
+                    return func.redispatch(backend, *args, **(kwargs or {}))
+            made = func(*args, **(kwargs or {}))
+            if func in allocating and type(made) is torch.Tensor and made.layout is torch.strided:
+                is_captured = made.is_cuda and torch.cuda.is_current_stream_capturing()  # and played later
+                if made.device.type in {"cpu", "cuda"} and not is_captured:
+                    made.untyped_storage().fill_(byte)
+            return made
 
-
-def _free_blocks(device: str) -> list[int]:
-    """Sizes of the free parts of segments that are in use on the current stream, largest first."""
-    torch = require_torch()
-    if torch.cuda.get_allocator_backend() != "native":  # the driver's own allocator shows no blocks
-        return []
-    place = _here(device)
-    sizes = [
-        block["size"]
-        for segment in torch.cuda.memory_snapshot()
-        if (segment["device"], segment["stream"], tuple(segment.get("segment_pool_id", (0, 0)))) == place
-        for block in segment["blocks"]
-        if block["state"] == "inactive"
-    ]
-    return sorted(sizes, reverse=True)
-
-
-def _here(device: str) -> tuple[int, int, tuple[int, int]]:
-    """Device, stream and pool that an allocation now is served from."""
-    cuda = require_torch().cuda
-    with cuda.device(device):
-        return cuda.current_device(), cuda.current_stream().cuda_stream, (0, 0)
+    with Poison():
+        yield
 
 
 _DIGITS = {  # binary digits of the significand, the hidden one counted
@@ -288,18 +189,12 @@ _EXACT = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32"
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What checking one implementation gave.
+    """What checking one implementation gave."""
 
-    Attributes:
-        status: `ok` if nothing is wrong with it.
-        reason: What is wrong; with `ok`, why nothing could be compared; else None.
-        check: None if nothing was compared.
-        outputs: What the implementation returned; None if it raised. Holds device memory: drop it soon.
-    """
-
-    status: Status
-    reason: str | None
-    check: OutputCheck | None
+    status: Status  # `ok` if nothing is wrong with it
+    reason: str | None  # What is wrong; with `ok`, why nothing could be compared; else None
+    check: OutputCheck | None  # None if nothing was compared
+    # What the implementation returned; None if it raised. Holds device memory: drop it soon
     outputs: Any = None
 
 
@@ -318,9 +213,6 @@ def default_tolerance(dtype: str) -> float:
 
     Source: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., §2.8 (rounding errors as
     random variables); the figures of compositions are measured, on normal random inputs.
-
-    Raises:
-        InputError: The dtype is not known.
     """
     if dtype in _EXACT:
         return 0.0
@@ -347,14 +239,6 @@ def check_output(
     place. They may be of another floating-point dtype than the inputs (the tolerance judges their
     precision), but not of another kind (floating-point, complex, integer, boolean), shape or device.
     Integers and booleans must be equal, unless a tolerance is given.
-
-    Args:
-        fn: The implementation; called once, or twice if an output has no NaN to be poisoned with.
-        problem: Makes the inputs, and knows the answer or the dtype.
-        reference: Computes the answer where the problem has no `expected`.
-        tolerance: Of `max_relative_error`; the problem's, or by dtype, if None.
-        seed: Of the inputs; other than that of the inputs that are timed.
-        small: Check on the problem's `small_inputs`.
     """
     make = problem.small_inputs if small and problem.small_inputs is not None else problem.make_inputs
     try:
@@ -416,10 +300,9 @@ def _checked(  # noqa: PLR0917 - the parts of one check
 ) -> CheckOutcome:
     """Call the function on poisoned memory and judge what it returned."""
     copies = [(tensor, _copy(tensor)) for tensor in tensors_of(inputs)]
-    sizes = _output_sizes(answer.outputs, inputs)
     for byte in (POISON_NAN, POISON_ZERO):
         try:
-            with poisoned_memory(problem.device, sizes, byte):
+            with poisoned_memory(problem.device, byte):
                 outputs = fn(*inputs)
                 synchronize()
         except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
@@ -537,15 +420,6 @@ def _tolerances(
     # Nothing is declared: the coarsest dtype that goes in decides, or that comes out if there is none.
     floating = [tensor for tensor in tensors_of(inputs) if _has_nan(tensor)] or tensors_of(outputs)
     return max(default_tolerance(_dtype_name(tensor)) for tensor in floating), 0.0
-
-
-def _output_sizes(expected: Any, inputs: Inputs) -> list[int]:
-    """Bytes of the outputs at the widths they may have, by the reference; like the inputs without one."""
-    outputs = tensors_of(expected)
-    if not outputs:
-        return [tensor.numel() * tensor.element_size() for tensor in tensors_of(inputs)]
-    widths = {tensor.element_size() for tensor in tensors_of(inputs)} or {4}
-    return [tensor.numel() * width for tensor in outputs for width in sorted(widths)]
 
 
 def _upcast(tensor: Any) -> Any:

@@ -21,25 +21,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class BenchmarkMark:
-    """What the decorator was told about one function. None leaves it to the others of the group.
+    """What the decorator was told about one function. None leaves it to the others of the group."""
 
-    Args:
-        name: Of its row; the function's own name if None.
-        group: Functions of one group are compared with each other; one group for the file if None.
-        inputs: Makes the arguments; or the arguments themselves.
-        reference: Name of the group's reference.
-        is_reference: This is the reference.
-        expected: Computes the right answer.
-        params: Values to sweep over, by parameter of `inputs`.
-    """
-
-    name: str | None = None
+    name: str | None = None  # Of its row; the function's own name if None
+    # Functions of one group are compared with each other; one group for the file if None
     group: str | None = None
-    inputs: Any = None
-    reference: str | None = None
-    is_reference: bool = False
-    expected: Callable[..., Any] | None = None
-    params: Mapping[str, tuple[Any, ...]] | None = None
+    inputs: Any = None  # Makes the arguments; or the arguments themselves
+    reference: str | None = None  # Name of the group's reference
+    is_reference: bool = False  # This is the reference
+    expected: Callable[..., Any] | None = None  # Computes the right answer
+    params: Mapping[str, tuple[Any, ...]] | None = None  # Values to sweep over, by parameter of `inputs`
 
 
 @dataclass(frozen=True)
@@ -124,11 +115,7 @@ def benchmark(
 
 
 def values_of(parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Parameters given in Python, with one value or several each.
-
-    Raises:
-        InputError: One has no values.
-    """
+    """Parameters given in Python, with one value or several each."""
     found = {
         name: tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         for name, given in parameters.items()
@@ -176,15 +163,7 @@ def marked_functions(module: ModuleType) -> tuple[Marked, ...]:
 
 
 def marked_groups(functions: Sequence[Marked], default_name: str) -> tuple[FunctionGroup, ...]:
-    """The groups of marked functions, in the order of their first members.
-
-    Args:
-        functions: As `marked_functions` finds them.
-        default_name: Of the group of those that name none.
-
-    Raises:
-        InputError: Members of a group contradict each other or have the same name.
-    """
+    """The groups of marked functions, in the order of their first members."""
     groups: dict[str, list[Marked]] = {}
     for marked in functions:
         groups.setdefault(marked.mark.group or default_name, []).append(marked)

@@ -154,15 +154,7 @@ class _Bench:
 
 
 def measure_device(device: str = "cuda") -> MeasuredLimits:
-    """Measure everything that can be measured of a device. Takes some ten seconds on a GPU.
-
-    Args:
-        device: `"cuda"`, `"cuda:N"` or `"cpu"`, of which only memory and products are measured.
-
-    Raises:
-        InputError: This machine has no such device.
-        MeasurementError: Nothing could be measured, or the device was lost meanwhile.
-    """
+    """Measure everything that can be measured of a device. Takes some ten seconds on a GPU."""
     began_ns = time.perf_counter_ns()
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     bench = _bench(device)
@@ -242,11 +234,7 @@ def _measure_time(bench: _Bench, measure: Callable[[str], MeasuredTime]) -> Meas
 
 
 def _measure_rate(bench: _Bench, name: str) -> MeasuredRate:
-    """The rate of the fastest way to do it.
-
-    Raises:
-        MeasurementError: The device cannot do it, or has no room for it.
-    """
+    """The rate of the fastest way to do it."""
     timer = bench.hot if name == "l2_read" else bench.cold
     best: MeasuredRate | None = None
     for attempts in _ways(bench, name):

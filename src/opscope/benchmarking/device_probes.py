@@ -59,18 +59,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Probe:
-    """A call and the work it does.
+    """A call and the work it does."""
 
-    Attributes:
-        call: Does it once.
-        amount: Bytes or operations of one call.
-        how: What it is, for people.
-        context: What must hold while it is called, such as a mode of float32 products.
-    """
-
-    call: Callable[[], object]
-    amount: int
-    how: str
+    call: Callable[[], object]  # Does it once
+    amount: int  # Bytes or operations of one call
+    how: str  # What it is, for people
+    # What must hold while it is called, such as a mode of float32 products
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
@@ -148,11 +142,7 @@ def sum_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Attem
 
 
 def kernel_read_attempts(device: str, sizes: Iterable[int], seed: int) -> Iterator[Attempt]:
-    """A buffer read once by the streaming kernel, every program as many chunks as the others.
-
-    Raises:
-        DependencyError: Triton is not installed.
-    """
+    """A buffer read once by the streaming kernel, every program as many chunks as the others."""
     streaming, programs = load_triton("streaming"), _programs(device)
     round_bytes = programs * 4 * streaming.CHUNK
 
@@ -177,9 +167,6 @@ def l2_read_attempt(device: str, l2_bytes: int, seed: int) -> Attempt:
 
     The first-level cache cannot serve it: the loads bypass it (`.cg`), and a program comes back to a chunk
     only after the rest of a buffer many times as large as that cache.
-
-    Raises:
-        DependencyError: Triton is not installed.
     """
     streaming, programs = load_triton("streaming"), _programs(device)
     chunk_bytes = 4 * streaming.CHUNK
@@ -351,17 +338,6 @@ def measure_ceilings(
 
     `copy` moves as many bytes as the call it is compared with: a copy of 500 MB is 3 % slower per byte than
     one of 4 GB (seen on an H200), because it too has to begin and to end. `copy_large` is that limit.
-
-    Args:
-        device: `"cpu"` or `"cuda:N"`.
-        names: Of `CEILINGS`, each once.
-        timer: The one that times the implementations.
-        seed: Of the data, which is random: zeros would be faster.
-        copy_bytes: Bytes that `copy` reads and writes together, at least 32 MiB; those of `copy_large` if
-            None.
-
-    Raises:
-        InputError: A name is not one of `CEILINGS`.
     """
     found = []
     for name in dict.fromkeys(names):
@@ -374,11 +350,7 @@ def measure_ceilings(
 
 
 def ceiling_obstacle(device: str, name: str) -> str | None:
-    """Why a device has no ceiling of this name; None if it has one.
-
-    Raises:
-        InputError: The name is not one of `CEILINGS`.
-    """
+    """Why a device has no ceiling of this name; None if it has one."""
     if name not in CEILINGS:
         raise InputError(f"'{name}' is not a ceiling", hint=f"There are {', '.join(CEILINGS)}")
     if name.startswith("copy"):

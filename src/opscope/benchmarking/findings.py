@@ -35,31 +35,19 @@ _NOT_MEASURED = {
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What findings rest on, besides the rows.
+    """What findings rest on, besides the rows."""
 
-    Args:
-        clock: What samples were taken with.
-        resolution_ns: Of the timer.
-        options: How it was measured.
-        reference: Name of the row that ratios refer to.
-        states: The device's states between rounds, in order.
-        unread: Why the device's state was not read; None if it was, or has none.
-        unchecked: Why outputs were not compared, by implementation.
-        unprofiled: Why there is no profile, by implementation.
-        lost: Why the device could not be used to the end.
-        is_interrupted: Whether the user stopped the run.
-    """
-
-    clock: Clock
-    resolution_ns: float
-    options: BenchmarkOptions
-    reference: str
-    states: Sequence[DeviceState] = ()
-    unread: str | None = None
+    clock: Clock  # What samples were taken with
+    resolution_ns: float  # Of the timer
+    options: BenchmarkOptions  # How it was measured
+    reference: str  # Name of the row that ratios refer to
+    states: Sequence[DeviceState] = ()  # The device's states between rounds, in order
+    unread: str | None = None  # Why the device's state was not read; None if it was, or has none
+    # Why outputs were not compared, by implementation
     unchecked: dict[str, str] = field(default_factory=dict)
-    unprofiled: dict[str, str] = field(default_factory=dict)
-    lost: str | None = None
-    is_interrupted: bool = False
+    unprofiled: dict[str, str] = field(default_factory=dict)  # Why there is no profile, by implementation
+    lost: str | None = None  # Why the device could not be used to the end
+    is_interrupted: bool = False  # Whether the user stopped the run
 
 
 def benchmark_findings(rows: Sequence[BenchmarkRow], facts: RunFacts) -> tuple[Finding, ...]:

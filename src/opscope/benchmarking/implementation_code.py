@@ -32,11 +32,6 @@ def implementation_code(
 
     Each is built and called again. For `CodeKind.TRITON` what torch.compile compiled in this process is
     forgotten, so nothing should be timed afterwards.
-
-    Args:
-        problem: What was measured.
-        result: How it went.
-        kinds: What to look for.
     """
     statuses = {row.name: row.status for row in result.rows}
     chosen = list(kinds)

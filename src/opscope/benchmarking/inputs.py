@@ -73,10 +73,6 @@ def min_bytes(inputs: Any, outputs: Any) -> int:
 
     Bytes that several views address count once. An output that shares memory with an input is a view of it,
     because functions that change their inputs are not measured: nothing is written for it.
-
-    Args:
-        inputs: Arguments, nested as they like; what is not a tensor has no bytes.
-        outputs: Result, likewise.
     """
     read = _parts(inputs)
     storages = {_storage(tensor) for tensor in read}
@@ -214,13 +210,7 @@ _UNKNOWN_CPU_CACHE_BYTES = 32_000_000
 
 
 def make_input_sets(problem: Problem, seed: int, cache_state: CacheState) -> tuple[Inputs, ...]:
-    """Sets of inputs to rotate among; one if the cache is to be hot, or if there is no memory for more.
-
-    Args:
-        problem: Makes them.
-        seed: Set i is made with `seed + 1 + i`; `seed` itself is left for the check.
-        cache_state: What samples are to find in the cache.
-    """
+    """Sets of inputs to rotate among; one if the cache is to be hot, or if there is no memory for more."""
     sets = [problem.make_inputs(seed + 1)]
     if cache_state is CacheState.HOT:
         return tuple(sets)
@@ -236,13 +226,7 @@ def make_input_sets(problem: Problem, seed: int, cache_state: CacheState) -> tup
 
 
 def set_count(set_bytes: int, cache_bytes: int, room_bytes: int) -> int:
-    """How many sets of inputs exceed the last-level cache twice, within the room there is; 1 to 64.
-
-    Args:
-        set_bytes: Of one set; 0 if its inputs hold no tensors, which no cache can favor.
-        cache_bytes: Size of the last-level cache.
-        room_bytes: What all sets together may take.
-    """
+    """How many sets of inputs exceed the last-level cache twice, within the room there is; 1 to 64."""
     if set_bytes <= 0:
         return 1
     wanted = math.ceil(_CACHES * cache_bytes / set_bytes)
@@ -254,10 +238,6 @@ def calls_per_sample(call_ns: Sequence[float], resolution_ns: float) -> list[int
 
     As many for all, for what a sample costs besides its calls then weighs alike; but 1 for calls that are
     longer by far.
-
-    Args:
-        call_ns: Duration of one call of each implementation.
-        resolution_ns: Of the timer.
     """
     least_ns = _RESOLUTIONS * resolution_ns
     needed = max((math.ceil(least_ns / max(call, 1.0)) for call in call_ns), default=1)

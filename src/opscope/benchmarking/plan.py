@@ -56,11 +56,7 @@ Values = Mapping[str, tuple[Any, ...]]
 
 
 def parse_parameters(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    """Parameters with their values from `NAME=VALUE,VALUE…`: integers, floats, or else words.
-
-    Raises:
-        InputError: A text is not written so, or a name comes twice.
-    """
+    """Parameters with their values from `NAME=VALUE,VALUE…`: integers, floats, or else words."""
     found: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         name, equals, rest = text.partition("=")
@@ -95,46 +91,29 @@ Target = str | Callable[..., Any] | Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class BenchmarkRequest:
-    """What a user asks for besides the targets. What is left out, the targets decide.
+    """What a user asks for besides the targets. What is left out, the targets decide."""
 
-    Args:
-        shape: Of a suite.
-        dtype: Of a suite, or what an inputs function gets.
-        device: `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`.
-        implementations: Names of those to measure; all if empty.
-        reference: Name of the implementation that ratios refer to.
-        inputs: For functions: what makes their arguments, as a function or a target, or the arguments.
-        expected: For functions: what computes the right answer, as a function or a target.
-        options: A suite's own parameters, e.g. `{"approximate": "tanh"}`.
-        parameters: What is swept over.
-        interpret: Only the Triton implementations of a suite, in Triton's interpreter.
-        name: Of the group of functions.
-    """
-
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-    device: str = "auto"
-    implementations: tuple[str, ...] = ()
-    reference: str | None = None
+    shape: tuple[int, ...] | None = None  # Of a suite
+    dtype: str | None = None  # Of a suite, or what an inputs function gets
+    device: str = "auto"  # `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`
+    implementations: tuple[str, ...] = ()  # Names of those to measure; all if empty
+    reference: str | None = None  # Name of the implementation that ratios refer to
+    # For functions: what makes their arguments, as a function or a target, or the arguments
     inputs: Any = None
-    expected: Any = None
+    expected: Any = None  # For functions: what computes the right answer, as a function or a target
+    # A suite's own parameters, e.g. `{"approximate": "tanh"}`
     options: Mapping[str, str] = field(default_factory=dict)
-    parameters: Values = field(default_factory=dict)
-    interpret: bool = False
-    name: str | None = None
+    parameters: Values = field(default_factory=dict)  # What is swept over
+    interpret: bool = False  # Only the Triton implementations of a suite, in Triton's interpreter
+    name: str | None = None  # Of the group of functions
 
 
 @dataclass(frozen=True)
 class Point:
-    """One problem of a plan.
+    """One problem of a plan."""
 
-    Args:
-        label: For people, e.g. `n=1024`; empty where there is but one point.
-        make: Makes the problem; may allocate its inputs.
-    """
-
-    label: str
-    make: Callable[[], Problem]
+    label: str  # For people, e.g. `n=1024`; empty where there is but one point
+    make: Callable[[], Problem]  # Makes the problem; may allocate its inputs
 
 
 @dataclass(frozen=True)
@@ -152,13 +131,7 @@ class Plan:
 
 
 def plan_of(targets: Sequence[Target], request: BenchmarkRequest) -> Plan:
-    """The plan of a suite's name, of files and functions by name, or of functions themselves.
-
-    Raises:
-        InputError: A target, a name or a parameter is not known, or an option belongs to the other kind of
-            target.
-        DependencyError: torch is not installed.
-    """
+    """The plan of a suite's name, of files and functions by name, or of functions themselves."""
     names = [target for target in targets if isinstance(target, str)]
     if names and len(names) < len(targets):
         raise InputError("names and functions cannot be mixed", hint="Give functions, or names")
@@ -238,11 +211,7 @@ def _require_known(names: Sequence[str], groups: Sequence[FunctionGroup]) -> Non
 
 
 def suite_plan(suite: Suite, options: SuiteOptions, parameters: Values) -> Plan:
-    """The problems of a suite over its sizes, its dtype and its own parameters. All are checked here.
-
-    Raises:
-        InputError: The suite has no such parameter, or a point does not fit.
-    """
+    """The problems of a suite over its sizes, its dtype and its own parameters. All are checked here."""
     for name in parameters:
         if name not in {_DTYPE, *suite.shape_names, *suite.parameters}:
             known = ", ".join((*suite.shape_names, _DTYPE, *suite.parameters))
@@ -277,11 +246,7 @@ def _options_at(suite: Suite, options: SuiteOptions, values: Mapping[str, Any]) 
 
 
 def group_plan(group: FunctionGroup, setting: Setting, parameters: Values) -> Plan:
-    """The problems of the user's functions over the given parameters and those their marks name.
-
-    Raises:
-        InputError: No one takes a parameter.
-    """
+    """The problems of the user's functions over the given parameters and those their marks name."""
     swept = {**group.params, **parameters}
     check_parameters([group], swept)
 
@@ -313,23 +278,16 @@ Run = Callable[[Problem, Callable[[BenchmarkResult], object]], BenchmarkResult]
 
 
 class BenchmarkSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of one benchmark at several points, as it is kept in a file.
-
-    Attributes:
-        suite: Name of the suite, or of the user's functions.
-        parameters: What was swept: each parameter with its values. The cross product of them was measured.
-        failures: Why a point has no result, in words that name the point.
-        complete: False while it goes on, and for ever if it was interrupted.
-        points: One result each, in the order they were measured.
-    """
+    """Results of one benchmark at several points, as it is kept in a file."""
 
     schema_version: int = BENCHMARK_SCHEMA_VERSION
     opscope_version: str = __version__
-    suite: str
+    suite: str  # Name of the suite, or of the user's functions
+    # What was swept: each parameter with its values. The cross product of them was measured
     parameters: dict[str, tuple[Any, ...]]
-    failures: tuple[str, ...] = ()
-    complete: bool = True
-    points: tuple[BenchmarkResult, ...] = ()
+    failures: tuple[str, ...] = ()  # Why a point has no result, in words that name the point
+    complete: bool = True  # False while it goes on, and for ever if it was interrupted
+    points: tuple[BenchmarkResult, ...] = ()  # One result each, in the order they were measured
 
 
 def run_plan(
@@ -342,15 +300,6 @@ def run_plan(
     """Every point of the plan, or what was finished when the user interrupted it.
 
     A point of a sweep that cannot be made becomes one of `failures`; the others go on.
-
-    Args:
-        plan: What to measure.
-        run: Measures one problem and reports every change.
-        on_change: Called with the sweep after every change, `complete` being false until the end.
-        on_point: Called before each point.
-
-    Raises:
-        InputError: The only point cannot be made.
     """
     done: list[BenchmarkResult] = []
     current: list[BenchmarkResult] = []

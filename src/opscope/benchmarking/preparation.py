@@ -49,25 +49,15 @@ _MOST_CALLS = 1_000
 
 @dataclass
 class Prepared:
-    """An implementation on its way to being sampled.
+    """An implementation on its way to being sampled."""
 
-    Attributes:
-        implementation: As the problem has it.
-        row: What is known of it; its status is `ok` until it is known otherwise.
-        fn: What it built; None before, and after it failed.
-        once: One call on each set of inputs, as the timer measures them.
-        call_ns: Duration of one call by the timer.
-        profile_error: Why it is not profiled, if it should have been.
-        unchecked: Why its outputs were not compared, if they should have been.
-    """
-
-    implementation: Implementation
-    row: BenchmarkRow
-    fn: Callable[..., Any] | None = None
-    once: Sequence[Callable[[], object]] = ()
-    call_ns: float = 0.0
-    profile_error: str | None = None
-    unchecked: str | None = None
+    implementation: Implementation  # As the problem has it
+    row: BenchmarkRow  # What is known of it; its status is `ok` until it is known otherwise
+    fn: Callable[..., Any] | None = None  # What it built; None before, and after it failed
+    once: Sequence[Callable[[], object]] = ()  # One call on each set of inputs, as the timer measures them
+    call_ns: float = 0.0  # Duration of one call by the timer
+    profile_error: str | None = None  # Why it is not profiled, if it should have been
+    unchecked: str | None = None  # Why its outputs were not compared, if they should have been
 
     @property
     def is_ready(self) -> bool:
@@ -82,20 +72,7 @@ class Prepared:
 
 
 class Preparation:
-    """Prepares the implementations of a problem, one after another, the reference first.
-
-    Args:
-        problem: What they solve.
-        options: How they are measured.
-        timer: What measures them.
-        cache_state: What samples find in the cache.
-        inspect: Profiles a call without arguments; None leaves profiles out.
-
-    Attributes:
-        min_bytes: Least bytes a call moves; None until an implementation has returned something.
-        flop_count: Of a call; None while no implementation's operations are known.
-        lost: Why the device cannot be used any more; None while it can.
-    """
+    """Prepares the implementations of a problem, one after another, the reference first."""
 
     def __init__(
         self,

@@ -20,68 +20,46 @@ Inputs = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to solve a problem.
+    """One way to solve a problem."""
 
-    Args:
-        name: Unique within the problem.
-        build: Makes the function, which takes the problem's inputs and returns its output: a tensor or a
-            tuple of tensors. Compiling an extension happens here; torch.compile and autotuning at the first
-            call. Raises DependencyError or MeasurementError where this machine cannot run it: the row
-            becomes `unavailable`, with that error's text.
-        engine: What it is written in.
-        teaching: The simple version, kept beside the good one.
-        note: What it is, in a few words.
-        tolerance: Of its check, where it computes in lower precision by design (TF32); the problem's if None.
-        matrix_ceiling: Name of the matrix ceiling that applies to it; the problem's if None.
-        is_interpreted: Runs in Triton's interpreter: it is checked on `small_inputs`, not timed.
-    """
-
-    name: str
+    name: str  # Unique within the problem
+    # Makes the function, which takes the problem's inputs and returns its output: a tensor or a tuple of
+    # tensors. Compiling an extension happens here; torch.compile and autotuning at the first call. Raises
+    # DependencyError or MeasurementError where this machine cannot run it: the row becomes `unavailable`,
+    # with that error's text
     build: Callable[[], Callable[..., Any]]
-    engine: Engine = Engine.TORCH
-    teaching: bool = False
-    note: str = ""
+    engine: Engine = Engine.TORCH  # What it is written in
+    teaching: bool = False  # The simple version, kept beside the good one
+    note: str = ""  # What it is, in a few words
+    # Of its check, where it computes in lower precision by design (TF32); the problem's if None
     tolerance: float | None = None
-    matrix_ceiling: str | None = None
-    is_interpreted: bool = False
+    matrix_ceiling: str | None = None  # Name of the matrix ceiling that applies to it; the problem's if None
+    is_interpreted: bool = False  # Runs in Triton's interpreter: it is checked on `small_inputs`, not timed
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Implementations of one thing at one size on one device.
+    """Implementations of one thing at one size on one device."""
 
-    Args:
-        name: Of the suite, or of the user's functions.
-        device: `"cpu"` or `"cuda:N"`.
-        make_inputs: Fresh random inputs on the device, by seed; the same seed gives the same inputs.
-        implementations: In the order they are reported.
-        reference: Name of the implementation that ratios refer to.
-        expected: The right answer, given the inputs with floating-point tensors upcast to float64. If None,
-            the reference implementation is called with those.
-        shape: Sizes, if they are declared.
-        dtype: Full name (`"float32"`), if it is declared.
-        parameters: Further parameters, for the report.
-        tolerance: Largest `max_relative_error` of a right answer; by dtype if None.
-        min_bytes: Least bytes a call moves; counted from the inputs and outputs if None.
-        flop_count: Of one call; counted by torch's flop counter if None.
-        matrix_ceiling: Name of the matrix ceiling that applies, e.g. `"matrix_bfloat16"`; None if the problem
-            does no matrix products.
-        small_inputs: Like `make_inputs`, of a size that Triton's interpreter finishes in about a second.
-    """
-
-    name: str
-    device: str
+    name: str  # Of the suite, or of the user's functions
+    device: str  # `"cpu"` or `"cuda:N"`
+    # Fresh random inputs on the device, by seed; the same seed gives the same inputs
     make_inputs: Callable[[int], Inputs]
-    implementations: tuple[Implementation, ...]
-    reference: str
+    implementations: tuple[Implementation, ...]  # In the order they are reported
+    reference: str  # Name of the implementation that ratios refer to
+    # The right answer, given the inputs with floating-point tensors upcast to float64. If None, the reference
+    # implementation is called with those
     expected: Callable[..., Any] | None = None
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    tolerance: float | None = None
-    min_bytes: int | None = None
-    flop_count: int | None = None
+    shape: tuple[int, ...] | None = None  # Sizes, if they are declared
+    dtype: str | None = None  # Full name (`"float32"`), if it is declared
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # Further parameters, for the report
+    tolerance: float | None = None  # Largest `max_relative_error` of a right answer; by dtype if None
+    min_bytes: int | None = None  # Least bytes a call moves; counted from the inputs and outputs if None
+    flop_count: int | None = None  # Of one call; counted by torch's flop counter if None
+    # Name of the matrix ceiling that applies, e.g. `"matrix_bfloat16"`; None if the problem does no matrix
+    # products
     matrix_ceiling: str | None = None
+    # Like `make_inputs`, of a size that Triton's interpreter finishes in about a second
     small_inputs: Callable[[int], Inputs] | None = None
 
 
@@ -108,14 +86,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, stage: str, *, may_be_unavailable: bool = False) -> Failure:
-    """What an error says of its implementation.
-
-    Args:
-        error: What was raised.
-        stage: What was being done, for the reason: `"at its first call"`.
-        may_be_unavailable: Whether a MeasurementError says that this machine cannot run it, as it does while
-            it is built. A DependencyError always does.
-    """
+    """What an error says of its implementation."""
     if is_out_of_memory(error):
         return Failure(Status.OUT_OF_MEMORY, f"out of memory {stage}: {first_line(error)}")
     if isinstance(error, DependencyError) or (may_be_unavailable and isinstance(error, MeasurementError)):

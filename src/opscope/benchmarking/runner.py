@@ -73,21 +73,6 @@ def run_benchmark(
     First each implementation is built, called, checked, warmed up, profiled and timed in a plain loop; then,
     after the ceilings, rounds are taken in which each is sampled once, in random order. Ctrl-C ends the run,
     not the function: the result then holds what is finished and is not `complete`.
-
-    Args:
-        problem: What to measure; its implementations keep their order in the result.
-        options: How.
-        environment: Of this process, for the result.
-        timer: Takes the samples; by `options.clock` if None.
-        monitor: Reads the device's state between rounds; NVML on a GPU if None.
-        inspect: Profiles a call without arguments; None leaves profiles out.
-        on_change: Called with the result so far after each implementation's preparation, about every second
-            of sampling, and at the end. Ratios and verdicts come at the end.
-        measure_ceilings: Measures the device's ceilings.
-
-    Raises:
-        InputError: The options contradict each other, names occur twice, or the clock needs a CUDA device.
-        MeasurementError: The device cannot be timed at all.
     """
     _validate(problem, options)
     unread = None

@@ -51,24 +51,16 @@ class Watcher(Protocol):
 
 @dataclass
 class SampleSeries:
-    """One implementation in the rounds.
+    """One implementation in the rounds."""
 
-    Attributes:
-        name: Of the implementation.
-        bodies: What a sample runs, by the set of inputs it begins with: round i runs body i modulo their
-            number.
-        calls: Calls in each body.
-        samples: Round and duration in nanoseconds of each sample, in the order taken.
-        spent_ns: Wall time its samples took.
-        is_precise: Whether its median was known well enough at the last look.
-    """
-
-    name: str
+    name: str  # Of the implementation
+    # What a sample runs, by the set of inputs it begins with: round i runs body i modulo their number
     bodies: Sequence[Callable[[], object]]
-    calls: int = 1
+    calls: int = 1  # Calls in each body
+    # Round and duration in nanoseconds of each sample, in the order taken
     samples: list[tuple[int, int]] = field(default_factory=list)
-    spent_ns: int = 0
-    is_precise: bool = False
+    spent_ns: int = 0  # Wall time its samples took
+    is_precise: bool = False  # Whether its median was known well enough at the last look
 
     @property
     def samples_ns(self) -> tuple[float, ...]:
@@ -86,20 +78,6 @@ class Sampling:
 
     A series leaves when it has the most samples allowed, or the fewest and no time left. The rounds
     end when every series has left or is precise, having the fewest.
-
-    Args:
-        all_series: At least one; each needs at least one body.
-        timer: Takes the samples.
-        options: Fewest and most samples, time budget, precision, seed.
-        watcher: Is told of errors and progress.
-        read_state: Reads the device's state between rounds.
-        now_ns: The host's clock.
-
-    Attributes:
-        all_series: As given.
-        states: What was read, with the number of rounds done then.
-        elapsed_ns: Wall time of the rounds.
-        in_samples_ns: The part of it in which samples were taken.
     """
 
     def __init__(
@@ -271,13 +249,7 @@ def with_samples(row: BenchmarkRow, series: SampleSeries, throttled: tuple[int, 
 
 
 def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOptions) -> BenchmarkRow:
-    """The row with its ratio to the reference and the verdict, over the rounds that hold both.
-
-    Args:
-        row: With samples.
-        reference: With samples; may be the row itself.
-        options: Seed of the bootstrap and width of "same".
-    """
+    """The row with its ratio to the reference and the verdict, over the rounds that hold both."""
     if row.name == reference.name:
         return replace(row, ratio=1.0, ratio_interval=(1.0, 1.0))
     theirs = dict(zip(reference.sample_rounds, reference.samples_ns, strict=True))

@@ -31,43 +31,29 @@ ELEMENTWISE_SMALL_SHAPE, ROWWISE_SMALL_SHAPE = (33, 129), (9, 300)
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """What a user asks of a suite. What is left out, the suite decides.
+    """What a user asks of a suite. What is left out, the suite decides."""
 
-    Args:
-        shape: Sizes, one for each of the suite's `shape_names`.
-        dtype: float32, float16 or bfloat16, also written fp32, fp16 and bf16.
-        device: `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`.
-        implementations: Names of those to run, in this order; all if empty. The reference is put before them
-            if it was asked for and is not among them.
-        reference: What ratios refer to; the suite's own if None and it runs, or else the first that does.
-        parameters: Values by name, such as `{"approximate": "erf"}`.
-        interpret: Only the Triton implementations, in Triton's interpreter, on the CPU.
-    """
-
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-    device: str = "auto"
+    shape: tuple[int, ...] | None = None  # Sizes, one for each of the suite's `shape_names`
+    dtype: str | None = None  # float32, float16 or bfloat16, also written fp32, fp16 and bf16
+    device: str = "auto"  # `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`
+    # Names of those to run, in this order; all if empty. The reference is put before them if it was asked for
+    # and is not among them
     implementations: tuple[str, ...] = ()
+    # What ratios refer to; the suite's own if None and it runs, or else the first that does
     reference: str | None = None
+    # Values by name, such as `{"approximate": "erf"}`
     parameters: Mapping[str, str] = field(default_factory=dict)
-    interpret: bool = False
+    interpret: bool = False  # Only the Triton implementations, in Triton's interpreter, on the CPU
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Options that were checked: what a suite's `make` gets.
+    """Options that were checked: what a suite's `make` gets."""
 
-    Args:
-        shape: One size for each of the suite's `shape_names`, all at least 1.
-        dtype: Full name.
-        device: `"cpu"` or `"cuda:N"`, which is there.
-        parameters: A value for every parameter of the suite.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    device: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    shape: tuple[int, ...]  # One size for each of the suite's `shape_names`, all at least 1
+    dtype: str  # Full name
+    device: str  # `"cpu"` or `"cuda:N"`, which is there
+    parameters: Mapping[str, str] = field(default_factory=dict)  # A value for every parameter of the suite
 
     @property
     def is_cuda(self) -> bool:
@@ -77,17 +63,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A choice a suite offers besides shape and dtype.
+    """A choice a suite offers besides shape and dtype."""
 
-    Args:
-        values: The names it goes by in results; the first is the default.
-        summary: What it chooses, in a few words.
-        aliases: Other names → the value they stand for.
-    """
-
-    values: tuple[str, ...]
-    summary: str
-    aliases: Mapping[str, str] = field(default_factory=dict)
+    values: tuple[str, ...]  # The names it goes by in results; the first is the default
+    summary: str  # What it chooses, in a few words
+    aliases: Mapping[str, str] = field(default_factory=dict)  # Other names → the value they stand for
 
     @property
     def default(self) -> str:
@@ -97,42 +77,27 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Suite:
-    """A family of problems.
+    """A family of problems."""
 
-    Args:
-        name: What `opscope bench` calls it.
-        implementations: Names of all implementations it has in any dtype, in the order they are reported.
-        make: The problem of some settings, with every implementation of that dtype.
-        shape_names: What the sizes of a shape are, in order.
-        cuda_shape: Default on a GPU: large enough that launches and caches do not decide.
-        cpu_shape: Default on a CPU: about a million elements, or a second of work.
-        dtypes: What it is defined for; the first is the default on a CPU.
-        cuda_dtype: Default on a GPU.
-        reference: Implementation that ratios refer to.
-        parameters: Further choices by name.
-        summary: What it compares, one line.
-    """
-
-    name: str
+    name: str  # What `opscope bench` calls it
+    # Names of all implementations it has in any dtype, in the order they are reported
     implementations: tuple[str, ...]
+    # The problem of some settings, with every implementation of that dtype
     make: Callable[[Settings], Problem]
-    shape_names: tuple[str, ...] = ("rows", "columns")
+    shape_names: tuple[str, ...] = ("rows", "columns")  # What the sizes of a shape are, in order
+    # Default on a GPU: large enough that launches and caches do not decide
     cuda_shape: tuple[int, ...] = (8192, 8192)
+    # Default on a CPU: about a million elements, or a second of work
     cpu_shape: tuple[int, ...] = (1024, 1024)
+    # What it is defined for; the first is the default on a CPU
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
-    cuda_dtype: str = "float32"
-    reference: str = "torch"
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    summary: str = ""
+    cuda_dtype: str = "float32"  # Default on a GPU
+    reference: str = "torch"  # Implementation that ratios refer to
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # Further choices by name
+    summary: str = ""  # What it compares, one line
 
     def problem(self, options: SuiteOptions | None = None) -> Problem:
-        """The problem the options ask for, restricted to the implementations they name.
-
-        Raises:
-            InputError: Sizes that do not fit, a dtype or a parameter this suite does not have, a device that
-                is not there, an unknown implementation (the known ones are listed).
-            DependencyError: torch is not installed.
-        """
+        """The problem the options ask for, restricted to the implementations they name."""
         asked = options or SuiteOptions()
         settings = self._settle(asked)
         problem = self.make(settings)
@@ -248,17 +213,6 @@ def problem_of(
     """The problem of some settings, on normally distributed inputs.
 
     Never zeros: on constant data a GPU draws less power and keeps higher clocks than on real data.
-
-    Args:
-        name: Of the suite.
-        settings: Shape, dtype, device and parameters.
-        implementations: All that this dtype has.
-        expected: The right answer.
-        shapes: Shapes of the inputs, given the sizes of the problem.
-        output_shape: That of the first input if None.
-        small_shape: Sizes for Triton's interpreter.
-        flop_count: As in `Problem`.
-        matrix_ceiling: As in `Problem`.
     """
 
     def make_inputs(shape: tuple[int, ...], seed: int) -> Inputs:
@@ -325,18 +279,7 @@ def triton(
     tolerance: float | None = None,
     **constants: Any,
 ) -> Implementation:
-    """A Triton kernel, compiled for a GPU; on a CPU, in Triton's interpreter.
-
-    Args:
-        settings: Says which.
-        kernel: The function, or `<kernel>_teaching`.
-        note: What it is.
-        module: Of `opscope.kernels.triton`; named like the kernel if None.
-        name: Of the implementation; `"triton"` or `"triton_teaching"` if None.
-        teaching: Whether it is the simple version.
-        tolerance: Of its check.
-        constants: Further arguments of the function.
-    """
+    """A Triton kernel, compiled for a GPU; on a CPU, in Triton's interpreter."""
     attribute = f"{kernel}_teaching" if teaching else kernel
 
     def build() -> _Function:

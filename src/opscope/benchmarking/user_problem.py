@@ -39,16 +39,7 @@ def groups_of_targets(
     inputs: Any = None,
     expected: Any = None,
 ) -> tuple[FunctionGroup, ...]:
-    """The functions a command line names: the marked ones of a `FILE.py`, or those of `FILE.py:function …`.
-
-    Args:
-        targets: As written; a file without a function stands alone.
-        inputs: The inputs function or its target; if None, the mark's, or the first file's `make_inputs`.
-        expected: The function that computes the right answer, or its target.
-
-    Raises:
-        InputError: A target cannot be loaded, or a file has no marked functions.
-    """
+    """The functions a command line names: those marked in a `FILE.py`, or `FILE.py:function …`."""
     modules = _Modules()
     alone = [target for target in targets if ":" not in target]
     if alone and len(targets) > 1:
@@ -140,11 +131,7 @@ def _distinct(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
-    """Functions by name, from functions and mappings of them.
-
-    Raises:
-        InputError: One is neither.
-    """
+    """Functions by name, from functions and mappings of them."""
     pairs: list[tuple[str, Callable[..., Any]]] = []
     for target in targets:
         if isinstance(target, Mapping):
@@ -174,11 +161,7 @@ def group_of_functions(
     inputs: Any = None,
     expected: Callable[..., Any] | None = None,
 ) -> FunctionGroup:
-    """A group of functions by name; what is not given comes from the marks of those that have one.
-
-    Raises:
-        InputError: There is none, one is no function, or their marks contradict each other.
-    """
+    """A group of functions by name; what is not given comes from the marks of those that have one."""
     if not functions:
         raise InputError("there is nothing to benchmark", hint="Give functions, or the name of a suite")
     marks = []
@@ -202,11 +185,7 @@ def group_of_functions(
 
 
 def selected(group: FunctionGroup, names: Collection[str]) -> FunctionGroup:
-    """The group without the functions that are neither named nor the reference; whole if none is named.
-
-    Raises:
-        InputError: There is no function of a name; the message lists those there are.
-    """
+    """The group without the functions that are neither named nor the reference; whole if none is named."""
     for name in [*names, *([group.reference] if group.reference else [])]:
         if name not in group.functions:
             raise InputError(
@@ -233,11 +212,7 @@ class Setting:
 
 
 def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> None:
-    """Return if every swept parameter has someone who takes it.
-
-    Raises:
-        InputError: One is taken neither by an inputs function nor by a benchmarked one.
-    """
+    """Return if every swept parameter has someone who takes it."""
     for name in names:
         if name in {"seed", "device"}:
             raise InputError(f"'{name}' is not a parameter to sweep over", hint=f"Use the option --{name}")
@@ -259,14 +234,6 @@ def group_problem(group: FunctionGroup, parameters: Mapping[str, Any], setting: 
     """The Problem of a group at one point of its sweep.
 
     The inputs are made once here, to see what they are and where they lie.
-
-    Args:
-        group: The functions.
-        parameters: Values of the swept parameters.
-        setting: Device and dtype that were asked for.
-
-    Raises:
-        InputError: The inputs cannot be made, or an option is asked for that no one takes.
     """
     reference = group.reference or next(iter(group.functions))
     values = dict(parameters)

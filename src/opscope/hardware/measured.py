@@ -71,21 +71,13 @@ class _Versioned(msgspec.Struct):
 
 
 def save_measured(path: str | os.PathLike[str], measured: MeasuredLimits) -> Path:
-    """Write a measurement and return its path. An existing file is replaced.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
+    """Write a measurement and return its path. An existing file is replaced."""
     document = finite(msgspec.to_builtins(measured))
     return write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
-    """Keep a measurement in a folder: one file for each GPU, driver and torch version, the newest.
-
-    Raises:
-        InputError: The folder cannot be written.
-    """
+    """Keep a measurement in a folder: one file for each GPU, driver and torch version, the newest."""
     key = (measured.device, measured.compute_capability, measured.sm_count, measured.memory_bytes)
     versions = (measured.driver, measured.torch)
     digest = hashlib.sha256(repr((key, versions)).encode()).hexdigest()[:12]
@@ -94,12 +86,7 @@ def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
 
 
 def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
-    """The measurement in a file.
-
-    Raises:
-        InputError: The file cannot be read, is no such file, is of another version, or holds rates that no
-            measurement gives.
-    """
+    """The measurement in a file."""
     content = _read(Path(path))
     try:
         version = msgspec.json.decode(content, type=_Versioned).schema_version
@@ -126,15 +113,7 @@ def find_measured(
     sm_count: int | None = None,
     memory_bytes: int | None = None,
 ) -> MeasuredLookup:
-    """The newest measurement in a folder that is of this GPU; whichever driver and torch it was made with.
-
-    Args:
-        folder: May not exist.
-        name: As its driver reports it.
-        compute_capability: As `"9.0"`, if known.
-        sm_count: If known.
-        memory_bytes: As reported, if known.
-    """
+    """The newest measurement in a folder that is of this GPU; whichever driver and torch it was made with."""
     usable, ignored = _read_all(folder)
     facts: dict[str, Any] = {
         "compute_capability": compute_capability,

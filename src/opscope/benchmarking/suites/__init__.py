@@ -27,11 +27,7 @@ SUITES: dict[str, str] = {
 
 
 def suite(name: str) -> Suite:
-    """The suite of that name.
-
-    Raises:
-        InputError: There is none.
-    """
+    """The suite of that name."""
     if name not in SUITES:
         raise InputError(f"'{name}' is not a suite", hint=f"Use {', '.join(SUITES)}, or FILE.py:function")
     found: Suite = importlib.import_module(f"{__name__}.{name}").SUITE
