@@ -75,7 +75,7 @@ Section = Callable[[Setup], dict[str, Any]]
 
 def measure_ceilings(setup: Setup) -> dict[str, Any]:
     """Every ceiling of the device, cold and hot."""
-    from opscope.benchmarking.device_probes import CEILINGS, ceiling_obstacle, measure_ceilings
+    from opscope.benchmarking.limits import CEILINGS, ceiling_obstacle, measure_ceilings
     from opscope.benchmarking.timer import benchmark_timer
     from opscope.model.benchmark import CacheState
 

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.check import check_output, poisoned_memory  # noqa: E402
-from opscope.benchmarking.device_probes import CEILINGS, ceiling_obstacle, measure_ceilings  # noqa: E402
 from opscope.benchmarking.device_state import NvmlMonitor, monitor_for  # noqa: E402
 from opscope.benchmarking.inputs import count_flops, min_bytes, peak_memory_bytes  # noqa: E402
+from opscope.benchmarking.limits import CEILINGS, ceiling_obstacle, measure_ceilings  # noqa: E402
 from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.model.benchmark import CacheState, Status  # noqa: E402

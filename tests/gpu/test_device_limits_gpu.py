@@ -8,9 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import device_probes  # noqa: E402
-from opscope.benchmarking.device_limits import RATES, TIMES, measure_device  # noqa: E402
-from opscope.benchmarking.device_probes import measure_ceilings  # noqa: E402
+from opscope.benchmarking.limits import (  # noqa: E402
+    RATES,
+    TIMES,
+    l2_read_attempt,
+    measure_ceilings,
+    measure_device,
+)
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.hardware.devices import DataType, match_device  # noqa: E402
 from opscope.hardware.limits import LimitEvidence, match_limits, published_rate  # noqa: E402
@@ -133,7 +137,7 @@ def test_the_rate_of_l2_does_not_hang_on_the_buffer_and_is_not_that_of_l1():
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     rates = {}
     for size in (l2_bytes, l2_bytes // 2, 4 * 128 * 1024):  # the last one's buffer would fit into L1
-        probe = device_probes.l2_read_attempt(DEVICE, size, 0).make()
+        probe = l2_read_attempt(DEVICE, size, 0).make()
         rates[size] = probe.amount / timed_ns(probe.call)
     whole, half, tiny = rates.values()
     assert half == pytest.approx(whole, rel=0.25)

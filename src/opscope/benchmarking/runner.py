@@ -14,10 +14,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from opscope.benchmarking.device_probes import measure_ceilings as measure_device_ceilings
 from opscope.benchmarking.device_state import DeviceMonitor, monitor_for
 from opscope.benchmarking.findings import RunFacts, benchmark_findings
 from opscope.benchmarking.inputs import bodies, calls_per_sample
+from opscope.benchmarking.limits import measure_ceilings as measure_device_ceilings
 from opscope.benchmarking.preparation import Inspector, Preparation, Prepared, row_of
 from opscope.benchmarking.problem import Failure, Problem, failure_of, first_line
 from opscope.benchmarking.sampling import SampleSeries, Sampling, with_ceiling, with_ratio, with_samples
@@ -42,7 +42,7 @@ OnChange = Callable[[BenchmarkResult], object]
 
 
 class MeasureCeilings(Protocol):
-    """Measures what a device reaches at its best, as `opscope.benchmarking.device_probes` does."""
+    """Measures what a device reaches at its best, as `opscope.benchmarking.limits` does."""
 
     def __call__(
         self,

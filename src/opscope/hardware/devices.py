@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import platform
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -125,6 +127,21 @@ class DeviceSpec(msgspec.Struct, frozen=True):
         if getattr(self, number) is None:
             return None
         return dict(self.number_sources).get(number, self.source)
+
+
+def cpu_name(cpuinfo: str | None = None) -> str | None:
+    """What this machine's processor calls itself; as Linux tells it, or by a file's text that is given."""
+    if cpuinfo is None:
+        try:
+            cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            cpuinfo = ""
+        unnamed = platform.processor() or platform.machine() or None
+    else:
+        unnamed = None
+    pairs = (line.partition(":") for line in cpuinfo.splitlines())
+    named = (value.strip() for key, _, value in pairs if key.strip().lower() == "model name")
+    return next(filter(None, named), unnamed)
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from opscope.benchmarking.check import default_tolerance
-from opscope.benchmarking.device_probes import float32_products
+from opscope.benchmarking.limits import float32_products
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.suite import (
     Settings,
