@@ -150,7 +150,7 @@ def matmul_suite(setup: Setup) -> dict[str, Any]:
 
 def run_suite(setup: Setup, name: str, parameters: dict[str, str], shape: tuple[int, ...], dtype: str) -> Any:
     """A suite's result with the options `opscope bench` has by default."""
-    from opscope.benchmarking.runner import run_benchmark
+    from opscope.benchmarking.run import run_benchmark
     from opscope.benchmarking.suites import SuiteOptions, suite
     from opscope.model.benchmark import BenchmarkOptions
 

@@ -333,7 +333,7 @@ def measure(
         MeasurementError: The clock asked for cannot be used on this device.
     """
     from opscope.analysis.call_profile import call_profiler  # noqa: PLC0415 - needed only to benchmark
-    from opscope.benchmarking.runner import run_benchmark  # noqa: PLC0415
+    from opscope.benchmarking.run import run_benchmark  # noqa: PLC0415
     from opscope.capture.environment import collect_environment  # noqa: PLC0415
 
     is_profiled = options.profile and problem.device.startswith("cuda")
