@@ -150,11 +150,12 @@ def matmul_suite(setup: Setup) -> dict[str, Any]:
 
 def run_suite(setup: Setup, name: str, parameters: dict[str, str], shape: tuple[int, ...], dtype: str) -> Any:
     """A suite's result with the options `opscope bench` has by default."""
+    from opscope.benchmarking.problem import BenchmarkRequest
     from opscope.benchmarking.run import run_benchmark
-    from opscope.benchmarking.suites import SuiteOptions, suite
+    from opscope.benchmarking.suites import suite
     from opscope.model.benchmark import BenchmarkOptions
 
-    options = SuiteOptions(shape=shape, dtype=dtype, device=setup.device, parameters=parameters)
+    options = BenchmarkRequest(shape=shape, dtype=dtype, device=setup.device, options=parameters)
     problem = suite(name).problem(options)
     return run_benchmark(problem, BenchmarkOptions(profile=False), environment=environment())
 

@@ -15,18 +15,10 @@ from rich.live import Live
 
 from opscope.api import measure
 from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
-from opscope.benchmarking.plan import (
-    BenchmarkRequest,
-    BenchmarkSweep,
-    Plan,
-    Point,
-    parse_parameters,
-    plan_of,
-    run_plan,
-)
-from opscope.benchmarking.problem import Problem
+from opscope.benchmarking.problem import BenchmarkRequest, Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
-from opscope.benchmarking.suites import SUITES, suite
+from opscope.benchmarking.suites import SUITES
+from opscope.benchmarking.sweep import BenchmarkSweep, Point, Sweep, parse_parameters, run_sweep, sweep_of
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
     Parts,
@@ -220,7 +212,7 @@ def bench(
         return _show_saved(Path(targets[0]), output, reading)
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
-        run = _Run(plan_of(targets, _request(given)), _options(measuring), measuring, output)
+        run = _Run(sweep_of(targets, _request(given)), _options(measuring), measuring, output)
         with load_noticed():
             sweep = run.execute()
     run.show(sweep, reading)
@@ -228,7 +220,7 @@ def bench(
 
 
 def _list(*, json: bool) -> int:
-    suites = [suite(name) for name in SUITES]
+    suites = list(SUITES.values())
     show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=json)
     return 0
 
@@ -314,22 +306,22 @@ def _check_device(device: str, measuring: MeasuringOptions) -> None:
 
 @dataclass
 class _Run:
-    """One command: measures the points of its plan, saves every change, shows the end."""
+    """One command: measures its points, saves every change, shows the end."""
 
-    plan: Plan
+    points: Sweep
     options: BenchmarkOptions
     measuring: MeasuringOptions
     output: OutputOptions
     codes: list[tuple[ImplementationCode, ...]] = field(default_factory=list)
 
     def execute(self) -> BenchmarkSweep:
-        with _progress(self.plan) as progress:
+        with _progress(self.points) as progress:
 
             def changed(sweep: BenchmarkSweep) -> None:
                 progress(sweep)
                 self._save(sweep)
 
-            sweep = run_plan(self.plan, self._measure, on_change=changed, on_point=progress)
+            sweep = run_sweep(self.points, self._measure, on_change=changed, on_point=progress)
         self._save(sweep)
         return sweep
 
@@ -341,16 +333,16 @@ class _Run:
         return result
 
     def _save(self, sweep: BenchmarkSweep) -> None:
-        if self.output.save is not None and (sweep.points or self.plan.is_sweep):
+        if self.output.save is not None and (sweep.points or self.points.has_several):
             save_benchmark(self.output.save, self._result(sweep), force=True)
 
     def _result(self, sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep:
         """The sweep, or its only point where there is but one."""
-        return sweep if self.plan.is_sweep else sweep.points[0]
+        return sweep if self.points.has_several else sweep.points[0]
 
     def show(self, sweep: BenchmarkSweep, reading: Parts) -> None:
         """Print the result, and write the reports that were asked for."""
-        if not sweep.points and not self.plan.is_sweep:
+        if not sweep.points and not self.points.has_several:
             return
         document, output = self._document(sweep), self.output
         if output.json:
@@ -363,7 +355,7 @@ class _Run:
     def _json(self, sweep: BenchmarkSweep) -> dict[str, Any]:
         document = result_document(self._result(sweep))
         if self.output.code_kinds:
-            points = document["points"] if self.plan.is_sweep else [document]
+            points = document["points"] if self.points.has_several else [document]
             for point, codes in zip(points, self.codes, strict=False):
                 point["generated_code"] = code_json(codes)
         return document
@@ -372,7 +364,7 @@ class _Run:
         # An interrupted point has no code.
         codes = [*self.codes, *((),) * (len(sweep.points) - len(self.codes))]
         extra = [self._extra(*pair) for pair in zip(sweep.points, codes, strict=True)]
-        if self.plan.is_sweep:
+        if self.points.has_several:
             return sweep_benchmark_document(sweep, extra=extra)
         return benchmark_document(sweep.points[0], extra=extra[0])
 
@@ -382,7 +374,7 @@ class _Run:
 
 
 @contextmanager
-def _progress(plan: Plan) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
+def _progress(points: Sweep) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
     """Shows what is being done on stderr, where that is a terminal."""
     console = stderr_console()
     if not console.is_terminal:
@@ -395,7 +387,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
         def show(now: Point | BenchmarkSweep) -> None:
             nonlocal label
             if isinstance(now, Point):
-                label = f"{plan.name} {now.label}".rstrip()
+                label = f"{points.name} {now.label}".rstrip()
                 live.update(f"{label}: preparing", refresh=True)
             elif now.points:
                 live.update(f"{label}: {_stage(now.points[-1])}", refresh=True)

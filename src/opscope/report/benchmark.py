@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from opscope.analysis.benchmark_comparison import growth_exponent
 from opscope.benchmarking.implementation_code import ImplementationCode
-from opscope.benchmarking.plan import BenchmarkSweep
-from opscope.benchmarking.suites import Suite
+from opscope.benchmarking.suite import Suite
+from opscope.benchmarking.sweep import BenchmarkSweep
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import (
     BenchmarkResult,
