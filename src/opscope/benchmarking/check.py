@@ -22,6 +22,7 @@ from opscope.benchmarking.inputs import map_tensors, named_tensors, tensors_of
 from opscope.benchmarking.problem import Inputs, Problem, failure_of, first_line
 from opscope.errors import InputError
 from opscope.model.benchmark import OutputCheck, Status
+from opscope.operators.element_types import element_type
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 
 _CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side
@@ -173,18 +174,7 @@ def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
         yield
 
 
-_DIGITS = {  # binary digits of the significand, the hidden one counted
-    "float64": 53,
-    "complex128": 53,
-    "float32": 24,
-    "complex64": 24,
-    "float16": 11,
-    "bfloat16": 8,
-    "float8_e4m3fn": 4,
-    "float8_e5m2": 3,
-}
 _FLOAT64_ROUNDOFF = 2.0**-53
-_EXACT = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"}
 
 
 @dataclass(frozen=True)
@@ -214,11 +204,12 @@ def default_tolerance(dtype: str) -> float:
     Source: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., §2.8 (rounding errors as
     random variables); the figures of compositions are measured, on normal random inputs.
     """
-    if dtype in _EXACT:
-        return 0.0
-    if dtype not in _DIGITS:
+    known = element_type(dtype)
+    if known is None:
         raise InputError(f"no tolerance is known for dtype '{dtype}'", hint="Give the tolerance")
-    digits = _DIGITS[dtype]
+    digits = known.digits
+    if digits is None:
+        return 0.0
     headroom = 1024 if digits >= 24 else 16 if digits >= 8 else 2
     return float(headroom * 2.0**-digits)
 

@@ -51,6 +51,7 @@ def sources_of(document: dict[str, Any]) -> dict[str, Source]:
     return {key: Source(entry["title"], entry["date"]) for key, entry in document["source"].items()}
 
 
+WARP_SIZE = 32  # threads, on every compute capability: `warp_threads` of each
 _NUMBER = r"(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))(?P<suffix>[af]?)"
 _REAL = re.compile(rf"(?:sm_)?{_NUMBER}", re.IGNORECASE)
 _ANY = re.compile(rf"(?:-arch=)?(?:sm|compute|cc)?[_ ]?{_NUMBER}", re.IGNORECASE)

@@ -12,11 +12,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from opscope.hardware.architectures import Architecture, architecture
+from opscope.hardware.architectures import WARP_SIZE, Architecture, architecture
 from opscope.text_enum import TextEnum
 
 BLOCK_SIZES = (128, 256, 512)
-WARP_SIZE = 32
 # Source: cuda_occupancy.h of CUDA 13.0, register file partitions and granularity.
 _SUB_PARTITIONS = 4
 _REGISTERS_PER_WARP_UNIT = 256
@@ -99,7 +98,7 @@ def active_blocks(
     """
     if threads <= 0 or registers_per_thread is None or shared_bytes is None:
         return None
-    warps, max_warps = -(-threads // WARP_SIZE), limits.max_threads_per_sm // WARP_SIZE
+    warps, max_warps = -(-threads // WARP_SIZE), limits.max_warps_per_sm
     allowed = {Limiter.BLOCKS: limits.max_blocks_per_sm, Limiter.THREADS: max_warps // warps}
     if registers_per_thread > 0:
         per_warp = _round_up(registers_per_thread * WARP_SIZE, _REGISTERS_PER_WARP_UNIT)
