@@ -11,12 +11,10 @@ becomes a status, never an exception. Imports torch lazily.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.benchmarking.inputs import map_tensors, named_tensors, tensors_of
 from opscope.benchmarking.problem import Inputs, Problem, failure_of, first_line
@@ -28,59 +26,54 @@ from opscope.workloads.runtime import is_out_of_memory, release_memory, require_
 _CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """What comparing one output with its reference gave."""
 
-    max_relative_error: float  # Largest error of an element that is finite in both
+    max_relative_error: float  # largest error of an element that is finite in both
     squared_error: float  # Σ (output - reference)², of the same elements
     squared_reference: float  # Σ reference², of the same elements
-    element_count: int  # Elements compared
-    missing_count: int  # Elements that are not finite where the reference is
-    unexpected_count: int  # Elements that differ from a reference that is not finite there
+    element_count: int  # elements compared
+    missing_count: int  # elements that are not finite where the reference is
+    unexpected_count: int  # elements that differ from a reference that is not finite there
 
 
 def difference(output: Any, reference: Any, tolerance: float) -> Difference:
-    """The difference of an output from a reference of the same shape.
+    """The difference of an output from a reference of the same shape, in float64, chunk by chunk.
 
     An infinity is right where the reference is beyond the range of the output's dtype, or within the
     tolerance of its end. A reference that is zero everywhere has no scale: errors are absolute then.
     """
     if not output.numel():
         return Difference(0.0, 0.0, 0.0, 0, 0, 0)
-    flat_output, flat_reference = _flat(output), _flat(reference)
-    largest = _range_end(output) * max(0.0, 1.0 - tolerance)
-    rms = _rms(flat_reference, output.device)
-    totals = [
-        _chunk_difference(out, ref, rms or 1.0, largest)
-        for out, ref in _chunks(flat_output, flat_reference, device=output.device)
-    ]
-    return Difference(
-        max_relative_error=max(error.item() for error, *_ in totals),
-        squared_error=math.fsum(one[1].item() for one in totals),
-        squared_reference=math.fsum(one[2].item() for one in totals),
-        element_count=output.numel(),
-        missing_count=sum(int(one[3].item()) for one in totals),
-        unexpected_count=sum(int(one[4].item()) for one in totals),
-    )
-
-
-def _chunk_difference(output: Any, reference: Any, rms: float, largest: float) -> tuple[Any, ...]:
-    """Scalars of one chunk, left on the device: error, Σ of both squares, missing and unexpected counts."""
     torch = require_torch()
-    finite_output, finite_reference = output.isfinite(), reference.isfinite()
-    beyond_range = (reference.abs() >= largest) & (output == reference.sign() * math.inf)
-    same = beyond_range | (output == reference) | (output.isnan() & reference.isnan())
-    both = finite_output & finite_reference
-    deviation = torch.where(both, output - reference, 0.0).abs_()
-    magnitude = torch.where(both, reference, 0.0).abs_()
-    error = (deviation / magnitude.clamp(min=rms)).max()
-    return (
-        error,
-        deviation.square().sum(),
-        magnitude.square().sum(),
-        (finite_reference & ~finite_output & ~same).sum(),
-        (~finite_reference & ~same).sum(),
+    flat_output, flat_reference = (_real(one).reshape(-1) for one in (output, reference))
+    has_infinity = _has_nan(output)
+    largest = torch.finfo(output.dtype).max * max(0.0, 1.0 - tolerance) if has_infinity else math.inf
+    rms = _rms(flat_reference, output.device) or 1.0
+    totals = []  # of each chunk: error, Σ of both squares, missing and unexpected counts
+    for ours, theirs in _chunks(flat_output, flat_reference, device=output.device):
+        is_finite, should_be = ours.isfinite(), theirs.isfinite()
+        beyond_range = (theirs.abs() >= largest) & (ours == theirs.sign() * math.inf)
+        same = beyond_range | (ours == theirs) | (ours.isnan() & theirs.isnan())
+        both = is_finite & should_be
+        deviation = torch.where(both, ours - theirs, 0.0).abs_()
+        magnitude = torch.where(both, theirs, 0.0).abs_()
+        figures = (
+            (deviation / magnitude.clamp(min=rms)).max(),
+            deviation.square().sum(),
+            magnitude.square().sum(),
+            (should_be & ~is_finite & ~same).sum(),
+            (~should_be & ~same).sum(),
+        )
+        totals.append(tuple(figure.item() for figure in figures))
+    errors, squared_errors, squares, missing, unexpected = zip(*totals, strict=True)
+    return Difference(
+        max_relative_error=max(errors),
+        squared_error=math.fsum(squared_errors),
+        squared_reference=math.fsum(squares),
+        element_count=output.numel(),
+        missing_count=sum(missing),
+        unexpected_count=sum(unexpected),
     )
 
 
@@ -108,24 +101,11 @@ def _chunks(*tensors: Any, device: Any) -> Iterator[tuple[Any, ...]]:
         yield tuple(one[start : start + _CHUNK_ELEMENTS].to(device, float64) for one in tensors)
 
 
-def _flat(tensor: Any) -> Any:
-    """All elements in one row."""
-    return _real(tensor).reshape(-1)
-
-
 def _real(tensor: Any) -> Any:
     """The two parts of complex elements side by side; sparse tensors filled up."""
     torch = require_torch()
     dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
-
-
-def _range_end(tensor: Any) -> float:
-    """Largest finite number of a tensor's dtype; infinite for integers, which have no infinity."""
-    torch = require_torch()
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return math.inf
-    return float(torch.finfo(tensor.dtype).max)
 
 
 POISON_NAN = 0xFF  # NaN in every floating-point dtype, -1 in signed integers, true in bool
@@ -174,18 +154,13 @@ def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
         yield
 
 
-_FLOAT64_ROUNDOFF = 2.0**-53
-
-
-@dataclass(frozen=True)
-class CheckOutcome:
+class CheckOutcome(NamedTuple):
     """What checking one implementation gave."""
 
     status: Status  # `ok` if nothing is wrong with it
-    reason: str | None  # What is wrong; with `ok`, why nothing could be compared; else None
+    reason: str | None  # what is wrong; with `ok`, why nothing could be compared; else None
     check: OutputCheck | None  # None if nothing was compared
-    # What the implementation returned; None if it raised. Holds device memory: drop it soon
-    outputs: Any = None
+    outputs: Any = None  # what was returned; None if it raised. Holds device memory: drop it soon
 
 
 def default_tolerance(dtype: str) -> float:
@@ -234,31 +209,18 @@ def check_output(
     make = problem.small_inputs if small and problem.small_inputs is not None else problem.make_inputs
     try:
         inputs = make(seed)
-        answer = _answer(problem, reference, inputs)
-        return _checked(fn, problem, inputs, answer, tolerance, seed)
+        expected, how = _answer(problem, reference, inputs)
+        return _checked(fn, problem, inputs, expected, how, tolerance, seed)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        outcome = _failed(error)
+        failure = failure_of(error, "in its check")
     release_memory()
-    return outcome
+    return CheckOutcome(*failure, None)
 
 
-def _failed(error: BaseException) -> CheckOutcome:
-    failure = failure_of(error, "in its check")
-    return CheckOutcome(failure.status, failure.reason, None)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """The right outputs and what computed them, and what failed before; `outputs` is None if nothing did."""
-
-    outputs: Any
-    how: str
-
-
-def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inputs) -> _Answer:
-    """The first of the ways to the right answer that works, surest first."""
+def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inputs) -> tuple[Any, str]:
+    """The right outputs by the first way that works, surest first, and which that is; None if none does."""
     own_dtype = problem.dtype or "the inputs' dtype"
     attempts = (
         (problem.expected, "the expected result", "float64", _upcast),
@@ -273,19 +235,20 @@ def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inpu
             outputs = fn(*map_tensors(convert, inputs))
             synchronize()
             if tensors_of(outputs):
-                return _Answer(outputs, "; ".join([f"{name} in {dtype}", *failures]))
+                return outputs, "; ".join([f"{name} in {dtype}", *failures])
             failures.append(f"{name} in {dtype} returned no tensor")
         except Exception as error:  # noqa: BLE001 - a reference may reject float64 in any way
             failures.append(f"{name} in {dtype} failed: {first_line(error)}")
         release_memory()
-    return _Answer(None, "; ".join(failures) or "there is no reference")
+    return None, "; ".join(failures) or "there is no reference"
 
 
 def _checked(  # noqa: PLR0917 - the parts of one check
     fn: Callable[..., Any],
     problem: Problem,
     inputs: Inputs,
-    answer: _Answer,
+    expected: Any,
+    how: str,
     tolerance: float | None,
     seed: int,
 ) -> CheckOutcome:
@@ -297,106 +260,88 @@ def _checked(  # noqa: PLR0917 - the parts of one check
                 outputs = fn(*inputs)
                 synchronize()
         except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
-            return _failed(error)
+            return CheckOutcome(*failure_of(error, "in its check"), None)
         wrong = _wrong_without_comparing(problem, inputs, copies, outputs)
         if wrong is not None:
-            return wrong
-        if answer.outputs is None:
-            return CheckOutcome(Status.OK, f"not checked: {answer.how}", None, outputs)
-        outcome = _compared(outputs, answer, _tolerances(problem, tolerance, inputs, outputs), seed)
+            return CheckOutcome(*wrong, None, outputs)
+        if expected is None:
+            return CheckOutcome(Status.OK, f"not checked: {how}", None, outputs)
+        tolerances = _tolerances(problem, tolerance, inputs, outputs)
+        reason, check = _compared(outputs, expected, tolerances, seed, how)
+        outcome = CheckOutcome(Status.WRONG if reason else Status.OK, reason, check, outputs)
         # NaN marks what nobody wrote; integers and booleans have none, so they must come out right twice.
-        if outcome.status is not Status.OK or all(_has_nan(one) for one in tensors_of(outputs)):
+        if reason or all(_has_nan(one) for one in tensors_of(outputs)):
             return outcome
     return outcome
 
 
 def _wrong_without_comparing(
     problem: Problem, inputs: Inputs, copies: list[tuple[Any, Any]], outputs: Any
-) -> CheckOutcome | None:
+) -> tuple[Status, str] | None:
     """What can be said without the right answer; None if nothing is wrong so far."""
     changed = [str(number) for number, (tensor, copy) in enumerate(copies) if not _same_bits(tensor, copy)]
     if changed:
         reason = f"changed its input tensor {', '.join(changed)} (counted from 0), so repeated calls differ"
-        return CheckOutcome(Status.MUTATES_INPUTS, reason, None, outputs)
-    tensors = tensors_of(outputs)
-    if not tensors:
+        return Status.MUTATES_INPUTS, reason
+    if not tensors_of(outputs):
         returned = "None" if outputs is None else f"a value of type {type(outputs).__name__} without tensors"
-        return CheckOutcome(Status.NO_RESULT, f"returned {returned}", None, outputs)
+        return Status.NO_RESULT, f"returned {returned}"
     places = {str(require_torch().device(problem.device)), *(str(one.device) for one in tensors_of(inputs))}
     for place, tensor in named_tensors(outputs):
         if str(tensor.device) not in places:
-            expected = " or ".join(sorted(places))
-            reason = f"output{place} is on {tensor.device}, not on {expected}"
-            return CheckOutcome(Status.WRONG, reason, None, outputs)
+            there = " or ".join(sorted(places))
+            return Status.WRONG, f"output{place} is on {tensor.device}, not on {there}"
     return None
 
 
-def _compared(outputs: Any, answer: _Answer, tolerances: tuple[float, float], seed: int) -> CheckOutcome:
-    """Every output beside its reference; `tolerances` of floating-point and of integer outputs."""
-    ours, theirs = list(named_tensors(outputs)), list(named_tensors(answer.outputs))
-    mismatch = _structure_mismatch(ours, theirs)
-    if mismatch is not None:
-        return CheckOutcome(Status.WRONG, mismatch, None, outputs)
+def _compared(
+    outputs: Any, expected: Any, tolerances: tuple[float, float], seed: int, how: str
+) -> tuple[str | None, OutputCheck | None]:
+    """What is wrong with any output beside its reference; `tolerances` of floating-point and of others."""
+    ours, theirs = list(named_tensors(outputs)), list(named_tensors(expected))
+    if len(ours) != len(theirs):
+        return f"returned {len(ours)} tensors, the reference {len(theirs)}", None
+    for (place, one), (_, other) in zip(ours, theirs, strict=True):
+        if one.shape != other.shape:
+            return f"output{place} has shape {tuple(one.shape)}, the reference {tuple(other.shape)}", None
+        if _kind(one) != _kind(other):
+            return f"output{place} is {_kind(one)}, the reference is {_kind(other)}", None
     reasons: list[str] = []
     differences: list[Difference] = []
-    for (place, output), (_, expected) in zip(ours, theirs, strict=True):
+    for (place, output), (_, right) in zip(ours, theirs, strict=True):
         limit = tolerances[0] if _has_nan(output) else tolerances[1]
-        one = _difference(output, expected, limit)
+        one = difference(output, right, limit)
+        if not one.max_relative_error and not _has_nan(output) and not output.equal(right.to(output)):
+            one = one._replace(max_relative_error=2.0**-53)  # integers that float64 cannot tell apart
         differences.append(one)
         reasons += _objections(f"output{place}", one, limit)
-    check = _output_check(differences, tolerances[0], seed, answer.how)
-    status = Status.WRONG if reasons else Status.OK
-    return CheckOutcome(status, "; ".join(reasons) or None, check, outputs)
-
-
-def _difference(output: Any, expected: Any, tolerance: float) -> Difference:
-    """Like `difference`, but exact for integers that float64 cannot tell apart."""
-    one = difference(output, expected, tolerance)
-    if one.max_relative_error or _has_nan(output) or output.equal(expected.to(output)):
-        return one
-    return dataclasses.replace(one, max_relative_error=_FLOAT64_ROUNDOFF)
-
-
-def _objections(name: str, one: Difference, tolerance: float) -> list[str]:
-    found = []
-    count = f"of {one.element_count} elements"
-    if one.missing_count:
-        found.append(
-            f"{name}: {one.missing_count} {count} are not finite where the reference is "
-            "(memory is filled with NaN beforehand: perhaps never written)"
-        )
-    if one.unexpected_count:
-        found.append(f"{name}: {one.unexpected_count} {count} differ where the reference is not finite")
-    if not one.max_relative_error <= tolerance:
-        limit = f"the tolerance of {tolerance:.2g}" if tolerance else "the reference, which is exact"
-        found.append(f"{name} differs by {one.max_relative_error:.2g}, more than {limit}")
-    return found
-
-
-def _output_check(differences: list[Difference], tolerance: float, seed: int, how: str) -> OutputCheck:
     is_finite = not any(one.missing_count or one.unexpected_count for one in differences)
     scale = math.fsum(one.squared_reference for one in differences)
     error = math.fsum(one.squared_error for one in differences)
     norm_ratio = math.sqrt(error / scale) if scale else math.sqrt(error)
-    return OutputCheck(
+    check = OutputCheck(
         max_relative_error=max(one.max_relative_error for one in differences) if is_finite else None,
         relative_error=norm_ratio if is_finite and math.isfinite(norm_ratio) else None,
-        tolerance=tolerance,
+        tolerance=tolerances[0],
         element_count=sum(one.element_count for one in differences),
         seed=seed,
         reference=how,
     )
+    return "; ".join(reasons) or None, check
 
 
-def _structure_mismatch(ours: list[tuple[str, Any]], theirs: list[tuple[str, Any]]) -> str | None:
-    if len(ours) != len(theirs):
-        return f"returned {len(ours)} tensors, the reference {len(theirs)}"
-    for (place, output), (_, expected) in zip(ours, theirs, strict=True):
-        if output.shape != expected.shape:
-            return f"output{place} has shape {tuple(output.shape)}, the reference {tuple(expected.shape)}"
-        if _kind(output) != _kind(expected):
-            return f"output{place} is {_kind(output)}, the reference is {_kind(expected)}"
-    return None
+def _objections(name: str, one: Difference, tolerance: float) -> Iterator[str]:
+    count = f"of {one.element_count} elements"
+    if one.missing_count:
+        yield (
+            f"{name}: {one.missing_count} {count} are not finite where the reference is "
+            "(memory is filled with NaN beforehand: perhaps never written)"
+        )
+    if one.unexpected_count:
+        yield f"{name}: {one.unexpected_count} {count} differ where the reference is not finite"
+    if not one.max_relative_error <= tolerance:
+        limit = f"the tolerance of {tolerance:.2g}" if tolerance else "the reference, which is exact"
+        yield f"{name} differs by {one.max_relative_error:.2g}, more than {limit}"
 
 
 def _tolerances(
@@ -410,7 +355,7 @@ def _tolerances(
         return default_tolerance(problem.dtype), 0.0
     # Nothing is declared: the coarsest dtype that goes in decides, or that comes out if there is none.
     floating = [tensor for tensor in tensors_of(inputs) if _has_nan(tensor)] or tensors_of(outputs)
-    return max(default_tolerance(_dtype_name(tensor)) for tensor in floating), 0.0
+    return max(default_tolerance(str(tensor.dtype).removeprefix("torch.")) for tensor in floating), 0.0
 
 
 def _upcast(tensor: Any) -> Any:
@@ -431,16 +376,12 @@ def _copy(tensor: Any) -> Any:
 
 def _same_bits(one: Any, other: Any) -> bool:
     """Whether two tensors agree in shape, dtype and every bit, so that NaN equals NaN."""
+    torch = require_torch()
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return bool(require_torch().equal(_bits(one), _bits(other)))
-
-
-def _bits(tensor: Any) -> Any:
-    torch = require_torch()
-    real = _real(tensor)
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return real.resolve_neg().view(integers[real.element_size()])
+    first, second = _real(one).resolve_neg(), _real(other).resolve_neg()
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[first.element_size()]
+    return bool(torch.equal(first.view(bits), second.view(bits)))
 
 
 def _has_nan(tensor: Any) -> bool:
@@ -453,7 +394,3 @@ def _kind(tensor: Any) -> str:
     if tensor.is_floating_point():
         return "floating-point"
     return "boolean" if tensor.dtype is require_torch().bool else "integer"
-
-
-def _dtype_name(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
