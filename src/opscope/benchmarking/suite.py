@@ -78,8 +78,9 @@ class Suite:
         elif asked.device in {"auto", "cpu"}:
             device = "cpu"
         else:
-            what = f"Triton's interpreter runs on the CPU, not on '{asked.device}'"
-            raise InputError(what, hint="Leave --device out")
+            raise InputError(
+                f"Triton's interpreter runs on the CPU, not on '{asked.device}'", hint="Leave --device out"
+            )
         is_cuda = device.startswith("cuda")
         shape = asked.shape or (self.cuda_shape if is_cuda else self.cpu_shape)
         dtype = dtype or (self.cuda_dtype if is_cuda else self.dtypes[0])

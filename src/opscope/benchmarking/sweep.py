@@ -105,8 +105,10 @@ def sweep_of(targets: Sequence[Target], request: BenchmarkRequest) -> Sweep:
     suites_own = {"shape": request.shape, "interpret": request.interpret, **request.options}
     for option, value in suites_own.items():
         if value:
-            hint = "Functions get their sizes by --param, e.g. --param n=1024"
-            raise InputError(f"--{option} belongs to suites", hint=hint)
+            raise InputError(
+                f"--{option} belongs to suites",
+                hint="Functions get their sizes by --param, e.g. --param n=1024",
+            )
     if names:
         groups = groups_of_targets(names, inputs=request.inputs, expected=request.expected)
     else:
@@ -152,13 +154,14 @@ def _sweep_of_suite(chosen: Suite, request: BenchmarkRequest) -> Sweep:
     """The problems of a suite over its sizes, its dtype and its own parameters. All are checked here."""
     for option, value in (("inputs", request.inputs), ("expected", request.expected)):
         if value is not None:
-            hint = f"--{option} belongs to FILE.py:function"
-            raise InputError(f"the suite '{chosen.name}' makes its own {option}", hint=hint)
-    known = (*chosen.shape_names, "dtype", *chosen.parameters)
+            raise InputError(
+                f"the suite '{chosen.name}' makes its own {option}",
+                hint=f"--{option} belongs to FILE.py:function",
+            )
+    known = ", ".join((*chosen.shape_names, "dtype", *chosen.parameters))
     for name in request.parameters:
-        if name not in known:
-            hint = f"It has {', '.join(known)}"
-            raise InputError(f"'{chosen.name}' has no parameter '{name}'", hint=hint)
+        if name not in known.split(", "):
+            raise InputError(f"'{chosen.name}' has no parameter '{name}'", hint=f"It has {known}")
     swept = tuple(_suite_point(chosen, request, values) for values in points(request.parameters))
     return Sweep(chosen.name, swept, request.parameters)
 

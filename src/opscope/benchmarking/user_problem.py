@@ -89,8 +89,8 @@ def groups_of_targets(
             raise InputError(
                 "no function of this file is marked with @opscope.benchmark",
                 source=targets[0],
-                hint=f"Mark them, or name them: {targets[0]}:fast {targets[0]}:slow "
-                f"--inputs {targets[0]}:{DEFAULT_INPUTS}",
+                hint=f"Mark them, or name them: {alone[0]}:fast {alone[0]}:slow --inputs "
+                f"{alone[0]}:make_inputs",
             )
     else:
         pairs = [split(target) for target in targets]
