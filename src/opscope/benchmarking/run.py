@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -196,36 +197,33 @@ def _validate(problem: Problem, options: BenchmarkOptions) -> None:
         raise InputError(f"{', '.join(negative)} must not be negative")
 
 
+@dataclass
 class _Run:
     """One run and what is known so far."""
 
-    def __init__(  # noqa: PLR0917 - of `run_benchmark` alone
-        self,
-        problem: Problem,
-        options: BenchmarkOptions,
-        environment: Environment,
-        timer: Timer,
-        monitor: DeviceMonitor,
-        inspect: Inspector | None,
-        on_change: Callable[[BenchmarkResult], object],
-        unread: str | None,
-    ) -> None:
-        self.problem, self.options, self.environment = problem, options, environment
-        self.timer, self.monitor, self.inspect = timer, monitor, inspect
-        self.on_change, self.unread = on_change, unread
-        is_controlled = problem.device.startswith("cuda") and timer.clock is not Clock.WALL
-        self.cache_state = options.cache_state if is_controlled else CacheState.UNCONTROLLED
-        self.min_bytes = problem.min_bytes  # None until an implementation has returned something
-        self.flop_count = problem.flop_count  # None while no implementation's operations are known
-        self.lost: str | None = None  # why the device cannot be used any more
-        self.rows: dict[str, Row] = {}  # those that are prepared
-        self.reference: Callable[..., Any] | None = None
-        self.rounds: Rounds | None = None
-        self.ceilings: tuple[Ceiling, ...] = ()
-        self.ceilings_error: str | None = None
-        self.setup_ns = self.statistics_ns = 0
+    problem: Problem
+    options: BenchmarkOptions
+    environment: Environment
+    timer: Timer
+    monitor: DeviceMonitor
+    inspect: Inspector | None  # profiles a call without arguments; None leaves profiles out
+    on_change: Callable[[BenchmarkResult], object]
+    unread: str | None  # why the device's state is not read
+    rows: dict[str, Row] = field(default_factory=dict)  # those that are prepared
+    reference: Callable[..., Any] | None = None  # what the others are checked against
+    rounds: Rounds | None = None
+    lost: str | None = None  # why the device cannot be used any more
+    ceilings: tuple[Ceiling, ...] = ()
+    ceilings_error: str | None = None
+    setup_ns: int = 0
+    statistics_ns: int = 0
+
+    def __post_init__(self) -> None:
+        is_controlled = self.problem.device.startswith("cuda") and self.timer.clock is not Clock.WALL
+        self.cache_state = self.options.cache_state if is_controlled else CacheState.UNCONTROLLED
+        self.min_bytes = self.problem.min_bytes  # None until an implementation has returned something
+        self.flop_count = self.problem.flop_count  # None while no implementation's operations are known
         self.created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        self._sets: tuple[Inputs, ...] = ()
 
     def execute(self, measure_ceilings: Callable[..., tuple[Ceiling, ...]]) -> BenchmarkResult:
         """The whole run."""
@@ -273,12 +271,10 @@ class _Run:
         else:
             release_memory()
 
-    @property
+    @cached_property
     def sets(self) -> tuple[Inputs, ...]:
         """The inputs every implementation is timed with."""
-        if not self._sets:
-            self._sets = make_input_sets(self.problem, self.options.seed, self.cache_state)
-        return self._sets
+        return make_input_sets(self.problem, self.options.seed, self.cache_state)
 
     def prepare(self, row: Row) -> None:
         """Take an implementation as far as it goes."""
