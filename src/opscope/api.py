@@ -292,9 +292,9 @@ def bench(
         MeasurementError: The clock asked for cannot be used here, or a point of a sweep failed.
         DependencyError: torch is not installed.
     """
+    from opscope.benchmarking.benchmark_sweep import run_sweep, sweep_of  # noqa: PLC0415
     from opscope.benchmarking.decorator import values_of  # noqa: PLC0415 - needed only to benchmark
     from opscope.benchmarking.problem import BenchmarkRequest  # noqa: PLC0415
-    from opscope.benchmarking.sweep import run_sweep, sweep_of  # noqa: PLC0415
     from opscope.model.benchmark import BenchmarkOptions  # noqa: PLC0415
 
     request = BenchmarkRequest(

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.limits import (  # noqa: E402
     RATES,
-    TIMES,
+    TIMERS,
     l2_read_attempt,
     measure_ceilings,
     measure_device,
@@ -63,7 +63,7 @@ def test_the_table_of_devices_has_its_cache_and_multiprocessors(measured, facts)
 def test_nothing_is_missing_that_the_device_has(measured):
     capability = torch.cuda.get_device_capability()
     needed = {"matrix_tf32": (8, 0), "matrix_bf16": (8, 0), "matrix_fp8": (8, 9), "matrix_int8": (7, 5)}
-    expected = {name for name in RATES if capability >= needed.get(name, (7, 0))} | set(TIMES)
+    expected = {name for name in RATES if capability >= needed.get(name, (7, 0))} | set(TIMERS)
     found = {one.name for one in measured.rates} | {one.name for one in measured.times}
     assert found == expected, measured.missing
 
@@ -157,7 +157,7 @@ def test_the_reading_kernel_reads_everything():
 
 
 def test_starting_kernels_takes_microseconds(measured):
-    launch, call, interval = (measured.time(name).median_ns for name in TIMES)
+    launch, call, interval = (measured.time(name).median_ns for name in TIMERS)
     assert 1_000 < launch < 20_000
     assert launch < call < 50_000
     assert 300 < interval < 10_000

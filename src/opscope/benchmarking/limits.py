@@ -427,12 +427,11 @@ _LOAD_NS = 40_000_000
 _MOST_LOAD_CALLS = 500
 
 RATES = ("copy", "read", "write", "l2_read", *(f"matrix_{name}" for name in PRODUCTS))
-_TIMERS: dict[str, Callable[[str], MeasuredTime]] = {
+TIMERS: dict[str, Callable[[str], MeasuredTime]] = {
     "launch": launch_time,
     "operator_call": operator_call_time,
     "kernel_interval": kernel_interval,
 }
-TIMES = tuple(_TIMERS)
 _SEED = 0  # of the data
 
 
@@ -459,7 +458,7 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
         bench = _Bench(resolved, wall, wall, monitor_for(resolved)[0])
     before = bench.monitor.read()
     rates = [rate for name in RATES if (rate := bench.tried(name, partial(bench.rate, name)))]
-    times = [one for name in _TIMERS if (one := bench.tried(name, partial(bench.time, name)))]
+    times = [one for name in TIMERS if (one := bench.tried(name, partial(bench.time, name)))]
     if not rates:
         reason = next(iter(bench.missing.values()))
         raise MeasurementError(f"no rate of {resolved} could be measured: {reason}")
@@ -524,7 +523,7 @@ class _Bench:
     def time(self, name: str) -> MeasuredTime:
         if self.kind != "cuda":
             raise MeasurementError("a CPU launches no kernels")
-        return _TIMERS[name](self.device)
+        return TIMERS[name](self.device)
 
     def rate(self, name: str) -> MeasuredRate:
         """The rate of the fastest way to do it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.benchmarking.sweep import BenchmarkSweep
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.errors import InputError
 from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
 from opscope.model.files import UNREADABLE_JSON, finite, write_text

@@ -89,7 +89,7 @@ _FEWEST_SAMPLES = 2
 
 
 @dataclass
-class Row:
+class RunRow:
     """One implementation in a run: what it built, what a sample of it runs, and what is known of it."""
 
     implementation: Implementation
@@ -209,7 +209,7 @@ class _Run:
     inspect: Inspector | None  # profiles a call without arguments; None leaves profiles out
     on_change: Callable[[BenchmarkResult], object]
     unread: str | None  # why the device's state is not read
-    rows: dict[str, Row] = field(default_factory=dict)  # those that are prepared
+    rows: dict[str, RunRow] = field(default_factory=dict)  # those that are prepared
     reference: Callable[..., Any] | None = None  # what the others are checked against
     rounds: Rounds | None = None
     lost: str | None = None  # why the device cannot be used any more
@@ -236,7 +236,7 @@ class _Run:
                 for implementation in sorted(
                     implementations, key=lambda one: one.name != self.problem.reference
                 ):
-                    row = Row(implementation, row_of(implementation))
+                    row = RunRow(implementation, row_of(implementation))
                     self.prepare(row)
                     self.rows[row.name] = row
                     self.progressed()
@@ -253,7 +253,7 @@ class _Run:
         self.on_change(result)
         return result
 
-    def failed(self, row: Row, failure: Failure) -> bool:
+    def failed(self, row: RunRow, failure: Failure) -> bool:
         """Note the failure of a row that was sampled; whether the others go on."""
         row.fail(failure)
         self.release(row.name)
@@ -276,7 +276,7 @@ class _Run:
         """The inputs every implementation is timed with."""
         return make_input_sets(self.problem, self.options.seed, self.cache_state)
 
-    def prepare(self, row: Row) -> None:
+    def prepare(self, row: RunRow) -> None:
         """Take an implementation as far as it goes."""
         if self.lost is not None:
             row.fail(Failure(Status.FAILED, f"not measured: {self.lost}"))
@@ -293,7 +293,7 @@ class _Run:
         if not row.is_ready:
             self.release(row.name)
 
-    def steps(self, row: Row) -> Iterator[str]:
+    def steps(self, row: RunRow) -> Iterator[str]:
         """Prepare a row; what comes next is named before it is done, and not asked of a row that failed."""
         problem, options = self.problem, self.options
         yield "while it was built"
@@ -349,7 +349,7 @@ class _Run:
         synchronize()
         row.note(call_ns=(time.perf_counter_ns() - began_ns) / count)
 
-    def check(self, row: Row, fn: Callable[..., Any], *, small: bool = False) -> Any:
+    def check(self, row: RunRow, fn: Callable[..., Any], *, small: bool = False) -> Any:
         """Note what checking gave; what the function returned."""
         outcome = check_output(
             fn,
@@ -367,7 +367,7 @@ class _Run:
             row.unchecked = outcome.reason or "there is no reference"
         return outcome.outputs
 
-    def check_interpreted(self, row: Row, fn: Callable[..., Any]) -> None:
+    def check_interpreted(self, row: RunRow, fn: Callable[..., Any]) -> None:
         """In Triton's interpreter it is checked and not timed."""
         status, reason = Status.UNAVAILABLE, "runs only in Triton's interpreter here, which is for checks, "
         if not self.options.check:
@@ -382,7 +382,7 @@ class _Run:
         if row.is_ready:
             row.fail(Failure(status, reason))
 
-    def warm_up(self, row: Row, fn: Callable[..., Any]) -> None:
+    def warm_up(self, row: RunRow, fn: Callable[..., Any]) -> None:
         """For its time and a few calls, unless these take very long."""
         row.bodies = self.timer.prepare(bodies(fn, self.sets, 1))
         durations_ns: list[int] = []
@@ -397,7 +397,7 @@ class _Run:
         row.call_ns = statistics.median(durations_ns[len(durations_ns) // 2 :])
         row.note(warmup_count=len(durations_ns), input_sets=len(row.bodies))
 
-    def profile(self, row: Row, fn: Callable[..., Any], inspect: Inspector) -> None:
+    def profile(self, row: RunRow, fn: Callable[..., Any], inspect: Inspector) -> None:
         try:
             profile = inspect(bodies(fn, self.sets[:1], 1)[0])
         except Exception as error:
@@ -429,7 +429,7 @@ class _Run:
     def matrix_ceiling(self, implementation: Implementation) -> str | None:
         return implementation.matrix_ceiling or self.problem.matrix_ceiling
 
-    def repeated(self) -> list[Row]:
+    def repeated(self) -> list[RunRow]:
         """The rows to sample, each with as many calls in a sample as comparing them needs."""
         ready = [row for row in self.rows.values() if row.is_ready]
         counts = calls_per_sample([row.call_ns for row in ready], self.timer.resolution_ns)
@@ -555,7 +555,7 @@ class Rounds:
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[RunRow],
         timer: Timer,
         options: BenchmarkOptions,
         watcher: Any,
@@ -603,7 +603,7 @@ class Rounds:
         finally:
             self.elapsed_ns = self._now_ns() - self._began_ns
 
-    def _round(self, active: list[Row], order: list[int], number: int) -> list[Row]:
+    def _round(self, active: list[RunRow], order: list[int], number: int) -> list[RunRow]:
         """One sample of each row; those that did not fail."""
         failed: list[str] = []
         for row in (active[index] for index in order):
@@ -625,7 +625,7 @@ class Rounds:
                 return []
         return [row for row in active if row.name not in failed]
 
-    def _still_wanted(self, active: list[Row]) -> list[Row]:
+    def _still_wanted(self, active: list[RunRow]) -> list[RunRow]:
         """The rows that need more samples."""
         options = self._options
         overhead_ns = (self._now_ns() - self._began_ns - self.in_samples_ns) / len(self.rows)
@@ -657,7 +657,7 @@ class Rounds:
         return ended_ns + max(every_ns, _REST * (ended_ns - began_ns))
 
 
-def with_samples(one: Row, states: Sequence[tuple[int, DeviceState]] = ()) -> BenchmarkRow:
+def with_samples(one: RunRow, states: Sequence[tuple[int, DeviceState]] = ()) -> BenchmarkRow:
     """The row with its samples and, from two on, their median and its interval."""
     samples_ns, rounds = one.samples_ns, tuple(number for number, _ in one.samples)
     row = msgspec.structs.replace(

@@ -14,11 +14,18 @@ from cyclopts.validators import Number
 from rich.live import Live
 
 from opscope.api import measure
+from opscope.benchmarking.benchmark_sweep import (
+    BenchmarkSweep,
+    Point,
+    Sweep,
+    parse_parameters,
+    run_sweep,
+    sweep_of,
+)
 from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
 from opscope.benchmarking.problem import BenchmarkRequest, Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES
-from opscope.benchmarking.sweep import BenchmarkSweep, Point, Sweep, parse_parameters, run_sweep, sweep_of
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
     Parts,

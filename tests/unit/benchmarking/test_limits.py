@@ -17,7 +17,7 @@ from opscope.benchmarking.limits import (  # noqa: E402
     MIB,
     PRODUCTS,
     RATES,
-    TIMES,
+    TIMERS,
     ceiling_obstacle,
     copy_attempts,
     fill_attempts,
@@ -75,7 +75,7 @@ def scripted(monkeypatch):
 def test_everything_is_measured_or_missing_with_its_reason():
     measured = measure_device("cpu")
     assert {one.name for one in measured.rates} == ON_A_CPU
-    assert measured.missing.keys() == {*RATES, *TIMES} - ON_A_CPU
+    assert measured.missing.keys() == {*RATES, *TIMERS} - ON_A_CPU
     assert measured.missing["l2_read"] == "a CPU's caches are not measured"
     assert measured.missing["launch"] == "a CPU launches no kernels"
     assert measured.torch == torch.__version__

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from opscope.benchmarking.decorator import values_of
-from opscope.benchmarking.problem import Problem
-from opscope.benchmarking.sweep import (
+from opscope.benchmarking.benchmark_sweep import (
     BenchmarkSweep,
     Point,
     Sweep,
@@ -15,6 +13,8 @@ from opscope.benchmarking.sweep import (
     points,
     run_sweep,
 )
+from opscope.benchmarking.decorator import values_of
+from opscope.benchmarking.problem import Problem
 from opscope.errors import InputError
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState
 from opscope.model.environment import Environment

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.result_file import (
     check_writable,
     is_result_file,
@@ -15,7 +16,6 @@ from opscope.benchmarking.result_file import (
     result_document,
     save_benchmark,
 )
-from opscope.benchmarking.sweep import BenchmarkSweep
 from opscope.errors import InputError
 from opscope.model.benchmark import (
     BenchmarkOptions,

@@ -8,7 +8,7 @@ import pytest
 from opscope.benchmarking.problem import Implementation
 from opscope.benchmarking.run import (
     Rounds,
-    Row,
+    RunRow,
     row_of,
     throttled_samples,
     with_ceiling,
@@ -23,9 +23,9 @@ COOL = DeviceState(at_ns=0)
 HOT = DeviceState(at_ns=1, throttle_reasons=("sw_thermal",))
 
 
-def row(name: str, bodies, **facts) -> Row:
+def row(name: str, bodies, **facts) -> RunRow:
     implementation = Implementation(name, lambda: None)
-    return Row(implementation, row_of(implementation), bodies=bodies, **facts)
+    return RunRow(implementation, row_of(implementation), bodies=bodies, **facts)
 
 
 class FakeClock:
@@ -81,7 +81,7 @@ def sampling(all_series, chosen, *, timer=None, watcher=None, monitor=None, cloc
     )
 
 
-def rounds_of(one: Row) -> list[int]:
+def rounds_of(one: RunRow) -> list[int]:
     return [number for number, _ in one.samples]
 
 

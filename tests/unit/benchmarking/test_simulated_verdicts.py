@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opscope.benchmarking.problem import Implementation
-from opscope.benchmarking.run import Rounds, Row, row_of, with_ratio, with_samples
+from opscope.benchmarking.run import Rounds, RunRow, row_of, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, Verdict
 from opscope.testing import FakeTimer
 
@@ -113,7 +113,8 @@ def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
 
     implementations = [Implementation(name, lambda: None) for name in sides]
     rows = [
-        Row(one, row_of(one), bodies=[lambda name=one.name: called.append(name)]) for one in implementations
+        RunRow(one, row_of(one), bodies=[lambda name=one.name: called.append(name)])
+        for one in implementations
     ]
     options = msgspec.structs.replace(OPTIONS, seed=seed)
     Rounds(rows, FakeTimer(durations()), options, Silent(), read_state=lambda: None).run()

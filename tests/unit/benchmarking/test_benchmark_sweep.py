@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from opscope.benchmarking.benchmark_sweep import sweep_of  # noqa: E402
 from opscope.benchmarking.problem import BenchmarkRequest  # noqa: E402
-from opscope.benchmarking.sweep import sweep_of  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch
