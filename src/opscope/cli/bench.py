@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -54,7 +54,6 @@ from opscope.report.benchmark import (
     suite_list_json,
     sweep_benchmark_document,
 )
-from opscope.report.document import Document, Section
 from opscope.report.html.result_charts import benchmark_charts
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
@@ -216,7 +215,8 @@ def bench(
                 source=targets[0],
                 hint="Measure again with the suite's name",
             )
-        return _show_saved(Path(targets[0]), output, reading)
+        _present(load_benchmark(targets[0]), output, reading)
+        return 0
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
         run = _Run(sweep_of(targets, _request(given)), _options(measuring), measuring, output)
@@ -232,30 +232,40 @@ def _list(*, json: bool) -> int:
     return 0
 
 
-def _show_saved(path: Path, output: OutputOptions, reading: Parts) -> int:
-    saved = load_benchmark(path)
-    points = saved.points if isinstance(saved, BenchmarkSweep) else (saved,)
-    extra = [(kernel_use_section(point),) if output.show_kernels else () for point in points]
-    if isinstance(saved, BenchmarkSweep):
-        document = sweep_benchmark_document(saved, extra=extra)
+def _present(
+    result: BenchmarkResult | BenchmarkSweep,
+    output: OutputOptions,
+    reading: Parts,
+    *,
+    codes: Sequence[tuple[ImplementationCode, ...]] = (),
+    saved: Iterable[Path] = (),
+) -> None:
+    """Print a result, and write the reports that were asked for; `codes` by point."""
+    points = result.points if isinstance(result, BenchmarkSweep) else (result,)
+    of_points = [*codes, *((),) * (len(points) - len(codes))]  # an interrupted point has no code
+    extra = [
+        ((kernel_use_section(point),) if output.show_kernels else ()) + code_sections(code)
+        for point, code in zip(points, of_points, strict=True)
+    ]
+    if isinstance(result, BenchmarkSweep):
+        document = sweep_benchmark_document(result, extra=extra)
     else:
-        document = benchmark_document(saved, extra=extra[0])
+        document = benchmark_document(result, extra=extra[0])
     if output.json:
-        print_json(result_document(saved))
+        encoded = result_document(result)
+        if output.code_kinds:
+            results = encoded["points"] if isinstance(result, BenchmarkSweep) else [encoded]
+            for one, code in zip(results, codes, strict=False):
+                one["generated_code"] = code_json(code)
+        print_json(encoded)
     else:
         print_document(document, reading=reading)
-    say_wrote(_written(output, document, saved), on_stderr=output.json)
-    return 0
-
-
-def _written(
-    output: OutputOptions, document: Document, result: BenchmarkResult | BenchmarkSweep
-) -> Iterator[Path]:
-    """The reports that were asked for."""
+    written = list(saved)
     if output.report is not None:
-        yield write_text(output.report, markdown(document))
+        written.append(write_text(output.report, markdown(document)))
     if output.html is not None:
-        yield write_page(output.html, document, benchmark_charts(result))
+        written.append(write_page(output.html, document, benchmark_charts(result)))
+    say_wrote(written, on_stderr=output.json)
 
 
 def _request(given: GivenOptions) -> BenchmarkRequest:
@@ -348,36 +358,9 @@ class _Run:
         return sweep if self.points.has_several else sweep.points[0]
 
     def show(self, sweep: BenchmarkSweep, reading: Parts) -> None:
-        """Print the result, and write the reports that were asked for."""
-        if not sweep.points and not self.points.has_several:
-            return
-        document, output = self._document(sweep), self.output
-        if output.json:
-            print_json(self._json(sweep))
-        else:
-            print_document(document, reading=reading)
-        saved = [] if output.save is None else [output.save]
-        say_wrote([*saved, *_written(output, document, self._result(sweep))], on_stderr=output.json)
-
-    def _json(self, sweep: BenchmarkSweep) -> dict[str, Any]:
-        document = result_document(self._result(sweep))
-        if self.output.code_kinds:
-            points = document["points"] if self.points.has_several else [document]
-            for point, codes in zip(points, self.codes, strict=False):
-                point["generated_code"] = code_json(codes)
-        return document
-
-    def _document(self, sweep: BenchmarkSweep) -> Document:
-        # An interrupted point has no code.
-        codes = [*self.codes, *((),) * (len(sweep.points) - len(self.codes))]
-        extra = [self._extra(*pair) for pair in zip(sweep.points, codes, strict=True)]
-        if self.points.has_several:
-            return sweep_benchmark_document(sweep, extra=extra)
-        return benchmark_document(sweep.points[0], extra=extra[0])
-
-    def _extra(self, point: BenchmarkResult, codes: Sequence[ImplementationCode]) -> tuple[Section, ...]:
-        kernels = (kernel_use_section(point),) if self.output.show_kernels else ()
-        return (*kernels, *code_sections(codes))
+        if sweep.points or self.points.has_several:
+            saved = [] if self.output.save is None else [self.output.save]
+            _present(self._result(sweep), self.output, reading, codes=self.codes, saved=saved)
 
 
 @contextmanager
