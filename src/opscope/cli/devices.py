@@ -18,11 +18,11 @@ from opscope.errors import InputError
 from opscope.hardware.devices import DeviceSpec, match_device
 from opscope.hardware.measured import (
     LIMITS_FOLDER,
-    MeasuredLimits,
     cache_measured,
     measured_devices,
     save_measured,
 )
+from opscope.model.measured_limits import MeasuredLimits
 from opscope.provenance.cache import cache_folder
 from opscope.report.devices import (
     device_details_document,

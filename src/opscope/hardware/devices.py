@@ -12,7 +12,7 @@ import difflib
 import math
 import platform
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -401,15 +401,8 @@ def _unknown(words: str) -> InputError:
     known = {" ".join(_words(name)): one.name for one in devices() for name in (one.name, *one.names)}
     known |= {one.name.lower(): one.name for one in architectures()}
     known |= {one.target: one.target for one in architectures()}
-    close = difflib.get_close_matches(_typed(words), known, n=_SIMILAR, cutoff=_ALIKE)
-    similar = ", ".join(_distinct(known[name] for name in close))
+    typed = words.strip().lower() if "_" in words else " ".join(_words(words))
+    close = difflib.get_close_matches(typed, known, n=_SIMILAR, cutoff=_ALIKE)
+    similar = ", ".join(dict.fromkeys(known[name] for name in close))
     hint = f"Similar: {similar}" if similar else "`opscope devices` lists the names"
     return InputError(f"no GPU, architecture or compute capability is known as '{words}'", hint=hint)
-
-
-def _typed(words: str) -> str:
-    return words.strip().lower() if "_" in words else " ".join(_words(words))
-
-
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

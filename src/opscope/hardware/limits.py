@@ -13,7 +13,7 @@ import msgspec
 
 from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, match_device
-from opscope.hardware.measured import MeasuredLimits, MeasuredRate
+from opscope.model.measured_limits import MeasuredLimits, MeasuredRate
 from opscope.text_enum import TextEnum
 
 # Where cuBLAS multiplies float64 matrices by tensor cores. Source: NVIDIA's architecture whitepapers of GA100
