@@ -128,7 +128,14 @@ def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
         *(aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default),
         *(aten.new_empty.default, aten.new_empty_strided.default, aten.empty_permuted.default),
     }
-    backend = torch._C.DispatchKeySet(torch._C._parse_dispatch_key(device.partition(":")[0].upper()))
+    backend = torch._C._parse_dispatch_key(device.partition(":")[0].upper())
+
+    def allocates_inside(func: Any, arguments: Any) -> bool:
+        """Whether this is somebody's operator with a kernel for plain tensors of the device."""
+        if not isinstance(func, torch._ops.OpOverload) or func.namespace in {"aten", "prim", "prims"}:
+            return False
+        tensors = tensors_of(arguments)
+        return bool(tensors) and all(torch._C._dispatch_keys(one).has(backend) for one in tensors)
 
     class Poison(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         supports_higher_order_operators = True
@@ -140,9 +147,9 @@ def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
         ) -> Any:
-            if isinstance(func, torch._ops.OpOverload) and func.namespace not in {"aten", "prim", "prims"}:
-                with self:  # the kernel of somebody's operator, which may allocate in turn
-                    return func.redispatch(backend, *args, **(kwargs or {}))
+            if allocates_inside(func, (args, kwargs)):
+                with self:
+                    return func.redispatch(torch._C.DispatchKeySet(backend), *args, **(kwargs or {}))
             made = func(*args, **(kwargs or {}))
             if func in allocating and type(made) is torch.Tensor and made.layout is torch.strided:
                 is_captured = made.is_cuda and torch.cuda.is_current_stream_capturing()  # and played later

@@ -603,6 +603,20 @@ def test_operators_that_others_register_allocate_it_too_forward_and_backward():
     assert gradient.isnan().all()
 
 
+@pytest.mark.filterwarnings("ignore:.*quantize:DeprecationWarning", "ignore:.*quantize:UserWarning")
+def test_operators_of_other_tensors_run_as_they_do():
+    @torch.library.custom_op("opscope_test::made_from_nothing", mutates_args=())
+    def made_from_nothing(count: int) -> torch.Tensor:
+        return torch.ones(count)
+
+    quantized = torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8)
+    with poisoned_memory("cpu"):
+        doubled = torch.ops.quantized.add(quantized, quantized, 0.1, 0)
+        made = made_from_nothing(3)
+    assert doubled.dequantize().tolist() == pytest.approx([2.0] * 4)
+    assert made.tolist() == [1.0] * 3
+
+
 def test_a_compiled_function_stays_compiled_and_higher_order_operators_run():
     graphs = []
 
