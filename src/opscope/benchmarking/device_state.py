@@ -33,7 +33,6 @@ class NoMonitor:
     """The monitor of a device that has nothing to read: a CPU, or a GPU without NVML."""
 
     def read(self) -> DeviceState | None:
-        """None."""
         return None
 
 

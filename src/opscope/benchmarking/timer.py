@@ -154,7 +154,6 @@ class WallTimer:
         return max(1.0, statistics.median(self.measure(_nothing) for _ in range(_EMPTY_CALLS)))
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """The calls themselves."""
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
@@ -194,7 +193,6 @@ class CudaEventTimer:
             self._hiding = None if cache_state is None else LaunchHiding(self._device, cache_state)
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """The calls themselves."""
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
@@ -261,7 +259,6 @@ class CudaGraphTimer:
         return replays
 
     def measure(self, fn: Callable[[], object]) -> int:
-        """Time between two events around one replay, in nanoseconds."""
         return self._events.measure(fn)
 
     def _capture(self, call: Callable[[], object], pool: Any) -> Any:
