@@ -154,7 +154,8 @@ def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
             if func in allocating and type(made) is torch.Tensor and made.layout is torch.strided:
                 is_captured = made.is_cuda and torch.cuda.is_current_stream_capturing()  # and played later
                 if made.device.type in {"cpu", "cuda"} and not is_captured:
-                    made.untyped_storage().fill_(byte)
+                    whole = torch.empty(0, dtype=torch.uint8, device=made.device)
+                    whole.set_(made.untyped_storage()).fill_(byte)
             return made
 
     with Poison():
