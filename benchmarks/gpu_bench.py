@@ -75,7 +75,7 @@ Section = Callable[[Setup], dict[str, Any]]
 
 def measure_ceilings(setup: Setup) -> dict[str, Any]:
     """Every ceiling of the device, cold and hot."""
-    from opscope.benchmarking.device_probes import CEILINGS, ceiling_obstacle, measure_ceilings
+    from opscope.benchmarking.limits import CEILINGS, ceiling_obstacle, measure_ceilings
     from opscope.benchmarking.timer import benchmark_timer
     from opscope.model.benchmark import CacheState
 
@@ -150,11 +150,12 @@ def matmul_suite(setup: Setup) -> dict[str, Any]:
 
 def run_suite(setup: Setup, name: str, parameters: dict[str, str], shape: tuple[int, ...], dtype: str) -> Any:
     """A suite's result with the options `opscope bench` has by default."""
-    from opscope.benchmarking.runner import run_benchmark
-    from opscope.benchmarking.suites import SuiteOptions, suite
+    from opscope.benchmarking.problem import BenchmarkRequest
+    from opscope.benchmarking.run import run_benchmark
+    from opscope.benchmarking.suites import suite
     from opscope.model.benchmark import BenchmarkOptions
 
-    options = SuiteOptions(shape=shape, dtype=dtype, device=setup.device, parameters=parameters)
+    options = BenchmarkRequest(shape=shape, dtype=dtype, device=setup.device, options=parameters)
     problem = suite(name).problem(options)
     return run_benchmark(problem, BenchmarkOptions(profile=False), environment=environment())
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from gpu_setup import parser_of, write
-from opscope.benchmarking.device_limits import measure_device
+from opscope.benchmarking.limits import measure_device
 from opscope.errors import OpscopeError
 from opscope.hardware.devices import match_device
-from opscope.hardware.measured import MeasuredLimits, save_measured
+from opscope.hardware.measured import save_measured
+from opscope.model.measured_limits import MeasuredLimits
 from opscope.report.devices import measured_document, measured_json
 from opscope.report.terminal import render_terminal
 

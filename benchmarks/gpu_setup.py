@@ -80,7 +80,7 @@ def problem_of(calls: dict[str, Callable[[], object]], setup: Setup, *, referenc
 
 def timed(calls: dict[str, Callable[[], object]], setup: Setup, **options: Any) -> Any:
     """The benchmark's result for calls without inputs, neither checked nor profiled."""
-    from opscope.benchmarking.runner import run_benchmark
+    from opscope.benchmarking.run import run_benchmark
     from opscope.model.benchmark import BenchmarkOptions
 
     plain = BenchmarkOptions(check=False, profile=False, ceilings=False, **options)

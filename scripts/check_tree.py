@@ -111,8 +111,8 @@ def repeated_names() -> Iterator[str]:
     classes, modules = defaultdict(list), defaultdict(list)
     for file in sorted(SOURCE.rglob("*.py")):
         place = str(file.relative_to(SOURCE))
-        # A verb is a module of `cli` named like it; suites and kernels are named like their operator.
-        if file.parent.name not in ("cli", "suites", "triton") and not file.stem.startswith("__"):
+        # A verb is a module of `cli` named like it; kernels are named like their operator.
+        if file.parent.name not in ("cli", "triton") and not file.stem.startswith("__"):
             modules[file.stem].append(place)
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):

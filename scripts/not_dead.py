@@ -52,10 +52,12 @@ _.allow_tf32
 _.acc_events
 _.block_shape
 _.debug
+_.is_infra_mode
 _.named_args
 _.no_wrap
 _.on_broken_pipe
 _.overflow
+_.supports_higher_order_operators
 _.suppress_keyboard_interrupt
 _.text_factory
 

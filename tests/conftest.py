@@ -20,7 +20,7 @@ from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.counters import CountedKernel, CounterAnalysis
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.api import load as load_source
-from opscope.benchmarking.plan import BenchmarkSweep
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import (
     BenchmarkOptions,
     BenchmarkResult,

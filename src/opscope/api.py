@@ -292,7 +292,9 @@ def bench(
         MeasurementError: The clock asked for cannot be used here, or a point of a sweep failed.
         DependencyError: torch is not installed.
     """
-    from opscope.benchmarking.plan import BenchmarkRequest, plan_of, run_plan, values_of  # noqa: PLC0415
+    from opscope.benchmarking.benchmark_sweep import run_sweep, sweep_of  # noqa: PLC0415
+    from opscope.benchmarking.decorator import values_of  # noqa: PLC0415 - needed only to benchmark
+    from opscope.benchmarking.problem import BenchmarkRequest  # noqa: PLC0415
     from opscope.model.benchmark import BenchmarkOptions  # noqa: PLC0415
 
     request = BenchmarkRequest(
@@ -308,15 +310,15 @@ def bench(
         name=name,
     )
     how = BenchmarkOptions(**measuring)
-    plan = plan_of(targets, request)
+    points = sweep_of(targets, request)
 
     def run(problem: Problem, changed: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
         return measure(problem, how, on_change=on_change or changed)
 
-    sweep = run_plan(plan, run)
+    sweep = run_sweep(points, run)
     if sweep.failures:
         raise MeasurementError("; ".join(sweep.failures))
-    return list(sweep.points) if plan.is_sweep else sweep.points[0]
+    return list(sweep.points) if points.has_several else sweep.points[0]
 
 
 def measure(
@@ -333,7 +335,7 @@ def measure(
         MeasurementError: The clock asked for cannot be used on this device.
     """
     from opscope.analysis.call_profile import call_profiler  # noqa: PLC0415 - needed only to benchmark
-    from opscope.benchmarking.runner import run_benchmark  # noqa: PLC0415
+    from opscope.benchmarking.run import run_benchmark  # noqa: PLC0415
     from opscope.capture.environment import collect_environment  # noqa: PLC0415
 
     is_profiled = options.profile and problem.device.startswith("cuda")

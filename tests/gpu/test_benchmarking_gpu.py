@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
-from opscope.benchmarking.runner import run_benchmark  # noqa: E402
+from opscope.benchmarking.run import run_benchmark  # noqa: E402
 from opscope.benchmarking.timer import (  # noqa: E402
     CudaEventTimer,
     CudaGraphTimer,
@@ -201,7 +201,7 @@ def test_rows_after_a_lost_device_fail_with_its_reason():
     script = textwrap.dedent("""
         import json, sys, torch
         from opscope.benchmarking.problem import Implementation, Problem
-        from opscope.benchmarking.runner import run_benchmark
+        from opscope.benchmarking.run import run_benchmark
         from opscope.capture.environment import collect_environment
         from opscope.model.benchmark import BenchmarkOptions
 

@@ -9,9 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.check import check_output, poisoned_memory  # noqa: E402
-from opscope.benchmarking.device_probes import CEILINGS, ceiling_obstacle, measure_ceilings  # noqa: E402
 from opscope.benchmarking.device_state import NvmlMonitor, monitor_for  # noqa: E402
 from opscope.benchmarking.inputs import count_flops, min_bytes, peak_memory_bytes  # noqa: E402
+from opscope.benchmarking.limits import CEILINGS, ceiling_obstacle, measure_ceilings  # noqa: E402
 from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.model.benchmark import CacheState, Status  # noqa: E402
@@ -99,12 +99,29 @@ class TestNeverWritten:
             )
             assert outcome.status is Status.WRONG
 
-    def test_the_memory_is_given_back(self):
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved(DEVICE)
-        with poisoned_memory(DEVICE, [100 << 20]):
-            assert torch.cuda.memory_reserved(DEVICE) > before
-        assert torch.cuda.memory_reserved(DEVICE) == before
+    def test_operators_that_others_register_and_backward_passes(self):
+        @torch.library.custom_op("opscope_test::half_written_on_gpu", mutates_args=())
+        def half_written(x: torch.Tensor) -> torch.Tensor:
+            out = torch.empty_like(x)
+            out[::2] = x[::2]
+            return out
+
+        half_written.register_autograd(lambda context, gradient: torch.empty_like(gradient))
+        with poisoned_memory(DEVICE):
+            x = torch.ones(4, device=DEVICE, requires_grad=True)
+            made = half_written(x)
+            (gradient,) = torch.autograd.grad(made.sum(), x)
+        assert made.isnan().tolist() == [False, True, False, True]
+        assert gradient.isnan().all()
+
+    def test_what_a_cuda_graph_would_play_again_is_left_alone(self):
+        graph = torch.cuda.CUDAGraph()
+        value = torch.ones(1, device=DEVICE)
+        with poisoned_memory(DEVICE), torch.cuda.graph(graph):
+            torch.empty(1, device=DEVICE)
+            value.add_(1)
+        graph.replay()
+        assert value.item() == 2
 
 
 def test_a_result_on_the_cpu_is_wrong():

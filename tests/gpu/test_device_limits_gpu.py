@@ -8,9 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking import device_probes  # noqa: E402
-from opscope.benchmarking.device_limits import RATES, TIMES, measure_device  # noqa: E402
-from opscope.benchmarking.device_probes import measure_ceilings  # noqa: E402
+from opscope.benchmarking.limits import (  # noqa: E402
+    RATES,
+    TIMERS,
+    l2_read_attempt,
+    measure_ceilings,
+    measure_device,
+)
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.hardware.devices import DataType, match_device  # noqa: E402
 from opscope.hardware.limits import LimitEvidence, match_limits, published_rate  # noqa: E402
@@ -59,7 +63,7 @@ def test_the_table_of_devices_has_its_cache_and_multiprocessors(measured, facts)
 def test_nothing_is_missing_that_the_device_has(measured):
     capability = torch.cuda.get_device_capability()
     needed = {"matrix_tf32": (8, 0), "matrix_bf16": (8, 0), "matrix_fp8": (8, 9), "matrix_int8": (7, 5)}
-    expected = {name for name in RATES if capability >= needed.get(name, (7, 0))} | set(TIMES)
+    expected = {name for name in RATES if capability >= needed.get(name, (7, 0))} | set(TIMERS)
     found = {one.name for one in measured.rates} | {one.name for one in measured.times}
     assert found == expected, measured.missing
 
@@ -133,7 +137,7 @@ def test_the_rate_of_l2_does_not_hang_on_the_buffer_and_is_not_that_of_l1():
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     rates = {}
     for size in (l2_bytes, l2_bytes // 2, 4 * 128 * 1024):  # the last one's buffer would fit into L1
-        probe = device_probes.l2_read_attempt(DEVICE, size, 0).make()
+        probe = l2_read_attempt(DEVICE, size, 0).make()
         rates[size] = probe.amount / timed_ns(probe.call)
     whole, half, tiny = rates.values()
     assert half == pytest.approx(whole, rel=0.25)
@@ -153,7 +157,7 @@ def test_the_reading_kernel_reads_everything():
 
 
 def test_starting_kernels_takes_microseconds(measured):
-    launch, call, interval = (measured.time(name).median_ns for name in TIMES)
+    launch, call, interval = (measured.time(name).median_ns for name in TIMERS)
     assert 1_000 < launch < 20_000
     assert launch < call < 50_000
     assert 300 < interval < 10_000

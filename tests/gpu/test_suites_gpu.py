@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from opscope.benchmarking.check import check_output  # noqa: E402
-from opscope.benchmarking.suites import SUITES, SuiteOptions, suite  # noqa: E402
+from opscope.benchmarking.problem import BenchmarkRequest  # noqa: E402
+from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import MeasurementError  # noqa: E402
 from opscope.kernels.triton_loader import load_triton  # noqa: E402
 from opscope.model.benchmark import Engine, Status  # noqa: E402
@@ -36,7 +37,7 @@ CASES = [
 
 
 def problem(name, **options):
-    return suite(name).problem(SuiteOptions(device="cuda", **options))
+    return suite(name).problem(BenchmarkRequest(device="cuda", **options))
 
 
 def assert_right(made, implementation):
@@ -63,7 +64,7 @@ def test_compiled_compositions_are_right(name, dtype):
 
 
 def test_the_exact_gelu_is_right():
-    made = problem("gelu", shape=(61, 67), parameters={"approximate": "erf"})
+    made = problem("gelu", shape=(61, 67), options={"approximate": "erf"})
     for implementation in made.implementations:
         assert_right(made, implementation)
 
@@ -71,7 +72,7 @@ def test_the_exact_gelu_is_right():
 @pytest.mark.parametrize("causal", ["false", "true"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_every_attention_backend_is_right_or_says_why_not(dtype, causal):
-    made = problem("attention", dtype=dtype, shape=(2, 3, 256, 64), parameters={"causal": causal})
+    made = problem("attention", dtype=dtype, shape=(2, 3, 256, 64), options={"causal": causal})
     refusals = {}
     for implementation in made.implementations:
         try:

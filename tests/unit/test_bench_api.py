@@ -93,7 +93,7 @@ def test_a_benchmark_and_a_recording_are_not_compared(tmp_path: Path) -> None:
 def test_naming_the_functions_imports_neither_torch_nor_the_engine() -> None:
     program = (
         "import sys, opscope; opscope.bench, opscope.benchmark, opscope.compare;"
-        "print(sorted({'torch', 'numpy', 'triton', 'opscope.benchmarking.runner'} & set(sys.modules)))"
+        "print(sorted({'torch', 'numpy', 'triton', 'opscope.benchmarking.run'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

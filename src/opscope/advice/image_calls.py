@@ -18,6 +18,7 @@ from opscope.analysis.efficiency import CallEfficiency, TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import CallArguments, TensorArgument, parse_arguments
 from opscope.operators.convolutions import ConvolutionShapes, convolution_shapes
+from opscope.operators.element_types import item_size_bytes
 
 _FEW_CHANNELS = 4  # of an input image: convolutions have no kernels on tensor cores for so few
 _WIDE_WINDOW = 5  # beyond it depthwise convolutions have other kernels
@@ -90,7 +91,7 @@ class ImageCall(msgspec.Struct, frozen=True):
     @property
     def item_bytes(self) -> int:
         """Bytes of an element."""
-        return 2 if self.image.type_name in ("c10::Half", "c10::BFloat16") else 4
+        return item_size_bytes(self.image.type_name) or 4
 
     @property
     def is_channels_first(self) -> bool:

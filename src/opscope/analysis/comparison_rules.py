@@ -15,7 +15,13 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, RatioInterval, judge
+from opscope.benchmarking.statistics import (
+    CONFIDENCE,
+    FEWEST_ROUNDS,
+    RatioInterval,
+    judge,
+    student_quantile,
+)
 from opscope.model.benchmark import Interval, Verdict, reciprocal
 from opscope.model.comparison import (
     BenchmarkComparison,
@@ -227,22 +233,7 @@ def _tail(count: int) -> float:
     Source: Hesterberg, "What Teachers Should Know About the Bootstrap" (2015), the expanded percentile
     interval: Φ(-sqrt(n / (n - 1)) t), t the quantile of Student's distribution with n - 1 degrees of freedom.
     """
-    return NormalDist().cdf(-sqrt(count / (count - 1)) * _student_quantile(count - 1))
-
-
-def _student_quantile(freedom: int) -> float:
-    """97.5 % quantile of Student's distribution, within 0.3 % for 4 degrees of freedom and more.
-
-    Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5.
-    """
-    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return sum((term / float(freedom) ** power for power, term in enumerate(terms)), 0.0)
+    return NormalDist().cdf(-sqrt(count / (count - 1)) * student_quantile(count - 1))
 
 
 def gate_reasons(comparison: BenchmarkComparison | SessionComparison, fail_on: FailOn) -> tuple[str, ...]:

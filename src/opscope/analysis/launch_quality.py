@@ -13,7 +13,8 @@ import msgspec
 
 from opscope.analysis.common_device import common_device
 from opscope.analysis.totals import KernelTotal, OperatorTotal, geometry_of
-from opscope.hardware.occupancy import WARP_SIZE, ActiveBlocks, Limiter, Waves
+from opscope.hardware.architectures import WARP_SIZE
+from opscope.hardware.occupancy import ActiveBlocks, Limiter, Waves
 from opscope.launches import (
     LaunchExplanation,
     LaunchFacts,

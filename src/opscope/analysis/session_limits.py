@@ -14,7 +14,8 @@ import msgspec
 
 from opscope.errors import InputError
 from opscope.hardware.limits import DeviceLimits, match_limits
-from opscope.hardware.measured import MeasuredLimits, find_measured, mismatch, read_measured
+from opscope.hardware.measured import find_measured, mismatch, read_measured
+from opscope.model.measured_limits import MeasuredLimits
 from opscope.model.session import Session
 
 # Devices in use; one that is only described did none of the work.

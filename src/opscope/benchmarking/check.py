@@ -4,100 +4,76 @@ The error of an element is |output - reference| / max(|reference|, rms of the re
 elements, and not blown up where the reference happens to be near zero. Elements that are not finite must be
 so in both.
 
-The memory its outputs land in is poisoned beforehand, so that elements it never writes show: on the CPU glibc
-is asked to fill what it hands out; elsewhere, and on the GPU, blocks are filled and given back, so that the
-allocator hands these out next. Best effort: memory that does not come from torch's allocators, or from
-another stream's pool, stays as it was. Inputs are compared bit by bit with copies, so that a function that
-changes them shows. What an implementation does wrong becomes a status, never an exception. Imports torch
-lazily.
+The tensors it allocates hold NaN until it writes to them, so that elements it never writes show. Inputs are
+compared bit by bit with copies, so that a function that changes them shows. What an implementation does wrong
+becomes a status, never an exception. Imports torch lazily.
 """
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.benchmarking.inputs import map_tensors, named_tensors, tensors_of
 from opscope.benchmarking.problem import Inputs, Problem, failure_of, first_line
 from opscope.errors import InputError
 from opscope.model.benchmark import OutputCheck, Status
+from opscope.operators.element_types import element_type
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 
 _CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side
 
 
-@dataclass(frozen=True)
-class Difference:
-    """What comparing one output with its reference gave.
+class Difference(NamedTuple):
+    """What comparing one output with its reference gave."""
 
-    Attributes:
-        max_relative_error: Largest error of an element that is finite in both.
-        squared_error: Σ (output - reference)², of the same elements.
-        squared_reference: Σ reference², of the same elements.
-        element_count: Elements compared.
-        missing_count: Elements that are not finite where the reference is.
-        unexpected_count: Elements that differ from a reference that is not finite there.
-    """
-
-    max_relative_error: float
-    squared_error: float
-    squared_reference: float
-    element_count: int
-    missing_count: int
-    unexpected_count: int
+    max_relative_error: float  # largest error of an element that is finite in both
+    squared_error: float  # Σ (output - reference)², of the same elements
+    squared_reference: float  # Σ reference², of the same elements
+    element_count: int  # elements compared
+    missing_count: int  # elements that are not finite where the reference is
+    unexpected_count: int  # elements that differ from a reference that is not finite there
 
 
 def difference(output: Any, reference: Any, tolerance: float) -> Difference:
-    """The difference of an output from a reference of the same shape.
+    """The difference of an output from a reference of the same shape, in float64, chunk by chunk.
 
     An infinity is right where the reference is beyond the range of the output's dtype, or within the
     tolerance of its end. A reference that is zero everywhere has no scale: errors are absolute then.
-
-    Args:
-        output: Tensor of any dtype.
-        reference: Tensor of the same shape; compared in float64.
-        tolerance: As `max_relative_error` may reach.
     """
     if not output.numel():
         return Difference(0.0, 0.0, 0.0, 0, 0, 0)
-    flat_output, flat_reference = _flat(output), _flat(reference)
-    largest = _range_end(output) * max(0.0, 1.0 - tolerance)
-    rms = _rms(flat_reference, output.device)
-    totals = [
-        _chunk_difference(out, ref, rms or 1.0, largest)
-        for out, ref in _chunks(flat_output, flat_reference, device=output.device)
-    ]
-    return Difference(
-        max_relative_error=max(error.item() for error, *_ in totals),
-        squared_error=math.fsum(one[1].item() for one in totals),
-        squared_reference=math.fsum(one[2].item() for one in totals),
-        element_count=output.numel(),
-        missing_count=sum(int(one[3].item()) for one in totals),
-        unexpected_count=sum(int(one[4].item()) for one in totals),
-    )
-
-
-def _chunk_difference(output: Any, reference: Any, rms: float, largest: float) -> tuple[Any, ...]:
-    """Scalars of one chunk, left on the device: error, Σ of both squares, missing and unexpected counts."""
     torch = require_torch()
-    finite_output, finite_reference = output.isfinite(), reference.isfinite()
-    beyond_range = (reference.abs() >= largest) & (output == reference.sign() * math.inf)
-    same = beyond_range | (output == reference) | (output.isnan() & reference.isnan())
-    both = finite_output & finite_reference
-    deviation = torch.where(both, output - reference, 0.0).abs_()
-    magnitude = torch.where(both, reference, 0.0).abs_()
-    error = (deviation / magnitude.clamp(min=rms)).max()
-    return (
-        error,
-        deviation.square().sum(),
-        magnitude.square().sum(),
-        (finite_reference & ~finite_output & ~same).sum(),
-        (~finite_reference & ~same).sum(),
+    flat_output, flat_reference = (_real(one).reshape(-1) for one in (output, reference))
+    has_infinity = _has_nan(output)
+    largest = torch.finfo(output.dtype).max * max(0.0, 1.0 - tolerance) if has_infinity else math.inf
+    rms = _rms(flat_reference, output.device) or 1.0
+    totals = []  # of each chunk: error, Σ of both squares, missing and unexpected counts
+    for ours, theirs in _chunks(flat_output, flat_reference, device=output.device):
+        is_finite, should_be = ours.isfinite(), theirs.isfinite()
+        beyond_range = (theirs.abs() >= largest) & (ours == theirs.sign() * math.inf)
+        same = beyond_range | (ours == theirs) | (ours.isnan() & theirs.isnan())
+        both = is_finite & should_be
+        deviation = torch.where(both, ours - theirs, 0.0).abs_()
+        magnitude = torch.where(both, theirs, 0.0).abs_()
+        figures = (
+            (deviation / magnitude.clamp(min=rms)).max(),
+            deviation.square().sum(),
+            magnitude.square().sum(),
+            (should_be & ~is_finite & ~same).sum(),
+            (~should_be & ~same).sum(),
+        )
+        totals.append(tuple(figure.item() for figure in figures))
+    errors, squared_errors, squares, missing, unexpected = zip(*totals, strict=True)
+    return Difference(
+        max_relative_error=max(errors),
+        squared_error=math.fsum(squared_errors),
+        squared_reference=math.fsum(squares),
+        element_count=output.numel(),
+        missing_count=sum(missing),
+        unexpected_count=sum(unexpected),
     )
 
 
@@ -125,11 +101,6 @@ def _chunks(*tensors: Any, device: Any) -> Iterator[tuple[Any, ...]]:
         yield tuple(one[start : start + _CHUNK_ELEMENTS].to(device, float64) for one in tensors)
 
 
-def _flat(tensor: Any) -> Any:
-    """All elements in one row."""
-    return _real(tensor).reshape(-1)
-
-
 def _real(tensor: Any) -> Any:
     """The two parts of complex elements side by side; sparse tensors filled up."""
     torch = require_torch()
@@ -137,170 +108,67 @@ def _real(tensor: Any) -> Any:
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
 
 
-def _range_end(tensor: Any) -> float:
-    """Largest finite number of a tensor's dtype; infinite for integers, which have no infinity."""
-    torch = require_torch()
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return math.inf
-    return float(torch.finfo(tensor.dtype).max)
-
-
 POISON_NAN = 0xFF  # NaN in every floating-point dtype, -1 in signed integers, true in bool
 POISON_ZERO = 0x00
 
-# Source: glibc malloc.h and malloc.c: M_PERTURB fills new memory with the complement of its argument's low
-# byte, and 0 switches it off; so 0x100 | x fills with ~x, also for x = 0.
-_M_PERTURB = -6
-_PERTURB_ON = 0x100
-_BYTE_MASK = 0xFF
-
-# Source: CUDACachingAllocator.h, kSmallSize, kLargeBuffer, kRoundLarge: blocks up to the first come from a
-# pool of their own; larger ones from segments of at least the second, in multiples of the third.
-_SMALL_BLOCK_BYTES = 1 << 20
-_LEAST_SEGMENT_BYTES = 20 << 20
-_SEGMENT_STEP_BYTES = 2 << 20
-_SMALL_BLOCKS = 16
-_SPARE_FACTOR = 8  # of the named sizes: temporaries are allocated between outputs
-_LARGEST_SHARE = 0.25  # of the free device memory
-_COPIES = 8  # blocks of each size given back on the CPU: more than glibc's per-thread cache holds (7)
-
 
 @contextmanager
-def poisoned_memory(device: str, sizes_bytes: Sequence[int], byte: int = POISON_NAN) -> Iterator[None]:
-    """Memory that is allocated inside the block holds `byte` until something writes to it.
+def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
+    """Tensors that are allocated inside the block hold `byte` until something writes to them.
 
-    Args:
-        device: Where outputs are allocated.
-        sizes_bytes: Sizes of the outputs that are expected.
-        byte: What the memory is filled with.
+    Every call of torch's dispatcher that allocates without writing is followed by a fill, in the threads of
+    autograd too, and inside of operators that others register. What torch.compile wrote allocates past the
+    dispatcher and stays as it was, and so does memory that is not torch's.
     """
-    if device.startswith("cuda"):
-        _poison_cuda(device, sizes_bytes, byte)
-        try:
-            yield
-        finally:
-            release_memory()
-        return
-    with _perturbed_malloc(byte):
-        _recycle_cpu(sizes_bytes, byte)
+    torch = require_torch()
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415 - torch is imported lazily
+
+    aten = torch.ops.aten
+    allocating = {
+        *(aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default),
+        *(aten.new_empty.default, aten.new_empty_strided.default, aten.empty_permuted.default),
+    }
+    backend = torch._C._parse_dispatch_key(device.partition(":")[0].upper())
+
+    def allocates_inside(func: Any, arguments: Any) -> bool:
+        """Whether this is somebody's operator with a kernel for plain tensors of the device."""
+        if not isinstance(func, torch._ops.OpOverload) or func.namespace in {"aten", "prim", "prims"}:
+            return False
+        tensors = tensors_of(arguments)
+        return bool(tensors) and all(torch._C._dispatch_keys(one).has(backend) for one in tensors)
+
+    class Poison(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        supports_higher_order_operators = True
+
+        @classmethod
+        def is_infra_mode(cls) -> bool:
+            return True  # or torch.compile gives up on functions that it meets in here
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            if allocates_inside(func, (args, kwargs)):
+                with self:
+                    return func.redispatch(torch._C.DispatchKeySet(backend), *args, **(kwargs or {}))
+            made = func(*args, **(kwargs or {}))
+            if func in allocating and type(made) is torch.Tensor and made.layout is torch.strided:
+                is_captured = made.is_cuda and torch.cuda.is_current_stream_capturing()  # and played later
+                if made.device.type in {"cpu", "cuda"} and not is_captured:
+                    whole = torch.empty(0, dtype=torch.uint8, device=made.device)
+                    whole.set_(made.untyped_storage()).fill_(byte)
+            return made
+
+    with Poison():
         yield
 
 
-@contextmanager
-def _perturbed_malloc(byte: int) -> Iterator[None]:
-    """Malloc fills what it hands out, in every thread of this process; nothing where libc is not glibc."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):
-        yield
-        return
-    mallopt(_M_PERTURB, _PERTURB_ON | (~byte & _BYTE_MASK))
-    try:
-        yield
-    finally:
-        mallopt(_M_PERTURB, 0)
+class CheckOutcome(NamedTuple):
+    """What checking one implementation gave."""
 
-
-def _recycle_cpu(sizes_bytes: Sequence[int], byte: int) -> None:
-    """Fill blocks of these sizes and free them: malloc does not fill small ones that come from its caches."""
-    torch = require_torch()
-    for size in {*sizes_bytes, *(1 << power for power in range(3, 11))}:
-        blocks = [torch.empty(size, dtype=torch.uint8) for _ in range(_COPIES)]
-        for block in blocks:
-            block.fill_(byte)
-
-
-def _poison_cuda(device: str, sizes_bytes: Sequence[int], byte: int) -> None:
-    """Fill the free blocks of the caching allocator, and new ones for outputs and temporaries.
-
-    Whole segments are filled, so that no later request finds the unfilled rest of one.
-
-    Source: CUDACachingAllocator.cpp: a request takes the smallest free block of its stream that fits, and
-    splits a large one.
-    """
-    torch = require_torch()
-    release_memory()
-    held = _filled(device, _free_blocks(device), byte)
-    free_bytes, _ = torch.cuda.mem_get_info(device)
-    limit = int(free_bytes * _LARGEST_SHARE)
-    segments = [_segment_bytes(size) for size in sizes_bytes if size > _SMALL_BLOCK_BYTES]
-    spare = max(_LEAST_SEGMENT_BYTES, min(_SPARE_FACTOR * sum(sizes_bytes), limit - sum(segments)))
-    wanted = [_SMALL_BLOCK_BYTES] * _SMALL_BLOCKS + segments + [_segment_bytes(spare)]
-    held += _filled(device, wanted, byte)
-    del held
-
-
-def _filled(device: str, sizes_bytes: Sequence[int], byte: int) -> list[Any]:
-    """Blocks full of a byte; fewer where memory runs out."""
-    torch = require_torch()
-    blocks: list[Any] = []
-    for size in sizes_bytes:
-        try:
-            blocks.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(byte))
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            break
-    return blocks
-
-
-def _segment_bytes(size: int) -> int:
-    steps = -(-size // _SEGMENT_STEP_BYTES)
-    return max(_LEAST_SEGMENT_BYTES, steps * _SEGMENT_STEP_BYTES)
-
-
-def _free_blocks(device: str) -> list[int]:
-    """Sizes of the free parts of segments that are in use on the current stream, largest first."""
-    torch = require_torch()
-    if torch.cuda.get_allocator_backend() != "native":  # the driver's own allocator shows no blocks
-        return []
-    place = _here(device)
-    sizes = [
-        block["size"]
-        for segment in torch.cuda.memory_snapshot()
-        if (segment["device"], segment["stream"], tuple(segment.get("segment_pool_id", (0, 0)))) == place
-        for block in segment["blocks"]
-        if block["state"] == "inactive"
-    ]
-    return sorted(sizes, reverse=True)
-
-
-def _here(device: str) -> tuple[int, int, tuple[int, int]]:
-    """Device, stream and pool that an allocation now is served from."""
-    cuda = require_torch().cuda
-    with cuda.device(device):
-        return cuda.current_device(), cuda.current_stream().cuda_stream, (0, 0)
-
-
-_DIGITS = {  # binary digits of the significand, the hidden one counted
-    "float64": 53,
-    "complex128": 53,
-    "float32": 24,
-    "complex64": 24,
-    "float16": 11,
-    "bfloat16": 8,
-    "float8_e4m3fn": 4,
-    "float8_e5m2": 3,
-}
-_FLOAT64_ROUNDOFF = 2.0**-53
-_EXACT = {"bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"}
-
-
-@dataclass(frozen=True)
-class CheckOutcome:
-    """What checking one implementation gave.
-
-    Attributes:
-        status: `ok` if nothing is wrong with it.
-        reason: What is wrong; with `ok`, why nothing could be compared; else None.
-        check: None if nothing was compared.
-        outputs: What the implementation returned; None if it raised. Holds device memory: drop it soon.
-    """
-
-    status: Status
-    reason: str | None
-    check: OutputCheck | None
-    outputs: Any = None
+    status: Status  # `ok` if nothing is wrong with it
+    reason: str | None  # what is wrong; with `ok`, why nothing could be compared; else None
+    check: OutputCheck | None  # None if nothing was compared
+    outputs: Any = None  # what was returned; None if it raised. Holds device memory: drop it soon
 
 
 def default_tolerance(dtype: str) -> float:
@@ -318,15 +186,13 @@ def default_tolerance(dtype: str) -> float:
 
     Source: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., §2.8 (rounding errors as
     random variables); the figures of compositions are measured, on normal random inputs.
-
-    Raises:
-        InputError: The dtype is not known.
     """
-    if dtype in _EXACT:
-        return 0.0
-    if dtype not in _DIGITS:
+    known = element_type(dtype)
+    if known is None:
         raise InputError(f"no tolerance is known for dtype '{dtype}'", hint="Give the tolerance")
-    digits = _DIGITS[dtype]
+    digits = known.digits
+    if digits is None:
+        return 0.0
     headroom = 1024 if digits >= 24 else 16 if digits >= 8 else 2
     return float(headroom * 2.0**-digits)
 
@@ -347,43 +213,22 @@ def check_output(
     place. They may be of another floating-point dtype than the inputs (the tolerance judges their
     precision), but not of another kind (floating-point, complex, integer, boolean), shape or device.
     Integers and booleans must be equal, unless a tolerance is given.
-
-    Args:
-        fn: The implementation; called once, or twice if an output has no NaN to be poisoned with.
-        problem: Makes the inputs, and knows the answer or the dtype.
-        reference: Computes the answer where the problem has no `expected`.
-        tolerance: Of `max_relative_error`; the problem's, or by dtype, if None.
-        seed: Of the inputs; other than that of the inputs that are timed.
-        small: Check on the problem's `small_inputs`.
     """
     make = problem.small_inputs if small and problem.small_inputs is not None else problem.make_inputs
     try:
         inputs = make(seed)
-        answer = _answer(problem, reference, inputs)
-        return _checked(fn, problem, inputs, answer, tolerance, seed)
+        expected, how = _answer(problem, reference, inputs)
+        return _checked(fn, problem, inputs, expected, how, tolerance, seed)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        outcome = _failed(error)
+        failure = failure_of(error, "in its check")
     release_memory()
-    return outcome
+    return CheckOutcome(*failure, None)
 
 
-def _failed(error: BaseException) -> CheckOutcome:
-    failure = failure_of(error, "in its check")
-    return CheckOutcome(failure.status, failure.reason, None)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """The right outputs and what computed them, and what failed before; `outputs` is None if nothing did."""
-
-    outputs: Any
-    how: str
-
-
-def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inputs) -> _Answer:
-    """The first of the ways to the right answer that works, surest first."""
+def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inputs) -> tuple[Any, str]:
+    """The right outputs by the first way that works, surest first, and which that is; None if none does."""
     own_dtype = problem.dtype or "the inputs' dtype"
     attempts = (
         (problem.expected, "the expected result", "float64", _upcast),
@@ -398,131 +243,113 @@ def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inpu
             outputs = fn(*map_tensors(convert, inputs))
             synchronize()
             if tensors_of(outputs):
-                return _Answer(outputs, "; ".join([f"{name} in {dtype}", *failures]))
+                return outputs, "; ".join([f"{name} in {dtype}", *failures])
             failures.append(f"{name} in {dtype} returned no tensor")
         except Exception as error:  # noqa: BLE001 - a reference may reject float64 in any way
             failures.append(f"{name} in {dtype} failed: {first_line(error)}")
         release_memory()
-    return _Answer(None, "; ".join(failures) or "there is no reference")
+    return None, "; ".join(failures) or "there is no reference"
 
 
 def _checked(  # noqa: PLR0917 - the parts of one check
     fn: Callable[..., Any],
     problem: Problem,
     inputs: Inputs,
-    answer: _Answer,
+    expected: Any,
+    how: str,
     tolerance: float | None,
     seed: int,
 ) -> CheckOutcome:
     """Call the function on poisoned memory and judge what it returned."""
     copies = [(tensor, _copy(tensor)) for tensor in tensors_of(inputs)]
-    sizes = _output_sizes(answer.outputs, inputs)
     for byte in (POISON_NAN, POISON_ZERO):
         try:
-            with poisoned_memory(problem.device, sizes, byte):
+            with poisoned_memory(problem.device, byte):
                 outputs = fn(*inputs)
                 synchronize()
         except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
-            return _failed(error)
+            return CheckOutcome(*failure_of(error, "in its check"), None)
         wrong = _wrong_without_comparing(problem, inputs, copies, outputs)
         if wrong is not None:
-            return wrong
-        if answer.outputs is None:
-            return CheckOutcome(Status.OK, f"not checked: {answer.how}", None, outputs)
-        outcome = _compared(outputs, answer, _tolerances(problem, tolerance, inputs, outputs), seed)
+            return CheckOutcome(*wrong, None, outputs)
+        if expected is None:
+            return CheckOutcome(Status.OK, f"not checked: {how}", None, outputs)
+        tolerances = _tolerances(problem, tolerance, inputs, outputs)
+        reason, check = _compared(outputs, expected, tolerances, seed, how)
+        outcome = CheckOutcome(Status.WRONG if reason else Status.OK, reason, check, outputs)
         # NaN marks what nobody wrote; integers and booleans have none, so they must come out right twice.
-        if outcome.status is not Status.OK or all(_has_nan(one) for one in tensors_of(outputs)):
+        if reason or all(_has_nan(one) for one in tensors_of(outputs)):
             return outcome
     return outcome
 
 
 def _wrong_without_comparing(
     problem: Problem, inputs: Inputs, copies: list[tuple[Any, Any]], outputs: Any
-) -> CheckOutcome | None:
+) -> tuple[Status, str] | None:
     """What can be said without the right answer; None if nothing is wrong so far."""
     changed = [str(number) for number, (tensor, copy) in enumerate(copies) if not _same_bits(tensor, copy)]
     if changed:
         reason = f"changed its input tensor {', '.join(changed)} (counted from 0), so repeated calls differ"
-        return CheckOutcome(Status.MUTATES_INPUTS, reason, None, outputs)
-    tensors = tensors_of(outputs)
-    if not tensors:
+        return Status.MUTATES_INPUTS, reason
+    if not tensors_of(outputs):
         returned = "None" if outputs is None else f"a value of type {type(outputs).__name__} without tensors"
-        return CheckOutcome(Status.NO_RESULT, f"returned {returned}", None, outputs)
+        return Status.NO_RESULT, f"returned {returned}"
     places = {str(require_torch().device(problem.device)), *(str(one.device) for one in tensors_of(inputs))}
     for place, tensor in named_tensors(outputs):
         if str(tensor.device) not in places:
-            expected = " or ".join(sorted(places))
-            reason = f"output{place} is on {tensor.device}, not on {expected}"
-            return CheckOutcome(Status.WRONG, reason, None, outputs)
+            there = " or ".join(sorted(places))
+            return Status.WRONG, f"output{place} is on {tensor.device}, not on {there}"
     return None
 
 
-def _compared(outputs: Any, answer: _Answer, tolerances: tuple[float, float], seed: int) -> CheckOutcome:
-    """Every output beside its reference; `tolerances` of floating-point and of integer outputs."""
-    ours, theirs = list(named_tensors(outputs)), list(named_tensors(answer.outputs))
-    mismatch = _structure_mismatch(ours, theirs)
-    if mismatch is not None:
-        return CheckOutcome(Status.WRONG, mismatch, None, outputs)
+def _compared(
+    outputs: Any, expected: Any, tolerances: tuple[float, float], seed: int, how: str
+) -> tuple[str | None, OutputCheck | None]:
+    """What is wrong with any output beside its reference; `tolerances` of floating-point and of others."""
+    ours, theirs = list(named_tensors(outputs)), list(named_tensors(expected))
+    if len(ours) != len(theirs):
+        return f"returned {len(ours)} tensors, the reference {len(theirs)}", None
+    for (place, one), (_, other) in zip(ours, theirs, strict=True):
+        if one.shape != other.shape:
+            return f"output{place} has shape {tuple(one.shape)}, the reference {tuple(other.shape)}", None
+        if _kind(one) != _kind(other):
+            return f"output{place} is {_kind(one)}, the reference is {_kind(other)}", None
     reasons: list[str] = []
     differences: list[Difference] = []
-    for (place, output), (_, expected) in zip(ours, theirs, strict=True):
+    for (place, output), (_, right) in zip(ours, theirs, strict=True):
         limit = tolerances[0] if _has_nan(output) else tolerances[1]
-        one = _difference(output, expected, limit)
+        one = difference(output, right, limit)
+        if not one.max_relative_error and not _has_nan(output) and not output.equal(right.to(output)):
+            one = one._replace(max_relative_error=2.0**-53)  # integers that float64 cannot tell apart
         differences.append(one)
         reasons += _objections(f"output{place}", one, limit)
-    check = _output_check(differences, tolerances[0], seed, answer.how)
-    status = Status.WRONG if reasons else Status.OK
-    return CheckOutcome(status, "; ".join(reasons) or None, check, outputs)
-
-
-def _difference(output: Any, expected: Any, tolerance: float) -> Difference:
-    """Like `difference`, but exact for integers that float64 cannot tell apart."""
-    one = difference(output, expected, tolerance)
-    if one.max_relative_error or _has_nan(output) or output.equal(expected.to(output)):
-        return one
-    return dataclasses.replace(one, max_relative_error=_FLOAT64_ROUNDOFF)
-
-
-def _objections(name: str, one: Difference, tolerance: float) -> list[str]:
-    found = []
-    count = f"of {one.element_count} elements"
-    if one.missing_count:
-        found.append(
-            f"{name}: {one.missing_count} {count} are not finite where the reference is "
-            "(memory is filled with NaN beforehand: perhaps never written)"
-        )
-    if one.unexpected_count:
-        found.append(f"{name}: {one.unexpected_count} {count} differ where the reference is not finite")
-    if not one.max_relative_error <= tolerance:
-        limit = f"the tolerance of {tolerance:.2g}" if tolerance else "the reference, which is exact"
-        found.append(f"{name} differs by {one.max_relative_error:.2g}, more than {limit}")
-    return found
-
-
-def _output_check(differences: list[Difference], tolerance: float, seed: int, how: str) -> OutputCheck:
     is_finite = not any(one.missing_count or one.unexpected_count for one in differences)
     scale = math.fsum(one.squared_reference for one in differences)
     error = math.fsum(one.squared_error for one in differences)
     norm_ratio = math.sqrt(error / scale) if scale else math.sqrt(error)
-    return OutputCheck(
+    check = OutputCheck(
         max_relative_error=max(one.max_relative_error for one in differences) if is_finite else None,
         relative_error=norm_ratio if is_finite and math.isfinite(norm_ratio) else None,
-        tolerance=tolerance,
+        tolerance=tolerances[0],
         element_count=sum(one.element_count for one in differences),
         seed=seed,
         reference=how,
     )
+    return "; ".join(reasons) or None, check
 
 
-def _structure_mismatch(ours: list[tuple[str, Any]], theirs: list[tuple[str, Any]]) -> str | None:
-    if len(ours) != len(theirs):
-        return f"returned {len(ours)} tensors, the reference {len(theirs)}"
-    for (place, output), (_, expected) in zip(ours, theirs, strict=True):
-        if output.shape != expected.shape:
-            return f"output{place} has shape {tuple(output.shape)}, the reference {tuple(expected.shape)}"
-        if _kind(output) != _kind(expected):
-            return f"output{place} is {_kind(output)}, the reference is {_kind(expected)}"
-    return None
+def _objections(name: str, one: Difference, tolerance: float) -> Iterator[str]:
+    count = f"of {one.element_count} elements"
+    if one.missing_count:
+        yield (
+            f"{name}: {one.missing_count} {count} are not finite where the reference is "
+            "(memory is filled with NaN beforehand: perhaps never written)"
+        )
+    if one.unexpected_count:
+        yield f"{name}: {one.unexpected_count} {count} differ where the reference is not finite"
+    if not one.max_relative_error <= tolerance:
+        limit = f"the tolerance of {tolerance:.2g}" if tolerance else "the reference, which is exact"
+        yield f"{name} differs by {one.max_relative_error:.2g}, more than {limit}"
 
 
 def _tolerances(
@@ -536,16 +363,7 @@ def _tolerances(
         return default_tolerance(problem.dtype), 0.0
     # Nothing is declared: the coarsest dtype that goes in decides, or that comes out if there is none.
     floating = [tensor for tensor in tensors_of(inputs) if _has_nan(tensor)] or tensors_of(outputs)
-    return max(default_tolerance(_dtype_name(tensor)) for tensor in floating), 0.0
-
-
-def _output_sizes(expected: Any, inputs: Inputs) -> list[int]:
-    """Bytes of the outputs at the widths they may have, by the reference; like the inputs without one."""
-    outputs = tensors_of(expected)
-    if not outputs:
-        return [tensor.numel() * tensor.element_size() for tensor in tensors_of(inputs)]
-    widths = {tensor.element_size() for tensor in tensors_of(inputs)} or {4}
-    return [tensor.numel() * width for tensor in outputs for width in sorted(widths)]
+    return max(default_tolerance(str(tensor.dtype).removeprefix("torch.")) for tensor in floating), 0.0
 
 
 def _upcast(tensor: Any) -> Any:
@@ -566,16 +384,12 @@ def _copy(tensor: Any) -> Any:
 
 def _same_bits(one: Any, other: Any) -> bool:
     """Whether two tensors agree in shape, dtype and every bit, so that NaN equals NaN."""
+    torch = require_torch()
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return bool(require_torch().equal(_bits(one), _bits(other)))
-
-
-def _bits(tensor: Any) -> Any:
-    torch = require_torch()
-    real = _real(tensor)
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return real.resolve_neg().view(integers[real.element_size()])
+    first, second = _real(one).resolve_neg(), _real(other).resolve_neg()
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[first.element_size()]
+    return bool(torch.equal(first.view(bits), second.view(bits)))
 
 
 def _has_nan(tensor: Any) -> bool:
@@ -588,7 +402,3 @@ def _kind(tensor: Any) -> str:
     if tensor.is_floating_point():
         return "floating-point"
     return "boolean" if tensor.dtype is require_torch().bool else "integer"
-
-
-def _dtype_name(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -7,9 +7,8 @@ the marked functions of a file and benchmarks each group of them. Imports nothin
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, TypeVar, overload
 
 from opscope.errors import InputError
@@ -21,46 +20,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class BenchmarkMark:
-    """What the decorator was told about one function. None leaves it to the others of the group.
+    """What the decorator was told about one function. None leaves it to the others of the group."""
 
-    Args:
-        name: Of its row; the function's own name if None.
-        group: Functions of one group are compared with each other; one group for the file if None.
-        inputs: Makes the arguments; or the arguments themselves.
-        reference: Name of the group's reference.
-        is_reference: This is the reference.
-        expected: Computes the right answer.
-        params: Values to sweep over, by parameter of `inputs`.
-    """
-
-    name: str | None = None
-    group: str | None = None
-    inputs: Any = None
-    reference: str | None = None
-    is_reference: bool = False
-    expected: Callable[..., Any] | None = None
-    params: Mapping[str, tuple[Any, ...]] | None = None
-
-
-@dataclass(frozen=True)
-class Marked:
-    """A function with its mark."""
-
-    name: str
-    function: Callable[..., Any]
-    mark: BenchmarkMark
-
-
-@dataclass(frozen=True)
-class FunctionGroup:
-    """Functions that are compared with each other, and what their marks agree on."""
-
-    name: str
-    functions: Mapping[str, Callable[..., Any]]
-    inputs: Any
-    reference: str | None
-    expected: Callable[..., Any] | None
-    params: Mapping[str, tuple[Any, ...]]
+    name: str | None = None  # of its row; the function's own name if None
+    group: str | None = None  # functions of one are compared with each other; one for the file if None
+    inputs: Any = None  # makes the arguments; or the arguments themselves
+    reference: str | None = None  # name of the group's reference
+    is_reference: bool = False  # this is it
+    expected: Callable[..., Any] | None = None  # computes the right answer
+    params: Mapping[str, tuple[Any, ...]] | None = None  # to sweep over, by parameter of `inputs`
 
 
 @overload
@@ -124,11 +92,7 @@ def benchmark(
 
 
 def values_of(parameters: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Parameters given in Python, with one value or several each.
-
-    Raises:
-        InputError: One has no values.
-    """
+    """Parameters given in Python, with one value or several each."""
     found = {
         name: tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         for name, given in parameters.items()
@@ -147,79 +111,16 @@ def _with_mark(fn: F, mark: BenchmarkMark) -> F:
     try:
         setattr(fn, _ATTRIBUTE, mark)
     except (AttributeError, TypeError):  # a builtin such as torch.square holds no attributes
-        return _with_mark(_plain(fn), mark)
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        return _with_mark(call, mark)  # type: ignore[return-value]
     return fn
-
-
-def _plain(fn: F) -> F:
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    return call  # type: ignore[return-value]
 
 
 def mark_of(function: Any) -> BenchmarkMark | None:
     """The mark of a function; None if it has none."""
     mark = getattr(function, _ATTRIBUTE, None)
     return mark if isinstance(mark, BenchmarkMark) else None
-
-
-def marked_functions(module: ModuleType) -> tuple[Marked, ...]:
-    """The marked functions of a module in the order they are defined, each once."""
-    found: dict[int, Marked] = {}
-    for attribute, value in vars(module).items():
-        mark = mark_of(value)
-        if mark is not None:
-            found.setdefault(id(value), Marked(mark.name or attribute, value, mark))
-    return tuple(found.values())
-
-
-def marked_groups(functions: Sequence[Marked], default_name: str) -> tuple[FunctionGroup, ...]:
-    """The groups of marked functions, in the order of their first members.
-
-    Args:
-        functions: As `marked_functions` finds them.
-        default_name: Of the group of those that name none.
-
-    Raises:
-        InputError: Members of a group contradict each other or have the same name.
-    """
-    groups: dict[str, list[Marked]] = {}
-    for marked in functions:
-        groups.setdefault(marked.mark.group or default_name, []).append(marked)
-    return tuple(_group(name, members) for name, members in groups.items())
-
-
-def _group(name: str, members: Sequence[Marked]) -> FunctionGroup:
-    by_name: dict[str, Callable[..., Any]] = {}
-    for member in members:
-        if member.name in by_name:
-            raise InputError(
-                f"two functions of the group '{name}' are called '{member.name}'",
-                hint="Give one of them another: @opscope.benchmark(name=…)",
-            )
-        by_name[member.name] = member.function
-    references = [m.name if m.mark.is_reference else m.mark.reference for m in members]
-    return FunctionGroup(
-        name,
-        by_name,
-        inputs=_agreed(name, "inputs", [member.mark.inputs for member in members]),
-        reference=_agreed(name, "reference", references),
-        expected=_agreed(name, "expected", [member.mark.expected for member in members]),
-        params=_agreed(name, "params", [member.mark.params for member in members]) or {},
-    )
-
-
-def _agreed(group: str, what: str, values: Sequence[Any]) -> Any:
-    """What the members that say anything say."""
-    said = [value for value in values if value is not None]
-    for other in said[1:]:
-        # Tensors have no single truth value, so what is not plain data is compared by identity.
-        alike = other == said[0] if isinstance(other, str | Mapping) else other is said[0]
-        if not alike:
-            raise InputError(
-                f"functions of the group '{group}' name different {what}",
-                hint="Name it once, or give the functions groups of their own: @opscope.benchmark(group=…)",
-            )
-    return said[0] if said else None

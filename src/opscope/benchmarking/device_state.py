@@ -33,7 +33,6 @@ class NoMonitor:
     """The monitor of a device that has nothing to read: a CPU, or a GPU without NVML."""
 
     def read(self) -> DeviceState | None:
-        """None."""
         return None
 
 
@@ -42,13 +41,6 @@ class NvmlMonitor:
 
     The device is found by its UUID or PCI address, because NVML counts all devices of the machine and torch
     only those in CUDA_VISIBLE_DEVICES.
-
-    Args:
-        device: CUDA device as torch names it, e.g. `"cuda:0"`.
-
-    Raises:
-        DependencyError: pynvml is not installed.
-        MeasurementError: NVML does not start, or does not know the device.
     """
 
     def __init__(self, device: str) -> None:

@@ -5,7 +5,7 @@ A run on a quiet device, precise and with every implementation right, has none. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from opscope.benchmarking.statistics import CONFIDENCE, median_interval, relative_half_width
@@ -17,7 +17,7 @@ _UNSTABLE_CLOCK = 0.05
 # A call is launch-bound if the host needs so much longer than the device, relatively and in absolute terms.
 _LAUNCH_BOUND_RATIO = 1.5
 _LAUNCH_BOUND_NS = 5_000
-_RESOLUTIONS = 20
+_FEWEST_RESOLUTIONS = 10
 _OUTLIER_PART = 0.05
 # Events also hold the gaps between kernels; the profiler's calls find a warm cache.
 _PROFILE_DIFFERENCE = 0.1
@@ -35,31 +35,18 @@ _NOT_MEASURED = {
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What findings rest on, besides the rows.
+    """What findings rest on, besides the rows."""
 
-    Args:
-        clock: What samples were taken with.
-        resolution_ns: Of the timer.
-        options: How it was measured.
-        reference: Name of the row that ratios refer to.
-        states: The device's states between rounds, in order.
-        unread: Why the device's state was not read; None if it was, or has none.
-        unchecked: Why outputs were not compared, by implementation.
-        unprofiled: Why there is no profile, by implementation.
-        lost: Why the device could not be used to the end.
-        is_interrupted: Whether the user stopped the run.
-    """
-
-    clock: Clock
-    resolution_ns: float
+    clock: Clock  # what samples were taken with
+    resolution_ns: float  # of the timer
     options: BenchmarkOptions
-    reference: str
-    states: Sequence[DeviceState] = ()
-    unread: str | None = None
-    unchecked: dict[str, str] = field(default_factory=dict)
-    unprofiled: dict[str, str] = field(default_factory=dict)
-    lost: str | None = None
-    is_interrupted: bool = False
+    reference: str  # name of the row that ratios refer to
+    states: Sequence[DeviceState] = ()  # the device's between rounds, in order
+    unread: str | None = None  # why the device's state was not read; None if it was, or has none
+    unchecked: dict[str, str] = field(default_factory=dict)  # why outputs were not compared, by name
+    unprofiled: dict[str, str] = field(default_factory=dict)  # why there is no profile, by name
+    lost: str | None = None  # why the device could not be used to the end
+    is_interrupted: bool = False  # by the user
 
 
 def benchmark_findings(rows: Sequence[BenchmarkRow], facts: RunFacts) -> tuple[Finding, ...]:
@@ -84,18 +71,29 @@ def _about_run(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Findin
             "Leave that implementation out, or run it under compute-sanitizer.",
         )
     if facts.is_interrupted:
-        yield Finding(
-            "bench.interrupted",
-            Severity.WARNING,
-            "The run was stopped by the user; what was finished is kept.",
-        )
+        said = "The run was stopped by the user; what was finished is kept."
+        yield Finding("bench.interrupted", Severity.WARNING, said)
     for status, (code, severity, what) in _NOT_MEASURED.items():
         for row in rows:
             if row.status is status:
-                yield Finding(
-                    code, severity, f"{row.name} {what}: {row.reason}.", evidence={"implementation": row.name}
-                )
-    yield from _about_reference(rows, facts)
+                said = f"{row.name} {what}: {row.reason}."
+                yield Finding(code, severity, said, evidence={"implementation": row.name})
+    reference = next((row for row in rows if row.name == facts.reference), None)
+    others = [row for row in rows if row.name != facts.reference and row.median_ns is not None]
+    if others and (reference is None or reference.ratio is None):
+        if reference is None:
+            why = "it is not among the implementations"
+        elif reference.status is Status.OK:
+            why = "it has too few samples"
+        else:
+            why = f"its status is {reference.status}"
+        yield Finding(
+            "bench.no_reference",
+            Severity.WARNING,
+            f"There are no ratios, because the reference '{facts.reference}' was not measured: {why}.",
+            "Choose another reference.",
+            evidence={"reference": facts.reference},
+        )
     for name, reason in facts.unchecked.items():
         yield Finding(
             "bench.unchecked",
@@ -106,33 +104,10 @@ def _about_run(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Findin
         )
 
 
-def _about_reference(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Finding]:
-    reference = next((row for row in rows if row.name == facts.reference), None)
-    others = [row for row in rows if row.name != facts.reference and row.median_ns is not None]
-    if not others or (reference is not None and reference.ratio is not None):
-        return
-    if reference is None:
-        why = "it is not among the implementations"
-    elif reference.status is Status.OK:
-        why = "it has too few samples"
-    else:
-        why = f"its status is {reference.status}"
-    yield Finding(
-        "bench.no_reference",
-        Severity.WARNING,
-        f"There are no ratios, because the reference '{facts.reference}' was not measured: {why}.",
-        "Choose another reference.",
-        evidence={"reference": facts.reference},
-    )
-
-
 def _about_device(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Finding]:
     if facts.unread is not None and rows:
-        yield Finding(
-            "bench.clocks_unknown",
-            Severity.INFO,
-            f"Clocks and throttling of the device were not watched: {facts.unread}.",
-        )
+        said = f"Clocks and throttling of the device were not watched: {facts.unread}."
+        yield Finding("bench.clocks_unknown", Severity.INFO, said)
     # The first read finds the clocks as the setup before the rounds left them.
     clocks = [state.sm_clock_mhz for state in facts.states[1:] if state.sm_clock_mhz]
     if clocks and (max(clocks) - min(clocks)) / max(clocks) > _UNSTABLE_CLOCK:
@@ -158,10 +133,42 @@ def _about_device(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Fin
 
 
 def _about_samples(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Finding]:
-    yield from _few_samples(rows)
-    if not facts.is_interrupted:
-        yield from _budget_missed(rows, facts.options)
-    yield from _near_resolution(rows, facts.resolution_ns)
+    options, intervals = facts.options, {row.name: median_interval(row.samples_ns) for row in rows}
+    few = {name: one.coverage for name, one in intervals.items() if one.coverage < CONFIDENCE}
+    if few:
+        yield Finding(
+            "bench.few_samples",
+            Severity.WARNING,
+            f"Too few samples for a 95 % interval; all of them together hold the median with a probability "
+            f"of: {_listed(few, _percent)}.",
+            "Take at least 6 samples.",
+            evidence={"coverage": few},
+        )
+    widths = {name: relative_half_width(one) for name, one in intervals.items()}
+    missed = {name: width for name, width in widths.items() if options.precision < width < float("inf")}
+    if missed and not facts.is_interrupted:
+        # Within the width of "same" it limits no verdict.
+        is_harmless = max(missed.values()) <= options.same_within
+        yield Finding(
+            "bench.budget_missed",
+            Severity.INFO if is_harmless else Severity.WARNING,
+            f"Medians known less precisely than ±{_percent(options.precision)} after "
+            f"{options.time_budget_s:g} s or {options.max_samples} samples: {_listed(missed, _percent)}.",
+            "Stop other work on the machine, or allow a longer time budget, if this precision matters.",
+            evidence={"relative_half_width": missed},
+        )
+    samples_ns = {row.name: row.median_ns * row.inner_repeats for row in rows if row.median_ns is not None}
+    least_ns = _FEWEST_RESOLUTIONS * facts.resolution_ns
+    short = {name: sample_ns for name, sample_ns in samples_ns.items() if sample_ns < least_ns}
+    if short:
+        yield Finding(
+            "bench.near_resolution",
+            Severity.WARNING,
+            f"Samples close to what the timer can tell apart ({facts.resolution_ns:.0f} ns): "
+            f"{_listed(short, lambda ns: f'{ns:.0f} ns')}.",
+            "Use a larger problem.",
+            evidence={"resolution_ns": facts.resolution_ns, "sample_ns": short},
+        )
     outlying = {row.name: len(row.outliers) / len(row.samples_ns) for row in rows}
     many = {name: part for name, part in outlying.items() if part > _OUTLIER_PART}
     if many:
@@ -174,114 +181,43 @@ def _about_samples(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Fi
         )
 
 
-def _few_samples(rows: Sequence[BenchmarkRow]) -> Iterator[Finding]:
-    coverage = {row.name: median_interval(row.samples_ns).coverage for row in rows}
-    few = {name: part for name, part in coverage.items() if part < CONFIDENCE}
-    if few:
-        yield Finding(
-            "bench.few_samples",
-            Severity.WARNING,
-            f"Too few samples for a 95 % interval; all of them together hold the median with a probability "
-            f"of: {_listed(few, _percent)}.",
-            "Take at least 6 samples.",
-            evidence={"coverage": few},
-        )
-
-
-def _budget_missed(rows: Sequence[BenchmarkRow], options: BenchmarkOptions) -> Iterator[Finding]:
-    widths = {row.name: relative_half_width(median_interval(row.samples_ns)) for row in rows}
-    missed = {name: width for name, width in widths.items() if options.precision < width < float("inf")}
-    if missed:
-        # Within the width of "same" it limits no verdict.
-        is_harmless = max(missed.values()) <= options.same_within
-        yield Finding(
-            "bench.budget_missed",
-            Severity.INFO if is_harmless else Severity.WARNING,
-            f"Medians known less precisely than ±{_percent(options.precision)} after "
-            f"{options.time_budget_s:g} s or {options.max_samples} samples: {_listed(missed, _percent)}.",
-            "Stop other work on the machine, or allow a longer time budget, if this precision matters.",
-            evidence={"relative_half_width": missed},
-        )
-
-
-def _near_resolution(rows: Sequence[BenchmarkRow], resolution_ns: float) -> Iterator[Finding]:
-    short = {
-        row.name: row.median_ns * row.inner_repeats
-        for row in rows
-        if row.median_ns is not None and row.median_ns * row.inner_repeats < _RESOLUTIONS / 2 * resolution_ns
-    }
-    if short:
-        yield Finding(
-            "bench.near_resolution",
-            Severity.WARNING,
-            f"Samples close to what the timer can tell apart ({resolution_ns:.0f} ns): "
-            f"{_listed(short, lambda ns: f'{ns:.0f} ns')}.",
-            "Use a larger problem.",
-            evidence={"resolution_ns": resolution_ns, "sample_ns": short},
-        )
-
-
 def _about_profiles(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Finding]:
     for name, reason in facts.unprofiled.items():
-        yield Finding(
-            "bench.not_profiled",
-            Severity.INFO,
-            f"{name} was timed but not profiled: {reason}.",
-            evidence={"implementation": name},
-        )
-    if facts.clock is Clock.WALL:
-        return
-    for row in rows:
-        yield from _launch_bound(row)
-        yield from _profile_differs(row)
-
-
-def _launch_bound(row: BenchmarkRow) -> Iterator[Finding]:
-    if row.call_ns is None or row.median_ns is None:
-        return
-    if row.call_ns > max(_LAUNCH_BOUND_RATIO * row.median_ns, row.median_ns + _LAUNCH_BOUND_NS):
-        yield Finding(
-            "bench.launch_bound",
-            Severity.INFO,
-            f"{row.name} is launch-bound: called again and again it takes {row.call_ns / 1e3:.1f} µs a call, "
-            f"of which the GPU works {row.median_ns / 1e3:.1f} µs.",
-            "Capture it in a CUDA graph, fuse its kernels, or give each call more work.",
-            evidence={
-                "implementation": row.name,
-                "call_ns": row.call_ns,
-                "median_ns": row.median_ns,
-                "kernels_launched": row.kernels_launched,
-            },
-        )
-
-
-def _profile_differs(row: BenchmarkRow) -> Iterator[Finding]:
-    if row.device_ns is None or row.median_ns is None:
-        return
-    difference_ns = row.median_ns - row.device_ns
-    if abs(difference_ns) > max(_PROFILE_DIFFERENCE * row.median_ns, _PROFILE_DIFFERENCE_NS):
-        longer = (
-            "gaps between its kernels, a call that waits for the device, or a cold cache"
-            if difference_ns > 0
-            else "kernels that ran at the same time, or slower clocks under the profiler"
-        )
-        yield Finding(
-            "bench.profile_differs",
-            Severity.INFO,
-            f"{row.name}: {row.median_ns / 1e3:.1f} µs by the timer, {row.device_ns / 1e3:.1f} µs of kernels "
-            f"by the profiler; possible causes: {longer}.",
-            evidence={
-                "implementation": row.name,
-                "median_ns": row.median_ns,
-                "device_ns": row.device_ns,
-            },
-        )
+        said = f"{name} was timed but not profiled: {reason}."
+        yield Finding("bench.not_profiled", Severity.INFO, said, evidence={"implementation": name})
+    for row in rows if facts.clock is not Clock.WALL else ():
+        median_ns, call_ns, device_ns = row.median_ns or 0.0, row.call_ns or 0.0, row.device_ns
+        evidence = {"implementation": row.name}
+        if call_ns > max(_LAUNCH_BOUND_RATIO * median_ns, median_ns + _LAUNCH_BOUND_NS):
+            launches = {"call_ns": call_ns, "median_ns": median_ns, "kernels_launched": row.kernels_launched}
+            yield Finding(
+                "bench.launch_bound",
+                Severity.INFO,
+                f"{row.name} is launch-bound: called again and again it takes {call_ns / 1e3:.1f} µs a call, "
+                f"of which the GPU works {median_ns / 1e3:.1f} µs.",
+                "Capture it in a CUDA graph, fuse its kernels, or give each call more work.",
+                evidence={**evidence, **launches},
+            )
+        if device_ns is None:
+            continue
+        difference_ns = median_ns - device_ns
+        if abs(difference_ns) > max(_PROFILE_DIFFERENCE * median_ns, _PROFILE_DIFFERENCE_NS):
+            longer = (
+                "gaps between its kernels, a call that waits for the device, or a cold cache"
+                if difference_ns > 0
+                else "kernels that ran at the same time, or slower clocks under the profiler"
+            )
+            yield Finding(
+                "bench.profile_differs",
+                Severity.INFO,
+                f"{row.name}: {median_ns / 1e3:.1f} µs by the timer, {device_ns / 1e3:.1f} µs of kernels "
+                f"by the profiler; possible causes: {longer}.",
+                evidence={**evidence, "median_ns": median_ns, "device_ns": device_ns},
+            )
 
 
 def _listed(values: dict[str, float], text: Callable[[float], str]) -> str:
-    """`name value` of each, separated by commas."""
-    entries: Iterable[str] = (f"{name} {text(value)}" for name, value in values.items())
-    return ", ".join(entries)
+    return ", ".join(f"{name} {text(value)}" for name, value in values.items())
 
 
 def _percent(fraction: float) -> str:

@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,10 @@ def min_bytes(inputs: Any, outputs: Any) -> int:
 
     Bytes that several views address count once. An output that shares memory with an input is a view of it,
     because functions that change their inputs are not measured: nothing is written for it.
-
-    Args:
-        inputs: Arguments, nested as they like; what is not a tensor has no bytes.
-        outputs: Result, likewise.
     """
-    read = _parts(inputs)
+    read = _dense_parts(inputs)
     storages = {_storage(tensor) for tensor in read}
-    written = [tensor for tensor in _parts(outputs) if _storage(tensor) not in storages]
+    written = [tensor for tensor in _dense_parts(outputs) if _storage(tensor) not in storages]
     return _addressed_bytes(read) + _addressed_bytes(written)
 
 
@@ -93,8 +90,25 @@ def count_flops(fn: Callable[..., object], inputs: tuple[Any, ...]) -> int | Non
 
     Source: torch.utils.flop_counter.FlopCounterMode.
     """
+    torch = require_torch()
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count  # noqa: PLC0415 - torch is imported lazily
+
+    # Compiled functions run as they were written: their graphs would hide the operators, and torch.compile
+    # that meets a counting mode gives up on the function for good, so that it would be timed uncompiled.
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    if set_stance is None:  # before torch 2.6
+        return None
+
+    def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
+        return sdpa_flop_count(query, key, value)
+
     try:
-        return _counted_flops(fn, inputs) or None
+        # Attention on a CPU has an operator of its own, which torch's table lacks.
+        on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        counter = FlopCounterMode(display=False, custom_mapping={on_cpu: attention})
+        with set_stance("force_eager"), counter:
+            fn(*inputs)
+        return int(counter.get_total_flops()) or None
     except Exception:  # noqa: BLE001 - a user's function may fail in any way under a dispatch mode
         return None
 
@@ -117,42 +131,20 @@ def peak_memory_bytes(fn: Callable[[], object], device: str) -> int | None:
     return peak_bytes - before_bytes
 
 
-def _counted_flops(fn: Callable[..., object], arguments: tuple[Any, ...]) -> int:
+def _dense_parts(value: Any) -> list[Any]:
+    """The dense tensors of a value: themselves, or the indices and values of sparse ones."""
     torch = require_torch()
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count  # noqa: PLC0415 - torch is imported lazily
-
-    # Compiled functions run as they were written: their graphs would hide the operators, and torch.compile
-    # that meets a counting mode gives up on the function for good, so that it would be timed uncompiled.
-    set_stance = getattr(torch.compiler, "set_stance", None)
-    if set_stance is None:  # before torch 2.6
-        return 0
-    aten = torch.ops.aten
-    # Attention on a CPU has an operator of its own, which torch's table lacks.
-    formulas = {
-        aten._scaled_dot_product_flash_attention_for_cpu: lambda query, key, value, *_, **__: sdpa_flop_count(
-            query, key, value
-        )
-    }
-    counter = FlopCounterMode(display=False, custom_mapping=formulas)
-    with set_stance("force_eager"), counter:
-        fn(*arguments)
-    return int(counter.get_total_flops())
-
-
-def _parts(value: Any) -> list[Any]:
-    """The dense tensors of a value: itself, or the indices and values of a sparse one."""
-    return [part for tensor in tensors_of(value) for part in _dense_parts(tensor)]
-
-
-def _dense_parts(tensor: Any) -> tuple[Any, ...]:
-    torch = require_torch()
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    if tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
-        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    return (tensor,)
+    parts: list[Any] = []
+    for tensor in tensors_of(value):
+        if tensor.layout is torch.sparse_coo:
+            parts += tensor._indices(), tensor._values()
+        elif tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
+            parts += tensor.crow_indices(), tensor.col_indices(), tensor.values()
+        elif tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
+            parts += tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+        else:
+            parts.append(tensor)
+    return parts
 
 
 def _storage(tensor: Any) -> tuple[str, int]:
@@ -171,12 +163,14 @@ def _addressed_bytes(tensors: Iterable[Any]) -> int:
         if tensor.numel():
             identity = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.element_size())
             extents[_storage(tensor)][identity] = _extent(tensor)
-    return sum(
-        min(
-            sum(size for *_, size in views.values()), _covered((low, high) for low, high, _ in views.values())
-        )
-        for views in extents.values()
-    )
+    total = 0
+    for views in extents.values():
+        covered = reached = 0
+        for low, high, _ in sorted(views.values()):
+            covered += max(0, high - max(low, reached))
+            reached = max(reached, high)
+        total += min(covered, sum(size for *_, size in views.values()))
+    return total
 
 
 def _extent(tensor: Any) -> tuple[int, int, int]:
@@ -184,20 +178,9 @@ def _extent(tensor: Any) -> tuple[int, int, int]:
     item = tensor.element_size()
     steps = [(size, abs(stride)) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     span = (1 + sum((size - 1) * stride for size, stride in steps)) * item
-    distinct = item
-    for size, stride in steps:
-        distinct *= size if stride else 1
+    distinct = item * math.prod(size for size, stride in steps if stride)
     start = tensor.data_ptr()
     return start, start + span, min(distinct, span)
-
-
-def _covered(intervals: Iterable[tuple[int, int]]) -> int:
-    """Length of the union of half-open intervals."""
-    total, reached = 0, 0
-    for low, high in sorted(intervals):
-        total += max(0, high - max(low, reached))
-        reached = max(reached, high)
-    return total
 
 
 _MOST_SETS = 64
@@ -216,17 +199,20 @@ _UNKNOWN_CPU_CACHE_BYTES = 32_000_000
 def make_input_sets(problem: Problem, seed: int, cache_state: CacheState) -> tuple[Inputs, ...]:
     """Sets of inputs to rotate among; one if the cache is to be hot, or if there is no memory for more.
 
-    Args:
-        problem: Makes them.
-        seed: Set i is made with `seed + 1 + i`; `seed` itself is left for the check.
-        cache_state: What samples are to find in the cache.
+    Set i is made with `seed + 1 + i`; `seed` itself is left for the check.
     """
     sets = [problem.make_inputs(seed + 1)]
     if cache_state is CacheState.HOT:
         return tuple(sets)
-    count = set_count(min_bytes(sets[0], ()), *_memory(problem.device))
+    cache_bytes, room_bytes = cpu_cache_bytes(), _MOST_CPU_BYTES
+    if problem.device.startswith("cuda"):
+        cuda = require_torch().cuda
+        free_bytes, _ = cuda.mem_get_info(problem.device)
+        cache_bytes = getattr(cuda.get_device_properties(problem.device), "L2_cache_size", 0)
+        room_bytes = int(free_bytes * _LARGEST_SHARE)
     try:
-        for index in range(1, count):  # one by one: those made before memory runs out are kept
+        # One by one: those made before memory runs out are kept.
+        for index in range(1, set_count(min_bytes(sets[0], ()), cache_bytes, room_bytes)):
             sets.append(problem.make_inputs(seed + 1 + index))
     except Exception as error:
         if not is_out_of_memory(error):
@@ -236,13 +222,7 @@ def make_input_sets(problem: Problem, seed: int, cache_state: CacheState) -> tup
 
 
 def set_count(set_bytes: int, cache_bytes: int, room_bytes: int) -> int:
-    """How many sets of inputs exceed the last-level cache twice, within the room there is; 1 to 64.
-
-    Args:
-        set_bytes: Of one set; 0 if its inputs hold no tensors, which no cache can favor.
-        cache_bytes: Size of the last-level cache.
-        room_bytes: What all sets together may take.
-    """
+    """How many sets of inputs exceed the last-level cache twice, within the room there is; 1 to 64."""
     if set_bytes <= 0:
         return 1
     wanted = math.ceil(_CACHES * cache_bytes / set_bytes)
@@ -254,10 +234,6 @@ def calls_per_sample(call_ns: Sequence[float], resolution_ns: float) -> list[int
 
     As many for all, for what a sample costs besides its calls then weighs alike; but 1 for calls that are
     longer by far.
-
-    Args:
-        call_ns: Duration of one call of each implementation.
-        resolution_ns: Of the timer.
     """
     least_ns = _RESOLUTIONS * resolution_ns
     needed = max((math.ceil(least_ns / max(call, 1.0)) for call in call_ns), default=1)
@@ -270,38 +246,21 @@ def bodies(fn: Callable[..., Any], sets: Sequence[Inputs], calls: int) -> list[C
     once = [partial(fn, *inputs) for inputs in sets]
     if calls == 1:
         return list(once)
-    return [_sequence([once[(first + k) % len(once)] for k in range(calls)]) for first in range(len(once))]
+
+    def run(several: Sequence[Callable[[], object]]) -> None:
+        for call in several:
+            call()
+
+    count = len(once)
+    return [partial(run, [once[(first + k) % count] for k in range(calls)]) for first in range(count)]
 
 
 def cpu_cache_bytes(root: Path = Path("/sys")) -> int:
     """Size of the first CPU's largest cache, as Linux states it; 32 MB where it does not."""
-    sizes = [_size_bytes(file) for file in (root / _CPU_CACHES).glob("index*/size")]
-    return max(sizes, default=0) or _UNKNOWN_CPU_CACHE_BYTES
-
-
-def _sequence(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return run
-
-
-def _memory(device: str) -> tuple[int, int]:
-    """Size of the last-level cache and the room for inputs, in bytes."""
-    if not device.startswith("cuda"):
-        return cpu_cache_bytes(), _MOST_CPU_BYTES
-    cuda = require_torch().cuda
-    free_bytes, _ = cuda.mem_get_info(device)
-    cache_bytes = getattr(cuda.get_device_properties(device), "L2_cache_size", 0)
-    return cache_bytes, int(free_bytes * _LARGEST_SHARE)
-
-
-def _size_bytes(file: Path) -> int:
-    """Bytes of a size such as `32768K`; 0 if it cannot be read."""
-    try:
-        text = file.read_text(encoding="ascii").strip()
-        factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
-        return int(text.rstrip("KMG")) * factor
-    except (OSError, ValueError):
-        return 0
+    sizes = [0]
+    for file in (root / _CPU_CACHES).glob("index*/size"):
+        with suppress(OSError, ValueError):
+            text = file.read_text(encoding="ascii").strip()  # such as `32768K`
+            factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+            sizes.append(int(text.rstrip("KMG")) * factor)
+    return max(sizes) or _UNKNOWN_CPU_CACHE_BYTES

@@ -1,6 +1,6 @@
 """What is benchmarked: a problem at one size, the implementations that solve it, and how one may fail.
 
-A suite makes problems of its own, and so does a user's file; the runner knows nothing else. Importing this
+A suite makes problems of its own, and so does a user's file; the run knows nothing else. Importing this
 module does not import torch.
 """
 
@@ -9,80 +9,82 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.errors import DependencyError, MeasurementError, OpscopeError
 from opscope.model.benchmark import Engine, Status
 from opscope.workloads.runtime import is_out_of_memory
 
 Inputs = tuple[Any, ...]
+Values = Mapping[str, tuple[Any, ...]]  # of parameters that are swept over
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to solve a problem.
+    """One way to solve a problem."""
 
-    Args:
-        name: Unique within the problem.
-        build: Makes the function, which takes the problem's inputs and returns its output: a tensor or a
-            tuple of tensors. Compiling an extension happens here; torch.compile and autotuning at the first
-            call. Raises DependencyError or MeasurementError where this machine cannot run it: the row
-            becomes `unavailable`, with that error's text.
-        engine: What it is written in.
-        teaching: The simple version, kept beside the good one.
-        note: What it is, in a few words.
-        tolerance: Of its check, where it computes in lower precision by design (TF32); the problem's if None.
-        matrix_ceiling: Name of the matrix ceiling that applies to it; the problem's if None.
-        is_interpreted: Runs in Triton's interpreter: it is checked on `small_inputs`, not timed.
-    """
-
-    name: str
+    name: str  # unique within the problem
+    # Makes the function, which takes the problem's inputs and returns its output: a tensor or a tuple of
+    # tensors. Compiling an extension happens here; torch.compile and autotuning at the first call. Raises
+    # DependencyError or MeasurementError where this machine cannot run it: the row becomes `unavailable`,
+    # with that error's text.
     build: Callable[[], Callable[..., Any]]
-    engine: Engine = Engine.TORCH
-    teaching: bool = False
-    note: str = ""
+    engine: Engine = Engine.TORCH  # what it is written in
+    teaching: bool = False  # the simple version, kept beside the good one
+    note: str = ""  # what it is, in a few words
+    # Of its check, where it computes in lower precision by design (TF32); the problem's if None.
     tolerance: float | None = None
-    matrix_ceiling: str | None = None
-    is_interpreted: bool = False
+    matrix_ceiling: str | None = None  # name of the matrix ceiling that applies to it; the problem's if None
+    is_interpreted: bool = False  # runs in Triton's interpreter: it is checked on `small_inputs`, not timed
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Implementations of one thing at one size on one device.
+    """Implementations of one thing at one size on one device."""
 
-    Args:
-        name: Of the suite, or of the user's functions.
-        device: `"cpu"` or `"cuda:N"`.
-        make_inputs: Fresh random inputs on the device, by seed; the same seed gives the same inputs.
-        implementations: In the order they are reported.
-        reference: Name of the implementation that ratios refer to.
-        expected: The right answer, given the inputs with floating-point tensors upcast to float64. If None,
-            the reference implementation is called with those.
-        shape: Sizes, if they are declared.
-        dtype: Full name (`"float32"`), if it is declared.
-        parameters: Further parameters, for the report.
-        tolerance: Largest `max_relative_error` of a right answer; by dtype if None.
-        min_bytes: Least bytes a call moves; counted from the inputs and outputs if None.
-        flop_count: Of one call; counted by torch's flop counter if None.
-        matrix_ceiling: Name of the matrix ceiling that applies, e.g. `"matrix_bfloat16"`; None if the problem
-            does no matrix products.
-        small_inputs: Like `make_inputs`, of a size that Triton's interpreter finishes in about a second.
-    """
-
-    name: str
-    device: str
-    make_inputs: Callable[[int], Inputs]
-    implementations: tuple[Implementation, ...]
-    reference: str
+    name: str  # of the suite, or of the user's functions
+    device: str  # `"cpu"` or `"cuda:N"`
+    make_inputs: Callable[[int], Inputs]  # fresh ones on the device; the same for the same seed
+    implementations: tuple[Implementation, ...]  # in the order they are reported
+    reference: str  # name of the implementation that ratios refer to
+    # The right answer, given the inputs with floating-point tensors upcast to float64. If None, the reference
+    # implementation is called with those.
     expected: Callable[..., Any] | None = None
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    tolerance: float | None = None
-    min_bytes: int | None = None
-    flop_count: int | None = None
-    matrix_ceiling: str | None = None
+    shape: tuple[int, ...] | None = None  # sizes, if they are declared
+    dtype: str | None = None  # full name (`"float32"`), if it is declared
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # further parameters, for the report
+    tolerance: float | None = None  # largest `max_relative_error` of a right answer; by dtype if None
+    min_bytes: int | None = None  # least bytes a call moves; counted from inputs and outputs if None
+    flop_count: int | None = None  # of one call; counted by torch's flop counter if None
+    matrix_ceiling: str | None = None  # e.g. `"matrix_bfloat16"`; None if it does no matrix products
+    # Like `make_inputs`, of a size that Triton's interpreter finishes in about a second.
     small_inputs: Callable[[int], Inputs] | None = None
+
+
+@dataclass(frozen=True)
+class BenchmarkRequest:
+    """What a user asks for besides the targets. What is left out, the targets decide."""
+
+    shape: tuple[int, ...] | None = None  # of a suite: a size for each of its `shape_names`
+    dtype: str | None = None  # of a suite (also written fp32, fp16 and bf16), or what an inputs function gets
+    device: str = "auto"  # or `"cpu"`, `"cuda"`, `"cuda:N"`
+    # Names of those to measure, in this order; all if empty. The reference is put before them if it was asked
+    # for and is not among them.
+    implementations: tuple[str, ...] = ()
+    reference: str | None = None  # what ratios refer to
+    inputs: Any = None  # for functions: what makes their arguments, as a function or a target, or these
+    expected: Any = None  # for functions: what computes the right answer, as a function or a target
+    options: Mapping[str, str] = field(default_factory=dict)  # a suite's own, e.g. `{"approximate": "tanh"}`
+    parameters: Values = field(default_factory=dict)  # what is swept over
+    interpret: bool = False  # only the Triton implementations of a suite, in Triton's interpreter, on the CPU
+    name: str | None = None  # of the group of functions
+
+
+class Failure(NamedTuple):
+    """How an implementation ended, if not with samples."""
+
+    status: Status
+    reason: str
 
 
 _LONGEST_REASON = 300
@@ -99,22 +101,11 @@ _MISSING_TOOLS = (
 )
 
 
-@dataclass(frozen=True)
-class Failure:
-    """How an implementation ended, if not with samples."""
-
-    status: Status
-    reason: str
-
-
 def failure_of(error: BaseException, stage: str, *, may_be_unavailable: bool = False) -> Failure:
-    """What an error says of its implementation.
+    """What an error says of its implementation, e.g. `"at its first call"`.
 
-    Args:
-        error: What was raised.
-        stage: What was being done, for the reason: `"at its first call"`.
-        may_be_unavailable: Whether a MeasurementError says that this machine cannot run it, as it does while
-            it is built. A DependencyError always does.
+    A DependencyError says that this machine cannot run it; a MeasurementError only where it
+    `may_be_unavailable`, as it is built.
     """
     if is_out_of_memory(error):
         return Failure(Status.OUT_OF_MEMORY, f"out of memory {stage}: {first_line(error)}")

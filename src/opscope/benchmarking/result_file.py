@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from opscope.benchmarking.plan import BenchmarkSweep
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.errors import InputError
 from opscope.model.benchmark import BENCHMARK_SCHEMA_VERSION, BenchmarkResult
 from opscope.model.files import UNREADABLE_JSON, finite, write_text
 
-_KEYS = ("schema_version", "suite")
-_HEAD_BYTES = 1_024
+# A thousand rows of a thousand samples each take about 20 MB; larger files are traces.
+_LARGEST_BYTES = 64 << 20
 _HINT = "Results are written by opscope bench --save"
 
 
@@ -29,11 +29,7 @@ def result_document(result: BenchmarkResult | BenchmarkSweep) -> dict[str, Any]:
 
 
 def check_writable(path: str | os.PathLike[str], *, force: bool) -> None:
-    """Return if a result can be written to the file; asked before anything is measured.
-
-    Raises:
-        InputError: The file exists and `force` is false, its folder does not exist, or cannot be written in.
-    """
+    """Return if a result can be written to the file; asked before anything is measured."""
     target = Path(path)
     if target.is_dir():
         raise InputError("this is a folder", source=target, hint="Give the name of a file, e.g. result.json")
@@ -50,32 +46,34 @@ def check_writable(path: str | os.PathLike[str], *, force: bool) -> None:
 def save_benchmark(
     path: str | os.PathLike[str], result: BenchmarkResult | BenchmarkSweep, *, force: bool = False
 ) -> Path:
-    """Write a result and return its path.
-
-    Raises:
-        InputError: The file exists and `force` is false, or cannot be written.
-    """
+    """Write a result and return its path."""
     check_writable(path, force=force)
     text = json.dumps(result_document(result), indent=1, ensure_ascii=False, allow_nan=False)
     return write_text(path, text + "\n")
 
 
 def is_result_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a benchmark result does; it may still be damaged."""
+    """Whether a file is a benchmark result by its keys; it may still be damaged."""
+    file = Path(path)
     try:
-        with Path(path).open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
+        if not file.is_file() or file.stat().st_size > _LARGEST_BYTES:
+            return False
+        return _is_result(msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw]))
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         return False
-    return head.lstrip().startswith(b"{") and all(f'"{key}"'.encode() in head for key in _KEYS)
+
+
+def _is_result(document: Any) -> bool:
+    return (
+        isinstance(document, dict)
+        and {"schema_version", "suite"} <= document.keys()
+        and ("rows" in document or "points" in document)
+        and "traceEvents" not in document
+    )
 
 
 def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkSweep:
-    """The result or sweep in a file.
-
-    Raises:
-        InputError: No such file, no benchmark result, or one of a newer opscope.
-    """
+    """The result or sweep in a file."""
     document = _read(Path(path))
     version = document["schema_version"]
     if not isinstance(version, int) or version > BENCHMARK_SCHEMA_VERSION:
@@ -93,11 +91,7 @@ def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkS
 
 
 def load_results(path: str | os.PathLike[str]) -> tuple[BenchmarkResult, ...]:
-    """The results in a file: the points of a sweep, or the only one.
-
-    Raises:
-        InputError: As `load_benchmark`.
-    """
+    """The results in a file: the points of a sweep, or the only one."""
     loaded = load_benchmark(path)
     return loaded.points if isinstance(loaded, BenchmarkSweep) else (loaded,)
 
@@ -110,7 +104,6 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise InputError(reason, source=path, hint=_HINT) from error
     except UNREADABLE_JSON as error:
         raise InputError(f"not a benchmark result: no JSON ({error})", source=path, hint=_HINT) from error
-    is_result = isinstance(document, dict) and all(key in document for key in _KEYS)
-    if not is_result or not ("rows" in document or "points" in document):
+    if not _is_result(document):
         raise InputError("not a benchmark result", source=path, hint=_HINT)
     return document  # type: ignore[no-any-return]

@@ -39,19 +39,13 @@ Samples = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MedianInterval:
-    """A median and where it lies.
+    """A median and where it lies."""
 
-    Args:
-        median_ns: Of the samples.
-        low_ns: Lower end.
-        high_ns: Upper end.
-        coverage: Probability that it holds the true median of independent samples; at least 0.95 from six
-            samples on. With fewer the interval is the whole range and covers less.
-    """
-
-    median_ns: float
-    low_ns: float
-    high_ns: float
+    median_ns: float  # Of the samples
+    low_ns: float  # Lower end
+    high_ns: float  # Upper end
+    # Probability that it holds the true median of independent samples; at least 0.95 from six samples on.
+    # With fewer the interval is the whole range and covers less
     coverage: float
 
     @property
@@ -62,25 +56,15 @@ class MedianInterval:
 
 @dataclass(frozen=True)
 class RatioInterval:
-    """A candidate's time over the reference's, over the rounds both were sampled in.
+    """A candidate's time over the reference's, over the rounds both were sampled in."""
 
-    Args:
-        ratio: The candidate's median over the reference's.
-        low: Lower end of its 95 % interval.
-        high: Upper end.
-        within_low: Lower end of the 95 % interval of the median of the ratios within rounds.
-        within_high: Upper end.
-        rounds: Rounds it rests on.
-        block: Rounds resampled together; more than 1 where neighboring rounds resemble each other.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    within_low: float
-    within_high: float
-    rounds: int
-    block: int = 1
+    ratio: float  # The candidate's median over the reference's
+    low: float  # Lower end of its 95 % interval
+    high: float  # Upper end
+    within_low: float  # Lower end of the 95 % interval of the median of the ratios within rounds
+    within_high: float  # Upper end
+    rounds: int  # Rounds it rests on
+    block: int = 1  # Rounds resampled together; more than 1 where neighboring rounds resemble each other
 
     @property
     def bounds(self) -> Interval:
@@ -93,9 +77,6 @@ def median_interval(samples_ns: Sequence[float]) -> MedianInterval:
 
     Source: H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., §7.1: [x(k), x(n+1-k)] holds the
     median with probability 1 - 2 P(B < k), B binomial (n, 1/2).
-
-    Args:
-        samples_ns: At least one.
     """
     ordered = np.sort(np.asarray(samples_ns, dtype=np.float64))
     rank, coverage = _rank(len(ordered))
@@ -122,11 +103,6 @@ def ratio_interval(
 
     Source: B. Efron and R. J. Tibshirani, An Introduction to the Bootstrap, §13.3 (percentile interval);
     D. N. Politis and J. P. Romano, A circular block-resampling procedure (1992).
-
-    Args:
-        candidate_ns: One sample per round, in their order.
-        reference_ns: Of the same rounds; as many, at least one, none 0.
-        seed: The same seed gives the same interval.
     """
     pairs = np.stack([np.asarray(candidate_ns, np.float64), np.asarray(reference_ns, np.float64)])
     block = _block_length(pairs)
@@ -145,10 +121,6 @@ def judge(ratio: RatioInterval, same_within: float) -> tuple[Verdict, str]:
     them lies within; a difference is what both exclude 1 for, which noise rarely makes both do. Where the
     first is much wider than a narrow second, because the machine runs at one of several speeds and a median
     may lie at either, the second decides: both sides of a round ran at one speed.
-
-    Args:
-        ratio: Against the reference.
-        same_within: A ratio whose interval lies within 1 ± this is "same".
     """
     if ratio.rounds < FEWEST_ROUNDS:
         reason = f"{ratio.rounds} rounds with both sides, {FEWEST_ROUNDS} needed for a 95 % interval"
@@ -191,6 +163,27 @@ def outliers(samples_ns: Sequence[float]) -> tuple[int, ...]:
     distance = np.abs(samples - median)
     deviation = max(float(np.median(distance)), _LEAST_RELATIVE_DEVIATION * median)
     return tuple(int(index) for index in np.flatnonzero(distance > _OUTLIER_DEVIATIONS * deviation))
+
+
+@lru_cache(maxsize=256)
+def student_quantile(freedom: int) -> float:
+    """97.5 % quantile of Student's t for whole degrees of freedom, to rounding.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4: the distribution in
+    θ = atan(t / √n) for n degrees of freedom, which is solved for θ by halving.
+    """
+    odd = freedom % 2
+    steps = 2.0 * np.arange(1, (freedom - odd) // 2)
+    factors = np.concatenate([[1.0], np.cumprod(steps / (steps + 1) if odd else (steps - 1) / steps)])
+    factors = factors if freedom > 1 else factors[:0]
+    powers = 2 * np.arange(len(factors)) + odd
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        within = math.sin(angle) * float(np.dot(factors, math.cos(angle) ** powers))
+        within = 2 / math.pi * (angle + within) if odd else within
+        low, high = (angle, high) if within < CONFIDENCE else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""A suite: a named family of problems, how a user's options become one, and how implementations are made.
+"""A suite: a named family of problems, how a user's request becomes one, and how implementations are made.
 
 Everything is checked here, before anything is built: sizes, dtype, device, parameters and names. What only
 this machine can tell (a missing compiler, a backend that a GPU does not offer) an implementation says itself
@@ -15,148 +15,102 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from opscope.benchmarking.problem import Implementation, Inputs, Problem
+from opscope.benchmarking.problem import BenchmarkRequest, Implementation, Inputs, Problem
 from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.kernels.triton_loader import interpreted, load_triton, require_triton
 from opscope.model.benchmark import Engine
+from opscope.operators.element_types import element_type
 from opscope.workloads.runtime import require_torch, resolve_device, resolve_dtype
 
 _Function = Callable[..., Any]
-# The implementations that `elementwise` and `rowwise` make.
-HAND_WRITTEN = ("cuda", "cuda_teaching", "triton", "triton_teaching")
-# Small shapes for such kernels: one full program and a part of one; rows that are no power of two, and more
-# than one program takes at a time.
-ELEMENTWISE_SMALL_SHAPE, ROWWISE_SMALL_SHAPE = (33, 129), (9, 300)
-
-
-@dataclass(frozen=True)
-class SuiteOptions:
-    """What a user asks of a suite. What is left out, the suite decides.
-
-    Args:
-        shape: Sizes, one for each of the suite's `shape_names`.
-        dtype: float32, float16 or bfloat16, also written fp32, fp16 and bf16.
-        device: `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`.
-        implementations: Names of those to run, in this order; all if empty. The reference is put before them
-            if it was asked for and is not among them.
-        reference: What ratios refer to; the suite's own if None and it runs, or else the first that does.
-        parameters: Values by name, such as `{"approximate": "erf"}`.
-        interpret: Only the Triton implementations, in Triton's interpreter, on the CPU.
-    """
-
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-    device: str = "auto"
-    implementations: tuple[str, ...] = ()
-    reference: str | None = None
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    interpret: bool = False
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Options that were checked: what a suite's `make` gets.
+    """A request that was checked: what a suite's `make` gets."""
 
-    Args:
-        shape: One size for each of the suite's `shape_names`, all at least 1.
-        dtype: Full name.
-        device: `"cpu"` or `"cuda:N"`, which is there.
-        parameters: A value for every parameter of the suite.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    device: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    shape: tuple[int, ...]  # one size for each of the suite's `shape_names`, all at least 1
+    dtype: str  # full name
+    device: str  # `"cpu"` or `"cuda:N"`, which is there
+    parameters: Mapping[str, str] = field(default_factory=dict)  # a value for every parameter of the suite
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the device is a CUDA device."""
         return self.device.startswith("cuda")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A choice a suite offers besides shape and dtype.
+    """A choice a suite offers besides shape and dtype."""
 
-    Args:
-        values: The names it goes by in results; the first is the default.
-        summary: What it chooses, in a few words.
-        aliases: Other names → the value they stand for.
-    """
-
-    values: tuple[str, ...]
-    summary: str
-    aliases: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def default(self) -> str:
-        """The value where none is given."""
-        return self.values[0]
+    values: tuple[str, ...]  # the names it goes by in results; the first is the default
+    summary: str  # what it chooses, in a few words
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names → the value they stand for
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A family of problems.
+    """A family of problems."""
 
-    Args:
-        name: What `opscope bench` calls it.
-        implementations: Names of all implementations it has in any dtype, in the order they are reported.
-        make: The problem of some settings, with every implementation of that dtype.
-        shape_names: What the sizes of a shape are, in order.
-        cuda_shape: Default on a GPU: large enough that launches and caches do not decide.
-        cpu_shape: Default on a CPU: about a million elements, or a second of work.
-        dtypes: What it is defined for; the first is the default on a CPU.
-        cuda_dtype: Default on a GPU.
-        reference: Implementation that ratios refer to.
-        parameters: Further choices by name.
-        summary: What it compares, one line.
-    """
+    name: str  # what `opscope bench` calls it
+    summary: str  # what it compares, one line
+    implementations: tuple[str, ...]  # of any dtype, in the order they are reported
+    make: Callable[[Settings], Problem]  # of some settings, with every implementation of that dtype
+    shape_names: tuple[str, ...] = ("rows", "columns")  # what the sizes of a shape are, in order
+    cuda_shape: tuple[int, ...] = (8192, 8192)  # large enough that launches and caches do not decide
+    cpu_shape: tuple[int, ...] = (1024, 1024)  # about a million elements, or a second of work
+    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")  # the first is the default on a CPU
+    cuda_dtype: str = "float32"  # default on a GPU
+    reference: str = "torch"  # implementation that ratios refer to
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # further choices by name
 
-    name: str
-    implementations: tuple[str, ...]
-    make: Callable[[Settings], Problem]
-    shape_names: tuple[str, ...] = ("rows", "columns")
-    cuda_shape: tuple[int, ...] = (8192, 8192)
-    cpu_shape: tuple[int, ...] = (1024, 1024)
-    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
-    cuda_dtype: str = "float32"
-    reference: str = "torch"
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    summary: str = ""
-
-    def problem(self, options: SuiteOptions | None = None) -> Problem:
-        """The problem the options ask for, restricted to the implementations they name.
-
-        Raises:
-            InputError: Sizes that do not fit, a dtype or a parameter this suite does not have, a device that
-                is not there, an unknown implementation (the known ones are listed).
-            DependencyError: torch is not installed.
-        """
-        asked = options or SuiteOptions()
-        settings = self._settle(asked)
-        problem = self.make(settings)
-        if asked.interpret:
-            problem = _interpreted(problem, self, at_given_shape=asked.shape is not None)
-        return _chosen(problem, self, asked)
-
-    def _settle(self, options: SuiteOptions) -> Settings:
-        parameters = self._checked_parameters(options.parameters)
-        shape = None if options.shape is None else self._checked_shape(options.shape)
-        dtype = None if options.dtype is None else self._checked_dtype(options.dtype)
-        device = _interpreter_device(options.device) if options.interpret else resolve_device(options.device)
+    def problem(self, request: BenchmarkRequest | None = None) -> Problem:
+        """The problem that is asked for, restricted to the implementations that are named."""
+        asked = request or BenchmarkRequest()
+        parameters = self._parameters(asked.options)
+        if asked.shape is not None:
+            self._check_shape(asked.shape)
+        dtype = None if asked.dtype is None else resolve_dtype(asked.dtype)
+        if dtype not in {None, *self.dtypes}:
+            raise InputError(f"'{self.name}' is not defined for {dtype}", hint=f"Use {_either(self.dtypes)}")
+        if not asked.interpret:
+            device = resolve_device(asked.device)
+        elif asked.device in {"auto", "cpu"}:
+            device = "cpu"
+        else:
+            raise InputError(
+                f"Triton's interpreter runs on the CPU, not on '{asked.device}'", hint="Leave --device out"
+            )
         is_cuda = device.startswith("cuda")
-        return Settings(
-            shape=shape or (self.cuda_shape if is_cuda else self.cpu_shape),
-            dtype=dtype or (self.cuda_dtype if is_cuda else self.dtypes[0]),
-            device=device,
-            parameters=parameters,
-        )
+        shape = asked.shape or (self.cuda_shape if is_cuda else self.cpu_shape)
+        dtype = dtype or (self.cuda_dtype if is_cuda else self.dtypes[0])
+        problem = self.make(Settings(shape, dtype, device, parameters))
+        if asked.interpret:
+            kept = tuple(one for one in problem.implementations if one.engine is Engine.TRITON)
+            if not kept:
+                raise InputError(f"'{self.name}' has no Triton implementation", hint="Leave --interpret out")
+            # A shape that was asked for is the one that is checked.
+            small = problem.small_inputs if asked.shape is None else problem.make_inputs
+            problem = replace(problem, implementations=kept, small_inputs=small)
+        return self._chosen(problem, asked)
 
-    def _checked_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        names = " ".join(self.shape_names)
+    def _parameters(self, given: Mapping[str, str]) -> dict[str, str]:
+        for name in given:
+            if name not in self.parameters:
+                known = f"It has {', '.join(self.parameters)}" if self.parameters else "It has none"
+                raise InputError(f"'{self.name}' has no parameter '{name}'", hint=known)
+        settled = {}
+        for name, parameter in self.parameters.items():
+            asked = given.get(name, parameter.values[0])
+            settled[name] = parameter.aliases.get(asked, asked)
+            if settled[name] not in parameter.values:
+                names = (*parameter.values, *parameter.aliases)
+                raise InputError(f"{name} cannot be '{asked}'", hint=f"Use {_either(names)}")
+        return settled
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
         if len(shape) != len(self.shape_names):
-            given = " ".join(map(str, shape)) or "none"
+            names, given = " ".join(self.shape_names), " ".join(map(str, shape)) or "none"
             raise InputError(
                 f"the shape of '{self.name}' is {len(self.shape_names)} sizes ({names}), not {given}",
                 hint=f"For example --shape {' '.join(map(str, self.cuda_shape))}",
@@ -164,73 +118,28 @@ class Suite:
         for name, size in zip(self.shape_names, shape, strict=True):
             if size < 1:
                 raise InputError(f"{name}={size} is not a size for '{self.name}'", hint="Sizes start at 1")
-        return shape
 
-    def _checked_dtype(self, name: str) -> str:
-        dtype = resolve_dtype(name)
-        if dtype not in self.dtypes:
-            raise InputError(f"'{self.name}' is not defined for {dtype}", hint=f"Use {_either(self.dtypes)}")
-        return dtype
-
-    def _checked_parameters(self, given: Mapping[str, str]) -> Mapping[str, str]:
-        for name in given:
-            if name not in self.parameters:
-                known = f"It has {', '.join(self.parameters)}" if self.parameters else "It has none"
-                raise InputError(f"'{self.name}' has no parameter '{name}'", hint=known)
-        settled = {}
-        for name, parameter in self.parameters.items():
-            asked = given.get(name, parameter.default)
-            value = parameter.aliases.get(asked, asked)
-            if value not in parameter.values:
-                names = (*parameter.values, *parameter.aliases)
-                raise InputError(f"{name} cannot be '{asked}'", hint=f"Use {_either(names)}")
-            settled[name] = value
-        return settled
-
-
-def _interpreter_device(name: str) -> str:
-    if name not in {"auto", "cpu"}:
-        raise InputError(f"Triton's interpreter runs on the CPU, not on '{name}'", hint="Leave --device out")
-    return "cpu"
-
-
-def _interpreted(problem: Problem, suite: Suite, *, at_given_shape: bool) -> Problem:
-    """Only the Triton implementations; a shape that was asked for is the one that is checked."""
-    kept = tuple(each for each in problem.implementations if each.engine is Engine.TRITON)
-    if not kept:
-        raise InputError(f"'{suite.name}' has no Triton implementation", hint="Leave --interpret out")
-    small = problem.make_inputs if at_given_shape else problem.small_inputs
-    return replace(problem, implementations=kept, small_inputs=small)
-
-
-def _chosen(problem: Problem, suite: Suite, options: SuiteOptions) -> Problem:
-    """The problem with the implementations and the reference that were asked for."""
-    by_name = {each.name: each for each in problem.implementations}
-    names = list(dict.fromkeys(options.implementations)) or list(by_name)
-    if options.reference is not None and options.reference not in names:
-        names.insert(0, options.reference)
-    for name in names:
-        if name not in by_name:
-            raise _unknown_implementation(name, problem, suite)
-    chosen: list[Implementation] = [by_name[name] for name in names]
-    reference = options.reference or (suite.reference if suite.reference in names else names[0])
-    return replace(problem, implementations=tuple(chosen), reference=reference)
-
-
-def _unknown_implementation(name: str, problem: Problem, suite: Suite) -> InputError:
-    here = _either([each.name for each in problem.implementations])
-    if name in suite.implementations:
-        what = f"'{suite.name}' has no implementation '{name}' for these options (dtype {problem.dtype})"
-    else:
-        what = f"'{name}' is not an implementation of '{suite.name}'"
-    return InputError(what, hint=f"Use {here}")
+    def _chosen(self, problem: Problem, asked: BenchmarkRequest) -> Problem:
+        """The problem with the implementations and the reference that were asked for."""
+        by_name = {one.name: one for one in problem.implementations}
+        names = list(dict.fromkeys(asked.implementations)) or list(by_name)
+        if asked.reference is not None and asked.reference not in names:
+            names.insert(0, asked.reference)
+        for name in names:
+            if name in by_name:
+                continue
+            what = f"'{name}' is not an implementation of '{self.name}'"
+            if name in self.implementations:
+                why = f"for these options (dtype {problem.dtype})"
+                what = f"'{self.name}' has no implementation '{name}' {why}"
+            raise InputError(what, hint=f"Use {_either(list(by_name))}")
+        chosen = tuple(by_name[name] for name in names)
+        reference = asked.reference or (self.reference if self.reference in names else names[0])
+        return replace(problem, implementations=chosen, reference=reference)
 
 
 def _either(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-_ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def problem_of(
@@ -245,20 +154,10 @@ def problem_of(
     flop_count: int | None = None,
     matrix_ceiling: str | None = None,
 ) -> Problem:
-    """The problem of some settings, on normally distributed inputs.
+    """The problem of some settings, on normally distributed inputs of the `shapes` its sizes give.
 
-    Never zeros: on constant data a GPU draws less power and keeps higher clocks than on real data.
-
-    Args:
-        name: Of the suite.
-        settings: Shape, dtype, device and parameters.
-        implementations: All that this dtype has.
-        expected: The right answer.
-        shapes: Shapes of the inputs, given the sizes of the problem.
-        output_shape: That of the first input if None.
-        small_shape: Sizes for Triton's interpreter.
-        flop_count: As in `Problem`.
-        matrix_ceiling: As in `Problem`.
+    Never zeros: on constant data a GPU draws less power and keeps higher clocks than on real data. The output
+    has the shape of the first input if no other is given.
     """
 
     def make_inputs(shape: tuple[int, ...], seed: int) -> Inputs:
@@ -272,6 +171,7 @@ def problem_of(
 
     inputs = shapes(*settings.shape)
     elements = sum(map(math.prod, inputs)) + math.prod(output_shape or inputs[0])
+    kind = element_type(settings.dtype)
     return Problem(
         name=name,
         device=settings.device,
@@ -283,7 +183,7 @@ def problem_of(
         shape=settings.shape,
         dtype=settings.dtype,
         parameters=settings.parameters,
-        min_bytes=elements * _ELEMENT_BYTES[settings.dtype],
+        min_bytes=None if kind is None else elements * kind.size_bytes,
         flop_count=flop_count,
         matrix_ceiling=matrix_ceiling,
     )
@@ -298,7 +198,6 @@ def cuda(
     settings: Settings, kernel: str, note: str, *, teaching: bool = False, **constants: Any
 ) -> Implementation:
     """An operator of `opscope.kernels.build`, of that name or `<name>_teaching`, with further arguments."""
-    attribute = f"{kernel}_teaching" if teaching else kernel
 
     def build() -> _Function:
         if not settings.is_cuda:
@@ -307,7 +206,7 @@ def cuda(
             )
         from opscope.kernels.build import load_cuda_kernels  # noqa: PLC0415 - it looks for a compiler
 
-        function: _Function = getattr(load_cuda_kernels(), attribute)
+        function = getattr(load_cuda_kernels(), f"{kernel}_teaching" if teaching else kernel)
         return functools.partial(function, **constants)
 
     name = "cuda_teaching" if teaching else "cuda"
@@ -325,24 +224,15 @@ def triton(
     tolerance: float | None = None,
     **constants: Any,
 ) -> Implementation:
-    """A Triton kernel, compiled for a GPU; on a CPU, in Triton's interpreter.
+    """A Triton kernel, or `<kernel>_teaching`, compiled for a GPU; on a CPU, in Triton's interpreter.
 
-    Args:
-        settings: Says which.
-        kernel: The function, or `<kernel>_teaching`.
-        note: What it is.
-        module: Of `opscope.kernels.triton`; named like the kernel if None.
-        name: Of the implementation; `"triton"` or `"triton_teaching"` if None.
-        teaching: Whether it is the simple version.
-        tolerance: Of its check.
-        constants: Further arguments of the function.
+    It is of `opscope.kernels.triton`'s `module`, which is named like the kernel if None is given; `constants`
+    are further arguments.
     """
-    attribute = f"{kernel}_teaching" if teaching else kernel
 
     def build() -> _Function:
-        function: _Function = getattr(
-            load_triton(module or kernel, interpret=not settings.is_cuda), attribute
-        )
+        loaded = load_triton(module or kernel, interpret=not settings.is_cuda)
+        function: _Function = getattr(loaded, f"{kernel}_teaching" if teaching else kernel)
         if constants:
             function = functools.partial(function, **constants)
         if not settings.is_cuda:
@@ -358,41 +248,6 @@ def triton(
         note=note,
         tolerance=tolerance,
         is_interpreted=not settings.is_cuda,
-    )
-
-
-def elementwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Implementation, ...]:
-    """The implementations of HAND_WRITTEN of a kernel that takes one element after another."""
-    notes = (
-        "CUDA C++, 16-byte accesses",
-        "CUDA C++, one element per thread",
-        "Triton, autotuned",
-        "Triton, one element per thread",
-    )
-    return _hand_written(settings, kernel, notes, "elementwise", constants)
-
-
-def rowwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Implementation, ...]:
-    """The implementations of HAND_WRITTEN of a kernel that reduces rows."""
-    notes = (
-        "CUDA C++, rows in registers",
-        "CUDA C++, textbook form",
-        "Triton, rows in registers, autotuned",
-        "Triton, each row read three times",
-    )
-    return _hand_written(settings, kernel, notes, kernel, constants)
-
-
-def _hand_written(
-    settings: Settings, kernel: str, notes: Sequence[str], module: str, constants: Mapping[str, Any]
-) -> tuple[Implementation, ...]:
-    """A kernel in CUDA C++ and in Triton, each beside its simple version."""
-    good_cuda, simple_cuda, good_triton, simple_triton = notes
-    return (
-        cuda(settings, kernel, good_cuda, **constants),
-        cuda(settings, kernel, simple_cuda, teaching=True, **constants),
-        triton(settings, kernel, good_triton, module=module, **constants),
-        triton(settings, kernel, simple_triton, module=module, teaching=True, **constants),
     )
 
 

@@ -42,14 +42,6 @@ class LaunchHiding:
     How long the host needs for a call is learned from its calls, so the first sample of one may not be
     hidden; warm up with the timer. A call that itself waits for the device cannot be hidden, and holds are
     never longer than 10 ms.
-
-    Args:
-        device: A CUDA device of torch, current when the methods are called.
-        cache_state: `cold` overwrites a buffer of four times the L2 cache and at least 256 MiB; `hot` calls
-            the function once untimed.
-
-    Raises:
-        MeasurementError: The buffer does not fit on the device.
     """
 
     def __init__(self, device: Any, cache_state: CacheState) -> None:
@@ -142,11 +134,7 @@ class Timer(Protocol):
         ...
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """What to give to `measure` in place of each call: the call itself, or a recording of it.
-
-        Raises:
-            MeasurementError: A call cannot be measured this way.
-        """
+        """What to give to `measure` in place of each call: the call itself, or a recording of it."""
         ...
 
     def measure(self, fn: Callable[[], object]) -> int:
@@ -166,7 +154,6 @@ class WallTimer:
         return max(1.0, statistics.median(self.measure(_nothing) for _ in range(_EMPTY_CALLS)))
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """The calls themselves."""
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
@@ -190,13 +177,6 @@ class CudaEventTimer:
     a kernel. Gaps remain where a call waits for the device itself or takes the host longer than 10 ms.
 
     Source: CUDA Runtime API, cudaEventElapsedTime: "a resolution of around 0.5 microseconds".
-
-    Args:
-        device: CUDA device, e.g. `"cuda:0"`; the current one if None.
-        cache_state: What the L2 cache holds when a sample begins; None measures latency.
-
-    Raises:
-        MeasurementError: There is no CUDA device, or no room on it to flush its cache.
     """
 
     def __init__(self, device: str | None = None, cache_state: CacheState | None = None) -> None:
@@ -213,7 +193,6 @@ class CudaEventTimer:
             self._hiding = None if cache_state is None else LaunchHiding(self._device, cache_state)
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """The calls themselves."""
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
@@ -258,13 +237,6 @@ class CudaGraphTimer:
 
     The graphs of one `prepare` share their memory, which is right because only one of them runs at a time and
     no one reads their outputs; it is freed with the last of them.
-
-    Args:
-        device: CUDA device, e.g. `"cuda:0"`; the current one if None.
-        cache_state: What the L2 cache holds when a sample begins.
-
-    Raises:
-        MeasurementError: There is no CUDA device, or no room on it to flush its cache.
     """
 
     def __init__(self, device: str | None = None, cache_state: CacheState = CacheState.COLD) -> None:
@@ -275,12 +247,7 @@ class CudaGraphTimer:
         self._device = self._torch.device(device or "cuda")
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """Replays of a graph of each call.
-
-        Raises:
-            MeasurementError: A call cannot be captured: it waits for the device, copies from pageable
-                memory or changes what it launches.
-        """
+        """Replays of a graph of each call."""
         replays: list[Callable[[], object]] = []
         pool = None
         gc.collect()  # a graph freed during a capture would break it
@@ -292,7 +259,6 @@ class CudaGraphTimer:
         return replays
 
     def measure(self, fn: Callable[[], object]) -> int:
-        """Time between two events around one replay, in nanoseconds."""
         return self._events.measure(fn)
 
     def _capture(self, call: Callable[[], object], pool: Any) -> Any:
@@ -323,12 +289,7 @@ class CudaGraphTimer:
 
 
 def benchmark_timer(device: str, clock: Clock | None, cache_state: CacheState) -> Timer:
-    """The timer of a benchmark: by default CUDA events on a GPU and the wall clock elsewhere.
-
-    Raises:
-        InputError: The clock needs a CUDA device.
-        MeasurementError: The device has no room to flush its cache.
-    """
+    """The timer of a benchmark: by default CUDA events on a GPU and the wall clock elsewhere."""
     is_cuda = device.startswith("cuda")
     chosen = clock or (Clock.CUDA_EVENT if is_cuda else Clock.WALL)
     if chosen is Clock.WALL:
@@ -356,17 +317,6 @@ def measure_latency(
     """Every sample of `fn` that fits the budget, and at least `min_samples`.
 
     The budget counts the samples' own durations, so the number of samples follows from the timer alone.
-
-    Args:
-        fn: Called without arguments; its result is dropped.
-        timer: What times one call.
-        warmup: Calls made first and not kept.
-        min_samples: Taken in any case; at least 1.
-        max_samples: Never exceeded.
-        time_budget_s: No further sample once the samples add up to this.
-
-    Raises:
-        InputError: The counts contradict each other.
     """
     if warmup < 0 or min_samples < 1 or max_samples < min_samples:
         raise InputError(

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from opscope.benchmarking.decorator import FunctionGroup, mark_of, marked_functions, marked_groups
-from opscope.benchmarking.problem import Implementation, Inputs, Problem, first_line
+from opscope.benchmarking.decorator import BenchmarkMark, mark_of
+from opscope.benchmarking.problem import Implementation, Inputs, Problem, Values, first_line
 from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import is_out_of_memory, require_torch, resolve_device, resolve_dtype, seeded
@@ -28,102 +28,137 @@ DEFAULT_INPUTS = "make_inputs"
 _TARGET_HINT = "Write FILE.py:function or PACKAGE.MODULE:function"
 
 
+@dataclass(frozen=True)
+class FunctionGroup:
+    """Functions that are compared with each other, and what their marks agree on."""
+
+    name: str
+    functions: Mapping[str, Callable[..., Any]]
+    inputs: Any
+    reference: str | None
+    expected: Callable[..., Any] | None
+    params: Values
+
+
 def is_target(text: str) -> bool:
     """Whether a text names a file or a function rather than a suite."""
     return ":" in text or is_file_name(text)
 
 
 def groups_of_targets(
-    targets: Sequence[str],
-    *,
-    inputs: Any = None,
-    expected: Any = None,
+    targets: Sequence[str], *, inputs: Any = None, expected: Any = None
 ) -> tuple[FunctionGroup, ...]:
-    """The functions a command line names: the marked ones of a `FILE.py`, or those of `FILE.py:function …`.
+    """The functions a command line names: those marked in a `FILE.py`, or `FILE.py:function …`.
 
-    Args:
-        targets: As written; a file without a function stands alone.
-        inputs: The inputs function or its target; if None, the mark's, or the first file's `make_inputs`.
-        expected: The function that computes the right answer, or its target.
-
-    Raises:
-        InputError: A target cannot be loaded, or a file has no marked functions.
+    Where no inputs are given, they are the mark's, or the first file's `make_inputs`.
     """
-    modules = _Modules()
+    loaded: dict[str, ModuleType] = {}
+
+    def module(where: str) -> ModuleType:
+        """Each file is loaded once, so that functions of one file are of one module."""
+        key = str(Path(where).resolve()) if is_file_name(where) else where
+        if key not in loaded:
+            loaded[key] = load_module(where, hint=_TARGET_HINT)
+        return loaded[key]
+
+    def split(target: str) -> tuple[str, str]:
+        where, _, name = target.rpartition(":")
+        if not where or not name:
+            raise InputError(f"'{target}' names no function", hint=_TARGET_HINT)
+        return where, name
+
+    def resolved(source: Any) -> Any:
+        if not isinstance(source, str):
+            return source
+        where, name = split(source)
+        return function_of(module(where), name, where)
+
     alone = [target for target in targets if ":" not in target]
     if alone and len(targets) > 1:
         raise InputError(
             f"'{alone[0]}' names no function, and stands beside other targets",
             hint="Give one FILE.py with @opscope.benchmark functions, or a FILE.py:function for each",
         )
-    groups = _marked(modules, targets[0]) if alone else (_named(modules, targets),)
-    return tuple(
-        replace(
-            group,
-            inputs=group.inputs if inputs is None else modules.resolved(inputs),
-            expected=group.expected if expected is None else modules.resolved(expected),
+    if alone:
+        first, own = module(targets[0]), Path(targets[0]).name
+        groups = [
+            replace(group, name=group.name if group.name == own else f"{own}:{group.name}")
+            for group in marked_groups(first, own)
+        ]
+        if not groups:
+            raise InputError(
+                "no function of this file is marked with @opscope.benchmark",
+                source=targets[0],
+                hint=f"Mark them, or name them: {alone[0]}:fast {alone[0]}:slow --inputs "
+                f"{alone[0]}:make_inputs",
+            )
+    else:
+        pairs = [split(target) for target in targets]
+        functions = [resolved(target) for target in targets]
+        first = module(pairs[0][0])
+        names = _distinct([(Path(where).stem, name) for where, name in pairs])
+        files = ", ".join(dict.fromkeys(Path(where).name for where, _ in pairs))
+        groups = [group_of_functions(dict(zip(names, functions, strict=True)), name=files)]
+    default = getattr(first, DEFAULT_INPUTS, None)
+    found = []
+    for group in groups:
+        own_inputs = default if group.inputs is None else group.inputs
+        found.append(
+            replace(
+                group,
+                inputs=own_inputs if inputs is None else resolved(inputs),
+                expected=group.expected if expected is None else resolved(expected),
+            )
         )
-        for group in groups
+    return tuple(found)
+
+
+def marked_groups(module: ModuleType, default_name: str) -> list[FunctionGroup]:
+    """The groups of a module's marked functions, in the order of their first members, each function once."""
+    members: dict[str, dict[str, tuple[Callable[..., Any], BenchmarkMark]]] = {}
+    seen: set[int] = set()
+    for attribute, value in vars(module).items():
+        mark = mark_of(value)
+        if mark is None or id(value) in seen:
+            continue
+        seen.add(id(value))
+        group = members.setdefault(mark.group or default_name, {})
+        name = mark.name or attribute
+        if name in group:
+            raise InputError(
+                f"two functions of the group '{mark.group or default_name}' are called '{name}'",
+                hint="Give one of them another: @opscope.benchmark(name=…)",
+            )
+        group[name] = value, mark
+    return [_marked_group(name, group) for name, group in members.items()]
+
+
+def _marked_group(
+    group: str, members: Mapping[str, tuple[Callable[..., Any], BenchmarkMark]]
+) -> FunctionGroup:
+    def agreed(what: str, values: Iterable[Any]) -> Any:
+        """What the members that say anything say."""
+        said = [value for value in values if value is not None]
+        for other in said[1:]:
+            # Tensors have no single truth value, so what is not plain data is compared by identity.
+            alike = other == said[0] if isinstance(other, str | Mapping) else other is said[0]
+            if not alike:
+                raise InputError(
+                    f"functions of the group '{group}' name different {what}",
+                    hint="Name it once, or give the functions groups of their own: "
+                    "@opscope.benchmark(group=…)",
+                )
+        return said[0] if said else None
+
+    marks = {name: mark for name, (_, mark) in members.items()}
+    return FunctionGroup(
+        group,
+        {name: function for name, (function, _) in members.items()},
+        inputs=agreed("inputs", (mark.inputs for mark in marks.values())),
+        reference=agreed("reference", (n if m.is_reference else m.reference for n, m in marks.items())),
+        expected=agreed("expected", (mark.expected for mark in marks.values())),
+        params=agreed("params", (mark.params for mark in marks.values())) or {},
     )
-
-
-class _Modules:
-    """Loads each file once, so that functions of one file are of one module."""
-
-    def __init__(self) -> None:
-        self._modules: dict[str, ModuleType] = {}
-
-    def module(self, where: str) -> ModuleType:
-        key = str(Path(where).resolve()) if is_file_name(where) else where
-        if key not in self._modules:
-            self._modules[key] = load_module(where, hint=_TARGET_HINT)
-        return self._modules[key]
-
-    def function(self, target: str) -> Callable[..., Any]:
-        where, name = _split(target)
-        return function_of(self.module(where), name, where)
-
-    def resolved(self, source: Any) -> Any:
-        return self.function(source) if isinstance(source, str) else source
-
-
-def _split(target: str) -> tuple[str, str]:
-    where, _, name = target.rpartition(":")
-    if not where or not name:
-        raise InputError(f"'{target}' names no function", hint=_TARGET_HINT)
-    return where, name
-
-
-def _marked(modules: _Modules, target: str) -> tuple[FunctionGroup, ...]:
-    module = modules.module(target)
-    functions = marked_functions(module)
-    if not functions:
-        raise InputError(
-            "no function of this file is marked with @opscope.benchmark",
-            source=target,
-            hint=f"Mark them, or name them: {target}:fast {target}:slow --inputs {target}:make_inputs",
-        )
-    own = Path(target).name
-    groups = marked_groups(functions, own)
-    default = getattr(module, DEFAULT_INPUTS, None)
-    return tuple(
-        replace(
-            group,
-            name=group.name if group.name == own else f"{own}:{group.name}",
-            inputs=default if group.inputs is None else group.inputs,
-        )
-        for group in groups
-    )
-
-
-def _named(modules: _Modules, targets: Sequence[str]) -> FunctionGroup:
-    pairs = [_split(target) for target in targets]
-    functions = [modules.function(target) for target in targets]
-    names = _distinct([(Path(where).stem, name) for where, name in pairs])
-    files = dict.fromkeys(Path(where).name for where, _ in pairs)
-    group = group_of_functions(dict(zip(names, functions, strict=True)), name=", ".join(files))
-    default = getattr(modules.module(pairs[0][0]), DEFAULT_INPUTS, None)
-    return replace(group, inputs=default if group.inputs is None else group.inputs)
 
 
 def _distinct(pairs: Sequence[tuple[str, str]]) -> list[str]:
@@ -140,11 +175,7 @@ def _distinct(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
-    """Functions by name, from functions and mappings of them.
-
-    Raises:
-        InputError: One is neither.
-    """
+    """Functions by name, from functions and mappings of them."""
     pairs: list[tuple[str, Callable[..., Any]]] = []
     for target in targets:
         if isinstance(target, Mapping):
@@ -174,40 +205,35 @@ def group_of_functions(
     inputs: Any = None,
     expected: Callable[..., Any] | None = None,
 ) -> FunctionGroup:
-    """A group of functions by name; what is not given comes from the marks of those that have one.
-
-    Raises:
-        InputError: There is none, one is no function, or their marks contradict each other.
-    """
+    """A group of functions by name; what is not given comes from the first mark that says it."""
     if not functions:
         raise InputError("there is nothing to benchmark", hint="Give functions, or the name of a suite")
-    marks = []
+    marks: dict[str, BenchmarkMark] = {}
     for key, function in functions.items():
         if not callable(function):
             raise InputError(f"'{key}' is a {type(function).__name__}, not a function")
-        marks.append(mark_of(function))
-    stated = [mark for mark in marks if mark is not None]
-    chosen = next((mark.reference for mark in stated if mark.reference), None)
-    chosen = chosen or next(
-        (key for key, m in zip(functions, marks, strict=True) if m and m.is_reference), None
+        mark = mark_of(function)
+        if mark is not None:
+            marks[key] = mark
+    references = (
+        *(one.reference for one in marks.values()),
+        *(k for k, m in marks.items() if m.is_reference),
     )
     return FunctionGroup(
         name or ", ".join(functions),
         dict(functions),
-        inputs=next((m.inputs for m in stated if m.inputs is not None), None) if inputs is None else inputs,
-        reference=chosen,
-        expected=expected or next((mark.expected for mark in stated if mark.expected), None),
-        params=next((mark.params for mark in stated if mark.params), {}),
+        inputs=next((one.inputs for one in marks.values() if one.inputs is not None), None)
+        if inputs is None
+        else inputs,
+        reference=next(filter(None, references), None),
+        expected=expected or next((one.expected for one in marks.values() if one.expected), None),
+        params=next((one.params for one in marks.values() if one.params), {}),
     )
 
 
 def selected(group: FunctionGroup, names: Collection[str]) -> FunctionGroup:
-    """The group without the functions that are neither named nor the reference; whole if none is named.
-
-    Raises:
-        InputError: There is no function of a name; the message lists those there are.
-    """
-    for name in [*names, *([group.reference] if group.reference else [])]:
+    """The group without the functions that are neither named nor the reference; whole if none is named."""
+    for name in (*names, *filter(None, [group.reference])):
         if name not in group.functions:
             raise InputError(
                 f"'{group.name}' has no function '{name}'", hint=f"It has: {', '.join(group.functions)}"
@@ -224,20 +250,8 @@ _INPUTS_HINT = "An inputs function returns one tensor or a tuple of positional a
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Where a group runs. `dtype` is None where no one asked for one."""
-
-    device: str = "auto"
-    dtype: str | None = None
-
-
 def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> None:
-    """Return if every swept parameter has someone who takes it.
-
-    Raises:
-        InputError: One is taken neither by an inputs function nor by a benchmarked one.
-    """
+    """Return if every swept parameter has an inputs function or a benchmarked one that takes it."""
     for name in names:
         if name in {"seed", "device"}:
             raise InputError(f"'{name}' is not a parameter to sweep over", hint=f"Use the option --{name}")
@@ -255,98 +269,101 @@ def takes(group: FunctionGroup, name: str) -> bool:
     return is_taken or _accepts(group.inputs, name)
 
 
-def group_problem(group: FunctionGroup, parameters: Mapping[str, Any], setting: Setting) -> Problem:
+def group_problem(
+    group: FunctionGroup, parameters: Mapping[str, Any], device: str = "auto", dtype: str | None = None
+) -> Problem:
     """The Problem of a group at one point of its sweep.
 
     The inputs are made once here, to see what they are and where they lie.
-
-    Args:
-        group: The functions.
-        parameters: Values of the swept parameters.
-        setting: Device and dtype that were asked for.
-
-    Raises:
-        InputError: The inputs cannot be made, or an option is asked for that no one takes.
     """
-    reference = group.reference or next(iter(group.functions))
     values = dict(parameters)
-    device, dtype = resolve_device(setting.device), _dtype(group, values.pop("dtype", setting.dtype))
-    make_inputs = _inputs_maker(group, values, device, dtype)
-    found = _Found.of(make_inputs, device, dtype)
-    if setting.device != "auto" and found.device != device:
-        raise InputError(
-            f"the inputs lie on {found.device}, but {device} was asked for",
-            hint=f"Let {_name_of(group.inputs)} take `device` and use it",
-        )
-    implementations = tuple(
-        Implementation(name, _builder(function, values), Engine.USER)
-        for name, function in group.functions.items()
-    )
-    return Problem(
-        name=group.name,
-        device=found.device,
-        make_inputs=make_inputs,
-        implementations=implementations,
-        reference=reference,
-        expected=None if group.expected is None else _bound(group.expected, values),
-        dtype=found.dtype,
-        parameters=dict(parameters),
-        matrix_ceiling=found.matrix_ceiling,
-    )
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What the inputs are: the device and dtype of their first (floating-point) tensor."""
-
-    device: str
-    dtype: str | None
-
-    @classmethod
-    def of(cls, make_inputs: Callable[[int], Inputs], device: str, dtype: str | None) -> _Found:
-        torch = require_torch()
-        try:
-            inputs = make_inputs(0)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return cls(device, dtype)  # each implementation's row will say so
-        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-        found = str((floating or tensors)[0].dtype).removeprefix("torch.") if tensors else dtype
-        return cls(str(tensors[0].device) if tensors else device, found)
-
-    @property
-    def matrix_ceiling(self) -> str | None:
-        """The matrix products that functions of this dtype would do, if they do any."""
-        if self.dtype == "float32" and self.device.startswith("cuda"):
-            is_exact = require_torch().get_float32_matmul_precision() == "highest"
-            return "matrix_float32" if is_exact else "matrix_tf32"
-        return f"matrix_{self.dtype}" if self.dtype in {"float32", "float16", "bfloat16"} else None
-
-
-def _dtype(group: FunctionGroup, asked: str | None) -> str | None:
+    asked_dtype = values.pop("dtype", dtype)
+    place, kind = resolve_device(device), None
     if _accepts(group.inputs, "dtype"):
-        return resolve_dtype(asked or "float32")
-    if asked is not None:
+        kind = resolve_dtype(asked_dtype or "float32")
+    elif asked_dtype is not None:
         raise InputError(
-            f"dtype {asked} was asked for, but {_name_of(group.inputs)} takes no `dtype`",
+            f"dtype {asked_dtype} was asked for, but {_name_of(group.inputs)} takes no `dtype`",
             hint="Give it that parameter",
         )
-    return None
+    make_inputs = _inputs_maker(group, values, place, kind)
+    found_place, found_kind = _found(make_inputs, place, kind)
+    if device != "auto" and found_place != place:
+        raise InputError(
+            f"the inputs lie on {found_place}, but {place} was asked for",
+            hint=f"Let {_name_of(group.inputs)} take `device` and use it",
+        )
+    return Problem(
+        name=group.name,
+        device=found_place,
+        make_inputs=make_inputs,
+        implementations=tuple(
+            Implementation(name, functools.partial(_bound, function, values), Engine.USER)
+            for name, function in group.functions.items()
+        ),
+        reference=group.reference or next(iter(group.functions)),
+        expected=None if group.expected is None else _bound(group.expected, values),
+        dtype=found_kind,
+        parameters=dict(parameters),
+        matrix_ceiling=_matrix_ceiling(found_place, found_kind),
+    )
+
+
+def _found(make_inputs: Callable[[int], Inputs], device: str, dtype: str | None) -> tuple[str, str | None]:
+    """What the inputs are: the device and dtype of their first (floating-point) tensor."""
+    torch = require_torch()
+    try:
+        inputs = make_inputs(0)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return device, dtype  # each implementation's row will say so
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if not tensors:
+        return device, dtype
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    return str(tensors[0].device), str((floating or tensors)[0].dtype).removeprefix("torch.")
+
+
+def _matrix_ceiling(device: str, dtype: str | None) -> str | None:
+    """The matrix products that functions of this dtype would do, if they do any."""
+    if dtype == "float32" and device.startswith("cuda"):
+        is_exact = require_torch().get_float32_matmul_precision() == "highest"
+        return "matrix_float32" if is_exact else "matrix_tf32"
+    return f"matrix_{dtype}" if dtype in {"float32", "float16", "bfloat16"} else None
 
 
 def _inputs_maker(
     group: FunctionGroup, values: Mapping[str, Any], device: str, dtype: str | None
 ) -> Callable[[int], Inputs]:
-    source = group.inputs
+    source, torch = group.inputs, require_torch()
     if source is None:
-        _require_no_arguments(group)
+        for name, function in group.functions.items():
+            needed = [key for key, parameter in _parameters(function).items() if _is_required(parameter)]
+            if needed:
+                raise InputError(
+                    f"'{name}' takes arguments ({', '.join(needed)}), but nothing provides them",
+                    hint=f"Give --inputs FILE.py:function, or define {DEFAULT_INPUTS} in its file",
+                )
         return lambda seed: ()
     if not callable(source):
-        return lambda seed: _copied(_as_inputs(source, "inputs"))
-    _require_known(source, {*values, *_GIVEN})
-    torch = require_torch()
+        return lambda seed: tuple(
+            value.detach().clone().requires_grad_(value.requires_grad)
+            if isinstance(value, torch.Tensor)
+            else value
+            for value in _as_inputs(source, "inputs")
+        )
+    unknown = [
+        key
+        for key, parameter in _parameters(source).items()
+        if _is_required(parameter)
+        and (key not in {*values, *_GIVEN} or parameter.kind is inspect.Parameter.POSITIONAL_ONLY)
+    ]
+    if unknown:
+        raise InputError(
+            f"{_name_of(source)} needs arguments that nothing provides ({', '.join(unknown)})",
+            hint=f"Give --param {unknown[0]}=…; it also gets device, dtype and seed if it names them",
+        )
     given = {**values, "device": torch.device(device)}
     if dtype is not None:
         given["dtype"] = getattr(torch, dtype)
@@ -375,51 +392,12 @@ def _called(source: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
 
 
 def _as_inputs(made: Any, name: str) -> Inputs:
-    torch = require_torch()
-    if isinstance(made, torch.Tensor):
+    if isinstance(made, require_torch().Tensor):
         return (made,)
     if isinstance(made, tuple):
         return made
     what = "nothing" if made is None else f"a {type(made).__name__}"
     raise InputError(f"{name} returned {what}", hint=_INPUTS_HINT)
-
-
-def _copied(inputs: Inputs) -> Inputs:
-    torch = require_torch()
-    return tuple(
-        value.detach().clone().requires_grad_(value.requires_grad)
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in inputs
-    )
-
-
-def _require_no_arguments(group: FunctionGroup) -> None:
-    for name, function in group.functions.items():
-        needed = [key for key, parameter in _parameters(function).items() if _is_required(parameter)]
-        if needed:
-            raise InputError(
-                f"'{name}' takes arguments ({', '.join(needed)}), but nothing provides them",
-                hint=f"Give --inputs FILE.py:function, or define {DEFAULT_INPUTS} in its file",
-            )
-
-
-def _require_known(source: Callable[..., Any], known: Collection[str]) -> None:
-    unknown = [
-        key
-        for key, parameter in _parameters(source).items()
-        if _is_required(parameter)
-        and (key not in known or parameter.kind is inspect.Parameter.POSITIONAL_ONLY)
-    ]
-    if unknown:
-        raise InputError(
-            f"{_name_of(source)} needs arguments that nothing provides ({', '.join(unknown)})",
-            hint=f"Give --param {unknown[0]}=…; it also gets device, dtype and seed if it names them",
-        )
-
-
-def _builder(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Callable[..., Any]]:
-    return lambda: _bound(function, values)
 
 
 def _bound(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ import msgspec
 
 from opscope._version import __version__
 from opscope.errors import DependencyError
+from opscope.hardware.devices import cpu_name
 from opscope.hardware.driver import cudnn_text, driver_cuda_version, version_text
 from opscope.model.environment import Environment, GpuInfo, rank_of
 from opscope.workloads.runtime import require_torch
@@ -33,7 +34,7 @@ def collect_environment() -> Environment:
         opscope=__version__,
         triton=_installed_version(*_TRITON_DISTRIBUTIONS),
         transformers=_installed_version("transformers"),
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cpu_pressure_fraction=cpu_pressure_fraction(),
     )
     try:
@@ -77,13 +78,17 @@ def _installed_version(*distributions: str) -> str | None:
     return None
 
 
-def _cpu_name() -> str | None:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip().lower() == "model name":
-                return value.strip() or None
-    return platform.processor() or None
+def _gpus(torch: Any) -> tuple[GpuInfo, ...]:
+    devices = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
+    return tuple(
+        GpuInfo(
+            name=device.name,
+            compute_capability=f"{device.major}.{device.minor}",
+            sm_count=device.multi_processor_count,
+            memory_bytes=device.total_memory,
+        )
+        for device in devices
+    )
 
 
 def launched_as() -> tuple[int | None, int | None]:

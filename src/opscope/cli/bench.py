@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 from rich.live import Live
 
 from opscope.api import measure
-from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
-from opscope.benchmarking.plan import (
-    BenchmarkRequest,
+from opscope.benchmarking.benchmark_sweep import (
     BenchmarkSweep,
-    Plan,
     Point,
+    Sweep,
     parse_parameters,
-    plan_of,
-    run_plan,
+    run_sweep,
+    sweep_of,
 )
-from opscope.benchmarking.problem import Problem
+from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
+from opscope.benchmarking.problem import BenchmarkRequest, Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
-from opscope.benchmarking.suites import SUITES, suite
+from opscope.benchmarking.suites import SUITES
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
     Parts,
@@ -55,7 +54,6 @@ from opscope.report.benchmark import (
     suite_list_json,
     sweep_benchmark_document,
 )
-from opscope.report.document import Document, Section
 from opscope.report.html.result_charts import benchmark_charts
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
@@ -217,10 +215,11 @@ def bench(
                 source=targets[0],
                 hint="Measure again with the suite's name",
             )
-        return _show_saved(Path(targets[0]), output, reading)
+        _present(load_benchmark(targets[0]), output, reading)
+        return 0
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
-        run = _Run(plan_of(targets, _request(given)), _options(measuring), measuring, output)
+        run = _Run(sweep_of(targets, _request(given)), _options(measuring), measuring, output)
         with load_noticed():
             sweep = run.execute()
     run.show(sweep, reading)
@@ -228,35 +227,45 @@ def bench(
 
 
 def _list(*, json: bool) -> int:
-    suites = [suite(name) for name in SUITES]
+    suites = list(SUITES.values())
     show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=json)
     return 0
 
 
-def _show_saved(path: Path, output: OutputOptions, reading: Parts) -> int:
-    saved = load_benchmark(path)
-    points = saved.points if isinstance(saved, BenchmarkSweep) else (saved,)
-    extra = [(kernel_use_section(point),) if output.show_kernels else () for point in points]
-    if isinstance(saved, BenchmarkSweep):
-        document = sweep_benchmark_document(saved, extra=extra)
+def _present(
+    result: BenchmarkResult | BenchmarkSweep,
+    output: OutputOptions,
+    reading: Parts,
+    *,
+    codes: Sequence[tuple[ImplementationCode, ...]] = (),
+    saved: Iterable[Path] = (),
+) -> None:
+    """Print a result, and write the reports that were asked for; `codes` by point."""
+    points = result.points if isinstance(result, BenchmarkSweep) else (result,)
+    of_points = [*codes, *((),) * (len(points) - len(codes))]  # an interrupted point has no code
+    extra = [
+        ((kernel_use_section(point),) if output.show_kernels else ()) + code_sections(code)
+        for point, code in zip(points, of_points, strict=True)
+    ]
+    if isinstance(result, BenchmarkSweep):
+        document = sweep_benchmark_document(result, extra=extra)
     else:
-        document = benchmark_document(saved, extra=extra[0])
+        document = benchmark_document(result, extra=extra[0])
     if output.json:
-        print_json(result_document(saved))
+        encoded = result_document(result)
+        if output.code_kinds:
+            results = encoded["points"] if isinstance(result, BenchmarkSweep) else [encoded]
+            for one, code in zip(results, codes, strict=False):
+                one["generated_code"] = code_json(code)
+        print_json(encoded)
     else:
         print_document(document, reading=reading)
-    say_wrote(_written(output, document, saved), on_stderr=output.json)
-    return 0
-
-
-def _written(
-    output: OutputOptions, document: Document, result: BenchmarkResult | BenchmarkSweep
-) -> Iterator[Path]:
-    """The reports that were asked for."""
+    written = list(saved)
     if output.report is not None:
-        yield write_text(output.report, markdown(document))
+        written.append(write_text(output.report, markdown(document)))
     if output.html is not None:
-        yield write_page(output.html, document, benchmark_charts(result))
+        written.append(write_page(output.html, document, benchmark_charts(result)))
+    say_wrote(written, on_stderr=output.json)
 
 
 def _request(given: GivenOptions) -> BenchmarkRequest:
@@ -314,22 +323,22 @@ def _check_device(device: str, measuring: MeasuringOptions) -> None:
 
 @dataclass
 class _Run:
-    """One command: measures the points of its plan, saves every change, shows the end."""
+    """One command: measures its points, saves every change, shows the end."""
 
-    plan: Plan
+    points: Sweep
     options: BenchmarkOptions
     measuring: MeasuringOptions
     output: OutputOptions
     codes: list[tuple[ImplementationCode, ...]] = field(default_factory=list)
 
     def execute(self) -> BenchmarkSweep:
-        with _progress(self.plan) as progress:
+        with _progress(self.points) as progress:
 
             def changed(sweep: BenchmarkSweep) -> None:
                 progress(sweep)
                 self._save(sweep)
 
-            sweep = run_plan(self.plan, self._measure, on_change=changed, on_point=progress)
+            sweep = run_sweep(self.points, self._measure, on_change=changed, on_point=progress)
         self._save(sweep)
         return sweep
 
@@ -341,48 +350,21 @@ class _Run:
         return result
 
     def _save(self, sweep: BenchmarkSweep) -> None:
-        if self.output.save is not None and (sweep.points or self.plan.is_sweep):
+        if self.output.save is not None and (sweep.points or self.points.has_several):
             save_benchmark(self.output.save, self._result(sweep), force=True)
 
     def _result(self, sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep:
         """The sweep, or its only point where there is but one."""
-        return sweep if self.plan.is_sweep else sweep.points[0]
+        return sweep if self.points.has_several else sweep.points[0]
 
     def show(self, sweep: BenchmarkSweep, reading: Parts) -> None:
-        """Print the result, and write the reports that were asked for."""
-        if not sweep.points and not self.plan.is_sweep:
-            return
-        document, output = self._document(sweep), self.output
-        if output.json:
-            print_json(self._json(sweep))
-        else:
-            print_document(document, reading=reading)
-        saved = [] if output.save is None else [output.save]
-        say_wrote([*saved, *_written(output, document, self._result(sweep))], on_stderr=output.json)
-
-    def _json(self, sweep: BenchmarkSweep) -> dict[str, Any]:
-        document = result_document(self._result(sweep))
-        if self.output.code_kinds:
-            points = document["points"] if self.plan.is_sweep else [document]
-            for point, codes in zip(points, self.codes, strict=False):
-                point["generated_code"] = code_json(codes)
-        return document
-
-    def _document(self, sweep: BenchmarkSweep) -> Document:
-        # An interrupted point has no code.
-        codes = [*self.codes, *((),) * (len(sweep.points) - len(self.codes))]
-        extra = [self._extra(*pair) for pair in zip(sweep.points, codes, strict=True)]
-        if self.plan.is_sweep:
-            return sweep_benchmark_document(sweep, extra=extra)
-        return benchmark_document(sweep.points[0], extra=extra[0])
-
-    def _extra(self, point: BenchmarkResult, codes: Sequence[ImplementationCode]) -> tuple[Section, ...]:
-        kernels = (kernel_use_section(point),) if self.output.show_kernels else ()
-        return (*kernels, *code_sections(codes))
+        if sweep.points or self.points.has_several:
+            saved = [] if self.output.save is None else [self.output.save]
+            _present(self._result(sweep), self.output, reading, codes=self.codes, saved=saved)
 
 
 @contextmanager
-def _progress(plan: Plan) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
+def _progress(points: Sweep) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
     """Shows what is being done on stderr, where that is a terminal."""
     console = stderr_console()
     if not console.is_terminal:
@@ -395,7 +377,7 @@ def _progress(plan: Plan) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
         def show(now: Point | BenchmarkSweep) -> None:
             nonlocal label
             if isinstance(now, Point):
-                label = f"{plan.name} {now.label}".rstrip()
+                label = f"{points.name} {now.label}".rstrip()
                 live.update(f"{label}: preparing", refresh=True)
             elif now.points:
                 live.update(f"{label}: {_stage(now.points[-1])}", refresh=True)

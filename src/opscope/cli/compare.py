@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
@@ -29,7 +28,6 @@ from opscope.cli.console import (
 from opscope.errors import InputError
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn, SessionComparison
 from opscope.model.files import write_text
-from opscope.model.session import is_session_file
 from opscope.report.comparison import (
     benchmark_comparison_document,
     comparison_document,
@@ -41,8 +39,6 @@ from opscope.report.html.result_charts import comparison_charts
 _READING = Parts()
 _BENCHMARK = "a benchmark result"
 _RECORDING = "a recording"
-# A thousand rows of a thousand samples each take about 20 MB; larger files are traces.
-_LARGEST_RESULT_BYTES = 64 << 20
 
 
 def compare(
@@ -114,7 +110,9 @@ def compare(
 def _compare(
     reference: str, candidate: str, options: ComparisonOptions, *, merge: bool
 ) -> BenchmarkComparison | SessionComparison:
-    kinds = (_kind(reference), _kind(candidate))
+    from opscope.benchmarking.result_file import is_result_file  # noqa: PLC0415 - benchmarks alone
+
+    kinds = [_BENCHMARK if is_result_file(one) else _RECORDING for one in (reference, candidate)]
     if kinds[0] != kinds[1]:
         raise InputError(
             f"{reference} is {kinds[0]}, {candidate} is {kinds[1]}: they cannot be compared",
@@ -147,16 +145,3 @@ def _document(comparison: BenchmarkComparison | SessionComparison, top: int | No
     if isinstance(comparison, BenchmarkComparison):
         return benchmark_comparison_document(comparison, top=top)
     return session_comparison_document(comparison, top=top)
-
-
-def _kind(source: str) -> str:
-    """What a source is, by its content; what is no benchmark result is left to `load`, which explains."""
-    path = Path(source)
-    try:
-        if not path.is_file() or path.stat().st_size > _LARGEST_RESULT_BYTES or is_session_file(path):
-            return _RECORDING
-        keys = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).keys()
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
-        return _RECORDING
-    is_result = "suite" in keys and ("rows" in keys or "points" in keys)
-    return _BENCHMARK if is_result and "traceEvents" not in keys else _RECORDING

@@ -12,17 +12,17 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from opscope import api
-from opscope.benchmarking.device_limits import measure_device
+from opscope.benchmarking.limits import measure_device
 from opscope.cli.console import check_outputs, note, print_document, print_json, say_wrote, show, status
 from opscope.errors import InputError
 from opscope.hardware.devices import DeviceSpec, match_device
 from opscope.hardware.measured import (
     LIMITS_FOLDER,
-    MeasuredLimits,
     cache_measured,
     measured_devices,
     save_measured,
 )
+from opscope.model.measured_limits import MeasuredLimits
 from opscope.provenance.cache import cache_folder
 from opscope.report.devices import (
     device_details_document,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from opscope.cli.console import (
 )
 from opscope.cli.profile import ModelOptions
 from opscope.errors import OpscopeError
+from opscope.hardware.devices import cpu_name
 from opscope.model.files import write_text
 from opscope.model.trial import TrialResult
 from opscope.report.html.result_charts import trial_charts
@@ -180,7 +180,7 @@ def _remember(result: TrialResult) -> None:
     facts = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "opscope": __version__,
-        "device": result.device or platform.processor() or platform.machine(),
+        "device": result.device or cpu_name(),
     }
     try:
         folder = configured if configured.is_absolute() else Path.home() / ".local" / "share"

@@ -51,6 +51,7 @@ def sources_of(document: dict[str, Any]) -> dict[str, Source]:
     return {key: Source(entry["title"], entry["date"]) for key, entry in document["source"].items()}
 
 
+WARP_SIZE = 32  # threads, on every compute capability: `warp_threads` of each
 _NUMBER = r"(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))(?P<suffix>[af]?)"
 _REAL = re.compile(rf"(?:sm_)?{_NUMBER}", re.IGNORECASE)
 _ANY = re.compile(rf"(?:-arch=)?(?:sm|compute|cc)?[_ ]?{_NUMBER}", re.IGNORECASE)
@@ -93,24 +94,15 @@ class Target(msgspec.Struct, frozen=True, order=True):
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """One compute capability. Sizes are in bytes, limits per multiprocessor (SM) or per thread block.
-
-    Attributes:
-        last_cuda_version: The last toolkit that builds for it; None while the newest does.
-        products: What it is found in, where no device of the table has it; None otherwise.
-        specific_target: nvcc target with the features of this capability alone; None if there is none.
-        static_shared_bytes_per_block: Shared memory of a block that does not ask for more.
-        max_shared_bytes_per_block: The most a block gets that asks for it.
-        reserved_shared_bytes_per_block: What the system takes of each block's shared memory.
-        shared_unit_bytes: Unit in which shared memory is given out.
-    """
+    """One compute capability. Sizes are in bytes, limits per multiprocessor (SM) or per thread block."""
 
     name: str
     compute_capability: str
     least_cuda_version: str
-    last_cuda_version: str | None
+    last_cuda_version: str | None  # The last toolkit that builds for it; None while the newest does
+    # nvcc target with the features of this capability alone; None if there is none
     specific_target: str | None
-    products: str | None
+    products: str | None  # What it is found in, where no device of the table has it; None otherwise
     note: str | None
     warp_threads: int
     max_threads_per_block: int
@@ -120,10 +112,10 @@ class Architecture(msgspec.Struct, frozen=True):
     max_registers_per_block: int
     max_registers_per_thread: int
     shared_bytes_per_sm: int
-    static_shared_bytes_per_block: int
-    max_shared_bytes_per_block: int
-    reserved_shared_bytes_per_block: int
-    shared_unit_bytes: int
+    static_shared_bytes_per_block: int  # Shared memory of a block that does not ask for more
+    max_shared_bytes_per_block: int  # The most a block gets that asks for it
+    reserved_shared_bytes_per_block: int  # What the system takes of each block's shared memory
+    shared_unit_bytes: int  # Unit in which shared memory is given out
     fp32_cores_per_sm: int
     source: Source
     toolkit_source: Source

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import platform
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -76,45 +78,36 @@ class Peak(msgspec.Struct, frozen=True):
 
 
 class DeviceSpec(msgspec.Struct, frozen=True):
-    """One GPU. What is not known for certain is None.
-
-    Attributes:
-        names: Names that drivers report for it, and those it is commonly called by.
-        architecture: None for a compute capability that is not known here.
-        tensor_clock_hz: Boost clock of tensor core work where it is another than `boost_clock_hz`.
-        memory_bytes: As labelled; drivers report a little less.
-        memory_pin_bits_per_s: Data rate of one pin of the memory bus.
-        gfx_target: AMD's name of the chip (`gfx942`); such a device has no compute capability, and its
-            `sm_count` counts compute units.
-        partition: The MIG slice, e.g. `1g.5gb`. A slice has its own memory and multiprocessors; what is known
-            of the whole device only (peaks, bandwidth, cache, power) is left out.
-        nvlink_bytes_per_s: Of all its NVLinks in each direction, where every such device has them.
-        pcie_bytes_per_s: In each direction.
-        number_sources: Sources of numbers that differ from `source`.
-    """
+    """One GPU. What is not known for certain is None."""
 
     name: str
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # Names that drivers report for it, and those it is commonly called by
     compute_capability: str | None
-    architecture: Architecture | None
+    architecture: Architecture | None  # None for a compute capability that is not known here
     source: Source
     evidence: SpecEvidence = SpecEvidence.PUBLISHED
     sm_count: int | None = None
     boost_clock_hz: float | None = None
+    # Boost clock of tensor core work where it is another than `boost_clock_hz`
     tensor_clock_hz: float | None = None
-    memory_bytes: int | None = None
+    memory_bytes: int | None = None  # As labelled; drivers report a little less
     memory_kind: str | None = None
     memory_bus_bits: int | None = None
-    memory_pin_bits_per_s: float | None = None
+    memory_pin_bits_per_s: float | None = None  # Data rate of one pin of the memory bus
     memory_bandwidth_bytes_per_s: float | None = None
     l2_bytes: int | None = None
+    # Of all its NVLinks in each direction, where every such device has them
     nvlink_bytes_per_s: float | None = None
-    pcie_bytes_per_s: float | None = None
+    pcie_bytes_per_s: float | None = None  # In each direction
     tdp_watts: int | None = None
     peaks: tuple[Peak, ...] = ()
     note: str | None = None
+    # The MIG slice, e.g. `1g.5gb`. A slice has its own memory and multiprocessors; what is known of the whole
+    # device only (peaks, bandwidth, cache, power) is left out
     partition: str | None = None
-    number_sources: tuple[tuple[str, Source], ...] = ()
+    number_sources: tuple[tuple[str, Source], ...] = ()  # Sources of numbers that differ from `source`
+    # AMD's name of the chip (`gfx942`); such a device has no compute capability, and its `sm_count` counts
+    # compute units
     gfx_target: str | None = None
 
     @property
@@ -134,6 +127,21 @@ class DeviceSpec(msgspec.Struct, frozen=True):
         if getattr(self, number) is None:
             return None
         return dict(self.number_sources).get(number, self.source)
+
+
+def cpu_name(cpuinfo: str | None = None) -> str | None:
+    """What this machine's processor calls itself; as Linux tells it, or by a file's text that is given."""
+    if cpuinfo is None:
+        try:
+            cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            cpuinfo = ""
+        unnamed = platform.processor() or platform.machine() or None
+    else:
+        unnamed = None
+    pairs = (line.partition(":") for line in cpuinfo.splitlines())
+    named = (value.strip() for key, _, value in pairs if key.strip().lower() == "model name")
+    return next(filter(None, named), unnamed)
 
 
 @cache
@@ -231,18 +239,7 @@ def match_device(
     memory_bytes: int | None = None,
     sm_count: int | None = None,
 ) -> DeviceMatch:
-    """The one device that a driver's name and facts mean.
-
-    Args:
-        name: As CUDA device properties have it, e.g. `NVIDIA A100-SXM4-80GB` or `… MIG 1g.10gb`.
-        compute_capability: As `"9.0"`, if known.
-        memory_bytes: Total memory as reported, if known.
-        sm_count: Multiprocessors, if known.
-
-    Returns:
-        A known device that agrees with every fact. Where several do: None. Where none does: a spec of the
-        facts alone (evidence `device_properties`), or None if there are no facts.
-    """
+    """The one device that a driver's name and facts mean."""
     partition = _PARTITION.search(name)
     whole = name[: partition.start()] if partition else name
     reported = _Reported(
@@ -303,11 +300,7 @@ def is_same_name(one: str, other: str) -> bool:
 
 
 def search_devices(words: str) -> SearchResult:
-    """Everything a person may mean by a device's name, an architecture, a compute capability or a target.
-
-    Raises:
-        InputError: Nothing is known by these words; the hint lists similar names.
-    """
+    """Everything a person may mean by a device's name, an architecture, a compute capability or a target."""
     capability = capability_of_target(words)
     asked = [one for one in architectures() if one.compute_capability == capability]
     asked = asked or [one for one in architectures() if one.name.lower() == words.strip().lower()]
@@ -408,15 +401,8 @@ def _unknown(words: str) -> InputError:
     known = {" ".join(_words(name)): one.name for one in devices() for name in (one.name, *one.names)}
     known |= {one.name.lower(): one.name for one in architectures()}
     known |= {one.target: one.target for one in architectures()}
-    close = difflib.get_close_matches(_typed(words), known, n=_SIMILAR, cutoff=_ALIKE)
-    similar = ", ".join(_distinct(known[name] for name in close))
+    typed = words.strip().lower() if "_" in words else " ".join(_words(words))
+    close = difflib.get_close_matches(typed, known, n=_SIMILAR, cutoff=_ALIKE)
+    similar = ", ".join(dict.fromkeys(known[name] for name in close))
     hint = f"Similar: {similar}" if similar else "`opscope devices` lists the names"
     return InputError(f"no GPU, architecture or compute capability is known as '{words}'", hint=hint)
-
-
-def _typed(words: str) -> str:
-    return words.strip().lower() if "_" in words else " ".join(_words(words))
-
-
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

@@ -21,37 +21,24 @@ class DriverError(Exception):
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A device as the CUDA driver or torch numbers it in this process; what is not told is None.
-
-    Attributes:
-        compute_capability: As `9.0`.
-        uuid: As NVML writes it, `GPU-…`.
-    """
+    """A device as the CUDA driver or torch numbers it in this process; what is not told is None."""
 
     index: int
     name: str
-    compute_capability: str
+    compute_capability: str  # As `9.0`
     sm_count: int | None = None
     memory_bytes: int | None = None
-    uuid: str | None = None
+    uuid: str | None = None  # As NVML writes it, `GPU-…`
 
 
 class CudaDriver:
-    """The driver's library; every call is checked.
-
-    Raises:
-        OSError: There is none.
-    """
+    """The driver's library; every call is checked."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(_LIBRARY)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function.
-
-        Raises:
-            DriverError: It failed, or this driver does not have it.
-        """
+        """Call a function."""
         entry = getattr(self._library, function, None)
         if entry is None:
             raise DriverError(f"{function} is missing")
@@ -66,11 +53,7 @@ class CudaDriver:
         return value.value
 
     def device(self, index: int) -> CudaDevice:
-        """One device; `cuInit` comes first.
-
-        Raises:
-            DriverError: Its name or compute capability is not told.
-        """
+        """One device; `cuInit` comes first."""
         device = self.integer("cuDeviceGet", index)
         name = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", name, len(name), device)

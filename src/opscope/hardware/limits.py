@@ -13,7 +13,7 @@ import msgspec
 
 from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, match_device
-from opscope.hardware.measured import MeasuredLimits, MeasuredRate
+from opscope.model.measured_limits import MeasuredLimits, MeasuredRate
 from opscope.text_enum import TextEnum
 
 # Where cuBLAS multiplies float64 matrices by tensor cores. Source: NVIDIA's architecture whitepapers of GA100
@@ -39,39 +39,27 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class DeviceLimits(msgspec.Struct, frozen=True):
-    """Limits of one device.
+    """Limits of one device."""
 
-    Attributes:
-        name: Product name; for a device that no table has, its driver's name.
-        memory: Bytes read and written per second by a large copy (measured), or of the bus (datasheet).
-        l2: Bytes per second out of the level-2 cache; None if unknown.
-        peaks: Dense operations per second by type.
-        launch_ns: Host time of one kernel launch; None if unknown.
-        l2_bytes: Size of the level-2 cache; None if unknown.
-        read: Bytes read per second by a kernel that only reads; measured or None.
-        write: Bytes written per second by a kernel that only writes; measured or None.
-        operator_call_ns: Host time of the cheapest operator that launches a kernel, called from Python;
-            None if unknown.
-        smallest_kernel_ns: From the start of an empty kernel to the start of the next on the same stream, the
-            host not in the way: no launched kernel takes less of the stream's time. None if unknown.
-        memory_bytes: As reported, or as labelled; None if unknown.
-        measured_at: When the measured ones were measured, ISO 8601 in UTC; None if none was.
-    """
-
-    name: str
+    name: str  # Product name; for a device that no table has, its driver's name
+    # Bytes read and written per second by a large copy (measured), or of the bus (datasheet)
     memory: Limit | None = None
-    l2: Limit | None = None
+    l2: Limit | None = None  # Bytes per second out of the level-2 cache; None if unknown
+    # Dense operations per second by type
     peaks: Mapping[DataType, Limit] = msgspec.field(default_factory=dict)
-    launch_ns: float | None = None
-    l2_bytes: int | None = None
+    launch_ns: float | None = None  # Host time of one kernel launch; None if unknown
+    l2_bytes: int | None = None  # Size of the level-2 cache; None if unknown
     sm_count: int | None = None
     compute_capability: str | None = None
-    read: Limit | None = None
-    write: Limit | None = None
+    read: Limit | None = None  # Bytes read per second by a kernel that only reads; measured or None
+    write: Limit | None = None  # Bytes written per second by a kernel that only writes; measured or None
+    # Host time of the cheapest operator that launches a kernel, called from Python; None if unknown
     operator_call_ns: float | None = None
+    # From the start of an empty kernel to the start of the next on the same stream, the host not in the way:
+    # no launched kernel takes less of the stream's time. None if unknown
     smallest_kernel_ns: float | None = None
-    memory_bytes: int | None = None
-    measured_at: str | None = None
+    memory_bytes: int | None = None  # As reported, or as labelled; None if unknown
+    measured_at: str | None = None  # When the measured ones were measured, ISO 8601 in UTC; None if none was
 
 
 class LimitsMatch(msgspec.Struct, frozen=True):
@@ -89,15 +77,7 @@ def match_limits(
     memory_bytes: int | None = None,
     measured: MeasuredLimits | None = None,
 ) -> LimitsMatch:
-    """What is known of the rates of the device that a driver's name and facts mean.
-
-    Args:
-        name: As CUDA device properties have it, e.g. `NVIDIA H200` or `… MIG 1g.10gb`.
-        compute_capability: As `"9.0"`, if known.
-        sm_count: Multiprocessors, if known.
-        memory_bytes: Total memory as reported, if known.
-        measured: Of this GPU: the caller has compared them (`hardware.measured.mismatch`).
-    """
+    """What is known of the rates of the device that a driver's name and facts mean."""
     match = match_device(
         name, compute_capability=compute_capability, memory_bytes=memory_bytes, sm_count=sm_count
     )

@@ -12,7 +12,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,7 @@ import msgspec
 from opscope.errors import InputError
 from opscope.hardware.devices import is_same_name, match_device
 from opscope.model.files import UNREADABLE_JSON, finite, write_text
-from opscope.model.measured_limits import (
-    MEASURED_LIMITS_SCHEMA_VERSION,
-    MeasuredLimits,
-    MeasuredRate,
-    MeasuredTime,
-)
-
-__all__ = [
-    "LIMITS_FOLDER",
-    "MeasuredDevices",
-    "MeasuredLimits",
-    "MeasuredLookup",
-    "MeasuredRate",
-    "MeasuredTime",
-    "cache_measured",
-    "find_measured",
-    "measured_devices",
-    "mismatch",
-    "read_measured",
-    "save_measured",
-]
+from opscope.model.measured_limits import MEASURED_LIMITS_SCHEMA_VERSION, MeasuredLimits
 
 LIMITS_FOLDER = "limits"  # in the user's cache folder
 _HINT = "Measure with opscope devices --measure --save FILE"
@@ -71,21 +52,13 @@ class _Versioned(msgspec.Struct):
 
 
 def save_measured(path: str | os.PathLike[str], measured: MeasuredLimits) -> Path:
-    """Write a measurement and return its path. An existing file is replaced.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
+    """Write a measurement and return its path. An existing file is replaced."""
     document = finite(msgspec.to_builtins(measured))
     return write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
-    """Keep a measurement in a folder: one file for each GPU, driver and torch version, the newest.
-
-    Raises:
-        InputError: The folder cannot be written.
-    """
+    """Keep a measurement in a folder: one file for each GPU, driver and torch version, the newest."""
     key = (measured.device, measured.compute_capability, measured.sm_count, measured.memory_bytes)
     versions = (measured.driver, measured.torch)
     digest = hashlib.sha256(repr((key, versions)).encode()).hexdigest()[:12]
@@ -94,12 +67,7 @@ def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
 
 
 def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
-    """The measurement in a file.
-
-    Raises:
-        InputError: The file cannot be read, is no such file, is of another version, or holds rates that no
-            measurement gives.
-    """
+    """The measurement in a file."""
     content = _read(Path(path))
     try:
         version = msgspec.json.decode(content, type=_Versioned).schema_version
@@ -118,29 +86,12 @@ def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
     return measured
 
 
-def find_measured(
-    folder: Path,
-    name: str,
-    *,
-    compute_capability: str | None = None,
-    sm_count: int | None = None,
-    memory_bytes: int | None = None,
-) -> MeasuredLookup:
+def find_measured(folder: Path, name: str, **facts: Any) -> MeasuredLookup:
     """The newest measurement in a folder that is of this GPU; whichever driver and torch it was made with.
 
-    Args:
-        folder: May not exist.
-        name: As its driver reports it.
-        compute_capability: As `"9.0"`, if known.
-        sm_count: If known.
-        memory_bytes: As reported, if known.
+    The facts are those of `mismatch`; the folder may not exist.
     """
     usable, ignored = _read_all(folder)
-    facts: dict[str, Any] = {
-        "compute_capability": compute_capability,
-        "sm_count": sm_count,
-        "memory_bytes": memory_bytes,
-    }
     found = [one for one in usable if mismatch(one, name, **facts) is None]
     return MeasuredLookup(max(found, key=_moment, default=None), ignored)
 
@@ -177,31 +128,24 @@ def mismatch(
     ):
         if theirs is not None and ours is not None and theirs != ours:
             return f"it is of a '{name}' with {what} {theirs}, not {ours}"
-    if measured.memory_bytes and memory_bytes and not _is_near(measured.memory_bytes, memory_bytes):
-        return f"it is of a '{name}' with {measured.memory_bytes} bytes of memory, not {memory_bytes}"
+    theirs, ours = measured.memory_bytes, memory_bytes
+    if theirs and ours and not math.isclose(theirs, ours, rel_tol=_SAME_MEMORY):
+        return f"it is of a '{name}' with {theirs} bytes of memory, not {ours}"
     return None
-
-
-def _is_near(one: int, other: int) -> bool:
-    return abs(one - other) <= _SAME_MEMORY * max(one, other)
 
 
 def _read_all(folder: Path) -> tuple[list[MeasuredLimits], tuple[str, ...]]:
     """The usable measurements of a folder, and why the other files are not."""
     usable, ignored = [], []
-    for path in _files(folder):
+    paths: list[Path] = []
+    with suppress(OSError):  # a folder that may not be entered holds nothing for us
+        paths = sorted(folder.glob("*.json"))
+    for path in paths:
         try:
             usable.append(read_measured(path))
         except InputError as error:
             ignored.append(str(error))
     return usable, tuple(ignored)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    try:
-        yield from sorted(folder.glob("*.json"))
-    except OSError:  # a folder that may not be entered holds nothing for us
-        return
 
 
 def _read(path: Path) -> bytes:

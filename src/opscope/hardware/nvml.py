@@ -28,15 +28,7 @@ _SLOWDOWNS = {
 
 
 class Nvml:
-    """NVML, started.
-
-    Attributes:
-        module: The binding.
-
-    Raises:
-        DependencyError: nvidia-ml-py is not installed.
-        MeasurementError: NVML does not start.
-    """
+    """NVML, started."""
 
     def __init__(self) -> None:
         try:

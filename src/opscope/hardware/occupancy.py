@@ -12,11 +12,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from opscope.hardware.architectures import Architecture, architecture
+from opscope.hardware.architectures import WARP_SIZE, Architecture, architecture
 from opscope.text_enum import TextEnum
 
 BLOCK_SIZES = (128, 256, 512)
-WARP_SIZE = 32
 # Source: cuda_occupancy.h of CUDA 13.0, register file partitions and granularity.
 _SUB_PARTITIONS = 4
 _REGISTERS_PER_WARP_UNIT = 256
@@ -61,17 +60,11 @@ class Waves(msgspec.Struct, frozen=True):
 
 
 class KernelNeed(msgspec.Struct, frozen=True):
-    """What a launch of a compiled kernel takes.
+    """What a launch of a compiled kernel takes."""
 
-    Attributes:
-        registers: Of each thread.
-        shared_bytes: Of each block, static and dynamic.
-        max_threads: Threads a block may have by the source; None if it does not say.
-    """
-
-    registers: int
-    shared_bytes: int
-    max_threads: int | None = None
+    registers: int  # Of each thread
+    shared_bytes: int  # Of each block, static and dynamic
+    max_threads: int | None = None  # Threads a block may have by the source; None if it does not say
 
 
 class BlockOccupancy(msgspec.Struct, frozen=True):
@@ -87,19 +80,13 @@ class BlockOccupancy(msgspec.Struct, frozen=True):
 
 
 class StaticOccupancy(msgspec.Struct, frozen=True):
-    """Occupancy that a compiled kernel can reach on one compute capability, before anything runs.
+    """Occupancy that a compiled kernel can reach on one compute capability, before anything runs."""
 
-    Attributes:
-        blocks: For the sizes asked for, in their order; empty if nothing is known.
-        best: The largest block with the highest occupancy; None if none starts.
-        largest_threads: Threads of the largest block that starts; None if none does.
-        reason: Why nothing is known, or why no block starts; None otherwise.
-    """
-
+    # For the sizes asked for, in their order; empty if nothing is known
     blocks: tuple[BlockOccupancy, ...] = ()
-    best: BlockOccupancy | None = None
-    largest_threads: int | None = None
-    reason: str | None = None
+    best: BlockOccupancy | None = None  # The largest block with the highest occupancy; None if none starts
+    largest_threads: int | None = None  # Threads of the largest block that starts; None if none does
+    reason: str | None = None  # Why nothing is known, or why no block starts; None otherwise
 
 
 def active_blocks(
@@ -107,17 +94,11 @@ def active_blocks(
 ) -> ActiveBlocks | None:
     """Active blocks of one multiprocessor.
 
-    Args:
-        limits: Of the device.
-        threads: Threads of a block.
-        registers_per_thread: None if unknown, which gives None: the answer would be an upper bound only.
-        shared_bytes: Shared memory of a block, static and dynamic; None if unknown.
-
     Source: cudaOccMaxActiveBlocksPerMultiprocessor, cuda_occupancy.h of CUDA 13.0.
     """
     if threads <= 0 or registers_per_thread is None or shared_bytes is None:
         return None
-    warps, max_warps = -(-threads // WARP_SIZE), limits.max_threads_per_sm // WARP_SIZE
+    warps, max_warps = -(-threads // WARP_SIZE), limits.max_warps_per_sm
     allowed = {Limiter.BLOCKS: limits.max_blocks_per_sm, Limiter.THREADS: max_warps // warps}
     if registers_per_thread > 0:
         per_warp = _round_up(registers_per_thread * WARP_SIZE, _REGISTERS_PER_WARP_UNIT)

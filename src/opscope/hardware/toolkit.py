@@ -21,14 +21,7 @@ def find_cuda_tool(
     root: Path = Path("/"),
     packages: Sequence[str] | None = None,
 ) -> str | None:
-    """Path of a program: from CUDA_HOME, PATH, the usual folders, NVIDIA's Python packages, or Triton's.
-
-    Args:
-        name: Of the program.
-        environment: Variables; those of this process if None.
-        root: What stands for the root of the file system.
-        packages: Folders that packages are installed in; those of this process if None.
-    """
+    """Path of a program: from CUDA_HOME, PATH, the usual folders, NVIDIA's Python packages, or Triton's."""
     variables = os.environ if environment is None else environment
     for folder in _folders(variables, root, packages):
         found = shutil.which(name, path=str(folder))
@@ -38,11 +31,7 @@ def find_cuda_tool(
 
 
 def require_nvcc() -> str:
-    """Path of the CUDA compiler.
-
-    Raises:
-        DependencyError: There is none.
-    """
+    """Path of the CUDA compiler."""
     nvcc = find_cuda_tool("nvcc")
     if nvcc is None:
         raise DependencyError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from opscope.hardware.architectures import WARP_SIZE
 from opscope.launches.facts import LaunchFacts
 from opscope.launches.prediction import (
     Expected,
@@ -33,7 +34,6 @@ __all__ = [
     "memory_efficient_forward",
 ]
 
-_WARP = 32
 # Observed in recorded launches of cuDNN 9 on an H200, heads of 32 to 128: queries (forward) or keys
 # (backward) of one tile, and elements of one block of the backward's helpers.
 _CUDNN_TILE_ROWS = 128
@@ -48,7 +48,7 @@ def flash_forward(launch: LaunchFacts) -> Prediction:
     if len(traits) < 4:
         return Prediction(values)
     _, rows, key_tile, warps = traits[:4]
-    threads, is_split = warps * _WARP, "splitkv" in launch.function_name
+    threads, is_split = warps * WARP_SIZE, "splitkv" in launch.function_name
     values.update(threads=threads, tile=rows, key_tile=key_tile, is_split=is_split, is_whole=not is_split)
     if sizes is None:
         return Prediction(values)
@@ -81,13 +81,13 @@ def flash_backward(launch: LaunchFacts) -> Prediction:
         return Prediction(values)
     _, query_rows, key_rows, warps = traits[:4]
     rows, kind = (key_rows, "keys") if is_loop else (query_rows, "queries")
-    values.update(threads=warps * _WARP, tile=rows, kind=kind, is_loop=is_loop)
+    values.update(threads=warps * WARP_SIZE, tile=rows, kind=kind, is_loop=is_loop)
     if sizes is None:
         return Prediction(values)
     count = sizes.keys if is_loop else sizes.queries
     formula = f"{ceiling(count, rows)} tiles of {kind} × {sizes.batch} batch × {sizes.heads} heads"
     grid = (ceil_div(count, rows), sizes.batch, sizes.heads)
-    return Prediction(values, [Expected(formula, grid, (warps * _WARP, 1, 1))])
+    return Prediction(values, [Expected(formula, grid, (warps * WARP_SIZE, 1, 1))])
 
 
 def memory_efficient_forward(launch: LaunchFacts) -> Prediction:

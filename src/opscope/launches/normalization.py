@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from opscope.hardware.architectures import WARP_SIZE
 from opscope.launches.facts import Extent, LaunchFacts, Shape
 from opscope.launches.prediction import (
     Expected,
@@ -43,7 +44,6 @@ __all__ = [
     "warp_softmax",
 ]
 
-_WARP = 32
 _WARP_SOFTMAX_THREADS = 128  # Source: PersistentSoftmax.cuh, threads_per_block
 _SOFTMAX = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")
 _MAX_THREADS = 1024  # Source: SoftMax.cu, max_threads
@@ -114,7 +114,7 @@ def warp_softmax(launch: LaunchFacts) -> Prediction:
     if log2_elements is None:
         return Prediction(values)
     padded = 1 << log2_elements
-    lanes, rows_per_group = min(padded, _WARP), 2 if padded <= 128 else 1
+    lanes, rows_per_group = min(padded, WARP_SIZE), 2 if padded <= 128 else 1
     groups = _WARP_SOFTMAX_THREADS // lanes
     per_block = groups * rows_per_group
     values.update(
@@ -156,7 +156,7 @@ def block_softmax(launch: LaunchFacts) -> Prediction:
     if is_backward:
         block = (_backward_threads(rows.length, launch.template_integer(0) or 1), 1, 1)
         return Prediction(values, [Expected(formula, grid, block), Expected(formula, grid)])
-    block = (ceil_div(min(rows.length, _MAX_THREADS), _WARP) * _WARP, 1, 1)
+    block = (ceil_div(min(rows.length, _MAX_THREADS), WARP_SIZE) * WARP_SIZE, 1, 1)
     return Prediction(values, [Expected(formula, grid, block)])
 
 
@@ -356,7 +356,7 @@ def _row_values(rows: Rows | None) -> dict[str, Any]:
 def _backward_threads(length: int, vector: int) -> int:
     """Source: SoftMax.cu, SoftMax_getBlockSize."""
     most = min(length // vector, _MAX_THREADS) // (2 if vector > 1 else 1)
-    return max(1 << (most - 1).bit_length() if most > 1 else 1, _WARP)
+    return max(1 << (most - 1).bit_length() if most > 1 else 1, WARP_SIZE)
 
 
 def _layer_norm(launch: LaunchFacts) -> Rows | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from opscope.hardware.occupancy import WARP_SIZE
+from opscope.hardware.architectures import WARP_SIZE
 from opscope.launches.facts import LaunchFacts, Shape
 from opscope.launches.prediction import (
     Expected,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from opscope.hardware.architectures import WARP_SIZE
 from opscope.launches.facts import LaunchFacts
 from opscope.launches.prediction import Expected, Prediction, ceil_div, ceiling
 from opscope.operators.arguments import ScalarArgument
@@ -16,7 +17,6 @@ from opscope.units import counted
 
 __all__ = ["program"]
 
-_WARP = 32
 _AXES = ("X", "Y", "Z")
 
 
@@ -45,8 +45,8 @@ def program(launch: LaunchFacts) -> Prediction:
         "is_pointwise": kind == "poi",
         "is_persistent": kind == "per",
         "is_looped": kind == "red",
-        "is_one_warp": is_reduction and threads == _WARP,
-        "has_warps": is_reduction and bool(threads) and threads != _WARP,
+        "is_one_warp": is_reduction and threads == WARP_SIZE,
+        "has_warps": is_reduction and bool(threads) and threads != WARP_SIZE,
         "fused": ", ".join(fused) if fused else None,
     }
     if sizes and is_reduction == (reduced is not None):

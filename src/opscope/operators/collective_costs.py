@@ -15,16 +15,8 @@ from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import Collective
-from opscope.operators.element_types import ElementType, element_type
+from opscope.operators.element_types import ElementType, element_type_of_scalar
 
-# c10::ScalarType as `record_param_comms` writes it (c10/core/ScalarType.h, toString).
-_TYPE_NAMES = {
-    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8",
-    "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool", "UInt16": "uint16",
-    "UInt32": "uint32", "UInt64": "uint64", "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2",
-    "Float8_e4m3fnuz": "float8_e4m3fnuz", "Float8_e5m2fnuz": "float8_e5m2fnuz", "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128", "ComplexHalf": "complex32",
-}  # fmt: skip
 _REDUCING = ("allreduce", "reduce_scatter", "reduce", "all_reduce")
 _SENDING, _RECEIVING = ("send",), ("recv", "receive")
 # The sender of a broadcast reads, the others write; which one this rank is, is not recorded.
@@ -72,7 +64,7 @@ class CollectiveRate(msgspec.Struct, frozen=True):
 
 def cost_of_collective(collective: Collective) -> CallCost:
     """What one rank must do at least."""
-    known = element_type(_TYPE_NAMES.get(collective.data_type or ""))
+    known = element_type_of_scalar(collective.data_type)
     given, got = collective.in_element_count, collective.out_element_count
     if known is None or given is None or got is None or min(given, got) < 0:
         return CallCost(reason="the sizes of the collective were not recorded")
@@ -96,7 +88,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 def message_bytes(data_type: str | None, element_count: int | None) -> int | None:
     """Bytes of a message of elements of a type, as recorded; None if unknown."""
-    known = element_type(_TYPE_NAMES.get(data_type or ""))
+    known = element_type_of_scalar(data_type)
     return None if known is None or element_count is None else element_count * known.size_bytes
 
 

@@ -124,9 +124,8 @@ def summed_type(element: ElementType | None) -> ElementType | None:
 def _promote_alike(one: ElementType, other: ElementType) -> ElementType | None:
     """Of two integers, or two numbers with fractions."""
     if one.is_float:
-        sizes = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
-        is_mixed = sizes[one.name] == sizes[other.name]  # float16 and bfloat16
-        return FLOAT32 if is_mixed else max(one, other, key=lambda element: sizes[element.name])
+        is_mixed = one.size_bytes == other.size_bytes  # float16 and bfloat16
+        return FLOAT32 if is_mixed else max(one, other, key=lambda element: element.size_bytes)
     names = (one.name, other.name)
     if all(name in _SIGNED for name in names):
         return max(one, other, key=lambda element: element.size_bytes)

@@ -15,9 +15,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.analysis.benchmark_comparison import growth_exponent
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.implementation_code import ImplementationCode
-from opscope.benchmarking.plan import BenchmarkSweep
-from opscope.benchmarking.suites import Suite
+from opscope.benchmarking.suite import Suite
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import (
     BenchmarkResult,

@@ -18,6 +18,7 @@ from opscope.analysis.counters import (
     Match,
     counter_book,
 )
+from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.report.document import (
@@ -46,7 +47,6 @@ from opscope.toolchain.ncu_report import (
     QUANTITIES,
     SECTIONS,
     WANTED,
-    WARP_SIZE,
     GlobalAccess,
     KernelCounters,
     Occupancy,

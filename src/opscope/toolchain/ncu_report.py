@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import tomli
 
+from opscope.hardware.architectures import WARP_SIZE
 from opscope.text_enum import TextEnum
 
 
@@ -133,7 +134,6 @@ def metrics_to_collect(
 
 
 SECTOR_BYTES = 32
-WARP_SIZE = 32
 # A warp's widest access, 16 bytes a thread, in sectors: no coalesced request needs more.
 # Source: CUDA C++ Programming Guide 13.0, "Device Memory Accesses".
 WIDEST_REQUEST_SECTORS = 16 * WARP_SIZE // SECTOR_BYTES

@@ -31,7 +31,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.analysis.measured_step import step_times
-from opscope.benchmarking.statistics import judge, median_interval, ratio_interval, samples_to_tell
+from opscope.benchmarking.statistics import (
+    judge,
+    median_interval,
+    ratio_interval,
+    samples_to_tell,
+    student_quantile,
+)
 from opscope.errors import CaptureError
 from opscope.model.benchmark import Interval, Verdict
 from opscope.model.trial import (
@@ -68,8 +74,6 @@ _USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.08, 1
 _MOST_ROUNDS = 12  # however much time is left
 _MOST_WORTHWHILE = 100  # rounds that anybody would wait for
 _SAME_ROUNDS = 3  # in which equal programs have shown how far they are apart
-# Quantiles of Student's t, 97.5 %, by degrees of freedom; beyond, within 0.02.
-_STUDENT = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
 # Imports, and the first run with them, may each take so much longer than the run that did both.
 _IMPORTS_S = 10.0
 # What a run may take in any case, so that one which is nearly done when the budget ends still counts.
@@ -458,8 +462,7 @@ class Trial:
         usual = _USUAL_SCATTER if len(pairs) > 1 else _SCATTER_OF_ONE_PAIR
         freedom = _USUAL_ROUNDS + len(pairs) + sum(len(ratios) - 1 for ratios in others)
         squares = _USUAL_ROUNDS * usual**2 + sum(one**2 for one in chained(pairs, *others)) / 2
-        student = _STUDENT.get(freedom, 1.96 + 2.6 / freedom)
-        return student * math.sqrt(squares / freedom) * math.sqrt(2 / rounds)
+        return student_quantile(freedom) * math.sqrt(squares / freedom) * math.sqrt(2 / rounds)
 
     def _logarithms(self, side: _Side) -> list[float]:
         """Of the ratios of its median step to the baseline's, by round."""

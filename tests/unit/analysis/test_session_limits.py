@@ -10,7 +10,8 @@ import pytest
 
 from opscope.analysis.session_limits import limits_of_session
 from opscope.errors import InputError
-from opscope.hardware.measured import MeasuredLimits, cache_measured, save_measured
+from opscope.hardware.measured import cache_measured, save_measured
+from opscope.model.measured_limits import MeasuredLimits
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

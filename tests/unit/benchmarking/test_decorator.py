@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from opscope.benchmarking.decorator import benchmark, mark_of, marked_functions, marked_groups
+from opscope.benchmarking.decorator import benchmark, mark_of
+from opscope.benchmarking.user_problem import marked_groups
 from opscope.errors import InputError
 
 
@@ -54,7 +55,8 @@ def test_marked_functions_are_found_in_order_and_once() -> None:
     def first() -> None: ...
 
     module = module_of(second=second, plain=len, alias=second, first=first)
-    assert [marked.name for marked in marked_functions(module)] == ["second", "first"]
+    (group,) = marked_groups(module, "mine.py")
+    assert list(group.functions) == ["second", "first"]
 
 
 def test_what_one_member_says_holds_for_its_group() -> None:
@@ -67,7 +69,7 @@ def test_what_one_member_says_holds_for_its_group() -> None:
     @benchmark(group="other")
     def alone() -> None: ...
 
-    groups = marked_groups(marked_functions(module_of(slow=slow, fast=fast, alone=alone)), "mine.py")
+    groups = marked_groups(module_of(slow=slow, fast=fast, alone=alone), "mine.py")
     assert [(group.name, list(group.functions), group.reference) for group in groups] == [
         ("mine.py", ["slow", "fast"], "fast"),
         ("other", ["alone"], None),
@@ -90,7 +92,7 @@ def test_members_that_contradict_each_other_are_refused(first: Any, second: Any,
 
     module = module_of(a=benchmark(**first)(a), b=benchmark(**second)(b))
     with pytest.raises(InputError, match=f"different {what}"):
-        marked_groups(marked_functions(module), "mine.py")
+        marked_groups(module, "mine.py")
 
 
 def test_members_that_repeat_each_other_agree() -> None:
@@ -99,7 +101,7 @@ def test_members_that_repeat_each_other_agree() -> None:
 
     said: dict[str, Any] = {"inputs": make_inputs, "params": {"n": [1]}}
     module = module_of(a=benchmark(**said)(a), b=benchmark(**said)(b))
-    assert len(marked_groups(marked_functions(module), "mine.py")) == 1
+    assert len(marked_groups(module, "mine.py")) == 1
 
 
 def test_mistakes_are_refused_when_the_decorator_is_written() -> None:
@@ -114,4 +116,4 @@ def test_mistakes_are_refused_when_the_decorator_is_written() -> None:
 def test_two_functions_of_one_name_are_refused() -> None:
     module = module_of(a=benchmark(name="x")(lambda: None), b=benchmark(name="x")(lambda: None))
     with pytest.raises(InputError, match="called 'x'"):
-        marked_groups(marked_functions(module), "mine.py")
+        marked_groups(module, "mine.py")

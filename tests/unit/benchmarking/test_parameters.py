@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from opscope.benchmarking.plan import (
+from opscope.benchmarking.benchmark_sweep import (
     BenchmarkSweep,
-    Plan,
     Point,
+    Sweep,
     parse_parameters,
     points,
-    run_plan,
-    values_of,
+    run_sweep,
 )
+from opscope.benchmarking.decorator import values_of
 from opscope.benchmarking.problem import Problem
 from opscope.errors import InputError
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState
@@ -77,14 +77,14 @@ def result_of(problem: Problem, *, complete: bool = True) -> BenchmarkResult:
     )
 
 
-def plan_of(*values: int, make: Callable[[int], Problem] | None = None) -> Plan:
+def sweep_of(*values: int, make: Callable[[int], Problem] | None = None) -> Sweep:
     def default(n: int) -> Problem:
         return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
 
     def point(n: int) -> Point:
         return Point(f"n={n}", lambda: (make or default)(n))
 
-    return Plan("f.py", tuple(map(point, values)), {"n": values})
+    return Sweep("f.py", tuple(map(point, values)), {"n": values})
 
 
 def run(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
@@ -94,9 +94,9 @@ def run(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> Benchm
 
 def test_every_point_is_measured_and_every_change_reported() -> None:
     seen: list[BenchmarkSweep] = []
-    sweep = run_plan(plan_of(1, 2), run, on_change=seen.append)
-    assert [point.parameters["n"] for point in sweep.points] == [1, 2]
-    assert sweep.complete
+    found = run_sweep(sweep_of(1, 2), run, on_change=seen.append)
+    assert [point.parameters["n"] for point in found.points] == [1, 2]
+    assert found.complete
     assert [(len(one.points), one.complete) for one in seen] == [
         (1, False), (1, False), (2, False), (2, False), (2, True),
     ]  # fmt: skip
@@ -108,9 +108,9 @@ def test_a_point_that_cannot_be_made_does_not_stop_the_others() -> None:
             raise InputError("no such size")
         return Problem("f.py", "cpu", lambda seed: (), (), "f", parameters={"n": n})
 
-    sweep = run_plan(plan_of(1, 2, 3, make=make), run)
-    assert [point.parameters["n"] for point in sweep.points] == [1, 3]
-    assert sweep.failures == ("n=2: no such size",)
+    found = run_sweep(sweep_of(1, 2, 3, make=make), run)
+    assert [point.parameters["n"] for point in found.points] == [1, 3]
+    assert found.failures == ("n=2: no such size",)
 
 
 def test_the_only_point_raises_its_error() -> None:
@@ -118,16 +118,16 @@ def test_the_only_point_raises_its_error() -> None:
         raise InputError("no such size")
 
     with pytest.raises(InputError, match="no such size"):
-        run_plan(plan_of(1, make=make), run)
+        run_sweep(sweep_of(1, make=make), run)
 
 
 def test_an_interrupted_point_ends_the_sweep_and_is_kept() -> None:
     def interrupted(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
         return result_of(problem, complete=problem.parameters["n"] == 1)
 
-    sweep = run_plan(plan_of(1, 2, 3), interrupted)
-    assert [point.complete for point in sweep.points] == [True, False]
-    assert not sweep.complete
+    found = run_sweep(sweep_of(1, 2, 3), interrupted)
+    assert [point.complete for point in found.points] == [True, False]
+    assert not found.complete
 
 
 def test_an_interruption_outside_the_engine_keeps_what_it_last_reported() -> None:
@@ -135,5 +135,5 @@ def test_an_interruption_outside_the_engine_keeps_what_it_last_reported() -> Non
         on_change(result_of(problem, complete=False))
         raise KeyboardInterrupt
 
-    sweep = run_plan(plan_of(1, 2), interrupted)
-    assert (len(sweep.points), sweep.complete) == (1, False)
+    found = run_sweep(sweep_of(1, 2), interrupted)
+    assert (len(found.points), found.complete) == (1, False)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from opscope.benchmarking.plan import BenchmarkSweep
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.result_file import (
     check_writable,
     is_result_file,
@@ -104,6 +104,7 @@ def test_what_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
         ("{", "no JSON"),
         ("[1]", "not a benchmark result"),
         ('{"schemaVersion": 1, "traceEvents": []}', "not a benchmark result"),
+        ('{"schema_version": 1, "suite": "x", "note": "no rows"}', "not a benchmark result"),
         ('{"schema_version": 99, "suite": "x", "rows": []}', "schema version 99, this opscope knows"),
         ('{"schema_version": 1, "suite": "x", "rows": [{"name": 3}]}', "damaged"),
     ],
@@ -113,6 +114,7 @@ def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> 
     path.write_text(content)
     with pytest.raises(InputError, match=message):
         load_benchmark(path)
+    assert is_result_file(path) is (message not in {"no JSON", "not a benchmark result"})
 
 
 def test_an_absent_file_is_refused(tmp_path: Path) -> None:

@@ -5,13 +5,27 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from opscope.benchmarking.sampling import SampleSeries, Sampling, with_ceiling, with_ratio, with_samples
+from opscope.benchmarking.problem import Implementation
+from opscope.benchmarking.run import (
+    Rounds,
+    RunRow,
+    row_of,
+    throttled_samples,
+    with_ceiling,
+    with_ratio,
+    with_samples,
+)
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, DeviceState, Status, Verdict
 from opscope.testing import FakeMonitor, FakeTimer
 
 SECOND_NS = 1_000_000_000
 COOL = DeviceState(at_ns=0)
 HOT = DeviceState(at_ns=1, throttle_reasons=("sw_thermal",))
+
+
+def row(name: str, bodies, **facts) -> RunRow:
+    implementation = Implementation(name, lambda: None)
+    return RunRow(implementation, row_of(implementation), bodies=bodies, **facts)
 
 
 class FakeClock:
@@ -56,8 +70,8 @@ def uneven() -> Iterator[int]:
         yield 100_000 + number * 7919 % 1009
 
 
-def sampling(all_series, chosen, *, timer=None, watcher=None, monitor=None, clock=None) -> Sampling:
-    return Sampling(
+def sampling(all_series, chosen, *, timer=None, watcher=None, monitor=None, clock=None) -> Rounds:
+    return Rounds(
         all_series,
         timer or FakeTimer(uneven()),
         chosen,
@@ -67,26 +81,30 @@ def sampling(all_series, chosen, *, timer=None, watcher=None, monitor=None, cloc
     )
 
 
+def rounds_of(one: RunRow) -> list[int]:
+    return [number for number, _ in one.samples]
+
+
 def idle() -> None:
     pass
 
 
 def test_each_round_samples_every_series_once_in_random_order():
     called: list[str] = []
-    all_series = [SampleSeries(name, [lambda name=name: called.append(name)]) for name in "abc"]
+    all_series = [row(name, [lambda name=name: called.append(name)]) for name in "abc"]
     sampling(all_series, options(max_samples=100)).run()
     rounds = [tuple(called[begin : begin + 3]) for begin in range(0, 300, 3)]
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
     assert len(set(rounds)) == 6
     first = Counter(order[0] for order in rounds)
     assert min(first.values()) > 15
-    assert all(series.rounds == tuple(range(100)) for series in all_series)
+    assert all(rounds_of(series) == list(range(100)) for series in all_series)
 
 
 def test_the_seed_decides_the_order():
     def order(seed: int) -> list[str]:
         called: list[str] = []
-        all_series = [SampleSeries(name, [lambda name=name: called.append(name)]) for name in "abc"]
+        all_series = [row(name, [lambda name=name: called.append(name)]) for name in "abc"]
         sampling(all_series, options(seed=seed)).run()
         return called
 
@@ -96,21 +114,19 @@ def test_the_seed_decides_the_order():
 
 def test_all_series_use_the_same_inputs_in_a_round():
     used: dict[str, list[int]] = {"a": [], "b": []}
-    all_series = [
-        SampleSeries(name, [lambda name=name, k=k: used[name].append(k) for k in range(3)]) for name in used
-    ]
+    all_series = [row(name, [lambda name=name, k=k: used[name].append(k) for k in range(3)]) for name in used]
     sampling(all_series, options(max_samples=7)).run()
     assert used["a"] == used["b"] == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_samples_are_per_call_and_all_kept():
-    series = SampleSeries("a", [idle], calls=4)
+    series = row("a", [idle], calls=4)
     sampling([series], options(max_samples=6), timer=FakeTimer([400, 404, 9999, 402, 400, 401])).run()
     assert series.samples_ns == (100.0, 101.0, 2499.75, 100.5, 100.0, 100.25)
 
 
 def test_sampling_ends_when_every_median_is_precise_enough():
-    all_series = [SampleSeries("a", [idle]), SampleSeries("b", [idle])]
+    all_series = [row("a", [idle]), row("b", [idle])]
     sampling(all_series, options(precision=0.01, max_samples=1000)).run()
     assert [len(series.samples) for series in all_series] == [7, 7]  # five cannot give a 95 % interval
 
@@ -123,7 +139,7 @@ def test_one_imprecise_series_keeps_all_going():
         while True:
             yield 1000 if current.pop() == "quiet" else 1000 + 90 * (next(noisy) * 7919 % 13)
 
-    all_series = [SampleSeries(name, [lambda name=name: current.append(name)]) for name in ("quiet", "noisy")]
+    all_series = [row(name, [lambda name=name: current.append(name)]) for name in ("quiet", "noisy")]
     sampling(all_series, options(precision=0.001), timer=FakeTimer(durations())).run()
     assert [len(series.samples) for series in all_series] == [50, 50]
 
@@ -131,13 +147,13 @@ def test_one_imprecise_series_keeps_all_going():
 def test_a_series_without_time_left_leaves_after_the_minimum_and_the_others_go_on():
     clock = FakeClock()
     all_series = [
-        SampleSeries("slow", [clock.call(SECOND_NS // 4)]),
-        SampleSeries("fast", [clock.call(SECOND_NS // 50)]),
+        row("slow", [clock.call(SECOND_NS // 4)]),
+        row("fast", [clock.call(SECOND_NS // 50)]),
     ]
     sampling(all_series, options(time_budget_s=1.0), clock=clock).run()
     assert len(all_series[0].samples) == 5  # four would be the budget, five are the least
     assert len(all_series[1].samples) == 50
-    assert all_series[0].rounds == all_series[1].rounds[:5]
+    assert rounds_of(all_series[0]) == rounds_of(all_series[1])[:5]
 
 
 def test_the_time_around_samples_counts_against_the_budget():
@@ -149,7 +165,7 @@ def test_the_time_around_samples_counts_against_the_budget():
             clock.ns += SECOND_NS
 
     watcher = Slow()
-    series = SampleSeries("a", [clock.call(SECOND_NS // 10)])
+    series = row("a", [clock.call(SECOND_NS // 10)])
     run = sampling([series], options(time_budget_s=3.0, max_samples=1000), watcher=watcher, clock=clock)
     run.run()
     assert watcher.reports == 1  # the next would be due after forty times what this one took
@@ -165,7 +181,7 @@ def test_an_error_ends_its_series_only():
             raise ValueError("broken")
 
     watcher = Recorder()
-    all_series = [SampleSeries("good", [idle]), SampleSeries("bad", [fails_later])]
+    all_series = [row("good", [idle]), row("bad", [fails_later])]
     sampling(all_series, options(), watcher=watcher).run()
     assert watcher.failures == [("bad", Status.FAILED, "ValueError while it was sampled: broken")]
     assert [len(series.samples) for series in all_series] == [50, 3]
@@ -176,7 +192,7 @@ def test_exhausted_memory_ends_its_series_only():
         raise MemoryError
 
     watcher = Recorder()
-    all_series = [SampleSeries("good", [idle]), SampleSeries("greedy", [greedy])]
+    all_series = [row("good", [idle]), row("greedy", [greedy])]
     sampling(all_series, options(), watcher=watcher).run()
     assert [failure[1] for failure in watcher.failures] == [Status.OUT_OF_MEMORY]
     assert len(all_series[0].samples) == 50
@@ -186,7 +202,7 @@ def test_nothing_goes_on_without_the_device():
     def breaks() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    all_series = [SampleSeries("good", [idle]), SampleSeries("bad", [breaks])]
+    all_series = [row("good", [idle]), row("bad", [breaks])]
     sampling(all_series, options(), watcher=Recorder(others_go_on=False)).run()
     assert len(all_series[0].samples) <= 1
 
@@ -199,7 +215,7 @@ def test_an_interruption_leaves_whole_samples():
             raise KeyboardInterrupt
 
     clock = FakeClock()
-    all_series = [SampleSeries("a", [interrupted]), SampleSeries("b", [clock.call(5)])]
+    all_series = [row("a", [interrupted]), row("b", [clock.call(5)])]
     run = sampling(all_series, options(), clock=clock)
     with pytest.raises(KeyboardInterrupt):
         run.run()
@@ -210,7 +226,7 @@ def test_an_interruption_leaves_whole_samples():
 
 def test_samples_between_reads_of_which_one_throttles_are_marked():
     clock = FakeClock()
-    series = SampleSeries("a", [clock.call(30_000_000)])
+    series = row("a", [clock.call(30_000_000)])
     run = sampling(
         [series],
         options(max_samples=10, time_budget_s=9.0),
@@ -219,21 +235,21 @@ def test_samples_between_reads_of_which_one_throttles_are_marked():
     )
     run.run()
     assert [number for number, _ in run.states] == [0, 2, 4, 6, 8, 10, 10]
-    assert run.throttled(series) == (2, 3, 4, 5)
+    assert throttled_samples(rounds_of(series), run.states) == (2, 3, 4, 5)
 
 
 def test_nothing_is_throttled_where_nothing_can_be_read():
-    series = SampleSeries("a", [idle])
+    series = row("a", [idle])
     run = sampling([series], options())
     run.run()
     assert run.states == []
-    assert run.throttled(series) == ()
+    assert throttled_samples(rounds_of(series), run.states) == ()
 
 
 def test_reads_are_rare():
     clock = FakeClock()
     monitor = FakeMonitor([COOL])
-    series = SampleSeries("a", [clock.call(1_000_000)])
+    series = row("a", [clock.call(1_000_000)])
     sampling([series], options(max_samples=500, time_budget_s=9.0), monitor=monitor, clock=clock).run()
     assert monitor.reads == 12  # each 50 ms, and at both ends
 
@@ -242,7 +258,7 @@ OPTIONS = BenchmarkOptions()
 
 
 def sampled(name: str, samples: list[tuple[int, int]]) -> BenchmarkRow:
-    return with_samples(BenchmarkRow(name=name, status=Status.OK), SampleSeries(name, (), samples=samples))
+    return with_samples(row(name, (), samples=samples))
 
 
 def test_one_sample_has_no_median():
@@ -254,46 +270,46 @@ def test_ratios_use_only_rounds_that_hold_both():
     reference = sampled("reference", [(number, 100) for number in range(10)])
     # From round 10 on the machine is twice as slow, and only the candidate is still sampled.
     candidate = sampled("a", [(number, 90 if number < 10 else 180) for number in range(40)])
-    row = with_ratio(candidate, reference, OPTIONS)
-    assert row.median_ns == 180
-    assert (row.ratio, row.ratio_interval) == (0.9, (0.9, 0.9))
-    assert row.verdict is Verdict.FASTER
-    assert "over 10 rounds" in row.verdict_reason
+    found = with_ratio(candidate, reference, OPTIONS)
+    assert found.median_ns == 180
+    assert (found.ratio, found.ratio_interval) == (0.9, (0.9, 0.9))
+    assert found.verdict is Verdict.FASTER
+    assert "over 10 rounds" in found.verdict_reason
 
 
 def test_without_common_rounds_there_is_no_ratio():
-    row = with_ratio(sampled("a", [(0, 1), (1, 1)]), sampled("reference", [(2, 1), (3, 1)]), OPTIONS)
-    assert (row.ratio, row.verdict) == (None, None)
+    found = with_ratio(sampled("a", [(0, 1), (1, 1)]), sampled("reference", [(2, 1), (3, 1)]), OPTIONS)
+    assert (found.ratio, found.verdict) == (None, None)
 
 
 def test_samples_of_no_duration_give_no_ratio():
-    row = with_ratio(sampled("a", [(0, 0), (1, 0)]), sampled("reference", [(0, 1), (1, 1)]), OPTIONS)
-    assert row.ratio is None
+    found = with_ratio(sampled("a", [(0, 0), (1, 0)]), sampled("reference", [(0, 1), (1, 1)]), OPTIONS)
+    assert found.ratio is None
 
 
 def test_the_reference_has_ratio_one_and_no_verdict():
     reference = sampled("reference", [(0, 1), (1, 2)])
-    row = with_ratio(reference, reference, OPTIONS)
-    assert (row.ratio, row.ratio_interval, row.verdict) == (1.0, (1.0, 1.0), None)
+    found = with_ratio(reference, reference, OPTIONS)
+    assert (found.ratio, found.ratio_interval, found.verdict) == (1.0, (1.0, 1.0), None)
 
 
 def test_a_row_without_samples_has_costs_but_no_rates():
-    row = with_ceiling(
+    found = with_ceiling(
         BenchmarkRow(name="a", status=Status.FAILED),
         min_bytes=8,
         flop_count=None,
         ceilings=(Ceiling("copy", 1e9, "bytes", ""),),
         matrix_ceiling=None,
     )
-    assert (row.min_bytes, row.bytes_per_s, row.ceiling) == (8, None, None)
+    assert (found.min_bytes, found.bytes_per_s, found.ceiling) == (8, None, None)
 
 
 def test_a_ceiling_without_an_amount_does_not_bind():
-    row = with_ceiling(
+    found = with_ceiling(
         sampled("a", [(0, 100), (1, 100)]),
         min_bytes=50,
         flop_count=None,
         ceilings=(Ceiling("copy", 1e9, "bytes", ""), Ceiling("matrix_tf32", 1e9, "flop", "")),
         matrix_ceiling="matrix_tf32",
     )
-    assert (row.ceiling, row.ceiling_fraction) == ("copy", 0.5)
+    assert (found.ceiling, found.ceiling_fraction) == ("copy", 0.5)

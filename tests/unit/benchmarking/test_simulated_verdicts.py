@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from opscope.benchmarking.sampling import SampleSeries, Sampling, with_ratio, with_samples
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Status, Verdict
+from opscope.benchmarking.problem import Implementation
+from opscope.benchmarking.run import Rounds, RunRow, row_of, with_ratio, with_samples
+from opscope.model.benchmark import BenchmarkOptions, Verdict
 from opscope.testing import FakeTimer
 
 RUNS = 20
@@ -110,12 +111,14 @@ def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
             scale = true_ratio if side == "candidate" else 1.0
             yield round(CALL_NS * scale * factor * next(sides[side]))
 
-    all_series = [SampleSeries(name, [lambda name=name: called.append(name)]) for name in sides]
+    implementations = [Implementation(name, lambda: None) for name in sides]
+    rows = [
+        RunRow(one, row_of(one), bodies=[lambda name=one.name: called.append(name)])
+        for one in implementations
+    ]
     options = msgspec.structs.replace(OPTIONS, seed=seed)
-    Sampling(all_series, FakeTimer(durations()), options, Silent(), read_state=lambda: None).run()
-    reference, candidate = (
-        with_samples(BenchmarkRow(name=series.name, status=Status.OK), series) for series in all_series
-    )
+    Rounds(rows, FakeTimer(durations()), options, Silent(), read_state=lambda: None).run()
+    reference, candidate = map(with_samples, rows)
     verdict = with_ratio(candidate, reference, options).verdict
     assert verdict is not None
     return verdict

@@ -15,6 +15,7 @@ from opscope.benchmarking.statistics import (
     ratio_interval,
     relative_half_width,
     samples_to_tell,
+    student_quantile,
 )
 from opscope.model.benchmark import Verdict
 
@@ -96,6 +97,15 @@ def test_rounds_that_resemble_their_neighbors_are_resampled_in_blocks():
     assert ratio.block > 5
     assert single.block == 1
     assert ratio.high - ratio.low > 2 * (single.high - single.low)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),  # Abramowitz and Stegun, table 26.10; beyond it, scipy.stats.t.ppf
+    [(1, 12.706205), (2, 4.302653), (3, 3.182446), (4, 2.776445), (5, 2.570582),
+     (10, 2.228139), (60, 2.000298), (120, 1.979930), (100_000, 1.959988)],
+)  # fmt: skip
+def test_the_quantile_of_student_is_exact(freedom: int, quantile: float) -> None:
+    assert student_quantile(freedom) == pytest.approx(quantile, abs=1e-6)
 
 
 def test_two_rounds_are_enough_to_be_computed():

@@ -8,16 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from opscope.benchmarking.problem import BenchmarkRequest  # noqa: E402
 from opscope.benchmarking.suite import Settings, compiled  # noqa: E402
 from opscope.benchmarking.suite import triton as triton_implementation  # noqa: E402
-from opscope.benchmarking.suites import SUITES, SuiteOptions, suite  # noqa: E402
+from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
 from opscope.kernels.triton_loader import load_triton  # noqa: E402
 from opscope.model.benchmark import Engine  # noqa: E402
 
 
 def problem(name, **options):
-    return suite(name).problem(SuiteOptions(device="cpu", **options))
+    return suite(name).problem(BenchmarkRequest(device="cpu", **options))
 
 
 def names(some_problem):
@@ -75,7 +76,7 @@ def test_a_reference_asked_for_is_run_as_well():
 
 
 def test_erf_names_the_exact_gelu():
-    assert problem("gelu", parameters={"approximate": "erf"}).parameters["approximate"] == "none"
+    assert problem("gelu", options={"approximate": "erf"}).parameters["approximate"] == "none"
     assert problem("gelu").parameters["approximate"] == "tanh"
 
 
@@ -108,9 +109,9 @@ def test_the_interpreter_checks_the_shape_that_was_asked_for():
             {"implementations": ("torch_tf32",), "dtype": "bfloat16"},
             r"no implementation 'torch_tf32' for these options \(dtype bfloat16\)",
         ),
-        ("gelu", {"parameters": {"approximate": "sigmoid"}}, "Use tanh, none or erf"),
-        ("gelu", {"parameters": {"causal": "true"}}, "no parameter 'causal'. It has approximate"),
-        ("add", {"parameters": {"causal": "true"}}, "no parameter 'causal'. It has none"),
+        ("gelu", {"options": {"approximate": "sigmoid"}}, "Use tanh, none or erf"),
+        ("gelu", {"options": {"causal": "true"}}, "no parameter 'causal'. It has approximate"),
+        ("add", {"options": {"causal": "true"}}, "no parameter 'causal'. It has none"),
         ("cdist", {"interpret": True}, "no Triton implementation"),
     ],
 )
@@ -127,12 +128,12 @@ def test_an_unknown_suite_is_answered_with_the_list():
 @pytest.mark.parametrize("device", ["tpu", "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(InputError, match=device):
-        suite("gelu").problem(SuiteOptions(device=device))
+        suite("gelu").problem(BenchmarkRequest(device=device))
 
 
 def test_the_interpreter_takes_no_gpu():
     with pytest.raises(InputError, match="runs on the CPU"):
-        suite("gelu").problem(SuiteOptions(device="cuda", interpret=True))
+        suite("gelu").problem(BenchmarkRequest(device="cuda", interpret=True))
 
 
 CPU = Settings((8, 8), "float32", "cpu")
@@ -143,7 +144,7 @@ imports_compiler = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:
 
 
 def implementation(name, which, **options):
-    made = suite(name).problem(SuiteOptions(device="cpu", implementations=(which,), **options))
+    made = suite(name).problem(BenchmarkRequest(device="cpu", implementations=(which,), **options))
     return made.implementations[0]
 
 
@@ -263,7 +264,7 @@ def _plus_one(x):
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
 def test_the_compiled_composition_is_right(name):
     made = suite(name).problem(
-        SuiteOptions(device="cpu", shape=(5, 37), implementations=("compile", "torch"))
+        BenchmarkRequest(device="cpu", shape=(5, 37), implementations=("compile", "torch"))
     )
     by_compile, by_torch = (each.build() for each in made.implementations)
     inputs = made.make_inputs(0)

@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.check import check_output  # noqa: E402
-from opscope.benchmarking.suites import SUITES, SuiteOptions, suite  # noqa: E402
+from opscope.benchmarking.problem import BenchmarkRequest  # noqa: E402
+from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import OpscopeError  # noqa: E402
 from opscope.model.benchmark import Engine, Status  # noqa: E402
 
@@ -38,7 +39,7 @@ INDEPENDENT = {
 
 def problem(name, **options):
     options = {"shape": SHAPES[name], **options}
-    return suite(name).problem(SuiteOptions(device="cpu", **options))
+    return suite(name).problem(BenchmarkRequest(device="cpu", **options))
 
 
 CASES = [
@@ -91,7 +92,7 @@ def test_every_value_of_a_parameter_is_its_own_problem(name):
     ((parameter, choice),) = suite(name).parameters.items()
     answers = []
     for value in choice.values:
-        made = problem(name, parameters={parameter: value}, implementations=("naive", "torch"))
+        made = problem(name, options={parameter: value}, implementations=("naive", "torch"))
         for implementation in made.implementations:
             assert outcome_of(made, implementation).status is Status.OK
         inputs = [tensor.double() for tensor in made.make_inputs(0)]
@@ -101,7 +102,7 @@ def test_every_value_of_a_parameter_is_its_own_problem(name):
 
 def test_exact_and_tanh_gelu_are_told_apart_in_the_interpreter():
     for value in ("none", "tanh"):
-        made = problem("gelu", parameters={"approximate": value}, interpret=True)
+        made = problem("gelu", options={"approximate": value}, interpret=True)
         for implementation in made.implementations:
             assert outcome_of(made, implementation).check.max_relative_error < 1e-6
 
@@ -121,7 +122,7 @@ def test_a_wrong_implementation_would_be_found():
         ("matmul", {}, (19 * 31 + 31 * 23 + 19 * 23) * 4, 2 * 19 * 23 * 31),
         ("cdist", {}, (13 * 5 + 29 * 5 + 13 * 29) * 4, 2 * 13 * 29 * 5),
         ("attention", {}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 2 * 3 * 17 * 17 * 16),
-        ("attention", {"parameters": {"causal": "true"}}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 6 * 153 * 16),
+        ("attention", {"options": {"causal": "true"}}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 6 * 153 * 16),
     ],
 )
 def test_bytes_and_operations_are_those_of_the_problem(name, options, min_bytes, flop_count):
@@ -136,6 +137,6 @@ def test_matrix_products_have_the_ceiling_of_their_dtype(name):
 
 
 def test_the_expected_distances_need_little_memory():
-    made = suite("cdist").problem(SuiteOptions(device="cpu", shape=(3, 1 << 12, 1 << 13)))
+    made = suite("cdist").problem(BenchmarkRequest(device="cpu", shape=(3, 1 << 12, 1 << 13)))
     x, y = made.make_inputs(0)
     assert made.expected(x, y).shape == (3, 1 << 12)  # one row at a time: 2^25 differences, not three times

@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.user_problem import (  # noqa: E402
-    Setting,
     check_parameters,
     group_of_functions,
     group_problem,
@@ -15,8 +14,6 @@ from opscope.benchmarking.user_problem import (  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-CPU = Setting(device="cpu")
 
 
 def square(x: Any) -> Any:
@@ -31,8 +28,8 @@ def ones(n: int) -> Any:
     return torch.ones(n)
 
 
-def problem_of(inputs: Any, setting: Setting = CPU, function: Any = square, **parameters: Any) -> Any:
-    return group_problem(group_of_functions({"f": function}, inputs=inputs), parameters, setting)
+def problem_of(inputs: Any, asked: str | None = None, function: Any = square, **parameters: Any) -> Any:
+    return group_problem(group_of_functions({"f": function}, inputs=inputs), parameters, "cpu", asked)
 
 
 def test_an_inputs_function_gets_what_it_names() -> None:
@@ -42,7 +39,7 @@ def test_an_inputs_function_gets_what_it_names() -> None:
         seen.update(device=device, dtype=dtype, seed=seed)
         return torch.randn(n, device=device, dtype=dtype)
 
-    problem = problem_of(make_inputs, Setting("cpu", "bf16"), n=5)
+    problem = problem_of(make_inputs, "bf16", n=5)
     (tensor,) = problem.make_inputs(7)
     assert seen == {"device": torch.device("cpu"), "dtype": torch.bfloat16, "seed": 7}
     assert (tensor.shape, tensor.dtype) == ((5,), torch.bfloat16)
@@ -107,7 +104,7 @@ def test_functions_that_take_arguments_need_inputs() -> None:
 
 def test_options_that_no_one_takes_are_refused() -> None:
     with pytest.raises(InputError, match="takes no `dtype`"):
-        problem_of(lambda: torch.ones(1), Setting("cpu", "float16"))
+        problem_of(lambda: torch.ones(1), "float16")
     group = group_of_functions({"f": scaled}, inputs=ones)
     check_parameters([group], ["n", "factor"])
     with pytest.raises(InputError, match="nothing takes the parameter 'm'"):

@@ -13,7 +13,7 @@ from opscope.hardware.limits import (
     measured_type,
     published_rate,
 )
-from opscope.hardware.measured import MeasuredLimits
+from opscope.model.measured_limits import MeasuredLimits
 
 Make = Callable[..., MeasuredLimits]
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from opscope.errors import InputError
 from opscope.hardware.measured import (
-    MeasuredLimits,
     cache_measured,
     find_measured,
     measured_devices,
@@ -23,6 +22,7 @@ from opscope.hardware.measured import (
     save_measured,
 )
 from opscope.model.benchmark import DeviceState
+from opscope.model.measured_limits import MeasuredLimits
 
 Make = Callable[..., MeasuredLimits]
 

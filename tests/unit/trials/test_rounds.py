@@ -453,6 +453,10 @@ def test_the_largest_gain_said_of_a_finding_counts() -> None:
     assert gains_said({"findings": findings}) == said
 
 
+def test_the_noise_of_the_first_round_is_that_of_one_degree_of_freedom() -> None:
+    assert GivenRuns(plan())._noise(1) == pytest.approx(12.7062 * 0.08 * 2**0.5, rel=1e-4)
+
+
 @pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize(
     "scatter", [0.001, pytest.param(0.03, marks=pytest.mark.exhaustive(few=False)), 0.08]

@@ -8,7 +8,7 @@ from typing import Any
 
 from opscope.analysis.counters import CountedKernel, CounterAnalysis
 from opscope.analysis.nsys_reports import ReportTable
-from opscope.benchmarking.plan import BenchmarkSweep
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Interval, Verdict
 from opscope.model.comparison import (
     Basis,

@@ -24,6 +24,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from opscope.errors import DependencyError
+from opscope.hardware.devices import cpu_name
 from opscope.hardware.driver import CudaDevice
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.toolchain.doctor import child
@@ -291,8 +292,7 @@ class ExaminedMachine:
         """The machine and what surrounds the process."""
         named = {
             name.strip().lower(): value.strip()
-            for file in ("/proc/cpuinfo", "/proc/meminfo")
-            for name, _, value in (line.partition(":") for line in self.text(file).splitlines())
+            for name, _, value in (line.partition(":") for line in self.text("/proc/meminfo").splitlines())
         }
         memory = named.get("memtotal", "").split()
         buses = self.names("/sys/bus/pci/devices")
@@ -308,7 +308,7 @@ class ExaminedMachine:
         affinity = getattr(os, "sched_getaffinity", None)
         return MachineFacts(
             f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
-            named.get("model name") or None,
+            cpu_name(self.text("/proc/cpuinfo")),
             len(affinity(0)) if affinity is not None else os.cpu_count(),
             int(memory[0]) * 1024 if memory and memory[0].isdigit() else None,
             self._container(),

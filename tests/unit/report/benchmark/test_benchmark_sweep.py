@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.benchmarking.plan import BenchmarkSweep
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import BenchmarkResult, Status, Verdict
 from opscope.model.finding import Finding, Severity
 from opscope.report.benchmark import sweep_benchmark_document

@@ -10,9 +10,9 @@ from itertools import count
 import msgspec
 import pytest
 
-from opscope.benchmarking import preparation
+from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
-from opscope.benchmarking.runner import run_benchmark
+from opscope.benchmarking.run import run_benchmark
 from opscope.benchmarking.timer import WallTimer
 from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.model.benchmark import (
@@ -509,7 +509,7 @@ def test_after_a_lost_device_every_row_says_so(monkeypatch):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(
-        preparation, "lost_device", lambda device: "CUDA error: illegal access" if is_lost else None
+        engine, "lost_device", lambda device: "CUDA error: illegal access" if is_lost else None
     )
     result = run(
         problem_of(implementation("reference"), implementation("bad", crash), implementation("last"))
@@ -573,14 +573,11 @@ def test_the_budget_ends_sampling():
 
 def test_a_very_long_call_is_warmed_up_once(monkeypatch):
     ticks = count(step=2_000_000_000)
-    monkeypatch.setattr(preparation.time, "perf_counter_ns", lambda: next(ticks))
-    problem = problem_of(implementation("reference"))
-    prepared = preparation.Preparation(
-        problem, options(), FakeTimer(uneven()), cache_state=CacheState.UNCONTROLLED, inspect=None
-    ).prepare(problem.implementations[0])
-    assert prepared.row.warmup_count == 1
+    monkeypatch.setattr(engine.time, "perf_counter_ns", lambda: next(ticks))
+    result = run(problem_of(implementation("reference")), options(min_samples=2, max_samples=2))
+    assert result.row("reference").warmup_count == 1
 
 
 def test_importing_the_engine_does_not_import_torch():
-    code = "import sys, opscope.benchmarking.runner; sys.exit('torch' in sys.modules)"
+    code = "import sys, opscope.benchmarking.run; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

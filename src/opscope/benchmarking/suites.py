@@ -1,0 +1,462 @@
+"""The suites `opscope bench NAME` knows: operators of the guides, each solved in several ways.
+
+Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from opscope.benchmarking.check import default_tolerance
+from opscope.benchmarking.limits import float32_products
+from opscope.benchmarking.problem import Implementation, Problem
+from opscope.benchmarking.suite import (
+    Parameter,
+    Settings,
+    Suite,
+    by_torch,
+    compiled,
+    cuda,
+    problem_of,
+    triton,
+)
+from opscope.errors import InputError, MeasurementError
+from opscope.workloads.runtime import is_out_of_memory, require_torch
+
+# A kernel in CUDA C++ and in Triton, each beside its simple version.
+_HAND_WRITTEN = ("cuda", "cuda_teaching", "triton", "triton_teaching")
+_ELEMENTWISE_NOTES = (
+    "CUDA C++, 16-byte accesses",
+    "CUDA C++, one element per thread",
+    "Triton, autotuned",
+    "Triton, one element per thread",
+)
+_ROWWISE_NOTES = (
+    "CUDA C++, rows in registers",
+    "CUDA C++, textbook form",
+    "Triton, rows in registers, autotuned",
+    "Triton, each row read three times",
+)
+# Small shapes for such kernels: one full program and a part of one; rows that are no power of two, and more
+# than one program takes at a time.
+_ELEMENTWISE_SMALL_SHAPE, _ROWWISE_SMALL_SHAPE = (33, 129), (9, 300)
+
+
+def _hand_written(
+    settings: Settings, kernel: str, notes: Sequence[str], module: str, **constants: Any
+) -> tuple[Implementation, ...]:
+    return (
+        cuda(settings, kernel, notes[0], **constants),
+        cuda(settings, kernel, notes[1], teaching=True, **constants),
+        triton(settings, kernel, notes[2], module=module, **constants),
+        triton(settings, kernel, notes[3], module=module, teaching=True, **constants),
+    )
+
+
+def _elementwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Implementation, ...]:
+    return _hand_written(settings, kernel, _ELEMENTWISE_NOTES, "elementwise", **constants)
+
+
+def _rowwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Implementation, ...]:
+    return _hand_written(settings, kernel, _ROWWISE_NOTES, kernel, **constants)
+
+
+def _gelu(settings: Settings) -> Problem:
+    approximate = settings.parameters["approximate"]
+    naive = _gelu_tanh if approximate == "tanh" else _gelu_erf
+    by_operator = functools.partial(require_torch().nn.functional.gelu, approximate=approximate)
+    return problem_of(
+        "gelu",
+        settings,
+        (
+            by_torch("naive", naive, "the formula, one operator after another"),
+            by_torch("torch", by_operator, "torch.nn.functional.gelu"),
+            *_elementwise(settings, "gelu", approximate=approximate),
+            compiled(settings, naive),
+        ),
+        expected=naive,
+        small_shape=_ELEMENTWISE_SMALL_SHAPE,
+    )
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
+
+
+def _gelu_erf(x: Any) -> Any:
+    return 0.5 * x * (1 + (x * math.sqrt(0.5)).erf())
+
+
+def _square(settings: Settings) -> Problem:
+    return problem_of(
+        "square",
+        settings,
+        (
+            by_torch("torch", require_torch().square, "torch.square(x)"),
+            by_torch("multiply", lambda x: x * x, "x * x"),
+            by_torch("power", lambda x: x**2, "x ** 2"),
+            *_elementwise(settings, "square"),
+        ),
+        expected=lambda x: x * x,
+        small_shape=_ELEMENTWISE_SMALL_SHAPE,
+        flop_count=math.prod(settings.shape),
+    )
+
+
+def _add(settings: Settings) -> Problem:
+    return problem_of(
+        "add",
+        settings,
+        (by_torch("torch", require_torch().add, "torch.add(x, y)"), *_elementwise(settings, "add")),
+        expected=operator.add,
+        shapes=lambda *shape: (shape, shape),
+        small_shape=_ELEMENTWISE_SMALL_SHAPE,
+        flop_count=math.prod(settings.shape),
+    )
+
+
+def _softmax(settings: Settings) -> Problem:
+    by_operator = functools.partial(require_torch().softmax, dim=-1)
+    return problem_of(
+        "softmax",
+        settings,
+        (
+            by_torch("naive", _softmax_naive, "largest, difference, exp, sum, quotient"),
+            by_torch("torch", by_operator, "torch.softmax(x, dim=-1)"),
+            *_rowwise(settings, "softmax"),
+            compiled(settings, _softmax_naive),
+        ),
+        expected=_softmax_naive,
+        small_shape=_ROWWISE_SMALL_SHAPE,
+    )
+
+
+def _softmax_naive(x: Any) -> Any:
+    exponentials = (x - x.amax(dim=-1, keepdim=True)).exp()
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)
+
+
+def _layer_norm(settings: Settings) -> Problem:
+    torch, eps = require_torch(), 1e-5
+
+    def by_operator(x: Any, weight: Any, bias: Any) -> Any:
+        return torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias, eps)
+
+    naive = functools.partial(_layer_norm_naive, eps=eps)
+    return problem_of(
+        "layer_norm",
+        settings,
+        (
+            by_torch("naive", naive, "mean, variance, scale, one operator after another"),
+            by_torch("torch", by_operator, "torch.nn.functional.layer_norm"),
+            *_rowwise(settings, "layer_norm", eps=eps),
+            compiled(settings, naive),
+        ),
+        expected=naive,
+        shapes=lambda rows, columns: ((rows, columns), (columns,), (columns,)),
+        small_shape=_ROWWISE_SMALL_SHAPE,
+    )
+
+
+def _layer_norm_naive(x: Any, weight: Any, bias: Any, *, eps: float) -> Any:
+    centered = x - x.mean(dim=-1, keepdim=True)
+    variance = (centered * centered).mean(dim=-1, keepdim=True)
+    return centered / (variance + eps).sqrt() * weight + bias
+
+
+# TF32 keeps 10 bits of the mantissa of float32 operands, as many as float16 has.
+_TF32_TOLERANCE = default_tolerance("float16")
+
+
+def _matmul(settings: Settings) -> Problem:
+    m, n, k = settings.shape
+    is_float32 = settings.dtype == "float32"
+    return problem_of(
+        "matmul",
+        settings,
+        (
+            by_torch("torch", require_torch().matmul, "torch.matmul(a, b)"),
+            *((_torch_tf32(settings),) if is_float32 else ()),
+            _triton_matmul(settings, "Triton, autotuned tiles", name="triton"),
+            *((_triton_tf32(settings),) if is_float32 else ()),
+            cuda(settings, "matmul", "CUDA C++, one output element per thread", teaching=True),
+            _triton_matmul(settings, "Triton, textbook tiles", name="triton_teaching", teaching=True),
+        ),
+        expected=operator.matmul,
+        shapes=lambda m, n, k: ((m, k), (k, n)),
+        output_shape=(m, n),
+        small_shape=(70, 90, 50),  # no multiples of a tile
+        flop_count=2 * m * n * k,
+        matrix_ceiling=f"matrix_{settings.dtype}",
+    )
+
+
+def _torch_tf32(settings: Settings) -> Implementation:
+    torch = require_torch()
+
+    def product(a: Any, b: Any) -> Any:
+        with float32_products("tf32"):
+            return torch.matmul(a, b)
+
+    def build() -> Callable[..., Any]:
+        _check_tf32(torch, settings)
+        return product
+
+    note = "torch.matmul(a, b) with TF32 allowed"
+    implementation = by_torch("torch_tf32", product, note, tolerance=_TF32_TOLERANCE)
+    return replace(implementation, build=build, matrix_ceiling="matrix_tf32")
+
+
+def _triton_tf32(settings: Settings) -> Implementation:
+    implementation = _triton_matmul(
+        settings,
+        "Triton, autotuned tiles, TF32",
+        name="triton_tf32",
+        tolerance=_TF32_TOLERANCE,
+        precision="tf32",
+    )
+
+    def build() -> Callable[..., Any]:
+        if settings.is_cuda:
+            _check_tf32(require_torch(), settings)
+        return implementation.build()
+
+    return replace(implementation, build=build, matrix_ceiling="matrix_tf32")
+
+
+def _triton_matmul(settings: Settings, note: str, **options: Any) -> Implementation:
+    implementation = triton(settings, "matmul", note, **options)
+    if settings.is_cuda or settings.dtype != "bfloat16":
+        return implementation
+
+    def refuse() -> Callable[..., Any]:
+        # NumPy has no bfloat16: the interpreter keeps its bits in integers, and `tl.dot` multiplies those
+        # (seen in Triton 3.2, 3.6 and 3.9).
+        raise MeasurementError(
+            "Triton's interpreter cannot multiply bfloat16 matrices", hint="Use --dtype float16 or float32"
+        )
+
+    return replace(implementation, build=refuse)
+
+
+def _check_tf32(torch: Any, settings: Settings) -> None:
+    has_it = settings.is_cuda and torch.cuda.get_device_capability(settings.device) >= (8, 0)
+    if not has_it:
+        raise MeasurementError("TF32 needs a CUDA device of compute capability 8.0 or newer")
+
+
+# ‖x - y‖² = ‖x‖² + ‖y‖² - 2 xᵀy turns distances of all pairs of points into a matrix product.
+def _cdist(settings: Settings) -> Problem:
+    m, n, features = settings.shape
+    return problem_of(
+        "cdist",
+        settings,
+        (
+            by_torch("torch", require_torch().cdist, "torch.cdist(x, y)"),
+            by_torch("expanded", _cdist_expanded, "‖x‖² + ‖y‖² - 2xᵀy, by a matrix product"),
+            by_torch("naive", _cdist_naive, "all differences at once: M·N·features elements"),
+        ),
+        expected=_cdist_row_by_row,
+        shapes=lambda m, n, features: ((m, features), (n, features)),
+        output_shape=(m, n),
+        # Of the products xᵀy alone: the least that any form computes.
+        flop_count=2 * m * n * features,
+        matrix_ceiling=f"matrix_{settings.dtype}",
+    )
+
+
+def _cdist_naive(x: Any, y: Any) -> Any:
+    return (x[:, None, :] - y[None, :, :]).square().sum(dim=-1).sqrt()
+
+
+def _cdist_expanded(x: Any, y: Any) -> Any:
+    squares = x.square().sum(dim=-1)[:, None] + y.square().sum(dim=-1)[None, :] - 2 * (x @ y.T)
+    return squares.clamp_min(0).sqrt()  # rounding can leave a difference of equal points below 0
+
+
+def _cdist_row_by_row(x: Any, y: Any) -> Any:
+    """The differences themselves, a few rows at a time; no cancellation, and 256 MB in float64 at once."""
+    rows = max(1, (1 << 25) // max(1, y.numel()))
+    return require_torch().cat([_cdist_naive(chunk, y) for chunk in x.split(rows)])
+
+
+# Implementation → torch.nn.attention.SDPBackend, and what it is.
+_BACKENDS = {
+    "sdpa_math": ("MATH", "torch's composition of operators"),
+    "sdpa_efficient": ("EFFICIENT_ATTENTION", "memory-efficient attention"),
+    "sdpa_flash": ("FLASH_ATTENTION", "FlashAttention"),
+    "sdpa_cudnn": ("CUDNN_ATTENTION", "cuDNN's attention"),
+}
+
+
+def _attention(settings: Settings) -> Problem:
+    is_causal = settings.parameters["causal"] == "true"
+    batch, heads, sequence, head_dim = settings.shape
+    pairs = sequence * (sequence + 1) // 2 if is_causal else sequence * sequence
+    by_operator = functools.partial(_attention_by_torch, is_causal=is_causal)
+    naive = functools.partial(_attention_naive, is_causal=is_causal)
+    return problem_of(
+        "attention",
+        settings,
+        (
+            by_torch("naive", naive, "two matrix products and a softmax: all scores in memory"),
+            by_torch("torch", by_operator, "scaled_dot_product_attention, torch's choice"),
+            *(_backend(settings, name, is_causal=is_causal) for name in _BACKENDS),
+        ),
+        expected=functools.partial(_head_by_head, is_causal=is_causal),
+        shapes=lambda *shape: (shape, shape, shape),
+        # Two products over the pairs that are attended to; masked pairs are work that need not be done.
+        flop_count=4 * batch * heads * pairs * head_dim,
+        matrix_ceiling=f"matrix_{settings.dtype}",
+    )
+
+
+def _attention_naive(query: Any, key: Any, value: Any, *, is_causal: bool) -> Any:
+    scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    if is_causal:
+        sequence = query.shape[-2]
+        above = require_torch().ones(sequence, sequence, dtype=bool, device=query.device).triu(1)
+        scores = scores.masked_fill(above, float("-inf"))
+    return scores.softmax(dim=-1) @ value
+
+
+def _head_by_head(query: Any, key: Any, value: Any, *, is_causal: bool) -> Any:
+    """The formula for one head at a time: the scores of all heads may not fit in float64."""
+    heads = zip(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), strict=True)
+    outputs = [_attention_naive(*head, is_causal=is_causal) for head in heads]
+    return require_torch().stack(outputs).view_as(query)
+
+
+def _attention_by_torch(query: Any, key: Any, value: Any, *, is_causal: bool) -> Any:
+    return require_torch().nn.functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+
+def _backend(settings: Settings, name: str, *, is_causal: bool) -> Implementation:
+    member, what = _BACKENDS[name]
+
+    def build() -> Callable[..., Any]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: PLC0415 - imports torch
+
+        backend = getattr(SDPBackend, member, None)
+        if backend is None:
+            raise MeasurementError(f"this PyTorch has no {what}", hint="Install a newer one")
+
+        def attend(query: Any, key: Any, value: Any) -> Any:
+            with sdpa_kernel([backend]):
+                return _attention_by_torch(query, key, value, is_causal=is_causal)
+
+        _try(attend, settings, what)
+        return attend
+
+    implementation = by_torch(name, _attention_by_torch, f"scaled_dot_product_attention, {what}")
+    return replace(implementation, build=build)
+
+
+def _try(attend: Callable[..., Any], settings: Settings, what: str) -> None:
+    """Call a backend once, on one head. Torch says in warnings why it refuses, and then raises."""
+    torch = require_torch()
+    _, _, sequence, head_dim = settings.shape
+    dtype = getattr(torch, settings.dtype)
+    head = torch.zeros(1, 1, sequence, head_dim, dtype=dtype, device=settings.device)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            attend(head, head, head)
+            refusal = None
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            refusal = error
+    if refusal is not None:
+        reasons = [_plain(str(warning.message)) for warning in caught] + [_plain(str(refusal))]
+        raise MeasurementError(
+            f"{what} is not offered here for {settings.dtype}, head_dim {head_dim}: {' '.join(reasons)}"
+        ) from refusal
+    for warning in caught:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+def _plain(message: str) -> str:
+    """A message of torch without the place in its source."""
+    text = " ".join(re.sub(r"\(Triggered internally at [^)]*\)", "", message).split())
+    return text if text.endswith((".", ":")) else f"{text}."
+
+
+_ALL = (
+    Suite(
+        "gelu",
+        "GELU: a composition of operators, torch's, CUDA C++, Triton, torch.compile",
+        ("naive", "torch", *_HAND_WRITTEN, "compile"),
+        _gelu,
+        parameters={
+            "approximate": Parameter(("tanh", "none"), "tanh form, or exact by erf", aliases={"erf": "none"})
+        },
+    ),
+    Suite(
+        "square",
+        "x²: torch.square, x * x, x ** 2, CUDA C++, Triton",
+        ("torch", "multiply", "power", *_HAND_WRITTEN),
+        _square,
+    ),
+    Suite("add", "x + y: torch, CUDA C++, Triton", ("torch", *_HAND_WRITTEN), _add),
+    Suite(
+        "softmax",
+        "softmax of rows: a composition of operators, torch's, CUDA C++, Triton, torch.compile",
+        ("naive", "torch", *_HAND_WRITTEN, "compile"),
+        _softmax,
+    ),
+    Suite(
+        "layer_norm",
+        "layer norm of rows: a composition of operators, torch's, CUDA C++, Triton, torch.compile",
+        ("naive", "torch", *_HAND_WRITTEN, "compile"),
+        _layer_norm,
+    ),
+    Suite(
+        "matmul",
+        "matrix product: torch, Triton, one element per thread; TF32 beside float32",
+        ("torch", "torch_tf32", "triton", "triton_tf32", "cuda_teaching", "triton_teaching"),
+        _matmul,
+        shape_names=("M", "N", "K"),
+        cuda_shape=(4096, 4096, 4096),
+        cpu_shape=(512, 512, 512),
+        cuda_dtype="bfloat16",
+    ),
+    Suite(
+        "cdist",
+        "distances of all pairs of points: torch.cdist, by a matrix product, by broadcasting",
+        ("torch", "expanded", "naive"),
+        _cdist,
+        shape_names=("M", "N", "features"),
+        cuda_shape=(4096, 4096, 128),
+        cpu_shape=(512, 512, 64),
+        dtypes=("float32",),  # torch.cdist has no 16-bit kernels
+    ),
+    Suite(
+        "attention",
+        "attention: written out, and each backend of scaled_dot_product_attention",
+        ("naive", "torch", *_BACKENDS),
+        _attention,
+        shape_names=("batch", "heads", "sequence", "head_dim"),
+        cuda_shape=(4, 16, 4096, 128),
+        cpu_shape=(1, 4, 256, 64),
+        cuda_dtype="bfloat16",
+        parameters={
+            "causal": Parameter(("false", "true"), "whether a position attends only to earlier ones")
+        },
+    ),
+)
+SUITES = {suite.name: suite for suite in _ALL}
+
+
+def suite(name: str) -> Suite:
+    """The suite of that name."""
+    if name not in SUITES:
+        raise InputError(f"'{name}' is not a suite", hint=f"Use {', '.join(SUITES)}, or FILE.py:function")
+    return SUITES[name]

@@ -1,0 +1,544 @@
+"""Measuring a device, by scripted timers on the CPU: what is kept, what is missing, which sizes are taken."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from opscope.benchmarking import limits  # noqa: E402
+from opscope.benchmarking.limits import (  # noqa: E402
+    CEILINGS,
+    MIB,
+    PRODUCTS,
+    RATES,
+    TIMERS,
+    ceiling_obstacle,
+    copy_attempts,
+    fill_attempts,
+    first_that_fits,
+    kernel_read_attempts,
+    l2_read_attempt,
+    measure_ceilings,
+    measure_device,
+    product_attempts,
+    product_obstacle,
+    sum_attempts,
+)
+from opscope.benchmarking.timer import WallTimer  # noqa: E402
+from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
+from opscope.model.benchmark import DeviceState  # noqa: E402
+from opscope.model.measurement import Clock  # noqa: E402
+
+ON_A_CPU = {"copy", "read", "write", "matrix_fp64", "matrix_fp32", "matrix_fp16", "matrix_bf16"}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Sizes and samples that take no time."""
+    monkeypatch.setattr(limits, "BUFFER_BYTES", {"cpu": (4 * MIB, MIB), "cuda": (MIB,)})
+    monkeypatch.setattr(limits, "SIDES", {"cpu": (64, 32), "cuda": (64,)})
+    monkeypatch.setattr(limits, "_LEAST_COPY_BYTES", MIB // 2)
+    monkeypatch.setattr(limits, "_MAX_SAMPLES", 9)
+
+
+class ScriptedTimer(WallTimer):
+    """Calls, and reports durations from a list, over and over."""
+
+    def __init__(self, *durations_ns):
+        super().__init__()
+        self.durations_ns, self.taken = durations_ns, 0
+
+    def measure(self, fn):
+        fn()
+        self.taken += 1
+        return self.durations_ns[(self.taken - 1) % len(self.durations_ns)]
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Makes every timer of a CPU this one."""
+
+    def script(*durations_ns):
+        timer = ScriptedTimer(*durations_ns)
+        monkeypatch.setattr(limits, "WallTimer", lambda: timer)
+        return timer
+
+    return script
+
+
+def test_everything_is_measured_or_missing_with_its_reason():
+    measured = measure_device("cpu")
+    assert {one.name for one in measured.rates} == ON_A_CPU
+    assert measured.missing.keys() == {*RATES, *TIMERS} - ON_A_CPU
+    assert measured.missing["l2_read"] == "a CPU's caches are not measured"
+    assert measured.missing["launch"] == "a CPU launches no kernels"
+    assert measured.torch == torch.__version__
+    assert (measured.compute_capability, measured.driver, measured.schema_version) == (None, None, 1)
+    assert measured.duration_ns > 0
+    for rate in measured.rates:
+        assert 0 < rate.low_per_s <= rate.per_s <= rate.high_per_s
+
+
+def test_a_rate_is_the_work_of_a_call_over_its_median_with_the_interval_turned_round(scripted):
+    # Three warm-up calls, then nine samples: with nine, [x(2), x(8)] covers 96 %.
+    scripted(1, 1, 1, 10, 20, 30, 40, 50, 60, 70, 80, 90)
+    copy = measure_device("cpu").rate("copy")
+    assert (copy.amount, copy.median_ns, copy.sample_count) == (8 * MIB, 50, 9)
+    assert copy.per_s == pytest.approx(8 * MIB / 50e-9)
+    assert copy.low_per_s == pytest.approx(8 * MIB / 80e-9)
+    assert copy.high_per_s == pytest.approx(8 * MIB / 20e-9)
+    assert copy.unit == "bytes"
+
+
+def test_products_count_operations(scripted):
+    scripted(1000)
+    product = measure_device("cpu").rate("matrix_fp32")
+    assert product.per_s == pytest.approx(2 * 64**3 / 1e-6)
+    assert product.unit == "operations"
+
+
+def test_a_product_that_would_take_too_long_gives_way_to_a_smaller_one(scripted, monkeypatch):
+    monkeypatch.setattr(limits, "_LONGEST_CALL_NS", 7_999)
+    scripted(1000)  # 32 takes 1 µs, so 64 would take 8
+    assert "32 × 32" in measure_device("cpu").rate("matrix_fp32").how
+    monkeypatch.setattr(limits, "_LONGEST_CALL_NS", 10)
+    assert "32 × 32" in measure_device("cpu").rate("matrix_fp32").how
+
+
+def test_the_faster_of_two_ways_is_the_rate(monkeypatch):
+    ways = limits._Bench.ways
+
+    def both(bench, name):
+        yield from ways(bench, name)
+        if name == "read":
+            yield limits.copy_attempts("cpu", [4 * MIB], 0)
+
+    monkeypatch.setattr(limits._Bench, "ways", both)
+    monkeypatch.setattr(limits._Bench, "sample", lambda bench, probe, timer: ([1000] * 9, None))
+    assert "copy_" in measure_device("cpu").rate("read").how
+
+
+def test_what_fails_is_missing_and_the_rest_is_measured(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED when calling cublasGemmEx\nmore")
+
+    monkeypatch.setattr(limits, "product_attempts", broken)
+    measured = measure_device("cpu")
+    assert {one.name for one in measured.rates} == {"copy", "read", "write"}
+    assert measured.missing["matrix_fp32"] == "CUBLAS_STATUS_NOT_SUPPORTED when calling cublasGemmEx"
+
+
+def test_no_room(monkeypatch):
+    monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: MIB + 1)
+    measured = measure_device("cpu")
+    assert measured.missing["copy"] == "there is no room for it in a quarter of the free memory"
+    assert "1 MiB" in measured.rate("write").how
+
+
+def test_a_device_without_any_rate_is_an_error(monkeypatch):
+    monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 0)
+    with pytest.raises(MeasurementError, match="no rate of cpu could be measured: there is no room"):
+        measure_device("cpu")
+
+
+def test_a_lost_device_ends_the_measurement(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(limits, "fill_attempts", broken)
+    monkeypatch.setattr(limits, "lost_device", lambda _: "CUDA error: an illegal memory access")
+    with pytest.raises(MeasurementError, match="cpu was lost while write was measured"):
+        measure_device("cpu")
+
+
+def test_clocks_are_read_while_the_call_runs(monkeypatch):
+    read_at = []
+
+    class Monitor:
+        def read(self):
+            read_at.append(len(calls))
+            return DeviceState(1, sm_clock_mhz=1500, throttle_reasons=("sw_power_cap",))
+
+    calls = []
+    bench = limits._Bench("cuda:0", WallTimer(), WallTimer(), Monitor())
+    probe = limits.Probe(lambda: calls.append(1), 1, "")
+    monkeypatch.setattr(limits.require_torch().cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(limits, "_LOAD_NS", 1000)
+    monkeypatch.setattr(limits, "take_samples", lambda *_, **__: [100])
+    samples_ns, state = bench.sample(probe, WallTimer())
+    assert state.throttle_reasons == ("sw_power_cap",)
+    assert (samples_ns, read_at) == ([100], [11])
+
+
+def test_no_such_device():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(InputError, match="finds no CUDA device"):
+        measure_device()
+
+
+def test_an_amd_build_of_torch_is_refused(monkeypatch):
+    monkeypatch.setattr(limits, "resolve_device", lambda _: "cuda:0")
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    with pytest.raises(InputError, match="built for AMD's"):
+        measure_device("cuda")
+
+
+class TestPretendedGpu:
+    """What is asked of a GPU, with one that is only described."""
+
+    @pytest.fixture
+    def gpu(self, monkeypatch):
+        properties = SimpleNamespace(
+            name="NVIDIA Z900", major=9, minor=0, multi_processor_count=2, total_memory=10**10,
+            L2_cache_size=4 * MIB,
+        )  # fmt: skip
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+        monkeypatch.setattr(limits, "driver_version", lambda: "580.1")
+        monkeypatch.setattr(limits, "lost_device", lambda _: None)
+        return properties
+
+    @pytest.fixture
+    def bench(self, gpu):
+        timer = WallTimer()
+        return limits._Bench("cuda:0", timer, timer, limits.monitor_for("cpu")[0])
+
+    def test_it_is_named_with_what_its_rates_may_depend_on(self, gpu):
+        found = limits._identity("cuda:0")
+        assert found["device"] == "NVIDIA Z900"
+        assert (found["compute_capability"], found["sm_count"], found["l2_bytes"]) == ("9.0", 2, 4 * MIB)
+        assert (found["driver"], found["torch"]) == ("580.1", torch.__version__)
+
+    def test_without_triton_reading_is_measured_by_torch_alone(self, bench, monkeypatch):
+        def missing(*_):
+            raise DependencyError("Triton is not installed", hint="pip install 'opscope[triton]'")
+
+        monkeypatch.setattr(limits, "kernel_read_attempts", missing)
+        assert list(bench.kernel_ways([MIB])) == []
+        assert bench.missing["read_by_kernel"].startswith("Triton is not installed")
+
+    def test_a_kernel_that_does_not_compile_is_no_way_to_read(self, bench, monkeypatch):
+        def broken():
+            raise ValueError("no kernel image\nmore")
+
+        attempt = limits.Attempt(1, lambda: limits.Probe(broken, 1, ""))
+        monkeypatch.setattr(limits, "kernel_read_attempts", lambda *_: [attempt])
+        monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 10)
+        assert list(bench.kernel_ways([MIB])) == []
+        assert bench.missing["read_by_kernel"] == "no kernel image"
+
+    def test_a_kernel_that_works_is_a_second_way_to_read(self, bench, monkeypatch):
+        attempt = limits.Attempt(1, lambda: limits.Probe(lambda: None, 1, ""))
+        monkeypatch.setattr(limits, "kernel_read_attempts", lambda *_: [attempt])
+        monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 10)
+        assert list(bench.kernel_ways([MIB])) == [[attempt]]
+        assert bench.missing == {}
+
+    def test_a_cache_of_unknown_size_is_not_measured(self, bench, gpu):
+        del gpu.L2_cache_size
+        with pytest.raises(MeasurementError, match="does not tell the size of the L2 cache"):
+            bench.rate("l2_read")
+
+    def test_types_it_lacks_are_missing_with_the_capability_they_need(self, bench, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
+        with pytest.raises(MeasurementError, match=r"needs compute capability 8\.9, cuda:0 has 8\.6"):
+            bench.products("fp8")
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """A device that notes what is asked of it."""
+    events: list[str] = []
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: events.append(f"kernel of {cycles}"))
+    return events
+
+
+def test_a_launch_is_a_batch_over_its_number_and_begins_with_an_idle_device(pretended, monkeypatch):
+    clock = itertools.count(0, 500_000)  # each batch lasts 0.5 ms by this clock
+    monkeypatch.setattr(limits.time, "perf_counter_ns", lambda: next(clock))
+    found = limits.launch_time("cuda:0")
+    assert (found.name, found.sample_count) == ("launch", 61)
+    assert (found.low_ns, found.median_ns, found.high_ns) == (2500, 2500, 2500)
+    batches = [list(group) for key, group in itertools.groupby(pretended, key="wait".__eq__) if not key]
+    assert [len(batch) for batch in batches] == [200] * 66
+    assert set(batches[0]) == {"kernel of 0"}
+
+
+def test_batches_fit_into_the_queue_twice():
+    # A hot sample queues the batch twice behind a kernel that waits.
+    assert 2 * limits._BATCH < 1000
+
+
+def test_an_operator_call_is_timed_the_same_way(pretended, monkeypatch):
+    zeros = torch.zeros
+
+    def zeros_on_the_cpu(*shape, device):
+        return zeros(*shape)
+
+    monkeypatch.setattr(torch, "zeros", zeros_on_the_cpu)
+    found = limits.operator_call_time("cuda:0")
+    assert 0 < found.low_ns <= found.median_ns <= found.high_ns
+    assert "add_" in found.how
+
+
+def test_the_interval_of_kernels_is_device_time_over_their_number(pretended, monkeypatch):
+    class Timer:
+        def __init__(self, device, cache_state):
+            self.cache_state = cache_state
+
+        def measure(self, fn):
+            fn()
+            return 300_000
+
+    monkeypatch.setattr(limits, "CudaEventTimer", Timer)
+    found = limits.kernel_interval("cuda:0")
+    assert (found.name, found.median_ns, found.sample_count) == ("kernel_interval", 1500, 61)
+    assert len(pretended) == 66 * 200
+
+
+def made(attempts):
+    (attempt,) = attempts
+    return attempt.make()
+
+
+def test_a_copy_counts_what_is_read_and_what_is_written():
+    (attempt,) = copy_attempts("cpu", [2 * MIB], seed=0)
+    probe = attempt.make()
+    assert (attempt.needed_bytes, probe.amount) == (4 * MIB, 4 * MIB)
+    copied = probe.call()
+    assert copied.nbytes == 2 * MIB
+    assert copied.std() > 0.9  # random: zeros would be faster
+
+
+def test_a_sum_reads_the_buffer_once_and_a_fill_writes_it_once():
+    read, write = made(sum_attempts("cpu", [MIB], seed=0)), made(fill_attempts("cpu", [MIB]))
+    assert read.amount == write.amount == MIB
+    assert read.call().shape == ()
+    filled = write.call()
+    assert filled.nbytes == MIB
+    assert filled.unique().tolist() == [1.5]
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_is_right_and_counts_two_operations_for_each_multiplication(name):
+    (attempt,) = product_attempts("cpu", name, [64], seed=0)
+    probe = attempt.make()
+    with probe.context():
+        product = probe.call()
+    assert (probe.amount, attempt.side, product.shape) == (2 * 64**3, 64, (64, 64))
+    assert product.double().std() > 1
+    assert "64 × 64" in probe.how
+
+
+def test_int8_matrices_are_multiplied_as_integers():
+    generator = torch.Generator().manual_seed(3)
+    left, right = (
+        torch.randint(-127, 128, (64, 64), dtype=torch.int8, generator=generator).long() for _ in range(2)
+    )
+    (attempt,) = product_attempts("cpu", "int8", [64], seed=3)
+    assert torch.equal(attempt.make().call().long(), left @ right.t())
+
+
+def test_fp8_matrices_are_multiplied_unscaled():
+    normal = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
+    left, right = (
+        torch.empty(64, 64, dtype=torch.bfloat16).normal_(generator=one).to(torch.float8_e4m3fn).float()
+        for one in normal
+    )
+    (attempt,) = product_attempts("cpu", "fp8", [64], seed=5)
+    assert torch.allclose(attempt.make().call().float(), left @ right.t(), rtol=0.02, atol=0.1)
+
+
+@pytest.mark.parametrize(("name", "mode"), [("fp32", "ieee"), ("tf32", "tf32")])
+def test_the_mode_of_float32_products_holds_while_one_is_measured(name, mode):
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    found = first_that_fits(
+        product_attempts("cpu", name, [64], seed=0), "cpu", lambda _: matmul.fp32_precision
+    )
+    assert found[1] == mode
+    assert matmul.fp32_precision == before
+
+
+class TestSizes:
+    def test_the_first_that_fits_into_memory(self, monkeypatch):
+        monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 5 * MIB)
+        probe, _ = first_that_fits(copy_attempts("cpu", [4 * MIB, 2 * MIB, MIB], 0), "cpu", lambda _: None)
+        assert probe.amount == 4 * MIB
+
+    def test_the_next_where_one_runs_out_of_memory(self):
+        def measure(probe):
+            if probe.amount == 8 * MIB:
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            return probe.amount
+
+        found = first_that_fits(copy_attempts("cpu", [4 * MIB, 2 * MIB], 0), "cpu", measure)
+        assert found[1] == 4 * MIB
+
+    def test_none_where_none_fits(self, monkeypatch):
+        monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 1)
+        assert first_that_fits(fill_attempts("cpu", [MIB]), "cpu", lambda _: 0) is None
+
+    def test_other_errors_are_not_about_the_size(self):
+        def measure(probe):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        with pytest.raises(RuntimeError, match="illegal"):
+            first_that_fits(fill_attempts("cpu", [MIB, 1024]), "cpu", measure)
+
+
+class TestObstacles:
+    def test_what_a_cpu_lacks(self):
+        reasons = {name: product_obstacle("cpu", name) for name in PRODUCTS}
+        assert reasons["tf32"] == "a CPU has no TF32"
+        assert {name for name, reason in reasons.items() if reason is None} == {
+            "fp64",
+            "fp32",
+            "fp16",
+            "bf16",
+        }
+
+    @pytest.mark.parametrize(
+        ("capability", "missing"),
+        [
+            ((7, 0), {"tf32", "bf16", "fp8", "int8"}),
+            ((7, 5), {"tf32", "bf16", "fp8"}),
+            ((8, 6), {"fp8"}),
+            ((8, 9), set()),
+            ((12, 0), set()),
+        ],
+    )
+    def test_what_a_gpu_lacks(self, monkeypatch, capability, missing):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+        assert {name for name in PRODUCTS if product_obstacle("cuda:0", name)} == missing
+
+
+def test_the_buffer_in_l2_is_a_quarter_of_it_and_every_program_reads_all_of_it(monkeypatch):
+    streaming = SimpleNamespace(CHUNK=2048)
+    monkeypatch.setattr(limits, "load_triton", lambda _: streaming)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=10)
+    )
+    attempt = l2_read_attempt("cuda:0", 4 * MIB + 4096, seed=0)
+    assert attempt.needed_bytes == MIB
+    made = []
+    monkeypatch.setattr(limits, "_random", lambda shape, *_: made.append(shape))
+    monkeypatch.setattr(torch, "empty", lambda count, device: count)
+    probe = attempt.make()
+    assert made == [(MIB // 4,)]
+    assert probe.amount == 80 * MIB
+    assert "1 MiB of the 4 MiB L2 cache" in probe.how
+    streaming.read_chunks = lambda source, sums, **how: how
+    assert probe.call() == {"reads": 128, "first_step": 97, "next_step": 1}
+
+
+def test_the_reading_kernel_gives_every_program_as_many_chunks(monkeypatch):
+    streaming = SimpleNamespace(CHUNK=2048, read_chunks=lambda source, sums, **how: how)
+    monkeypatch.setattr(limits, "load_triton", lambda _: streaming)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=3)
+    )
+    attempts = list(kernel_read_attempts("cuda:0", [MIB, 24 * 8192, 24 * 8192 - 1], seed=0))
+    assert [attempt.needed_bytes for attempt in attempts] == [MIB, 24 * 8192]  # less is no chunk for each
+    monkeypatch.setattr(limits, "_random", lambda shape, *_: shape)
+    monkeypatch.setattr(torch, "empty", lambda count, device: count)
+    probe = attempts[0].make()
+    assert probe.call() == {"reads": 5, "first_step": 1, "next_step": 24}
+    assert probe.amount == 5 * 24 * 8192 <= MIB
+
+
+class SteadyTimer:
+    """Calls once and reports the same duration every time."""
+
+    clock = Clock.WALL
+    resolution_ns = 1.0
+
+    def __init__(self, duration_ns: int) -> None:
+        self.duration_ns = duration_ns
+        self.prepared: list[Callable[[], object]] = []
+        self.samples = 0
+        self.results: list[object] = []
+
+    def prepare(self, calls):
+        self.prepared.extend(calls)
+        return calls
+
+    def measure(self, fn):
+        self.results.append(fn())
+        self.samples += 1
+        return self.duration_ns
+
+
+def test_a_copy_counts_bytes_read_and_written():
+    (copy,) = measure_ceilings("cpu", ["copy_large"], SteadyTimer(1_000_000))
+    assert copy.per_s == pytest.approx(2 * (4 << 20) / 1e-3)
+    assert (copy.name, copy.unit) == ("copy_large", "bytes")
+    assert copy.how == "torch copy_ of 4 MiB float32 to another buffer, read + written"
+
+
+@pytest.mark.parametrize(
+    ("moved_mib", "buffer_mib"),
+    [(None, "4"), (4, "2"), (6, "3"), (0, "0")],
+    ids=["unknown", "4", "6", "little"],
+)
+def test_a_copy_moves_as_much_as_the_call_it_is_compared_with(moved_mib, buffer_mib):
+    copy_bytes = None if moved_mib is None else moved_mib << 20
+    copy, large = measure_ceilings(
+        "cpu", ["copy", "copy_large"], SteadyTimer(1_000_000), copy_bytes=copy_bytes
+    )
+    assert copy.how.startswith(f"torch copy_ of {buffer_mib} MiB")
+    assert large.how.startswith("torch copy_ of 4 MiB")
+
+
+@pytest.mark.parametrize(("duration_ns", "samples"), [(1, 33), (10_000_000, 33), (10**9, 8)])
+def test_samples_follow_from_the_time_they_take(duration_ns, samples):
+    timer = SteadyTimer(duration_ns)
+    measure_ceilings("cpu", ["matrix_float32"], timer)
+    assert timer.samples == samples
+    assert len(timer.prepared) == 1
+
+
+def test_data_are_random_by_seed_and_copied_whole():
+    timer = SteadyTimer(1_000_000)
+    measure_ceilings("cpu", ["copy"], timer, seed=3)
+    first = timer.results[-1]
+    assert first.std() > 0.9
+    measure_ceilings("cpu", ["copy"], timer, seed=3)
+    assert torch.equal(timer.results[-1], first)
+    measure_ceilings("cpu", ["copy"], timer, seed=4)
+    assert not torch.equal(timer.results[-1], first)
+
+
+def test_names_come_back_in_order_without_what_the_device_lacks():
+    found = measure_ceilings("cpu", ["matrix_tf32", "matrix_bfloat16", "copy", "copy"], SteadyTimer(10**8))
+    assert [one.name for one in found] == ["matrix_bfloat16", "copy"]
+    assert ceiling_obstacle("cpu", "matrix_tf32") == "a CPU has no TF32"
+    assert ceiling_obstacle("cpu", "copy") is None
+
+
+def test_every_name_is_known_on_a_cpu():
+    measured = {one.name for one in measure_ceilings("cpu", CEILINGS, SteadyTimer(10**8))}
+    assert measured == set(CEILINGS) - {"matrix_tf32"}
+
+
+def test_an_unknown_name():
+    with pytest.raises(
+        InputError, match=r"'matrix_int8' is not a ceiling. There are copy, copy_large, matrix_float32"
+    ):
+        measure_ceilings("cpu", ["matrix_int8"], SteadyTimer(1))
+
+
+def test_an_old_device_has_no_matrix_units(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert ceiling_obstacle("cuda:0", "matrix_float16") is None
+    assert ceiling_obstacle("cuda:0", "matrix_tf32") == (
+        "matrix_tf32 needs compute capability 8.0, cuda:0 has 7.5"
+    )
