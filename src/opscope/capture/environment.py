@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -76,19 +75,6 @@ def _installed_version(*distributions: str) -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
-
-
-def _gpus(torch: Any) -> tuple[GpuInfo, ...]:
-    devices = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
-    return tuple(
-        GpuInfo(
-            name=device.name,
-            compute_capability=f"{device.major}.{device.minor}",
-            sm_count=device.multi_processor_count,
-            memory_bytes=device.total_memory,
-        )
-        for device in devices
-    )
 
 
 def launched_as() -> tuple[int | None, int | None]:
