@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from opscope.ingest import linking, nesting
 from opscope.ingest.nesting import Forest, Int64
+from opscope.ingest.staging import unmasked
 from opscope.model.queries import sql
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session, registered
@@ -247,22 +248,18 @@ class _Staged:
             for values in cursor.fetchall():
                 row = dict(zip(names, values, strict=True))
                 found[row.pop("row_id")] = (row, None)
-            details = []
-            has_details = [row.pop("has_details") for row, _ in found.values()]
-            if any(has_details):
-                details = self._connection.execute(sql(__package__, "kineto:captured_details")).fetchall()
+            details = self._connection.execute(sql(__package__, "kineto:captured_details")).fetchall()
         for row_id, text in details:
             found[row_id] = (found[row_id][0], text)
         return found
 
     def _arrays(self, statement: str) -> dict[str, npt.NDArray[Any]]:
         found: dict[str, npt.NDArray[Any]] = self._connection.execute(
-            sql(__package__, f"kineto:{statement}").format(extent="true")
+            sql(__package__, f"kineto:{statement}")
         ).fetchnumpy()
         order = np.argsort(found["row_id"], kind="stable")
-        # Text that may be absent comes masked.
         return {
-            name: (column.filled(None) if isinstance(column, np.ma.MaskedArray) else column)[order]
+            name: (unmasked(column) if column.dtype == object else column)[order]
             for name, column in found.items()
         }
 

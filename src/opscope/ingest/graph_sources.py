@@ -83,7 +83,6 @@ class GraphSources:
         calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
         if not calls or not session.scalar(_HAS_REPLAYS):
             return
-        events.as_table()
         self.are_asked_for = True
         name = self._trace.name
         phases = captured_phases(session, ReplaySource.CAPTURE_PHASE, name)
@@ -92,7 +91,7 @@ class GraphSources:
         for found, run in self._given.read():
             captures += found
             eager.append(run)
-        added = open_replays(session, trace_id, captures, [one for one in eager if one is not None])
+        added = open_replays(session, events, trace_id, captures, [one for one in eager if one is not None])
         if self._unread:
             session.add_findings([_unreadable(trace_id, self._unread)])
         # What is nested and written later depends on what the trace holds.

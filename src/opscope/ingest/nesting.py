@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Extent = tuple[int, int]  # of time, its ends included, in nanoseconds
 _LARGEST_KEY = 1 << 62
 # Looked up at once: what that takes of memory is some 40 bytes of each.
 _MOST_MOMENTS = 1 << 20

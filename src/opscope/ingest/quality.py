@@ -37,6 +37,7 @@ class Census(msgspec.Struct, frozen=True):
         without_time: Events of ingested categories without a usable time; they are in no table.
         detailed_count: Events with arguments that few have.
         threads: (key, process, thread) of every host thread, by first event.
+        thread_count: How many keys of threads there are, of tracks of devices too.
         window_start_ns: Opening of the recording window, where the trace says.
         window_end_ns: Its end.
         is_legacy: Categories are those of 2021 (`Operator`, `Kernel`).
@@ -53,6 +54,7 @@ class Census(msgspec.Struct, frozen=True):
     without_time: int
     detailed_count: int
     threads: list[tuple[int, str | None, str | None]]
+    thread_count: int = 0
     is_legacy: bool = False
     is_lenient: bool = False
     window_start_ns: int | None = None

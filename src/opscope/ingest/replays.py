@@ -22,7 +22,7 @@ import numpy.typing as npt
 from opscope.ingest.captured import Capture, CapturedEvent
 from opscope.ingest.linking import REPLAYS
 from opscope.ingest.nesting import Int64
-from opscope.ingest.staging import DETAILS
+from opscope.ingest.staging import DETAILS, StagedEvents
 from opscope.model.queries import sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
 from opscope.model.session import Session, registered
@@ -92,6 +92,7 @@ class Added(NamedTuple):
 
 def open_replays(
     session: Session,
+    events: StagedEvents,
     trace_id: int,
     captures: Sequence[Capture],
     eager: Sequence[Capture],
@@ -100,6 +101,7 @@ def open_replays(
 
     Args:
         session: Whose database has the trace staged.
+        events: What is staged.
         trace_id: Of the trace.
         captures: Captures to match replays with, best source first.
         eager: All eager launches of each trace that may hold the same kernels.
@@ -113,7 +115,7 @@ def open_replays(
     opened = _opened(replays, captures, eager)
     graphs = _graph_numbers(replays)
     found = [(one, opened[one.correlation_id]) for one in replays]
-    added = _Writer(session).write(found, graphs)
+    added = _Writer(session, events).write(found, graphs)
     session.insert_rows(
         "graph_replays",
         [
@@ -439,7 +441,7 @@ _UNKNOWN = "graph {number} of engine step"
 _COLUMNS = ("name", "input_shapes", "input_types", "input_strides", "concrete_inputs", "python_module_id")
 
 
-_PLACES = ("category", "call", "start_ns", "duration_ns", "external_id", "details")
+_PLACES = ("category", "thread_key", "start_ns", "duration_ns", "external_id", "details")
 
 
 class _Rows(NamedTuple):
@@ -452,16 +454,16 @@ class _Rows(NamedTuple):
 class _Writer:
     """Adds the events of replays to the staged ones, and ties the activities to them."""
 
-    def __init__(self, session: Session) -> None:
-        self._connection = session.connection
+    def __init__(self, session: Session, events: StagedEvents) -> None:
+        self._connection, self._events = session.connection, events
         self._next_id = int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1
         rows = self._connection.execute(
             "SELECT row_id, thread_key, start_ns, duration_ns FROM operator_events"
         ).fetchnumpy()
         self._operators = rows
-        self._calls = self._connection.execute(
+        self._threads = dict(self._connection.execute(
             "SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'"
-        ).fetchall()
+        ).fetchall())  # fmt: skip
 
     def write(
         self, found: Sequence[tuple[Replay, tuple[Capture | None, ReplayMatch]]], graphs: dict[int, int]
@@ -471,11 +473,10 @@ class _Writer:
             {name: [] for name in (*_COLUMNS, *_PLACES)},
             {name: [] for name in ("activity", "external_id", "replay", "grid", "block")},
         )  # fmt: skip
-        threads = dict(self._calls)
         for replay, (capture, matched) in found:
             if capture is not None and matched.evidence is not None:
                 self._repeat(rows, replay, capture, matched)
-            elif not self._is_inside_operator(threads[replay.call], replay.call_start_ns):
+            elif not self._is_inside_operator(self._threads[replay.call], replay.call_start_ns):
                 self._name(rows, replay, graphs[replay.correlation_id])
         self._insert(rows)
         details = [one for one in rows.events["details"] if one]
@@ -490,8 +491,9 @@ class _Writer:
             self._next_id += is_operator
             start_ns, end_ns = place.between(event.first, event.last + 1)
             row = {
-                **event.columns, "category": event.category, "call": replay.call, "start_ns": start_ns,
-                "duration_ns": end_ns - start_ns, "external_id": ids[-1], "details": event.details,
+                **event.columns, "category": event.category, "thread_key": self._threads[replay.call],
+                "start_ns": start_ns, "duration_ns": end_ns - start_ns, "external_id": ids[-1],
+                "details": event.details,
             }  # fmt: skip
             for name, column in rows.events.items():
                 column.append(row[name])
@@ -508,8 +510,9 @@ class _Writer:
         """An operator for a replay of which nothing else is known."""
         start_ns, end_ns = _Ticks(replay, 1).between(0, 1)
         values = dict.fromkeys(rows.events) | {
-            "name": _UNKNOWN.format(number=number), "category": _OPERATOR, "call": replay.call,
-            "start_ns": start_ns, "duration_ns": end_ns - start_ns, "external_id": self._next_id,
+            "name": _UNKNOWN.format(number=number), "category": _OPERATOR,
+            "thread_key": self._threads[replay.call], "start_ns": start_ns,
+            "duration_ns": end_ns - start_ns, "external_id": self._next_id,
         }  # fmt: skip
         for name, column in rows.events.items():
             column.append(values[name])
@@ -530,23 +533,28 @@ class _Writer:
         return bool(around.any())
 
     def _insert(self, rows: _Rows) -> None:
-        if rows.events["call"]:
+        if rows.events["category"]:
             text = {"name", "category", "details", *_COLUMNS[1:5]}
             columns = {name: _column(values, is_text=name in text) for name, values in rows.events.items()}
-            with registered(self._connection, replayed_events=columns):
-                self._connection.execute(sql(__package__, "kineto:add_replayed_events"))
-                if any(rows.events["details"]):
-                    keys = json.dumps(DETAILS).replace("'", "''")
+            if any(rows.events["details"]):
+                keys = json.dumps(DETAILS).replace("'", "''")
+                with registered(self._connection, replayed_events=columns):
                     self._connection.execute(
                         sql(__package__, "kineto:add_replayed_details").replace("{keys}", keys)
                     )
+            columns.pop("details")
+            for name, category in (("operator", _OPERATOR), ("frame", "python_function")):
+                chosen = columns["category"] == category
+                if chosen.any():
+                    self._events.add(name, {key: column[chosen] for key, column in columns.items()})
         if rows.activities["activity"]:
             columns = {
                 name: _column(values, is_text=name in ("grid", "block"))
                 for name, values in rows.activities.items()
             }
             with registered(self._connection, replayed_activities=columns):
-                self._connection.execute(sql(__package__, "kineto:link_replayed"))
+                found = self._connection.execute(sql(__package__, "kineto:linked_activities")).fetchnumpy()
+            self._events.change("activity", found)
 
 
 def _column(values: list[Any], *, is_text: bool) -> npt.NDArray[Any]:

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.ingest.arrow import Column, Texts
+from opscope.ingest.arrow import Column
 
 
 class ColumnKind(IntEnum):
@@ -382,11 +382,3 @@ def _json_text(raw: bytes, begin: int, flaws: dict[str, int]) -> str | None:
     with suppress(ValueError, RecursionError, msgspec.DecodeError):
         return msgspec.json.format(mended.encode(), indent=-1).decode()
     return None
-
-
-def pooled(texts: list[str | None]) -> Texts:
-    """Texts as Arrow has them; None is an empty one."""
-    encoded = [(one or "").encode() for one in texts]
-    ends = np.zeros(len(encoded) + 1, dtype=np.int32)
-    np.cumsum([len(one) for one in encoded], out=ends[1:])
-    return Texts(np.frombuffer(b"".join(encoded) or b"\0", dtype=np.uint8), ends)

@@ -1,17 +1,19 @@
-"""The events of one trace as tables for `kineto.sql`: operators, calls, activities and so on, by class.
+"""The events of one trace by class: operators, calls, activities and so on.
 
-Events of a Kineto file are scanned into columns (`scan`), which the engine reads in place while they fit in
-memory. In a session on disk, and where events must be changed first, they are rows of `staging.staged`, and
-each class is a view; a reader of another kind of file fills that table itself, in `staging_area`.
+Rows of events (of a Kineto file `scan`, of another kind its own reader) are split into columns by class. In a
+session on disk they lie in files, and are read when it is their turn. The engine reads them in place, as
+`operator_events`, `call_events`, …; what is computed without it goes through them part by part.
 """
 
 from __future__ import annotations
 
 import mmap
+import pickle
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,9 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts
-from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, pooled, scan
+from opscope.ingest.arrow import ArrowRows, RowPart, Texts, packed, unpacked
+from opscope.ingest.nesting import Extent, Int64
+from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
@@ -54,31 +57,24 @@ DETAILS = {key: kind for key, (_, kind) in _FINDING.items()} | {
 }
 
 _KINDS = {member.name: member.kind for member in MEMBERS}
-_PLACED = ("row_id", "thread_key", "start_ns", "duration_ns", "name")
-_ARGUMENTS = ("input_shapes", "input_types", "input_strides", "concrete_inputs")
+_PLACED = ("row_id", "thread_key", "start_ns", "duration_ns", "name", "category")
 # Columns of each class, and whether only spans with usable times count.
 _CLASSES: dict[str, tuple[tuple[str, ...], bool]] = {
     "operator": ((
-        *_PLACED, "category", "pid", "tid", "ph", "external_id", "sequence_number", "forward_thread_id",
-        *_ARGUMENTS, "python_module_id", "has_details",
+        *_PLACED, "external_id", "sequence_number", "forward_thread_id", "input_shapes", "input_types",
+        "input_strides", "concrete_inputs", "call_stack", "module_hierarchy", "python_module_id",
     ), True),
-    "call": ((
-        *_PLACED, "category", "pid", "tid", "ph", "external_id", "correlation_id", "launched_kernel", "grid",
-        "block",
-    ), True),
+    "call": ((*_PLACED, "external_id", "correlation_id", "launched_kernel", "grid", "block"), True),
     "activity": ((
-        *_PLACED, "category", "pid", "tid", "ph", "external_id", "correlation_id", "device", "stream",
-        "context", "grid", "block", "registers_per_thread", "shared_memory_bytes", "blocks_per_sm",
-        "warps_per_sm", "occupancy_percent", "size_bytes", "graph_id", "graph_node_id", "replay",
+        *_PLACED, "pid", "tid", "external_id", "correlation_id", "device", "stream", "context", "grid",
+        "block", "registers_per_thread", "shared_memory_bytes", "blocks_per_sm", "warps_per_sm",
+        "occupancy_percent", "size_bytes", "graph_id", "graph_node_id", "replay",
     ), True),
-    "frame": ((
-        *_PLACED, "category", "pid", "tid", "ph", "python_id", "parent_python_id", "python_module_id",
-        "has_details",
-    ), True),
-    "annotation": ((*_PLACED, "category", "pid", "tid", "ph", "external_id"), False),
-    "overhead": ((*_PLACED, "category", "pid", "tid", "ph"), True),
-    "flow": ((*_PLACED, "category", "pid", "tid", "ph", "id"), False),
-    "label": ((*_PLACED, "category", "pid", "tid", "ph", "label"), False),
+    "frame": ((*_PLACED, "python_id", "parent_python_id", "python_module_id"), True),
+    "annotation": ((*_PLACED, "pid", "tid", "ph", "external_id"), False),
+    "overhead": (_PLACED, True),
+    "flow": ((*_PLACED, "ph", "id"), False),
+    "label": ((*_PLACED, "pid", "label"), False),
 }  # fmt: skip
 _CLASS_OF = {
     "cpu_op": "operator", "cuda_runtime": "call", "cuda_driver": "call", "kernel": "activity",
@@ -86,55 +82,168 @@ _CLASS_OF = {
     "user_annotation": "annotation", "gpu_user_annotation": "annotation", "overhead": "overhead",
     "fwdbwd": "flow",
 }  # fmt: skip
-_COUNTED = (*_PLACED, "category", "other_category", "pid", "tid", "ph", "has_details")
-_OWN_FORMATS = {
-    "row_id": "l", "thread_key": "L", "replay": "l", "has_details": "b", "category": "u",
-    "other_category": "u",
-}  # fmt: skip
+_OWN_FORMATS = {"row_id": "l", "thread_key": "L", "replay": "l"} | dict.fromkeys(
+    ("category", "other_category", "call_stack", "module_hierarchy"), "u"
+)
+# Rare arguments that are columns of operators.
+_STACKS = {"Call stack": "call_stack", "Module Hierarchy": "module_hierarchy"}
+_DETAILED = ("thread_key", "category", "other_category", "name", "start_ns", "duration_ns")
 
 
-def _formats(names: tuple[str, ...]) -> dict[str, str]:
+def _formats(names: Iterable[str]) -> dict[str, str]:
     return {name: _OWN_FORMATS.get(name) or FORMATS.get(_KINDS[name], "l") for name in names}
 
 
+class EventRows:
+    """The rows of one class in the order of the file, in parts.
+
+    Args:
+        names: Their columns.
+        place: Where parts lie, but for the number of each; in memory if None.
+    """
+
+    def __init__(self, names: tuple[str, ...], place: Path | None) -> None:
+        self.formats = _formats(names)
+        self._place = place
+        self._parts: list[RowPart | None] = []
+        self._extents: list[Extent] = []
+
+    def __iter__(self) -> Iterator[RowPart]:
+        return map(self._read, range(len(self._parts)))
+
+    def within(self, extent: Extent | None) -> Iterator[RowPart]:
+        """The rows that begin in an extent of time."""
+        for number, (first_ns, last_ns) in enumerate(self._extents):
+            if extent is None or (extent[0] <= first_ns and last_ns <= extent[1]):
+                yield self._read(number)
+            elif first_ns <= extent[1] and extent[0] <= last_ns:
+                part = self._read(number)
+                start_ns = part.integers("start_ns")
+                part = part.taken((start_ns >= extent[0]) & (start_ns <= extent[1]))
+                if part.row_count:
+                    yield part
+
+    def add(self, part: RowPart) -> None:
+        """Add rows behind the others."""
+        self._parts.append(None)
+        self._extents.append((0, 0))
+        self._write(len(self._parts) - 1, part)
+
+    def change(self, row_id: Int64, columns: _Columns, texts: Sequence[str | None] = ()) -> None:
+        """Give some rows other values; columns of texts have places among these."""
+        for number, part in enumerate(self):
+            if not part.row_count:
+                continue
+            own = part.integers("row_id")
+            given = np.flatnonzero((row_id >= own[0]) & (row_id <= own[-1]))
+            if not len(given):
+                continue
+            places, changed = np.searchsorted(own, row_id[given]), dict(part.columns)
+            for name, (new, present) in columns.items():
+                values = np.zeros(part.row_count, dtype=new.dtype)
+                if name in changed:
+                    values = changed[name][0].copy()
+                flags = part.has(name)
+                is_text = self.formats[name] == "u"
+                values[places] = new[given] + (len(part.texts.texts) if is_text else 0)
+                flags[places] = present[given]
+                changed[name] = values, packed(flags)
+            self._write(number, RowPart(part.row_count, changed, Texts([*part.texts.texts, *texts])))
+
+    def drop(self, row_id: Int64) -> None:
+        """Leave some rows out."""
+        for number, part in enumerate(self):
+            is_kept = ~np.isin(part.integers("row_id"), row_id)
+            if not is_kept.all():
+                self._write(number, part.taken(is_kept))
+
+    def _read(self, number: int) -> RowPart:
+        part = self._parts[number]
+        if part is None:
+            with Path(f"{self._place}.{number}").open("rb") as file:
+                part = pickle.load(file)
+        return part
+
+    def _write(self, number: int, part: RowPart) -> None:
+        if self._place is None:
+            self._parts[number] = part
+        else:
+            with Path(f"{self._place}.{number}").open("wb") as file:
+                pickle.dump(part, file, protocol=5)
+        start_ns = part.integers("start_ns")
+        self._extents[number] = int(start_ns.min(initial=_LAST)), int(start_ns.max(initial=-_LAST))
+
+
+_LAST = (1 << 63) - 1
+Columns = dict[str, npt.NDArray[Any]]
+Told = Callable[[RowPart], npt.NDArray[Any]]
+
+
+def columns(parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
+    """Columns of integers of some rows, whole, -1 for none; and what functions say of each part."""
+    tells = {name: partial(RowPart.integers, name=name) for name in names} | others
+    found: dict[str, list[npt.NDArray[Any]]] = {name: [np.empty(0, dtype=np.int64)] for name in tells}
+    for part in parts:
+        if part.row_count:
+            for name, tell in tells.items():
+                found[name].append(tell(part))
+    return {name: np.concatenate(pieces) for name, pieces in found.items()}
+
+
+def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
+    """Rows of columns as the engine returns them, or of lists of texts."""
+    flagged, texts = columns_of(found)
+    count = len(next(iter(flagged.values()))[0])
+    return _part(flagged, flagged, np.arange(count), texts)
+
+
 class StagedEvents:
-    """The events of one trace, to be read as `operator_events`, `call_events`, … and `staging.details`.
+    """The events of one trace: `rows` by class, and `staging.details` in the engine.
 
     Args:
         session: Whose database reads them.
+        folder: Where those of a session on disk lie.
+
+    Attributes:
+        row_count: How many rows have a number.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.parts: dict[str, list[RowPart]] | None = None  # None: in table `staging.staged`
+    def __init__(self, session: Session, folder: Path) -> None:
+        self._session, self._folder = session, folder
+        fields = ", ".join(f'"{key}" {kind}' for key, kind in DETAILS.items())
+        session.connection.execute(sql(__package__, "kineto:tables").format(fields=fields))
+        self.rows = {
+            name: EventRows(columns, folder / name if session.is_file_backed else None)
+            for name, (columns, _) in _CLASSES.items()
+        }
+        self.row_count = 0
         self.census = quality.Census(0, {}, {}, 0, 0, [])
         self.array = EventArray(0, 0)
         self.flaws: dict[str, int] = {}
 
+    def renewed(self) -> StagedEvents:
+        """The same without events, to be shown anew."""
+        events = StagedEvents(self._session, self._folder)
+        events.show_on(self._session.connection)
+        return events
+
     def show_on(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Let a connection read the events; to be done anew after `as_table`."""
-        for name, (columns, _) in _CLASSES.items():
-            if self.parts is None:
-                connection.execute(f"CREATE OR REPLACE TEMP VIEW {name}_events AS FROM staging.{name}_events")
-            else:
-                connection.register(f"{name}_events", ArrowRows(_formats(columns), self.parts[name]))
+        """Let a connection read the events."""
+        for name, rows in self.rows.items():
+            connection.register(f"{name}_events", ArrowRows(rows.formats, rows))
 
-    def as_table(self) -> None:
-        """Move events that lie in memory to `staging.staged`, where statements can change them."""
-        connection = self._session.connection
-        if self.parts is None:
-            return
-        for name, parts in self.parts.items():
-            connection.unregister(f"{name}_events")
-            _insert(connection, name, parts)
-        self.parts = None
-        self.show_on(connection)
+    def change(self, name: str, found: Columns) -> None:
+        """Give rows of a class, by their `row_id`, other values where there are some."""
+        flagged, texts = columns_of(found)
+        row_id, _ = flagged.pop("row_id")
+        if len(row_id):
+            self.rows[name].change(row_id, flagged, texts)
 
-
-def _insert(connection: duckdb.DuckDBPyConnection, name: str, parts: list[RowPart]) -> None:
-    """Rows of one class → `staging.staged`."""
-    with registered(connection, added_events=ArrowRows(_formats(_CLASSES[name][0]), parts)):
-        connection.execute("INSERT INTO staging.staged BY NAME SELECT * EXCLUDE row_id FROM added_events")
+    def add(self, name: str, found: Columns) -> None:
+        """Add rows of a class behind all others."""
+        part = rows_of(found)
+        self.rows[name].add(part.given({"row_id": np.arange(part.row_count) + self.row_count}))
+        self.row_count += part.row_count
 
 
 @contextmanager
@@ -147,22 +256,13 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
         try:
             # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
             session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-            session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
-            create_tables(session)
-            yield StagedEvents(session)
+            yield StagedEvents(session, Path(folder))
         finally:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
                 for name in _CLASSES:
                     session.connection.unregister(f"{name}_events")
-                    session.connection.execute(f"DROP VIEW IF EXISTS temp.{name}_events")
                 session.connection.execute("RESET disabled_optimizers")
                 session.connection.execute("DETACH staging")
-
-
-def create_tables(session: Session) -> None:
-    """Make `staging.staged` and `staging.details` anew, without rows."""
-    fields = ", ".join(f'"{key}" {kind}' for key, kind in DETAILS.items())
-    session.connection.execute(sql(__package__, "kineto:tables").format(fields=fields))
 
 
 @contextmanager
@@ -184,12 +284,11 @@ def staged_events(
     with staging_area(session) as events:
         session.plan_for(len(text) - opened.start)
         threads = int(session.scalar("SELECT current_setting('threads')"))
-        stager = _Stager(session)
+        stager = Stager(session, events)
         for chunk in scan(text, opened.start, threads):
-            stager.add(chunk)
+            stager.add_chunk(chunk)
         events.array = _array_end(text, opened, chunk.scanned, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
-        events.parts = stager.held()
         events.show_on(session.connection)
         yield events
 
@@ -246,88 +345,109 @@ _Flagged = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]  # values, and whether
 _Columns = dict[str, _Flagged]
 
 
-class _Stager:
-    """Splits chunks of events into classes and counts them; keeps them in memory, or in tables."""
+def unmasked(texts: Any) -> Any:
+    """Texts as the engine returns them, None where there is none (`filled(None)` would put "?" there)."""
+    if not isinstance(texts, np.ma.MaskedArray):
+        return texts
+    return np.where(np.ma.getmaskarray(texts), np.array(None), np.ma.getdata(texts))
 
-    def __init__(self, session: Session) -> None:
-        self._connection = session.connection
-        self.parts: dict[str, list[RowPart]] = defaultdict(list)
-        self._is_on_disk, self._held = session.is_file_backed, 0
+
+def columns_of(
+    found: Mapping[str, Sequence[Any] | npt.NDArray[Any]],
+) -> tuple[_Columns, list[str | None]]:
+    """Columns as the engine returns them: values and flags, and the texts that values are places of."""
+    places: dict[str | None, int] = {None: 0}
+    flagged: _Columns = {}
+    for name, column in found.items():
+        if isinstance(column, np.ndarray) and column.dtype != object:
+            flagged[name] = np.ma.getdata(column).astype(np.int64), ~np.ma.getmaskarray(column)
+        else:
+            texts = unmasked(column)
+            values = np.array([places.setdefault(one, len(places)) for one in texts], dtype=np.int32)
+            flagged[name] = values, values > 0
+    return flagged, list(places)
+
+
+class Stager:
+    """Splits rows of events into classes, and counts them.
+
+    Args:
+        session: Whose database keeps the rare arguments.
+        events: Where they go.
+    """
+
+    def __init__(self, session: Session, events: StagedEvents) -> None:
+        self._connection, self._events = session.connection, events
         self._counts: list[dict[str, Any]] = []
         self._threads: dict[tuple[str | None, str | None], int] = {}
-        self._row_count = self._irregular_count = self._legacy_count = 0
+        self._irregular_count = self._legacy_count = 0
         self.broken_count = 0
         self.flaws: dict[str, int] = {}
-
-    def held(self) -> dict[str, list[RowPart]] | None:
-        """The rows in memory; None if they are in tables now."""
-        if self._is_on_disk:
-            self._write()
-            return None
-        return self.parts
-
-    def _write(self) -> None:
-        for name, parts in self.parts.items():
-            _insert(self._connection, name, parts)
-        self.parts.clear()
-        self._held = 0
 
     def census(self) -> quality.Census:
         """All events so far, counted."""
         return replace(
             quality.take_census(self._counts, is_lenient=self._irregular_count > 0),
+            thread_count=len(self._threads),
             broken_count=self.broken_count,
             is_legacy=self._legacy_count > 0,
         )
 
-    def add(self, chunk: Chunk) -> None:
-        """Take in the next chunk."""
-        scanned, texts = chunk.scanned, [*chunk.texts]
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Take in the next chunk of a Kineto file."""
+        scanned = chunk.scanned
         self.broken_count += scanned.broken_count
         self._irregular_count += scanned.irregular_count
         for kind, first_byte in chunk.flaws.items():
             self.flaws.setdefault(kind, first_byte)
         rows = scanned.row_count
+        columns = {name: (values, unpacked(bits, rows)) for name, (values, bits) in scanned.columns.items()}
+        of_row, of_member, value = scanned.rare
+        for at in np.unique(of_member).tolist():
+            member, own = MEMBERS[at], of_member == at
+            values = np.zeros(rows, dtype=np.int32 if member.kind is ColumnKind.TEXT else np.int64)
+            present = np.zeros(rows, dtype=bool)
+            values[of_row[own]], present[of_row[own]] = value[own], True
+            columns[member.key] = values, present
+        self.add(columns, chunk.texts)
+
+    def add(self, columns: _Columns, texts: Sequence[str | None]) -> None:
+        """Take in rows: members of events by their columns' names, rare ones by their keys."""
+        rows = len(next(iter(columns.values()), ((),))[0])
         if not rows:
             return
-        columns = {name: (values, _flags(bits, rows)) for name, (values, bits) in scanned.columns.items()}
         nothing = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
+        columns = defaultdict(lambda: nothing, columns)
         place = {name: len(texts) + at for at, name in enumerate((*CATEGORIES, ""))}
-        texts += place
-        classes = self._categories(columns, texts, nothing, place)
+        texts = [*texts, *place]
+        classes = self._categories(columns, texts, place)
         every = np.ones(rows, dtype=bool)
-        columns["row_id"] = np.arange(self._row_count, self._row_count + rows), every
-        columns["thread_key"] = self._thread_keys(columns, texts, nothing), every
-        pool = pooled(texts)
-        columns["has_details"] = self._details(chunk, columns, pool, place["cuda_sync"]), every
-        self._row_count += rows
-        start, duration = columns.get("start_ns", nothing), columns.get("duration_ns", nothing)
-        is_span = _is(columns.get("ph", nothing), texts, "X")
-        is_span &= start[1] & duration[1] & (duration[0] >= 0)
-        counted = self._part(columns, _COUNTED, np.arange(rows), pool)
-        with registered(self._connection, counted_events=ArrowRows(_formats(_COUNTED), [counted])):
-            cursor = self._connection.execute(sql(__package__, "kineto:census"))
-            names = [one[0] for one in cursor.description]
-            self._counts += [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        for name, (wanted, is_timed) in _CLASSES.items():
-            chosen = np.flatnonzero(classes[name] & is_span if is_timed else classes[name])
-            if not len(chosen):
-                continue
-            part = self._part(columns, wanted, chosen, pool)
-            self.parts[name].append(part)
-            self._held += len(chosen)
-        if self._is_on_disk and self._held >= _HELD_ROWS:
-            self._write()
+        columns["row_id"] = np.arange(rows) + self._events.row_count, every
+        columns["thread_key"] = self._thread_keys(columns, texts), every
+        self._events.row_count += rows
+        for key, name in _STACKS.items():
+            values, present = columns[key]
+            columns[name] = values, present & np.array([bool(one) for one in texts])[values]
+        detailed = self._detailed(columns, texts, place)
+        self._write_details(columns, np.flatnonzero(detailed), texts)
+        start, duration = columns["start_ns"], columns["duration_ns"]
+        is_timed = start[1] & duration[1] & (duration[0] >= 0)
+        is_span = _is(columns["ph"], texts, "X")
+        self._count(columns, texts, np.where(is_span, is_timed, start[1]), detailed)
+        for name, (wanted, is_of_spans) in _CLASSES.items():
+            chosen = np.flatnonzero(classes[name] & is_span & is_timed if is_of_spans else classes[name])
+            if len(chosen):
+                self._events.rows[name].add(_part(columns, wanted, chosen, texts))
 
     def _categories(
-        self, columns: _Columns, texts: list[str | None], nothing: _Flagged, place: dict[str, int]
+        self, columns: _Columns, texts: list[str | None], place: dict[str, int]
     ) -> dict[str, npt.NDArray[np.bool_]]:
         """Add columns `category` and `other_category`; which rows are of each class."""
-        cat, has_cat = columns.get("cat", nothing)
+        cat, has_cat = columns["cat"]
         known = [place.get(_LEGACY.get(one, one), -1) if one else -1 for one in texts]
         category = np.where(has_cat, np.array(known, dtype=np.int32)[cat], -1).astype(np.int32)
         self._legacy_count += int((has_cat & np.array([one in _LEGACY for one in texts])[cat]).sum())
-        name, has_name = columns.get("name", nothing)
+        name, has_name = columns["name"]
         is_step = has_name & np.array([(one or "").startswith("ProfilerStep#") for one in texts])[name]
         category[is_step & (category == place["cpu_op"])] = place["user_annotation"]
         columns["category"] = category, category >= 0
@@ -336,17 +456,15 @@ class _Stager:
             of: np.isin(category, [place[one] for one, other in _CLASS_OF.items() if other == of])
             for of in _CLASSES
         }
-        classes["label"] = _is(columns.get("ph", nothing), texts, "M")
+        classes["label"] = _is(columns["ph"], texts, "M")
         return classes
 
-    def _thread_keys(
-        self, columns: _Columns, texts: list[str | None], nothing: _Flagged
-    ) -> npt.NDArray[np.int64]:
+    def _thread_keys(self, columns: _Columns, texts: list[str | None]) -> Int64:
         """A number for each pair of process and thread, the same in all chunks."""
         none = len(texts)
         (pid, pids), (tid, tids) = (
             _ranked(np.where(has, values, none), none + 1)
-            for values, has in (columns.get(name, nothing) for name in ("pid", "tid"))
+            for values, has in (columns[name] for name in ("pid", "tid"))
         )
         pair, pairs = _ranked(pid * len(tids) + tid, len(pids) * len(tids))
         named = [*texts, None]
@@ -358,70 +476,82 @@ class _Stager:
         ]
         return np.array(keys, dtype=np.int64)[pair]
 
-    def _details(
-        self, chunk: Chunk, columns: _Columns, pool: Texts, synchronization: int
+    def _detailed(
+        self, columns: _Columns, texts: list[str | None], place: dict[str, int]
     ) -> npt.NDArray[np.bool_]:
-        """Write `staging.details`; which rows have rarer arguments of their own."""
-        rows = chunk.scanned.row_count
-        of_row, of_member, value = chunk.scanned.rare
-        has, is_text = np.zeros(rows, dtype=bool), np.diff(pool.ends) > 0
-        rare: _Columns = {}
-        for at in np.unique(of_member).tolist():
-            member, own = MEMBERS[at], of_member == at
-            values = np.zeros(rows, dtype=np.int32 if member.kind is ColumnKind.TEXT else np.int64)
-            present = np.zeros(rows, dtype=bool)
-            values[of_row[own]], present[of_row[own]] = value[own], True
-            rare[member.key] = values, present
-            if member.key in _STACKS:
-                has |= present & is_text[values]
-            elif member.key in ("Collective name", "kernel_backend"):
-                has |= present
-        wanted = columns["category"][0] == synchronization
-        wanted[of_row] = True
-        if wanted.any():
-            kinds = {member.key: FORMATS.get(member.kind, "l") for member in MEMBERS if member.is_rare}
-            names = (*_COUNTED, *(name for name, _ in _FINDING.values()))
-            part = self._part(
-                {**columns, "has_details": (has, columns["row_id"][1]), **rare}, (*names, *kinds),
-                np.flatnonzero(wanted), pool,
-            )  # fmt: skip
-            of_key = {key: name for key, (name, _) in _FINDING.items()}
-            arguments = ", ".join(
-                f"'{key}': \"{of_key.get(key, key)}\"::{kind}" for key, kind in DETAILS.items()
-            )
-            detailed = ArrowRows({**_formats(names), **kinds}, [part])
-            with registered(self._connection, detailed_events=detailed):
-                self._connection.execute(sql(__package__, "kineto:details").format(arguments=arguments))
-        return has
+        """Which rows have arguments that few have."""
+        category, (other, is_other) = columns["category"][0], columns["other_category"]
+        has = columns["Collective name"][1] | columns["kernel_backend"][1]
+        is_free = (is_other & (other == place[""])) | (category == place["cpu_instant_event"])
+        is_memory = _is(columns["name"], texts, "[memory]") & _is(columns["ph"], texts, "i") & is_free
+        detailed: npt.NDArray[np.bool_] = has | is_memory | (category == place["cuda_sync"])
+        return detailed
 
-    def _part(
-        self, columns: _Columns, names: tuple[str, ...], chosen: npt.NDArray[np.int64], pool: Texts
-    ) -> RowPart:
-        """Some rows, with the columns in which they have values."""
-        found: dict[str, Column] = {}
-        for name in names:
-            if name in columns:
-                values, present = columns[name]
-                flags = present[chosen]
-                if flags.any():
-                    own = values[chosen]
-                    found[name] = (
-                        np.packbits(own, bitorder="little") if own.dtype == bool else own,
-                        np.packbits(flags, bitorder="little"),
-                    )
-        return RowPart(len(chosen), found, pool)
+    def _write_details(self, columns: _Columns, chosen: Int64, texts: list[str | None]) -> None:
+        """Write `staging.details`."""
+        if not len(chosen):
+            return
+        kinds = {member.key: FORMATS.get(member.kind, "l") for member in MEMBERS if member.is_rare}
+        names = (*_DETAILED, *(name for name, _ in _FINDING.values()))
+        of_key = {key: name for key, (name, _) in _FINDING.items()}
+        arguments = ", ".join(f"'{key}': \"{of_key.get(key, key)}\"::{kind}" for key, kind in DETAILS.items())
+        part = _part(columns, (*names, *kinds), chosen, texts)
+        with registered(self._connection, detailed_events=ArrowRows({**_formats(names), **kinds}, [part])):
+            self._connection.execute(sql(__package__, "kineto:details").format(arguments=arguments))
 
-
-# Rows in memory before they are written in a session on disk: the engine writes few large pieces faster.
-_HELD_ROWS = 250_000
-_STACKS = ("Call stack", "Module Hierarchy")
-
-
-def _flags(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
-    return np.unpackbits(bits, count=count, bitorder="little").astype(bool)
+    def _count(
+        self, columns: _Columns, texts: list[str | None], is_usable: npt.NDArray[np.bool_],
+        detailed: npt.NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """Count the rows of each category, phase and thread."""
+        category, other = columns["category"], columns["other_category"]
+        of_phase, has_phase = columns["ph"]
+        keys = np.where(category[1], category[0], other[0]), np.where(has_phase, of_phase, len(texts))
+        (kind, kinds), (phase, phases) = (_ranked(key, len(texts) + 1) for key in keys)
+        thread, named = columns["thread_key"][0], [*texts, None]
+        group, groups = _ranked(
+            (kind * len(phases) + phase) * len(self._threads) + thread,
+            len(kinds) * len(phases) * len(self._threads),
+        )
+        first = np.empty(len(groups), dtype=np.int64)
+        first[group[::-1]] = np.arange(len(group))[::-1]
+        counts, unusable, details = (
+            np.bincount(group[rows], minlength=len(groups)) for rows in (slice(None), ~is_usable, detailed)
+        )
+        threads = list(self._threads)
+        start_ns, duration_ns = columns["start_ns"][0], columns["duration_ns"][0]
+        for at in np.argsort(first).tolist():
+            row = int(first[at])
+            text = named[int(keys[0][row])]
+            span = np.flatnonzero((group == at) & is_usable) if text == "Trace" else np.empty(0, dtype=int)
+            process, thread_name = threads[int(thread[row])]
+            self._counts.append({
+                "category": text if category[1][row] else None,
+                "other_category": None if category[1][row] else text, "ph": named[int(keys[1][row])],
+                "thread_key": int(thread[row]), "process": process, "thread": thread_name,
+                "events": int(counts[at]), "without_time": int(unusable[at]), "detailed": int(details[at]),
+                "first_start_ns": int(start_ns[span].min()) if len(span) else None,
+                "last_end_ns": int((start_ns + duration_ns)[span].max()) if len(span) else None,
+            })  # fmt: skip
 
 
-def _ranked(ids: npt.NDArray[Any], end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _part(columns: _Columns, names: Iterable[str], chosen: Int64, texts: Sequence[str | None]) -> RowPart:
+    """Some rows, with the columns in which they have values, and the texts of these alone."""
+    found = {}
+    is_used = np.zeros(len(texts), dtype=bool)
+    for name in names:
+        values, present = columns[name]
+        flags = present[chosen]
+        if flags.any():
+            found[name] = values[chosen], packed(flags)
+            if values.dtype == np.int32:
+                is_used[found[name][0][flags]] = True
+    place = np.maximum(np.cumsum(is_used) - 1, 0).astype(np.int32)
+    found |= {name: (place[one[0]], one[1]) for name, one in found.items() if one[0].dtype == np.int32}
+    return RowPart(len(chosen), found, Texts([texts[at] for at in np.flatnonzero(is_used).tolist()]))
+
+
+def _ranked(ids: npt.NDArray[Any], end: int) -> tuple[Int64, Int64]:
     """The place of each of some ids, all below `end`, among their distinct ones, and these."""
     is_there = np.zeros(end, dtype=bool)
     is_there[ids] = True

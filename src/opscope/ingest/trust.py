@@ -28,6 +28,11 @@ _CLOCK_ERROR_NS = 1_000
 _PARTS = 10
 _OFFSET_ERROR_NS = 20_000
 _STRAY_FRACTION = 0.01
+# The device of each row of two classes.
+_OF_DEVICE = {
+    "activity": "coalesce(device, -1)",
+    "annotation": "CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(pid AS INTEGER) END",
+}
 # Launches at the end of a recording, and copies of nothing, have no record of the device in sound ones.
 _MISSING_FRACTION = 0.1
 
@@ -47,14 +52,11 @@ def end_steps(session: Session, trace_id: int, events: StagedEvents) -> list[Fin
     if "user_annotation" not in events.census.categories:
         return []
     query = sql(__package__, "kineto:endless_steps")
-    found = session.query(query)
-    if not found:
+    found = session.connection.execute(query).fetchnumpy()
+    ended, timeless = len(found["row_id"]), int(found.pop("is_timeless").sum())
+    if not ended:
         return []
-    events.as_table()
-    session.connection.execute(
-        f"UPDATE staging.staged SET duration_ns = length_ns FROM ({query}) WHERE staged.rowid = step_row"
-    )
-    ended, timeless = len(found), sum(is_timeless for _, is_timeless, _ in found)
+    events.change("annotation", found)
     events.census = replace(events.census, without_time=events.census.without_time - timeless)
     finding = _defect(
         trace_id,
@@ -100,12 +102,9 @@ def _impossible_times(session: Session, trace_id: int, events: StagedEvents) -> 
     count, device_ns = session.query(totals)[0]
     if not count:
         return
-    events.as_table()
-    session.connection.execute(f"CREATE OR REPLACE TABLE staging.judged AS {query}")
-    session.connection.execute(
-        f"INSERT INTO set_aside SELECT {trace_id}, * EXCLUDE row_id FROM staging.judged; "
-        "DELETE FROM staging.staged WHERE rowid IN (SELECT row_id FROM staging.judged)"
-    )
+    session.connection.execute(f"INSERT INTO set_aside SELECT {trace_id}, * EXCLUDE row_id FROM ({query})")
+    judged = session.connection.execute(f"SELECT row_id FROM ({query})").fetchnumpy()
+    events.rows["activity"].drop(judged["row_id"])
     yield _defect(
         trace_id,
         "impossible_times",
@@ -159,10 +158,12 @@ def _skew(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Fin
         least = [int(lag_ns[part == one].min()) for one in np.unique(part[early])]
         is_constant = max(least) - min(least) <= max(_OFFSET_ERROR_NS, offset_ns // 2)
         if is_constant:
-            events.as_table()
-            session.connection.execute(
-                sql(__package__, "kineto:shift_device").format(device=device, offset=offset_ns)
-            )
+            for name, condition in _OF_DEVICE.items():
+                query = (
+                    f"SELECT row_id, start_ns + {offset_ns} AS start_ns FROM {name}_events WHERE "
+                    f"{condition} = {device} AND start_ns IS NOT NULL"
+                )
+                events.change(name, session.connection.execute(query).fetchnumpy())
         records, most = counted(int(early.sum()), "device activity"), format_duration(offset_ns)
         early_by = f"{records} begin before their launch, by up to {most}"
         yield _defect(
