@@ -187,6 +187,15 @@ class RowPart(NamedTuple):
         column = (places + len(self.texts.texts)).astype(np.int32), packed(is_there)
         return RowPart(self.row_count, {**self.columns, name: column}, Texts([*self.texts.texts, *texts]))
 
+    def records(self) -> list[dict[str, Any]]:
+        """The values of each row by their columns, of those it has."""
+        rows: list[dict[str, Any]] = [{} for _ in range(self.row_count)]
+        for name, (values, _) in self.columns.items():
+            is_text = self.is_text(name)
+            for at in np.flatnonzero(self.has(name)).tolist():
+                rows[at][name] = self.texts.texts[values[at]] if is_text else values[at].item()
+        return rows
+
     def taken(self, chosen: npt.NDArray[Any]) -> RowPart:
         """Some of the rows, by their positions or by flags."""
         columns = {

@@ -26,7 +26,7 @@ from opscope.ingest import linking, nesting, quality
 from opscope.ingest.arrow import ArrowRows, RowPart, packed
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Extent, Forest, Int64, RecordedSteps
-from opscope.ingest.staging import Columns, StagedEvents, Told, columns, rows_of
+from opscope.ingest.staging import MODULE, Columns, StagedEvents, Told, columns, module_calls, rows_of
 from opscope.ingest.trace_rows import integer
 from opscope.model import schema
 from opscope.model.queries import sql
@@ -41,7 +41,6 @@ _SAMPLED = 1 << 10
 _FORMATS = {"VARCHAR": "u", "JSON": "json", "BOOLEAN": "b", "DOUBLE": "g"}  # others are integers
 # An operator's name and its overload, where the recorder writes that behind a dot.
 _OVERLOADED = re.compile(r"(\w+::\w+)\.(\w+)", re.ASCII)
-_MODULE = "nn.Module: "
 _NUMBER_OF_MODULE = re.compile(r"_[0-9]+\Z")
 _TRACK = re.compile(r"[0-9]{1,18}")
 
@@ -417,18 +416,15 @@ class _Filler:
         ids: dict[tuple[str, int | None], int] = {}
         first_id = self.side.next_id("modules", "module_id")
 
-        def calls(part: RowPart) -> RowPart:
-            return part.taken(part.told(_is_module, "name"))
-
         def told(name: str, module: int | None) -> int:
             return ids.setdefault((name, module), first_id + len(ids))
 
         found = self._columns(
-            map(calls, self.rows["frame"]), "row_id", "thread_key", "start_ns", "duration_ns",
+            map(module_calls, self.rows["frame"]), "row_id", "thread_key", "start_ns", "duration_ns",
             module_id=lambda part: part.told(told, "name", "python_module_id"),
         )  # fmt: skip
         if ids:
-            names = [name.removeprefix(_MODULE) for name, _ in ids]
+            names = [name.removeprefix(MODULE) for name, _ in ids]
             self.side.write("modules", [rows_of({
                 "module_id": np.array(list(ids.values())),
                 "python_module_id": np.ma.masked_equal([-1 if one is None else one for _, one in ids], -1),
@@ -530,6 +526,9 @@ class _Finished:
 
 
 def _finish_operators(part: RowPart) -> RowPart:
+    for name, key in (("call_stack", "Call stack"), ("module_hierarchy", "Module Hierarchy")):
+        if key in part.columns:
+            part = part.retold(name, lambda text: text or None, key)
     return part.retold("overload", _overload, "name").retold("name", _base_name, "name")
 
 
@@ -591,10 +590,6 @@ def _device_of(process: str | None) -> int:
 def _stream_of(thread: str | None) -> int:
     found = _TRACK.search(thread or "")
     return -1 if found is None else int(found[0])
-
-
-def _is_module(name: str | None) -> bool:
-    return (name or "").startswith(_MODULE)
 
 
 def _modules_at(forest: Forest, modules: Future[_Modules | None]) -> Int64:

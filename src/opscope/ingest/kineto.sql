@@ -2,19 +2,11 @@
 -- first ids, and fragments of kineto.py. Events are read by class (`operator_events`, …, see staging.py); each row has
 -- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in scan.py alone.
 
--- :name tables
--- The rarer arguments of the few events that have any.
-CREATE OR REPLACE TABLE staging.details (
-    thread_key UBIGINT, cat VARCHAR, name VARCHAR, start_ns BIGINT, duration_ns BIGINT, args STRUCT({fields}));
+-- :name macros
 -- A launch of a kernel, copy or set of its own, by the name of its call; one of a graph is a launch of many.
 CREATE OR REPLACE MACRO staging.is_own_launch(name) AS
     regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)')
     AND NOT contains(name, 'GraphLaunch') AND NOT contains(name, 'HostFunc')
-
--- :name details
-INSERT INTO staging.details
-SELECT thread_key, coalesce(category, other_category), name, start_ns, duration_ns, {{{arguments}}}
-FROM detailed_events
 
 -- :name thread_labels
 SELECT thread_key, pid, name, label FROM label_events
@@ -50,20 +42,6 @@ WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCaptur
 SELECT row_id, correlation_id, coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, grid, block
 FROM activity_events WHERE correlation_id IS NOT NULL
 
--- :name captured_columns
--- The columns of operators and modules (`captured_rows`) that a replay repeats.
-SELECT row_id, name, input_shapes, input_types, input_strides, concrete_inputs, NULL::BIGINT AS python_module_id
-FROM operator_events JOIN captured_rows USING (row_id)
-UNION ALL
-SELECT row_id, name, NULL, NULL, NULL, NULL, python_module_id FROM frame_events JOIN captured_rows USING (row_id)
-
--- :name captured_details
--- Their rarer arguments, where they have any, as JSON text.
-SELECT s.row_id, any_value(to_json(d.args)::VARCHAR) AS details
-FROM operator_events s JOIN captured_rows r USING (row_id)
-JOIN staging.details d ON d.start_ns = s.start_ns AND d.name = s.name AND d.args."External id" = s.external_id
-WHERE d.args."kernel_backend" IS NOT NULL GROUP BY s.row_id
-
 -- :name replayed
 -- One row per activity of a graph launch, in order of start: the launch call and its thread, and what tells the activity.
 SELECT c.row_id AS call, a.row_id AS activity, c.start_ns AS call_start_ns, c.duration_ns AS call_duration_ns,
@@ -73,17 +51,6 @@ FROM activity_events a
 JOIN (SELECT * FROM call_events WHERE name LIKE '%GraphLaunch%'
     QUALIFY row_number() OVER (PARTITION BY correlation_id ORDER BY start_ns) = 1) c USING (correlation_id)
 ORDER BY c.start_ns, c.row_id, a.start_ns, a.row_id
-
--- :name add_replayed_details
-INSERT INTO staging.details BY NAME
-SELECT thread_key, 'cpu_op' AS cat, name, start_ns, duration_ns,
-    struct_update(from_json(details, '{keys}'), "External id" := external_id) AS args
-FROM replayed_events WHERE details IS NOT NULL
-
--- :name linked_activities
--- The operator of each replayed activity, and the geometry that its capture tells where the activity does not.
-SELECT row_id, r.external_id, r.replay, coalesce(a.grid, r.grid) AS grid, coalesce(a.block, r.block) AS block
-FROM replayed_activities r JOIN activity_events a ON a.row_id = r.activity
 
 -- :name largest_external_id
 SELECT coalesce(max(external_id), 0)
@@ -124,49 +91,49 @@ SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id}, s.nam
 FROM overhead_events s LEFT JOIN staging.thread_links USING (thread_key)
 
 -- :name memory_rows
-SELECT rowid AS row_id, thread_key, start_ns FROM staging.details WHERE name = '[memory]' AND start_ns IS NOT NULL
+SELECT row_id, thread_key, start_ns FROM detail_events WHERE name = '[memory]' AND start_ns IS NOT NULL
 
 -- :name memory_events
 INSERT INTO memory_events
-SELECT memory_event_id, {trace_id}, thread_id, start_ns, args."Addr", args."Bytes", args."Device Type",
-    CASE WHEN args."Device Id" >= 0 AND args."Device Type" <> 0 THEN args."Device Id" END,
-    args."Total Allocated", args."Total Reserved", nullif(operator_id, -1)
-FROM staging.details d JOIN links l ON d.rowid = l.row_id
+SELECT memory_event_id, {trace_id}, thread_id, d.start_ns, d."Addr", d."Bytes", d."Device Type",
+    CASE WHEN d."Device Id" >= 0 AND d."Device Type" <> 0 THEN d."Device Id" END,
+    d."Total Allocated", d."Total Reserved", nullif(operator_id, -1)
+FROM detail_events d JOIN links l USING (row_id)
 
 -- :name syncs
 INSERT INTO syncs
-SELECT {first_id} + row_number() OVER (ORDER BY rowid) - 1, {trace_id}, coalesce(args."cuda_sync_kind", name),
-    args."device", args."stream", args."correlation", args."External id", args."wait_on_stream",
-    args."wait_on_cuda_event_id", args."wait_on_cuda_event_record_corr_id", start_ns, duration_ns
-FROM staging.details WHERE cat = 'cuda_sync' AND start_ns IS NOT NULL AND duration_ns >= 0
+SELECT {first_id} + row_number() OVER (ORDER BY row_id) - 1, {trace_id}, coalesce(d.cuda_sync_kind, name),
+    d.device, d.stream, d.correlation_id, d.external_id, d.wait_on_stream,
+    d.wait_on_cuda_event_id, d.wait_on_cuda_event_record_corr_id, start_ns, duration_ns
+FROM detail_events d WHERE category = 'cuda_sync' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name collectives
 -- A host record is found again by its external id and start, a kernel by its correlation id and start.
 INSERT INTO collectives
-SELECT {first_id} + row_number() OVER (ORDER BY d.rowid) - 1, {trace_id},
-    CASE cat WHEN 'kernel' THEN 'device' ELSE 'host' END,
+SELECT {first_id} + row_number() OVER (ORDER BY d.row_id) - 1, {trace_id},
+    CASE d.category WHEN 'kernel' THEN 'device' ELSE 'host' END,
     coalesce(o.operator_id, k.operator_id), k.activity_id,
-    args."Collective name", args."dtype", args."In msg nelems", args."Out msg nelems",
-    args."In split size", args."Out split size",
-    args."Process Group Name", args."Process Group Description", args."Group size", args."Process Group Ranks",
-    args."Src Rank", args."Dst Rank", args."Seq"
-FROM staging.details d
-LEFT JOIN operators o ON o.trace_id = {trace_id} AND cat <> 'kernel' AND o.external_id = args."External id"
+    d."Collective name", d.dtype, d."In msg nelems", d."Out msg nelems",
+    d."In split size", d."Out split size",
+    d."Process Group Name", d."Process Group Description", d."Group size", d."Process Group Ranks",
+    d."Src Rank", d."Dst Rank", d."Seq"
+FROM detail_events d
+LEFT JOIN operators o ON o.trace_id = {trace_id} AND d.category <> 'kernel' AND o.external_id = d.external_id
     AND o.start_ns = d.start_ns
-LEFT JOIN device_activities k ON k.trace_id = {trace_id} AND cat = 'kernel' AND k.correlation_id = args."correlation"
+LEFT JOIN device_activities k ON k.trace_id = {trace_id} AND d.category = 'kernel' AND k.correlation_id = d.correlation_id
     AND k.start_ns = d.start_ns
-WHERE args."Collective name" IS NOT NULL
+WHERE d."Collective name" IS NOT NULL
 
 -- :name triton_launches
 -- Recorders like 2.6 write no kernel_name: there the operator is named after the kernel, or not at all.
 INSERT INTO triton_launches
-SELECT o.operator_id, {trace_id}, coalesce(args."kernel_name", nullif(d.name, 'triton kernel')),
-    args."kernel_backend", args."kernel_file",
-    args."kernel_hash", args."kernel_kwargs", args."grid", args."stream", args."num_warps", args."num_stages",
-    args."kernel_flop", args."kernel_num_gb"
-FROM staging.details d JOIN operators o ON o.trace_id = {trace_id} AND o.external_id = args."External id"
+SELECT o.operator_id, {trace_id}, coalesce(d.kernel_name, nullif(d.name, 'triton kernel')),
+    d.kernel_backend, d.kernel_file,
+    d.kernel_hash, d.kernel_kwargs, d.grid, d.stream, d.num_warps, d.num_stages,
+    d.kernel_flop, d.kernel_num_gb
+FROM detail_events d JOIN operators o ON o.trace_id = {trace_id} AND o.external_id = d.external_id
     AND o.start_ns = d.start_ns
-WHERE args."kernel_backend" IS NOT NULL
+WHERE d.kernel_backend IS NOT NULL
 
 -- :name autograd_links
 -- A recorded arrow starts and ends with the operators it ties; of several that start together the one with the

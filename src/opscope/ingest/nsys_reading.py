@@ -189,7 +189,7 @@ class _Reader:
     def _stage_process(self, process: int) -> tuple[StagedEvents, int]:
         """The events of one process; how many ranges stand among its operators."""
         events = self.events.renewed()
-        stager = Stager(self.session, events)
+        stager = Stager(events)
         owners = self._owners(process)
         with registered(self.session.connection, range_owners={"range_id": owners}):
             self._stage(stager, "owners")

@@ -17,7 +17,7 @@ from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.units import counted
 
-_HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
+_HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
 _REDUNDANT = {"Trace", "fwdbwd"}
@@ -66,22 +66,24 @@ class Census(msgspec.Struct, frozen=True):
 
 
 def take_census(rows: list[dict[str, Any]], *, is_lenient: bool = False) -> Census:
-    """Census of the staged events, from rows of statement `census`."""
+    """Census of the staged events, from a row for each category, phase and thread."""
     categories: dict[str, int] = {}
     ignored: dict[str, int] = {}
     threads: dict[int, tuple[int, str | None, str | None]] = {}
     without_time = 0
     for row in rows:
-        category, other, phase = row["category"], row["other_category"], row["ph"]
-        if category == "cpu_instant_event" or (category is None and other == "" and phase == "i"):
-            category = "memory" if row["detailed"] else None
-        if category in _INGESTED and phase == ("i" if category == "memory" else "X"):
+        category, phase = row["category"], row["ph"]
+        is_memory = False
+        if category == "cpu_instant_event" or (category == "" and phase == "i"):
+            is_memory = phase == "i" and row["detailed"] > 0
+            category = "memory" if is_memory else ""
+        if is_memory or (category in _INGESTED and phase == "X"):
             categories[category] = categories.get(category, 0) + row["events"]
             without_time += row["without_time"]
-            if category in _HOST:
+            if is_memory or category in _HOST:
                 threads.setdefault(row["thread_key"], (row["thread_key"], row["process"], row["thread"]))
-        elif phase != "M" and category not in _REDUNDANT and (category or other or phase != "i"):
-            name = f"{category} (phase {phase})" if category in _INGESTED else other or f"phase {phase}"
+        elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
+            name = f"{category} (phase {phase})" if category in _INGESTED else category or f"phase {phase}"
             ignored[name] = ignored.get(name, 0) + row["events"]
     spans = [row for row in rows if row["category"] == "Trace" and row["last_end_ns"] is not None]
     starts = [row["first_start_ns"] for row in spans]

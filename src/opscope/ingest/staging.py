@@ -30,7 +30,7 @@ from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.queries import sql
-from opscope.model.session import Session, registered
+from opscope.model.session import Session
 
 CATEGORIES = (
     "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
@@ -41,28 +41,13 @@ _LEGACY = {
     "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
     "Runtime": "cuda_runtime",
 }  # fmt: skip
-_SQL_TYPES = {
-    ColumnKind.TEXT: "VARCHAR",
-    ColumnKind.INTEGER: "BIGINT",
-    ColumnKind.UNSIGNED: "UBIGINT",
-    ColumnKind.REAL: "DOUBLE",
-}
-# The arguments in `staging.details`: keys that only few events have, and what finds those events again.
-_FINDING = {
-    "External id": ("external_id", "BIGINT"), "correlation": ("correlation_id", "BIGINT"),
-    "device": ("device", "BIGINT"), "stream": ("stream", "BIGINT"), "grid": ("grid", "VARCHAR"),
-}  # fmt: skip
-DETAILS = {key: kind for key, (_, kind) in _FINDING.items()} | {
-    member.key: _SQL_TYPES[member.kind] for member in MEMBERS if member.is_rare
-}
-
 _KINDS = {member.name: member.kind for member in MEMBERS}
 _PLACED = ("row_id", "thread_key", "start_ns", "duration_ns", "name", "category")
 # Columns of each class, and whether only spans with usable times count.
 _CLASSES: dict[str, tuple[tuple[str, ...], bool]] = {
     "operator": ((
         *_PLACED, "external_id", "sequence_number", "forward_thread_id", "input_shapes", "input_types",
-        "input_strides", "concrete_inputs", "call_stack", "module_hierarchy", "python_module_id",
+        "input_strides", "concrete_inputs", "Call stack", "Module Hierarchy", "python_module_id",
     ), True),
     "call": ((*_PLACED, "external_id", "correlation_id", "launched_kernel", "grid", "block"), True),
     "activity": ((
@@ -75,19 +60,26 @@ _CLASSES: dict[str, tuple[tuple[str, ...], bool]] = {
     "overhead": (_PLACED, True),
     "flow": ((*_PLACED, "ph", "id"), False),
     "label": ((*_PLACED, "pid", "label"), False),
+    # Arguments that few events have, once more with what finds those events again.
+    "detail": ((
+        *_PLACED, "external_id", "correlation_id", "device", "stream", "grid",
+        *(member.name for member in MEMBERS if member.is_rare),
+    ), False),
 }  # fmt: skip
+# What the replay of a graph repeats of an event that was captured.
+REPEATED = {
+    "operator": ("name", "input_shapes", "input_types", "input_strides", "concrete_inputs"),
+    "frame": ("name", "python_module_id"),
+    "detail": (*(member.name for member in MEMBERS if member.is_rare), "device", "stream", "grid"),
+}
+MODULE = "nn.Module: "  # begins the names of modules' frames
 _CLASS_OF = {
     "cpu_op": "operator", "cuda_runtime": "call", "cuda_driver": "call", "kernel": "activity",
     "gpu_memcpy": "activity", "gpu_memset": "activity", "python_function": "frame",
     "user_annotation": "annotation", "gpu_user_annotation": "annotation", "overhead": "overhead",
     "fwdbwd": "flow",
 }  # fmt: skip
-_OWN_FORMATS = {"row_id": "l", "thread_key": "L", "replay": "l"} | dict.fromkeys(
-    ("category", "other_category", "call_stack", "module_hierarchy"), "u"
-)
-# Rare arguments that are columns of operators.
-_STACKS = {"Call stack": "call_stack", "Module Hierarchy": "module_hierarchy"}
-_DETAILED = ("thread_key", "category", "other_category", "name", "start_ns", "duration_ns")
+_OWN_FORMATS = {"row_id": "l", "thread_key": "L", "replay": "l", "category": "u"}
 
 
 def _formats(names: Iterable[str]) -> dict[str, str]:
@@ -129,25 +121,22 @@ class EventRows:
         self._extents.append((0, 0))
         self._write(len(self._parts) - 1, part)
 
-    def change(self, row_id: Int64, columns: _Columns, texts: Sequence[str | None] = ()) -> None:
-        """Give some rows other values; columns of texts have places among these."""
+    def change(self, row_id: Int64, changes: _Columns, texts: Sequence[str | None]) -> None:
+        """Give some rows other numbers, and texts where they have none; texts by their places among these."""
         for number, part in enumerate(self):
-            if not part.row_count:
-                continue
             own = part.integers("row_id")
-            given = np.flatnonzero((row_id >= own[0]) & (row_id <= own[-1]))
-            if not len(given):
+            here = np.flatnonzero((row_id >= own.min(initial=_LAST)) & (row_id <= own.max(initial=-1)))
+            if not len(here):
                 continue
-            places, changed = np.searchsorted(own, row_id[given]), dict(part.columns)
-            for name, (new, present) in columns.items():
-                values = np.zeros(part.row_count, dtype=new.dtype)
-                if name in changed:
-                    values = changed[name][0].copy()
-                flags = part.has(name)
-                is_text = self.formats[name] == "u"
-                values[places] = new[given] + (len(part.texts.texts) if is_text else 0)
-                flags[places] = present[given]
-                changed[name] = values, packed(flags)
+            row, changed = np.searchsorted(own, row_id[here]), dict(part.columns)
+            for name, (new, present) in changes.items():
+                is_text, flags = self.formats[name] == "u", part.has(name)
+                wanted = present[here] & ~(flags[row] & is_text)
+                if wanted.any():
+                    values = changed[name][0].copy() if name in changed else np.zeros(len(own), new.dtype)
+                    values[row[wanted]] = new[here][wanted] + is_text * len(part.texts.texts)
+                    flags[row[wanted]] = True
+                    changed[name] = values, packed(flags)
             self._write(number, RowPart(part.row_count, changed, Texts([*part.texts.texts, *texts])))
 
     def drop(self, row_id: Int64) -> None:
@@ -179,6 +168,11 @@ Columns = dict[str, npt.NDArray[Any]]
 Told = Callable[[RowPart], npt.NDArray[Any]]
 
 
+def module_calls(part: RowPart) -> RowPart:
+    """Of frames, the calls of modules."""
+    return part.taken(part.told(lambda name: (name or "").startswith(MODULE), "name"))
+
+
 def columns(parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
     """Columns of integers of some rows, whole, -1 for none; and what functions say of each part."""
     tells = {name: partial(RowPart.integers, name=name) for name in names} | others
@@ -198,7 +192,7 @@ def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
 
 
 class StagedEvents:
-    """The events of one trace: `rows` by class, and `staging.details` in the engine.
+    """The events of one trace: `rows` by class.
 
     Args:
         session: Whose database reads them.
@@ -209,9 +203,7 @@ class StagedEvents:
     """
 
     def __init__(self, session: Session, folder: Path) -> None:
-        self._session, self._folder = session, folder
-        fields = ", ".join(f'"{key}" {kind}' for key, kind in DETAILS.items())
-        session.connection.execute(sql(__package__, "kineto:tables").format(fields=fields))
+        self.session, self._folder = session, folder
         self.rows = {
             name: EventRows(columns, folder / name if session.is_file_backed else None)
             for name, (columns, _) in _CLASSES.items()
@@ -223,8 +215,8 @@ class StagedEvents:
 
     def renewed(self) -> StagedEvents:
         """The same without events, to be shown anew."""
-        events = StagedEvents(self._session, self._folder)
-        events.show_on(self._session.connection)
+        events = StagedEvents(self.session, self._folder)
+        events.show_on(self.session.connection)
         return events
 
     def show_on(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -232,23 +224,25 @@ class StagedEvents:
         for name, rows in self.rows.items():
             connection.register(f"{name}_events", ArrowRows(rows.formats, rows))
 
-    def change(self, name: str, found: Columns) -> None:
-        """Give rows of a class, by their `row_id`, other values where there are some."""
+    def change(self, name: str, found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> None:
+        """Give rows of a class, by their `row_id`, other values; None of a list changes nothing."""
         flagged, texts = columns_of(found)
         row_id, _ = flagged.pop("row_id")
         if len(row_id):
             self.rows[name].change(row_id, flagged, texts)
 
-    def add(self, name: str, found: Columns) -> None:
+    def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows of a class behind all others."""
-        part = rows_of(found)
+        if not rows:
+            return
+        part = rows_of({key: [row.get(key) for row in rows] for key in self.rows[name].formats})
         self.rows[name].add(part.given({"row_id": np.arange(part.row_count) + self.row_count}))
         self.row_count += part.row_count
 
 
 @contextmanager
 def staging_area(session: Session) -> Iterator[StagedEvents]:
-    """The database `staging`, with its tables empty, for the duration of the block."""
+    """No events yet, and a database `staging` for other tables, for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
         # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
@@ -256,6 +250,7 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
         try:
             # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
             session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+            session.connection.execute(sql(__package__, "kineto:macros"))
             yield StagedEvents(session, Path(folder))
         finally:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
@@ -284,7 +279,7 @@ def staged_events(
     with staging_area(session) as events:
         session.plan_for(len(text) - opened.start)
         threads = int(session.scalar("SELECT current_setting('threads')"))
-        stager = Stager(session, events)
+        stager = Stager(events)
         for chunk in scan(text, opened.start, threads):
             stager.add_chunk(chunk)
         events.array = _array_end(text, opened, chunk.scanned, source, damage)
@@ -355,15 +350,19 @@ def unmasked(texts: Any) -> Any:
 def columns_of(
     found: Mapping[str, Sequence[Any] | npt.NDArray[Any]],
 ) -> tuple[_Columns, list[str | None]]:
-    """Columns as the engine returns them: values and flags, and the texts that values are places of."""
+    """Columns as the engine returns them, or lists: values and flags, and the texts they are places of."""
     places: dict[str | None, int] = {None: 0}
     flagged: _Columns = {}
     for name, column in found.items():
         if isinstance(column, np.ndarray) and column.dtype != object:
             flagged[name] = np.ma.getdata(column).astype(np.int64), ~np.ma.getmaskarray(column)
+            continue
+        given = unmasked(column)
+        if any(isinstance(one, int) for one in given):
+            present = np.array([one is not None for one in given])
+            flagged[name] = np.array([one or 0 for one in given], dtype=np.int64), present
         else:
-            texts = unmasked(column)
-            values = np.array([places.setdefault(one, len(places)) for one in texts], dtype=np.int32)
+            values = np.array([places.setdefault(one, len(places)) for one in given], dtype=np.int32)
             flagged[name] = values, values > 0
     return flagged, list(places)
 
@@ -372,12 +371,11 @@ class Stager:
     """Splits rows of events into classes, and counts them.
 
     Args:
-        session: Whose database keeps the rare arguments.
         events: Where they go.
     """
 
-    def __init__(self, session: Session, events: StagedEvents) -> None:
-        self._connection, self._events = session.connection, events
+    def __init__(self, events: StagedEvents) -> None:
+        self._events = events
         self._counts: list[dict[str, Any]] = []
         self._threads: dict[tuple[str | None, str | None], int] = {}
         self._irregular_count = self._legacy_count = 0
@@ -425,11 +423,7 @@ class Stager:
         columns["row_id"] = np.arange(rows) + self._events.row_count, every
         columns["thread_key"] = self._thread_keys(columns, texts), every
         self._events.row_count += rows
-        for key, name in _STACKS.items():
-            values, present = columns[key]
-            columns[name] = values, present & np.array([bool(one) for one in texts])[values]
-        detailed = self._detailed(columns, texts, place)
-        self._write_details(columns, np.flatnonzero(detailed), texts)
+        detailed = classes["detail"]
         start, duration = columns["start_ns"], columns["duration_ns"]
         is_timed = start[1] & duration[1] & (duration[0] >= 0)
         is_span = _is(columns["ph"], texts, "X")
@@ -442,7 +436,7 @@ class Stager:
     def _categories(
         self, columns: _Columns, texts: list[str | None], place: dict[str, int]
     ) -> dict[str, npt.NDArray[np.bool_]]:
-        """Add columns `category` and `other_category`; which rows are of each class."""
+        """Add column `category`: ours, else as recorded, else empty; which rows are of each class."""
         cat, has_cat = columns["cat"]
         known = [place.get(_LEGACY.get(one, one), -1) if one else -1 for one in texts]
         category = np.where(has_cat, np.array(known, dtype=np.int32)[cat], -1).astype(np.int32)
@@ -450,13 +444,17 @@ class Stager:
         name, has_name = columns["name"]
         is_step = has_name & np.array([(one or "").startswith("ProfilerStep#") for one in texts])[name]
         category[is_step & (category == place["cpu_op"])] = place["user_annotation"]
-        columns["category"] = category, category >= 0
-        columns["other_category"] = np.where(has_cat, cat, place[""]).astype(np.int32), category < 0
+        other = np.where(has_cat, cat, place[""])
+        columns["category"] = np.where(category >= 0, category, other).astype(np.int32), np.ones_like(has_cat)
         classes = {
             of: np.isin(category, [place[one] for one, other in _CLASS_OF.items() if other == of])
             for of in _CLASSES
         }
         classes["label"] = _is(columns["ph"], texts, "M")
+        is_free = np.isin(columns["category"][0], [place[""], place["cpu_instant_event"]])
+        is_memory = _is(columns["name"], texts, "[memory]") & _is(columns["ph"], texts, "i") & is_free
+        has = columns["Collective name"][1] | columns["kernel_backend"][1]
+        classes["detail"] = has | is_memory | (category == place["cuda_sync"])
         return classes
 
     def _thread_keys(self, columns: _Columns, texts: list[str | None]) -> Int64:
@@ -476,37 +474,13 @@ class Stager:
         ]
         return np.array(keys, dtype=np.int64)[pair]
 
-    def _detailed(
-        self, columns: _Columns, texts: list[str | None], place: dict[str, int]
-    ) -> npt.NDArray[np.bool_]:
-        """Which rows have arguments that few have."""
-        category, (other, is_other) = columns["category"][0], columns["other_category"]
-        has = columns["Collective name"][1] | columns["kernel_backend"][1]
-        is_free = (is_other & (other == place[""])) | (category == place["cpu_instant_event"])
-        is_memory = _is(columns["name"], texts, "[memory]") & _is(columns["ph"], texts, "i") & is_free
-        detailed: npt.NDArray[np.bool_] = has | is_memory | (category == place["cuda_sync"])
-        return detailed
-
-    def _write_details(self, columns: _Columns, chosen: Int64, texts: list[str | None]) -> None:
-        """Write `staging.details`."""
-        if not len(chosen):
-            return
-        kinds = {member.key: FORMATS.get(member.kind, "l") for member in MEMBERS if member.is_rare}
-        names = (*_DETAILED, *(name for name, _ in _FINDING.values()))
-        of_key = {key: name for key, (name, _) in _FINDING.items()}
-        arguments = ", ".join(f"'{key}': \"{of_key.get(key, key)}\"::{kind}" for key, kind in DETAILS.items())
-        part = _part(columns, (*names, *kinds), chosen, texts)
-        with registered(self._connection, detailed_events=ArrowRows({**_formats(names), **kinds}, [part])):
-            self._connection.execute(sql(__package__, "kineto:details").format(arguments=arguments))
-
     def _count(
         self, columns: _Columns, texts: list[str | None], is_usable: npt.NDArray[np.bool_],
         detailed: npt.NDArray[np.bool_],
     ) -> None:  # fmt: skip
         """Count the rows of each category, phase and thread."""
-        category, other = columns["category"], columns["other_category"]
         of_phase, has_phase = columns["ph"]
-        keys = np.where(category[1], category[0], other[0]), np.where(has_phase, of_phase, len(texts))
+        keys = columns["category"][0], np.where(has_phase, of_phase, len(texts))
         (kind, kinds), (phase, phases) = (_ranked(key, len(texts) + 1) for key in keys)
         thread, named = columns["thread_key"][0], [*texts, None]
         group, groups = _ranked(
@@ -526,8 +500,7 @@ class Stager:
             span = np.flatnonzero((group == at) & is_usable) if text == "Trace" else np.empty(0, dtype=int)
             process, thread_name = threads[int(thread[row])]
             self._counts.append({
-                "category": text if category[1][row] else None,
-                "other_category": None if category[1][row] else text, "ph": named[int(keys[1][row])],
+                "category": text, "ph": named[int(keys[1][row])],
                 "thread_key": int(thread[row]), "process": process, "thread": thread_name,
                 "events": int(counts[at]), "without_time": int(unusable[at]), "detailed": int(details[at]),
                 "first_start_ns": int(start_ns[span].min()) if len(span) else None,
