@@ -221,10 +221,10 @@ class ArrowRows:
     Args:
         formats: Arrow's format of each column: `l` int64, `L` uint64, `g` float64, `b` bits, `u` texts, or
             `json`: texts that are known to be JSON.
-        parts: The rows, to be gone through as often as they are read. A column that a part lacks is NULL.
+        parts: Gives the rows each time they are read. A column that a part lacks is NULL.
     """
 
-    def __init__(self, formats: Mapping[str, str], parts: Iterable[RowPart]) -> None:
+    def __init__(self, formats: Mapping[str, str], parts: Callable[[], Iterable[RowPart]]) -> None:
         self._formats, self._parts = formats, parts
         self._error = ctypes.create_string_buffer(_LONGEST_ERROR + 1)
         self._kept: list[Any] = []  # of schemas: what the engine holds addresses of
@@ -239,7 +239,7 @@ class ArrowRows:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Capsule of a stream of all rows."""
         del requested_schema
-        batches = ((part, first) for part in self._parts for first in range(0, part.row_count, _BATCH_ROWS))
+        batches = ((part, first) for part in self._parts() for first in range(0, part.row_count, _BATCH_ROWS))
 
         def guarded(fill: Callable[[Any], None]) -> Callable[[Any, Any], int]:
             def call(_: Any, out: Any) -> int:

@@ -38,9 +38,19 @@ R = TypeVar("R")
 _MOST_OPERATORS = 1 << 20
 # So many of the starts of a part are looked at to divide them.
 _SAMPLED = 1 << 10
-_FORMATS = {"VARCHAR": "u", "JSON": "json", "BOOLEAN": "b", "DOUBLE": "g"}  # others are integers
+_FORMATS = {
+    "VARCHAR": "u",
+    "JSON": "json",
+    "BOOLEAN": "b",
+    "DOUBLE": "g",
+    "UBIGINT": "L",
+}  # others are integers
 # An operator's name and its overload, where the recorder writes that behind a dot.
 _OVERLOADED = re.compile(r"(\w+::\w+)\.(\w+)", re.ASCII)
+_MEMORY = {
+    "time_ns": "start_ns", "address": "Addr", "size_bytes": "Bytes", "device_type": "Device Type",
+    "total_allocated_bytes": "Total Allocated", "total_reserved_bytes": "Total Reserved",
+}  # fmt: skip
 _NUMBER_OF_MODULE = re.compile(r"_[0-9]+\Z")
 _TRACK = re.compile(r"[0-9]{1,18}")
 
@@ -70,13 +80,14 @@ class Statements:
         self.run(table, first_id=self.next_id(table, id_column))
 
     def write(self, table: str, parts: Iterable[RowPart]) -> None:
-        """Add finished rows to a table."""
+        """Add finished rows to a table; they are read once."""
         declared = schema.table(table).columns
         formats = {one.name: _FORMATS.get(one.type, "l") for one in declared if one.name != "trace_id"}
         values = ", ".join(
             f'"{one.name}"' if one.name in formats else str(self._trace_id) for one in declared
         )
-        with registered(self._connection, finished=ArrowRows(formats, parts)):
+        once = iter([parts])
+        with registered(self._connection, finished=ArrowRows(formats, lambda: next(once))):
             self._connection.execute(f"INSERT INTO {table} SELECT {values} FROM finished")
 
     def next_id(self, table: str, id_column: str) -> int:
@@ -86,34 +97,9 @@ class Statements:
         rows = self._connection.execute(f"SELECT coalesce(max({id_column}) + 1, 0) FROM {table}").fetchall()
         return int(rows[0][0])
 
-    def arrays(self, statement: str, **values: Any) -> Columns:
-        """The columns a statement selects; `thread_key`, if among them, as `thread`, our own id.
-
-        Rows with a `row_id` come in its order; scans by several threads return them in any.
-        """
-        found: Columns = self.run(statement, **values).fetchnumpy()
-        if "row_id" in found:
-            order = np.argsort(found["row_id"], kind="stable")
-            found = {name: column[order] for name, column in found.items()}
-        if "thread_key" in found:
-            found["thread"] = self.threads(found.pop("thread_key"))
-        return found
-
-    def run_with(self, links: Columns, statement: str) -> None:
-        """Run a statement that reads `links`."""
-        with registered(self._connection, links=links):
-            self.run(statement)
-
     def threads(self, keys: npt.NDArray[Any]) -> Int64:
         """Ids of threads by their keys."""
         return self._thread_of[keys.astype(np.int64)]
-
-    def kernel_names(self) -> dict[tuple[str, str], int]:
-        """Ids of the names that are known."""
-        if self._trace_id == 0:
-            return {}
-        rows = self._connection.execute("SELECT kind, name, name_id FROM kernel_names").fetchall()
-        return {(kind, name): name_id for kind, name, name_id in rows}
 
 
 class _Operators(msgspec.Struct, frozen=True):
@@ -191,7 +177,10 @@ class _Filler:
             if linked is None:
                 prepared.result()
                 linked = _Linked(
-                    calls_read.result(), activities_read.result(), self._memory_rows(), self._steps()
+                    calls_read.result(),
+                    activities_read.result(),
+                    self._columns(self._memory_events(), "thread_key", "start_ns"),
+                    self._steps(),
                 )
             linked.add(operators)
             parts.append(self._kept(operators, linked.steps, beside))
@@ -251,10 +240,12 @@ class _Filler:
     def _steps(self) -> RecordedSteps:
         if not self._has("user_annotation"):
             return RecordedSteps(*[np.empty(0, dtype=np.int64)] * 3)
-        return RecordedSteps(**self.main.arrays("step_rows"))
+        return RecordedSteps(**self.main.run("step_rows").fetchnumpy())
 
-    def _memory_rows(self) -> Columns:
-        return self.main.arrays("memory_rows") if self._has("memory") else {}
+    def _memory_events(self) -> Iterator[RowPart]:
+        """Allocations and releases, among the events with rare arguments."""
+        for part in self.rows["detail"] if self._has("memory") else ():
+            yield part.taken(part.has("start_ns") & part.told(lambda name: name == "[memory]", "name"))
 
     def _operators(self) -> Iterator[_Operators]:
         """The operators, extent by extent."""
@@ -354,19 +345,20 @@ class _Filler:
         frames = self._beside(lambda: self._write_frames(modules.result()))
         for extent, read in parts:
             computed = _in_row_order(_operator_links(read(), links, activities["duration_ns"]))
-            staged = _Parts(partial(self.rows["operator"].within, extent))
-            self.main.write("operators", _Finished(staged, computed, _finish_operators))
+            staged = self.rows["operator"].within(extent)
+            self.main.write("operators", _finished(staged, computed, _finish_operators))
         if self._has("cpu_op"):
             self.main.insert("autograd_links", "link_id")
         launches.result()
         frames.result()
-        self._write_memory_events(linked)
+        if self._has("memory"):
+            self._write_memory_events(linked)
         return links
 
     def _write_launches(self, call_links: Columns, activity_links: Columns) -> None:
-        self.side.write("runtime_calls", _Finished(self.rows["call"], call_links, _finish_calls))
+        self.side.write("runtime_calls", _finished(self.rows["call"], call_links, _finish_calls))
         self.side.write(
-            "device_activities", _Finished(self.rows["activity"], activity_links, _finish_activities)
+            "device_activities", _finished(self.rows["activity"], activity_links, _finish_activities)
         )
         if self._has("user_annotation"):
             self.side.run("steps")
@@ -395,7 +387,8 @@ class _Filler:
 
     def _write_kernel_names(self) -> Int64:
         """Add the names of activities that are not known yet, in the order of their rows; that of each."""
-        ids = self.main.kernel_names()
+        rows = self.main.run("known_names").fetchall()
+        ids: dict[tuple[str, str], int] = {(kind, name): name_id for name_id, name, kind in rows}
         known = len(ids)
 
         def told(name: str | None, category: str) -> int:
@@ -450,20 +443,16 @@ class _Filler:
                 ),
             })  # fmt: skip
 
-        self.side.write("frames", _Parts(lambda: map(finished, self.rows["frame"])))
+        self.side.write("frames", map(finished, self.rows["frame"]))
 
     def _write_memory_events(self, linked: _Linked) -> None:
-        rows = linked.memory
-        if not rows or not len(rows["row_id"]):
-            return
         first_id = self.main.next_id("memory_events", "memory_event_id")
-        links = {
-            "row_id": rows["row_id"],
-            "memory_event_id": np.arange(len(rows["row_id"])) + first_id,
-            "thread_id": rows["thread"],
+        computed = {
+            "memory_event_id": np.arange(len(linked.memory_operator)) + first_id,
+            "thread_id": linked.memory["thread"],
             "operator_id": linked.memory_operator,
         }
-        self.main.run_with(links, "memory_events")
+        self.main.write("memory_events", _finished(self._memory_events(), computed, _finish_memory_events))
 
 
 class _Linked:
@@ -471,7 +460,7 @@ class _Linked:
 
     def __init__(self, calls: Columns, activities: Columns, memory: Columns, steps: RecordedSteps) -> None:
         self.calls, self.activities, self.memory, self.steps = calls, activities, memory, steps
-        self.memory_operator = np.full(len(memory.get("row_id", ())), -1, dtype=np.int64)
+        self.memory_operator = np.full(len(memory["start_ns"]), -1)
         self.candidates = linking.Candidates(
             linking.Calls(
                 calls["thread"],
@@ -492,37 +481,21 @@ class _Linked:
         """Take in operators."""
         forest, ids = operators.forest, operators.operator_id
         self.candidates.add(forest, ids, operators.external_id, operators.extent)
-        if self.memory:
+        if len(self.memory_operator):
             here = linking.within(self.memory["start_ns"], operators.extent)
             inside = nesting.enclosing(forest, self.memory["thread"][here], self.memory["start_ns"][here])
             self.memory_operator[here] = gather(ids, inside)
 
 
-class _Parts:
-    """Rows in parts that are made anew whenever one goes through them."""
-
-    def __init__(self, make: Callable[[], Iterator[RowPart]]) -> None:
-        self._make = make
-
-    def __iter__(self) -> Iterator[RowPart]:
-        return self._make()
-
-
-class _Finished:
-    """Staged rows as those of a table: with columns that were computed, and made ready part by part."""
-
-    def __init__(
-        self, parts: Iterable[RowPart], computed: Columns, finish: Callable[[RowPart], RowPart]
-    ) -> None:
-        self._parts, self._computed, self._finish = parts, computed, finish
-
-    def __iter__(self) -> Iterator[RowPart]:
-        first = 0
-        for part in self._parts:
-            end = first + part.row_count
-            own = {name: column[first:end] for name, column in self._computed.items()}
-            yield self._finish(part.given(own))
-            first = end
+def _finished(
+    parts: Iterable[RowPart], computed: Columns, finish: Callable[[RowPart], RowPart]
+) -> Iterator[RowPart]:
+    """Staged rows as those of a table: with what was computed of each, and made ready part by part."""
+    first = 0
+    for part in parts:
+        end = first + part.row_count
+        yield finish(part.given({name: column[first:end] for name, column in computed.items()}))
+        first = end
 
 
 def _finish_operators(part: RowPart) -> RowPart:
@@ -565,6 +538,13 @@ def _finish_activities(part: RowPart) -> RowPart:
     return part.retold("kind", _kind, "category").retold(
         "attribution", lambda code: str(linking.ATTRIBUTIONS[code]), "attribution"
     )
+
+
+def _finish_memory_events(part: RowPart) -> RowPart:
+    device, of_type = part.integers("Device Id"), part.integers("Device Type")
+    named = {name: part.columns[key] for name, key in _MEMORY.items() if key in part.columns}
+    part = part._replace(columns={**part.columns, **named})
+    return part.given({"device": np.where((of_type > 0) & (device >= 0), device, -1)})
 
 
 def _kind(category: str) -> str:

@@ -17,15 +17,6 @@ WHERE name IN ('process_name', 'thread_name') AND label IS NOT NULL
 CREATE OR REPLACE TABLE staging.thread_links AS
 SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
 
--- :name operator_rows
--- Columns for nesting; an absent id is -1.
-SELECT row_id, thread_key, start_ns, duration_ns, coalesce(external_id, -1) AS external_id
-FROM operator_events
-
--- :name module_frames
--- Calls of modules, to be nested.
-SELECT row_id, thread_key, start_ns, duration_ns FROM frame_events WHERE name LIKE 'nn.Module: %'
-
 -- :name captured_calls
 -- Calls that launch a kernel, copy or set (`kind`), or begin or end capturing (`capture`); an absent id is -1.
 SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
@@ -67,6 +58,9 @@ SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id},
 FROM annotation_events s LEFT JOIN staging.thread_links USING (thread_key)
 WHERE ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
 
+-- :name known_names
+SELECT name_id, name, kind FROM kernel_names
+
 -- :name step_rows
 SELECT step::BIGINT AS step, start_ns, duration_ns FROM (
     SELECT TRY_CAST(regexp_extract(name, '^ProfilerStep#(\d+)', 1) AS INTEGER) AS step, *
@@ -89,16 +83,6 @@ WHERE step IS NOT NULL
 INSERT INTO overheads
 SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
 FROM overhead_events s LEFT JOIN staging.thread_links USING (thread_key)
-
--- :name memory_rows
-SELECT row_id, thread_key, start_ns FROM detail_events WHERE name = '[memory]' AND start_ns IS NOT NULL
-
--- :name memory_events
-INSERT INTO memory_events
-SELECT memory_event_id, {trace_id}, thread_id, d.start_ns, d."Addr", d."Bytes", d."Device Type",
-    CASE WHEN d."Device Id" >= 0 AND d."Device Type" <> 0 THEN d."Device Id" END,
-    d."Total Allocated", d."Total Reserved", nullif(operator_id, -1)
-FROM detail_events d JOIN links l USING (row_id)
 
 -- :name syncs
 INSERT INTO syncs

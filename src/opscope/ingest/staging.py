@@ -101,10 +101,10 @@ class EventRows:
         self._extents: list[Extent] = []
 
     def __iter__(self) -> Iterator[RowPart]:
-        return map(self._read, range(len(self._parts)))
+        return self.within()
 
-    def within(self, extent: Extent | None) -> Iterator[RowPart]:
-        """The rows that begin in an extent of time."""
+    def within(self, extent: Extent | None = None) -> Iterator[RowPart]:
+        """The rows that begin in an extent of time; all if None."""
         for number, (first_ns, last_ns) in enumerate(self._extents):
             if extent is None or (extent[0] <= first_ns and last_ns <= extent[1]):
                 yield self._read(number)
@@ -222,7 +222,7 @@ class StagedEvents:
     def show_on(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Let a connection read the events."""
         for name, rows in self.rows.items():
-            connection.register(f"{name}_events", ArrowRows(rows.formats, rows))
+            connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
 
     def change(self, name: str, found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> None:
         """Give rows of a class, by their `row_id`, other values; None of a list changes nothing."""

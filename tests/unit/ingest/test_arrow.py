@@ -27,7 +27,7 @@ def rows() -> ArrowRows:
         Texts(["a", "é"]),
     )
     second = RowPart(2, {"text": (np.array([0, 0], dtype=np.int32), nowhere)}, Texts(["b"]))
-    return ArrowRows({"number": "l", "text": "u", "flag": "b"}, [first, second])
+    return ArrowRows({"number": "l", "text": "u", "flag": "b"}, lambda: [first, second])
 
 
 @pytest.mark.parametrize("batch_rows", [1 << 17, 8])
