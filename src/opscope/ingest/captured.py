@@ -30,25 +30,16 @@ _NONE = -1
 
 
 class CapturedLaunch(msgspec.Struct, frozen=True):
-    """One captured launch.
+    """One captured launch."""
 
-    Attributes:
-        kind: `kernel`, `memcpy` or `memset`.
-        name: Of the kernel, as the trace would show it; None if nothing tells.
-        grid: Blocks, as a trace writes them; None if not recorded.
-        block: Threads, likewise.
-        number: Id of its node in the graph; None if the driver told none.
-        event: Index of its innermost operator among the capture's events; -1 for none.
-        place: What it has in common with launches of other calls: operator, arguments, and which launch of
-            the operator it is. Launches of one place run one kernel.
-    """
-
-    kind: str
-    name: str | None = None
-    grid: str | None = None
-    block: str | None = None
-    number: int | None = None
-    event: int = _NONE
+    kind: str  # `kernel`, `memcpy` or `memset`
+    name: str | None = None  # Of the kernel, as the trace would show it; None if nothing tells
+    grid: str | None = None  # Blocks, as a trace writes them; None if not recorded
+    block: str | None = None  # Threads, likewise
+    number: int | None = None  # Id of its node in the graph; None if the driver told none
+    event: int = _NONE  # Index of its innermost operator among the capture's events; -1 for none
+    # What it has in common with launches of other calls: operator, arguments, and which launch of the
+    # operator it is. Launches of one place run one kernel
     place: int = _NONE
 
 
@@ -65,19 +56,12 @@ class CapturedEvent(msgspec.Struct, frozen=True):
 
 
 class Capture(msgspec.Struct, frozen=True):
-    """What one graph is made of. Events come outermost first.
+    """What one graph is made of. Events come outermost first."""
 
-    Attributes:
-        source: Where it is known from.
-        file: The trace it was read from.
-        launches: In their order.
-        events: Those around them.
-    """
-
-    source: ReplaySource
-    file: str
-    launches: tuple[CapturedLaunch, ...]
-    events: tuple[CapturedEvent, ...]
+    source: ReplaySource  # Where it is known from
+    file: str  # The trace it was read from
+    launches: tuple[CapturedLaunch, ...]  # In their order
+    events: tuple[CapturedEvent, ...]  # Those around them
 
     def part(self, start: int, count: int) -> Capture:
         """The launches from one on, with what is wholly around them."""

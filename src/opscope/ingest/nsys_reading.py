@@ -35,19 +35,12 @@ from opscope.model.session import Session, registered
 
 
 class Intervals(msgspec.Struct, frozen=True):
-    """Ranges of one process, as columns.
+    """Ranges of one process, as columns."""
 
-    Args:
-        thread: Thread, by any number that tells threads apart.
-        start_ns: Start.
-        duration_ns: Duration, ≥ 0.
-        range_id: Id; the outer of two equal ranges has the smaller one.
-    """
-
-    thread: Int64
-    start_ns: Int64
-    duration_ns: Int64
-    range_id: Int64
+    thread: Int64  # Thread, by any number that tells threads apart
+    start_ns: Int64  # Start
+    duration_ns: Int64  # Duration, ≥ 0
+    range_id: Int64  # Id; the outer of two equal ranges has the smaller one
 
     def __len__(self) -> int:
         return len(self.thread)

@@ -28,41 +28,24 @@ _LEAST_SHARED = 0.5
 
 
 class Census(msgspec.Struct, frozen=True):
-    """What the events of a trace are, counted.
+    """What the events of a trace are, counted."""
 
-    Args:
-        event_count: Events read; arrows from launches to kernels, which repeat correlation ids, are not.
-        categories: Events by category (legacy names translated).
-        ignored: Events by category that no table holds.
-        without_time: Events of ingested categories without a usable time; they are in no table.
-        detailed_count: Events with arguments that few have.
-        threads: (key, process, thread) of every host thread, by first event.
-        thread_count: How many keys of threads there are, of tracks of devices too.
-        window_start_ns: Opening of the recording window, where the trace says.
-        window_end_ns: Its end.
-        is_legacy: Categories are those of 2021 (`Operator`, `Kernel`).
-        is_lenient: Some value was of another type than its column; such values are NULL.
-        broken_count: Events that are no JSON, and so are not read.
-        irregular_count: Operators that overlap another without nesting in it.
-        impossible_id_count: External ids that name an operator that was not open.
-        are_ids_used: Whether external ids were used for attribution.
-    """
-
-    event_count: int
-    categories: dict[str, int]
-    ignored: dict[str, int]
-    without_time: int
-    detailed_count: int
+    event_count: int  # Events read; arrows from launches to kernels, which repeat correlation ids, are not
+    categories: dict[str, int]  # Events by category (legacy names translated)
+    ignored: dict[str, int]  # Events by category that no table holds
+    without_time: int  # Events of ingested categories without a usable time; they are in no table
+    detailed_count: int  # Events with arguments that few have
+    # (key, process, thread) of every host thread, by first event
     threads: list[tuple[int, str | None, str | None]]
-    thread_count: int = 0
-    is_legacy: bool = False
-    is_lenient: bool = False
-    window_start_ns: int | None = None
-    window_end_ns: int | None = None
-    broken_count: int = 0
-    irregular_count: int = 0
-    impossible_id_count: int = 0
-    are_ids_used: bool = True
+    thread_count: int = 0  # How many keys of threads there are, of tracks of devices too
+    is_legacy: bool = False  # Categories are those of 2021 (`Operator`, `Kernel`)
+    is_lenient: bool = False  # Some value was of another type than its column; such values are NULL
+    window_start_ns: int | None = None  # Opening of the recording window, where the trace says
+    window_end_ns: int | None = None  # Its end
+    broken_count: int = 0  # Events that are no JSON, and so are not read
+    irregular_count: int = 0  # Operators that overlap another without nesting in it
+    impossible_id_count: int = 0  # External ids that name an operator that was not open
+    are_ids_used: bool = True  # Whether external ids were used for attribution
 
 
 def take_census(rows: list[dict[str, Any]], *, is_lenient: bool = False) -> Census:

@@ -33,32 +33,19 @@ _SHOWN = 60
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The activities of one launch of a graph, in order of start.
+    """The activities of one launch of a graph, in order of start."""
 
-    Attributes:
-        call: Row of the launch call.
-        call_start_ns: Its start.
-        call_duration_ns: Its duration.
-        correlation_id: Of it and its activities.
-        activities: Their rows.
-        kinds: `kernel`, `memcpy` or `memset`.
-        names: Their names.
-        device_ns: Their time.
-        graph_id: Of the graph, where recorded.
-        numbers: Ids of their nodes in the graph; None where one is not recorded.
-        grids: Blocks of each, as recorded; None of those not recorded. Empty if of none.
-    """
-
-    call: int
-    call_start_ns: int
-    call_duration_ns: int
-    correlation_id: int
-    activities: tuple[int, ...]
-    kinds: tuple[str, ...]
-    names: tuple[str, ...]
-    device_ns: int
-    graph_id: int | None = None
-    numbers: tuple[int, ...] | None = None
+    call: int  # Row of the launch call
+    call_start_ns: int  # Its start
+    call_duration_ns: int  # Its duration
+    correlation_id: int  # Of it and its activities
+    activities: tuple[int, ...]  # Their rows
+    kinds: tuple[str, ...]  # `kernel`, `memcpy` or `memset`
+    names: tuple[str, ...]  # Their names
+    device_ns: int  # Their time
+    graph_id: int | None = None  # Of the graph, where recorded
+    numbers: tuple[int, ...] | None = None  # Ids of their nodes in the graph; None where one is not recorded
+    # Blocks of each, as recorded; None of those not recorded. Empty if of none
     grids: tuple[str | None, ...] = ()
 
     @property
