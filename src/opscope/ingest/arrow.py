@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 # Rows of a batch: several threads of the engine read batches side by side, each with all of its texts.
 _BATCH_ROWS = 1 << 17
+_FEW_KEYS = 1 << 16
 _NULLABLE = 2
 _LONGEST_ERROR = 400
 _NOTHING = np.zeros(_BATCH_ROWS, dtype=np.int64), np.zeros(_BATCH_ROWS // 8, dtype=np.uint8)
@@ -135,33 +136,44 @@ class RowPart(NamedTuple):
             return np.full(self.row_count, -1)
         return np.where(self.has(name), self.columns[name][0], np.int64(-1))
 
+    def distinct(self, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Rows that are equal in some columns get one number; the first row of each number."""
+        key, count = np.zeros(self.row_count, dtype=np.int64), 1
+        for name in names:
+            values = self.integers(name)
+            if self.is_text(name):
+                values, found = _ranked(values + 1, len(self.texts.texts) + 1)
+            else:
+                found, values = np.unique(values, return_inverse=True)
+            key, count = key * len(found) + values, count * len(found)
+        if count > max(self.row_count, _FEW_KEYS):
+            _, first, place = np.unique(key, return_index=True, return_inverse=True)
+            return place, first
+        place, found = _ranked(key, count)
+        first = np.empty(len(found), dtype=np.int64)
+        first[place[::-1]] = np.arange(self.row_count)[::-1]
+        return place, first
+
+    def values(self, row: int, *names: str) -> list[Any]:
+        """Values of one row; None where there is none."""
+        found: list[Any] = []
+        for name in names:
+            values, bits = self.columns.get(name, _NOTHING)
+            if name not in self.columns or not bits[row // 8] >> row % 8 & 1:
+                found.append(None)
+            else:
+                found.append(self.texts.texts[values[row]] if self.is_text(name) else values[row].item())
+        return found
+
     def told(self, tell: Callable[..., Any], *names: str) -> npt.NDArray[Any]:
         """What a function says of each row by its values in some columns; None stands for none.
 
         It is asked once about equal ones, in the order of their first rows.
         """
-        key, texts = np.zeros(self.row_count, dtype=np.int64), self.texts.texts
-        for name in names:
-            values = self.integers(name)
-            if not self.is_text(name):
-                values = np.unique(values, return_inverse=True)[1]
-            key = key * (int(values.max(initial=0)) + 2) + values + 1
-        if len(names) == 1 and self.is_text(names[0]):
-            first = np.full(len(texts) + 1, -1)
-            first[key[::-1]] = np.arange(self.row_count)[::-1]
-            found = np.flatnonzero(first >= 0)
-            first, place = first[found], (np.cumsum(first >= 0) - 1)[key]
-        else:
-            _, first, place = np.unique(key, return_index=True, return_inverse=True)
+        place, first = self.distinct(*names)
         said: list[Any] = [None] * len(first)
-        flags = [(name, self.columns[name][0], self.has(name)) for name in names if name in self.columns]
         for at in np.argsort(first).tolist():
-            row = first[at]
-            own = {name: column[row].item() for name, column, has in flags if has[row]}
-            said[at] = tell(*(
-                texts[own[name]] if name in own and self.is_text(name) else own.get(name)
-                for name in names
-            ))  # fmt: skip
+            said[at] = tell(*self.values(int(first[at]), *names))
         told: npt.NDArray[Any] = np.array(said)[place]
         return told
 
@@ -179,30 +191,42 @@ class RowPart(NamedTuple):
         }
         return self._replace(columns={**self.columns, **added})
 
-    def retold(self, name: str, tell: Callable[[Any], str | None], of: str) -> RowPart:
-        """With a column of texts: what a function makes of each value of one."""
+    def retold(self, name: str, tell: Callable[..., str | None], *of: str) -> RowPart:
+        """With a column of texts: what a function makes of each value of others."""
         texts: dict[str | None, int] = {}
-        places = self.told(lambda value: texts.setdefault(tell(value), len(texts)), of)
+        places = self.told(lambda *values: texts.setdefault(tell(*values), len(texts)), *of)
         is_there = np.array([one is not None for one in texts])[places]
         column = (places + len(self.texts.texts)).astype(np.int32), packed(is_there)
         return RowPart(self.row_count, {**self.columns, name: column}, Texts([*self.texts.texts, *texts]))
 
     def records(self) -> list[dict[str, Any]]:
         """The values of each row by their columns, of those it has."""
-        rows: list[dict[str, Any]] = [{} for _ in range(self.row_count)]
-        for name, (values, _) in self.columns.items():
-            is_text = self.is_text(name)
-            for at in np.flatnonzero(self.has(name)).tolist():
-                rows[at][name] = self.texts.texts[values[at]] if is_text else values[at].item()
-        return rows
+        names = tuple(self.columns)
+        rows = (zip(names, self.values(row, *names), strict=True) for row in range(self.row_count))
+        return [{name: value for name, value in row if value is not None} for row in rows]
 
-    def taken(self, chosen: npt.NDArray[Any]) -> RowPart:
-        """Some of the rows, by their positions or by flags."""
-        columns = {
-            name: (values[chosen], packed(self.has(name)[chosen]))
-            for name, (values, _) in self.columns.items()
-        }
-        return RowPart(int(np.arange(self.row_count)[chosen].size), columns, self.texts)
+    def taken(self, chosen: npt.NDArray[Any], names: Iterable[str] | None = None) -> RowPart:
+        """Some of the rows, by their positions or by flags, and of the columns; only the texts they have."""
+        columns: dict[str, Column] = {}
+        is_used = np.zeros(len(self.texts.texts), dtype=bool)
+        count = int(np.count_nonzero(chosen)) if chosen.dtype == bool else len(chosen)
+        for name in self.columns if names is None else names:
+            flags = self.has(name)[chosen]
+            if flags.any():
+                columns[name] = self.columns[name][0][chosen], packed(flags)
+                if self.is_text(name):
+                    is_used[columns[name][0][flags]] = True
+        place = np.maximum(np.cumsum(is_used) - 1, 0).astype(np.int32)
+        columns |= {name: (place[one[0]], one[1]) for name, one in columns.items() if self.is_text(name)}
+        texts = [self.texts.texts[at] for at in np.flatnonzero(is_used).tolist()]
+        return RowPart(count, columns, Texts(texts))
+
+
+def _ranked(ids: npt.NDArray[np.int64], end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The place of each of some ids, all below `end`, among their distinct ones, and these."""
+    is_there = np.zeros(end, dtype=bool)
+    is_there[ids] = True
+    return (np.cumsum(is_there) - 1)[ids], np.flatnonzero(is_there)
 
 
 def packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:

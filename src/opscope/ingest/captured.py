@@ -238,10 +238,7 @@ class _Staged:
             sql(__package__, f"kineto:{statement}")
         ).fetchnumpy()
         order = np.argsort(found["row_id"], kind="stable")
-        return {
-            name: (unmasked(column) if column.dtype == object else column)[order]
-            for name, column in found.items()
-        }
+        return {name: unmasked(column)[order] for name, column in found.items()}
 
 
 def _nested(rows: dict[str, npt.NDArray[Any]], sequence: Int64) -> tuple[Forest, Int64]:

@@ -212,11 +212,11 @@ class _Filler:
     def _has(self, *categories: str) -> bool:
         return not self.census.categories.keys().isdisjoint(categories)
 
-    def _calls(self) -> Columns:
-        return self._columns(
+    def _calls(self) -> linking.Calls:
+        return linking.Calls(**self._columns(
             self.rows["call"], "thread_key", "start_ns", "external_id", "correlation_id",
             is_graph_launch=lambda part: part.told(lambda name: "GraphLaunch" in (name or ""), "name"),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _activities(self) -> Columns:
         return self._columns(
@@ -330,13 +330,13 @@ class _Filler:
         """Write the tables that carry links, operators beside all others; the links."""
         links = linked.candidates.links()
         calls, activities = linked.calls, linked.activities
-        call_step = linked.steps.at(calls["start_ns"])
+        call_step = linked.steps.at(calls.start_ns)
         first_call_id = self.main.next_id("runtime_calls", "runtime_call_id")
         launches = self._beside(
             self._write_launches,
             {
                 "runtime_call_id": np.arange(len(call_step)) + first_call_id,
-                "thread_id": calls["thread"],
+                "thread_id": calls.thread,
                 "operator_id": links.call_operator,
                 "step": call_step,
             },
@@ -458,23 +458,14 @@ class _Filler:
 class _Linked:
     """Calls, activities and memory events of a trace, and what of its operators they may belong to."""
 
-    def __init__(self, calls: Columns, activities: Columns, memory: Columns, steps: RecordedSteps) -> None:
+    def __init__(
+        self, calls: linking.Calls, activities: Columns, memory: Columns, steps: RecordedSteps
+    ) -> None:
         self.calls, self.activities, self.memory, self.steps = calls, activities, memory, steps
         self.memory_operator = np.full(len(memory["start_ns"]), -1)
+        names = linking.Activities.__struct_fields__
         self.candidates = linking.Candidates(
-            linking.Calls(
-                calls["thread"],
-                calls["start_ns"],
-                calls["correlation_id"],
-                calls["external_id"],
-                calls["is_graph_launch"].astype(bool),
-            ),
-            linking.Activities(
-                activities["start_ns"],
-                activities["correlation_id"],
-                activities["external_id"],
-                activities["replay"].astype(np.int64),
-            ),
+            calls, linking.Activities(**{name: activities[name] for name in names})
         )
 
     def add(self, operators: _Operators) -> None:

@@ -28,7 +28,7 @@ from opscope.ingest.nsys_words import (
     stage_strings,
 )
 from opscope.ingest.source import LocalText, TraceFile
-from opscope.ingest.staging import Columns, StagedEvents, Stager, columns_of, staging_area
+from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of, staging_area
 from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
@@ -202,7 +202,7 @@ class _Reader:
         for first in range(0, count, _STAGED_ROWS):
             extent = f"rowid >= {first} AND rowid < {first + _STAGED_ROWS}"
             rows = connection.execute(f"FROM staging.selected WHERE {extent} ORDER BY rowid").fetchnumpy()
-            stager.add(*columns_of(rows))
+            stager.add(rows_of(rows))
 
     def _owners(self, process: int) -> Any:
         """Ids of the ranges that stand among the operators: all where there is nothing else to tell."""

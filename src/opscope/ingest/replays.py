@@ -20,7 +20,7 @@ import numpy as np
 
 from opscope.ingest.captured import Capture, CapturedEvent
 from opscope.ingest.linking import REPLAYS
-from opscope.ingest.staging import StagedEvents, columns
+from opscope.ingest.staging import StagedEvents, columns, rows_of
 from opscope.model.queries import sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
 from opscope.model.session import Session
@@ -454,7 +454,7 @@ class _Writer:
         if self._activities:
             names = ("row_id", "external_id", "replay", "grid", "block")
             changes = zip(names, zip(*self._activities, strict=True), strict=True)
-            self._events.change("activity", dict(changes))
+            self._events.rows["activity"].change(rows_of(dict(changes)))
         return Added(len(modules), len(details))
 
     def _add(self, replay: Replay, category: str, start_ns: int, end_ns: int, **fields: Any) -> int | None:

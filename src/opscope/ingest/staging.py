@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import pickle
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -25,17 +24,13 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.arrow import ArrowRows, RowPart, Texts, packed, unpacked
+from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
 from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-CATEGORIES = (
-    "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
-    "gpu_user_annotation", "python_function", "cpu_instant_event", "cuda_sync", "overhead", "fwdbwd", "Trace",
-)  # fmt: skip
 # Of recorders until 2021.
 _LEGACY = {
     "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
@@ -121,23 +116,25 @@ class EventRows:
         self._extents.append((0, 0))
         self._write(len(self._parts) - 1, part)
 
-    def change(self, row_id: Int64, changes: _Columns, texts: Sequence[str | None]) -> None:
-        """Give some rows other numbers, and texts where they have none; texts by their places among these."""
+    def change(self, given: RowPart) -> None:
+        """Give some rows, by their `row_id`, other numbers, and texts where they have none."""
+        row_id = given.integers("row_id")
         for number, part in enumerate(self):
             own = part.integers("row_id")
             here = np.flatnonzero((row_id >= own.min(initial=_LAST)) & (row_id <= own.max(initial=-1)))
             if not len(here):
                 continue
             row, changed = np.searchsorted(own, row_id[here]), dict(part.columns)
-            for name, (new, present) in changes.items():
-                is_text, flags = self.formats[name] == "u", part.has(name)
-                wanted = present[here] & ~(flags[row] & is_text)
-                if wanted.any():
+            for name, (new, _) in given.columns.items():
+                flags = part.has(name)
+                wanted = given.has(name)[here] & ~(flags[row] & given.is_text(name))
+                if name != "row_id" and wanted.any():
                     values = changed[name][0].copy() if name in changed else np.zeros(len(own), new.dtype)
-                    values[row[wanted]] = new[here][wanted] + is_text * len(part.texts.texts)
+                    values[row[wanted]] = new[here][wanted] + given.is_text(name) * len(part.texts.texts)
                     flags[row[wanted]] = True
                     changed[name] = values, packed(flags)
-            self._write(number, RowPart(part.row_count, changed, Texts([*part.texts.texts, *texts])))
+            texts = Texts([*part.texts.texts, *given.texts.texts])
+            self._write(number, RowPart(part.row_count, changed, texts))
 
     def drop(self, row_id: Int64) -> None:
         """Leave some rows out."""
@@ -184,11 +181,29 @@ def columns(parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
     return {name: np.concatenate(pieces) for name, pieces in found.items()}
 
 
+def unmasked(texts: Any) -> Any:
+    """Texts as the engine returns them, None where there is none (`filled(None)` would put "?" there)."""
+    if not isinstance(texts, np.ma.MaskedArray) or texts.dtype != object:
+        return texts
+    return np.where(np.ma.getmaskarray(texts), np.array(None), np.ma.getdata(texts))
+
+
 def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
-    """Rows of columns as the engine returns them, or of lists of texts."""
-    flagged, texts = columns_of(found)
-    count = len(next(iter(flagged.values()))[0])
-    return _part(flagged, flagged, np.arange(count), texts)
+    """Rows of columns as the engine returns them, or of lists."""
+    places: dict[str | None, int] = {None: 0}
+    made: dict[str, Column] = {}
+    for name, column in found.items():
+        given = unmasked(column)
+        if isinstance(column, np.ndarray) and column.dtype != object:
+            values, present = np.ma.getdata(column).astype(np.int64), ~np.ma.getmaskarray(column)
+        elif any(isinstance(one, int) for one in given):
+            values = np.array([one or 0 for one in given], dtype=np.int64)
+            present = np.array([one is not None for one in given])
+        else:
+            values = np.array([places.setdefault(one, len(places)) for one in given], dtype=np.int32)
+            present = values > 0
+        made[name] = values, packed(present)
+    return RowPart(len(values), made, Texts(list(places)))
 
 
 class StagedEvents:
@@ -224,20 +239,12 @@ class StagedEvents:
         for name, rows in self.rows.items():
             connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
 
-    def change(self, name: str, found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> None:
-        """Give rows of a class, by their `row_id`, other values; None of a list changes nothing."""
-        flagged, texts = columns_of(found)
-        row_id, _ = flagged.pop("row_id")
-        if len(row_id):
-            self.rows[name].change(row_id, flagged, texts)
-
     def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows of a class behind all others."""
-        if not rows:
-            return
-        part = rows_of({key: [row.get(key) for row in rows] for key in self.rows[name].formats})
-        self.rows[name].add(part.given({"row_id": np.arange(part.row_count) + self.row_count}))
-        self.row_count += part.row_count
+        if rows:
+            part = rows_of({key: [row.get(key) for row in rows] for key in self.rows[name].formats})
+            self.rows[name].add(part.given({"row_id": np.arange(part.row_count) + self.row_count}))
+            self.row_count += part.row_count
 
 
 @contextmanager
@@ -336,37 +343,6 @@ def _no_event(text: mmap.mmap, start: int, source: str, hint: str | None) -> Inp
 _LOOKED_AT_BYTES = 1 << 20
 
 
-_Flagged = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]  # values, and whether one is there
-_Columns = dict[str, _Flagged]
-
-
-def unmasked(texts: Any) -> Any:
-    """Texts as the engine returns them, None where there is none (`filled(None)` would put "?" there)."""
-    if not isinstance(texts, np.ma.MaskedArray):
-        return texts
-    return np.where(np.ma.getmaskarray(texts), np.array(None), np.ma.getdata(texts))
-
-
-def columns_of(
-    found: Mapping[str, Sequence[Any] | npt.NDArray[Any]],
-) -> tuple[_Columns, list[str | None]]:
-    """Columns as the engine returns them, or lists: values and flags, and the texts they are places of."""
-    places: dict[str | None, int] = {None: 0}
-    flagged: _Columns = {}
-    for name, column in found.items():
-        if isinstance(column, np.ndarray) and column.dtype != object:
-            flagged[name] = np.ma.getdata(column).astype(np.int64), ~np.ma.getmaskarray(column)
-            continue
-        given = unmasked(column)
-        if any(isinstance(one, int) for one in given):
-            present = np.array([one is not None for one in given])
-            flagged[name] = np.array([one or 0 for one in given], dtype=np.int64), present
-        else:
-            values = np.array([places.setdefault(one, len(places)) for one in given], dtype=np.int32)
-            flagged[name] = values, values > 0
-    return flagged, list(places)
-
-
 class Stager:
     """Splits rows of events into classes, and counts them.
 
@@ -378,7 +354,7 @@ class Stager:
         self._events = events
         self._counts: list[dict[str, Any]] = []
         self._threads: dict[tuple[str | None, str | None], int] = {}
-        self._irregular_count = self._legacy_count = 0
+        self._irregular_count, self._is_legacy = 0, False
         self.broken_count = 0
         self.flaws: dict[str, int] = {}
 
@@ -388,152 +364,85 @@ class Stager:
             quality.take_census(self._counts, is_lenient=self._irregular_count > 0),
             thread_count=len(self._threads),
             broken_count=self.broken_count,
-            is_legacy=self._legacy_count > 0,
+            is_legacy=self._is_legacy,
         )
 
     def add_chunk(self, chunk: Chunk) -> None:
         """Take in the next chunk of a Kineto file."""
-        scanned = chunk.scanned
+        scanned, columns = chunk.scanned, dict(chunk.scanned.columns)
         self.broken_count += scanned.broken_count
         self._irregular_count += scanned.irregular_count
         for kind, first_byte in chunk.flaws.items():
             self.flaws.setdefault(kind, first_byte)
-        rows = scanned.row_count
-        columns = {name: (values, unpacked(bits, rows)) for name, (values, bits) in scanned.columns.items()}
         of_row, of_member, value = scanned.rare
         for at in np.unique(of_member).tolist():
             member, own = MEMBERS[at], of_member == at
-            values = np.zeros(rows, dtype=np.int32 if member.kind is ColumnKind.TEXT else np.int64)
-            present = np.zeros(rows, dtype=bool)
+            values = np.zeros(scanned.row_count, np.int32 if member.kind is ColumnKind.TEXT else np.int64)
+            present = np.zeros(scanned.row_count, dtype=bool)
             values[of_row[own]], present[of_row[own]] = value[own], True
-            columns[member.key] = values, present
-        self.add(columns, chunk.texts)
+            columns[member.name] = values, packed(present)
+        self.add(RowPart(scanned.row_count, columns, Texts(chunk.texts)))
 
-    def add(self, columns: _Columns, texts: Sequence[str | None]) -> None:
-        """Take in rows: members of events by their columns' names, rare ones by their keys."""
-        rows = len(next(iter(columns.values()), ((),))[0])
-        if not rows:
+    def add(self, rows: RowPart) -> None:
+        """Take in rows, with the members of events by their columns' names."""
+        if not rows.row_count:
             return
-        nothing = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
-        columns = defaultdict(lambda: nothing, columns)
-        place = {name: len(texts) + at for at, name in enumerate((*CATEGORIES, ""))}
-        texts = [*texts, *place]
-        classes = self._categories(columns, texts, place)
-        every = np.ones(rows, dtype=bool)
-        columns["row_id"] = np.arange(rows) + self._events.row_count, every
-        columns["thread_key"] = self._thread_keys(columns, texts), every
-        self._events.row_count += rows
-        detailed = classes["detail"]
-        start, duration = columns["start_ns"], columns["duration_ns"]
-        is_timed = start[1] & duration[1] & (duration[0] >= 0)
-        is_span = _is(columns["ph"], texts, "X")
-        self._count(columns, texts, np.where(is_span, is_timed, start[1]), detailed)
+        rows = rows.retold("category", self._category, "cat", "name").given({
+            "row_id": np.arange(rows.row_count) + self._events.row_count,
+            "thread_key": rows.told(
+                lambda *thread: self._threads.setdefault(thread, len(self._threads)), "pid", "tid"
+            ),
+        })  # fmt: skip
+        self._events.row_count += rows.row_count
+        is_span, is_mark = (rows.told(lambda ph, one=one: ph == one, "ph") for one in "Xi")
+        has_start, duration_ns = rows.has("start_ns"), rows.integers("duration_ns")
+        is_timed = has_start & (duration_ns >= 0)
+        detailed = rows.has("Collective name") | rows.has("kernel_backend")
+        detailed |= rows.told(lambda category: category == "cuda_sync", "category")
+        detailed |= is_mark & rows.told(
+            lambda name, category: name == "[memory]" and category in ("", "cpu_instant_event"),
+            "name", "category",
+        )  # fmt: skip
+        self._count(rows, np.where(is_span, is_timed, has_start), detailed)
+        of_class = rows.told(lambda category: _CLASS_OF.get(category, ""), "category")
         for name, (wanted, is_of_spans) in _CLASSES.items():
-            chosen = np.flatnonzero(classes[name] & is_span & is_timed if is_of_spans else classes[name])
+            is_chosen = of_class == name
+            if name == "label":
+                is_chosen = rows.told(lambda ph: ph == "M", "ph")
+            elif name == "detail":
+                is_chosen = detailed
+            elif is_of_spans:
+                is_chosen &= is_span & is_timed
+            chosen = np.flatnonzero(is_chosen)
             if len(chosen):
-                self._events.rows[name].add(_part(columns, wanted, chosen, texts))
+                self._events.rows[name].add(rows.taken(chosen, wanted))
 
-    def _categories(
-        self, columns: _Columns, texts: list[str | None], place: dict[str, int]
-    ) -> dict[str, npt.NDArray[np.bool_]]:
-        """Add column `category`: ours, else as recorded, else empty; which rows are of each class."""
-        cat, has_cat = columns["cat"]
-        known = [place.get(_LEGACY.get(one, one), -1) if one else -1 for one in texts]
-        category = np.where(has_cat, np.array(known, dtype=np.int32)[cat], -1).astype(np.int32)
-        self._legacy_count += int((has_cat & np.array([one in _LEGACY for one in texts])[cat]).sum())
-        name, has_name = columns["name"]
-        is_step = has_name & np.array([(one or "").startswith("ProfilerStep#") for one in texts])[name]
-        category[is_step & (category == place["cpu_op"])] = place["user_annotation"]
-        other = np.where(has_cat, cat, place[""])
-        columns["category"] = np.where(category >= 0, category, other).astype(np.int32), np.ones_like(has_cat)
-        classes = {
-            of: np.isin(category, [place[one] for one, other in _CLASS_OF.items() if other == of])
-            for of in _CLASSES
-        }
-        classes["label"] = _is(columns["ph"], texts, "M")
-        is_free = np.isin(columns["category"][0], [place[""], place["cpu_instant_event"]])
-        is_memory = _is(columns["name"], texts, "[memory]") & _is(columns["ph"], texts, "i") & is_free
-        has = columns["Collective name"][1] | columns["kernel_backend"][1]
-        classes["detail"] = has | is_memory | (category == place["cuda_sync"])
-        return classes
-
-    def _thread_keys(self, columns: _Columns, texts: list[str | None]) -> Int64:
-        """A number for each pair of process and thread, the same in all chunks."""
-        none = len(texts)
-        (pid, pids), (tid, tids) = (
-            _ranked(np.where(has, values, none), none + 1)
-            for values, has in (columns[name] for name in ("pid", "tid"))
-        )
-        pair, pairs = _ranked(pid * len(tids) + tid, len(pids) * len(tids))
-        named = [*texts, None]
-        keys = [
-            self._threads.setdefault(
-                (named[pids[one // len(tids)]], named[tids[one % len(tids)]]), len(self._threads)
-            )
-            for one in pairs.tolist()
-        ]
-        return np.array(keys, dtype=np.int64)[pair]
+    def _category(self, recorded: str | None, name: str | None) -> str:
+        """Ours, else as recorded; empty if there is none."""
+        self._is_legacy |= recorded in _LEGACY
+        category = _LEGACY.get(recorded or "", recorded or "")
+        is_step = category == "cpu_op" and (name or "").startswith("ProfilerStep#")
+        return "user_annotation" if is_step else category
 
     def _count(
-        self, columns: _Columns, texts: list[str | None], is_usable: npt.NDArray[np.bool_],
-        detailed: npt.NDArray[np.bool_],
-    ) -> None:  # fmt: skip
+        self, rows: RowPart, is_usable: npt.NDArray[np.bool_], detailed: npt.NDArray[np.bool_]
+    ) -> None:
         """Count the rows of each category, phase and thread."""
-        of_phase, has_phase = columns["ph"]
-        keys = columns["category"][0], np.where(has_phase, of_phase, len(texts))
-        (kind, kinds), (phase, phases) = (_ranked(key, len(texts) + 1) for key in keys)
-        thread, named = columns["thread_key"][0], [*texts, None]
-        group, groups = _ranked(
-            (kind * len(phases) + phase) * len(self._threads) + thread,
-            len(kinds) * len(phases) * len(self._threads),
-        )
-        first = np.empty(len(groups), dtype=np.int64)
-        first[group[::-1]] = np.arange(len(group))[::-1]
+        group, first = rows.distinct("category", "ph", "thread_key")
         counts, unusable, details = (
-            np.bincount(group[rows], minlength=len(groups)) for rows in (slice(None), ~is_usable, detailed)
+            np.bincount(group[chosen], minlength=len(first)) for chosen in (slice(None), ~is_usable, detailed)
         )
-        threads = list(self._threads)
-        start_ns, duration_ns = columns["start_ns"][0], columns["duration_ns"][0]
+        names = ("category", "ph", "thread_key", "process", "thread")
         for at in np.argsort(first).tolist():
-            row = int(first[at])
-            text = named[int(keys[0][row])]
-            span = np.flatnonzero((group == at) & is_usable) if text == "Trace" else np.empty(0, dtype=int)
-            process, thread_name = threads[int(thread[row])]
-            self._counts.append({
-                "category": text, "ph": named[int(keys[1][row])],
-                "thread_key": int(thread[row]), "process": process, "thread": thread_name,
+            values = rows.values(int(first[at]), "category", "ph", "thread_key", "pid", "tid")
+            row = dict(zip(names, values, strict=True)) | {
                 "events": int(counts[at]), "without_time": int(unusable[at]), "detailed": int(details[at]),
-                "first_start_ns": int(start_ns[span].min()) if len(span) else None,
-                "last_end_ns": int((start_ns + duration_ns)[span].max()) if len(span) else None,
-            })  # fmt: skip
-
-
-def _part(columns: _Columns, names: Iterable[str], chosen: Int64, texts: Sequence[str | None]) -> RowPart:
-    """Some rows, with the columns in which they have values, and the texts of these alone."""
-    found = {}
-    is_used = np.zeros(len(texts), dtype=bool)
-    for name in names:
-        values, present = columns[name]
-        flags = present[chosen]
-        if flags.any():
-            found[name] = values[chosen], packed(flags)
-            if values.dtype == np.int32:
-                is_used[found[name][0][flags]] = True
-    place = np.maximum(np.cumsum(is_used) - 1, 0).astype(np.int32)
-    found |= {name: (place[one[0]], one[1]) for name, one in found.items() if one[0].dtype == np.int32}
-    return RowPart(len(chosen), found, Texts([texts[at] for at in np.flatnonzero(is_used).tolist()]))
-
-
-def _ranked(ids: npt.NDArray[Any], end: int) -> tuple[Int64, Int64]:
-    """The place of each of some ids, all below `end`, among their distinct ones, and these."""
-    is_there = np.zeros(end, dtype=bool)
-    is_there[ids] = True
-    return (np.cumsum(is_there) - 1)[ids], np.flatnonzero(is_there)
-
-
-def _is(column: _Flagged, texts: list[str | None], text: str) -> npt.NDArray[np.bool_]:
-    """Rows whose text is this one."""
-    values, present = column
-    same: npt.NDArray[np.bool_] = np.array([one == text for one in texts], dtype=bool)
-    found: npt.NDArray[np.bool_] = present & same[values]
-    return found
+                "first_start_ns": None, "last_end_ns": None,
+            }  # fmt: skip
+            if values[0] == "Trace" and unusable[at] < counts[at]:
+                span = np.flatnonzero((group == at) & is_usable)
+                start_ns, duration_ns = rows.integers("start_ns")[span], rows.integers("duration_ns")[span]
+                row |= {
+                    "first_start_ns": int(start_ns.min()), "last_end_ns": int((start_ns + duration_ns).max())
+                }  # fmt: skip
+            self._counts.append(row)

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.ingest.quality import Census
-from opscope.ingest.staging import StagedEvents
+from opscope.ingest.staging import StagedEvents, rows_of
 from opscope.model.finding import Finding, Severity
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -56,7 +56,7 @@ def end_steps(session: Session, trace_id: int, events: StagedEvents) -> list[Fin
     ended, timeless = len(found["row_id"]), int(found.pop("is_timeless").sum())
     if not ended:
         return []
-    events.change("annotation", found)
+    events.rows["annotation"].change(rows_of(found))
     events.census = replace(events.census, without_time=events.census.without_time - timeless)
     finding = _defect(
         trace_id,
@@ -163,7 +163,7 @@ def _skew(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Fin
                     f"SELECT row_id, start_ns + {offset_ns} AS start_ns FROM {name}_events WHERE "
                     f"{condition} = {device} AND start_ns IS NOT NULL"
                 )
-                events.change(name, session.connection.execute(query).fetchnumpy())
+                events.rows[name].change(rows_of(session.connection.execute(query).fetchnumpy()))
         records, most = counted(int(early.sum()), "device activity"), format_duration(offset_ns)
         early_by = f"{records} begin before their launch, by up to {most}"
         yield _defect(
