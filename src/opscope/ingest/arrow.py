@@ -138,19 +138,22 @@ class RowPart(NamedTuple):
 
     def distinct(self, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Rows that are equal in some columns get one number; the first row of each number."""
-        key, count = np.zeros(self.row_count, dtype=np.int64), 1
+        place, count = np.zeros(self.row_count, dtype=np.int64), 1
+        most = max(self.row_count, _FEW_KEYS)  # of what is counted without being sorted
         for name in names:
             values = self.integers(name)
-            if self.is_text(name):
-                values, found = _ranked(values + 1, len(self.texts.texts) + 1)
+            if values.min(initial=0) >= -1 and values.max(initial=0) < most:
+                values, found = _ranked(values + 1, int(values.max(initial=0)) + 2)
             else:
                 found, values = np.unique(values, return_inverse=True)
-            key, count = key * len(found) + values, count * len(found)
-        if count > max(self.row_count, _FEW_KEYS):
-            _, first, place = np.unique(key, return_index=True, return_inverse=True)
+            place, count = place * len(found) + values, count * len(found)
+        if count > most:
+            _, first, place = np.unique(place, return_index=True, return_inverse=True)
             return place, first
-        place, found = _ranked(key, count)
-        first = np.empty(len(found), dtype=np.int64)
+        if len(names) > 1:
+            place, found = _ranked(place, count)
+            count = len(found)
+        first = np.empty(count, dtype=np.int64)
         first[place[::-1]] = np.arange(self.row_count)[::-1]
         return place, first
 

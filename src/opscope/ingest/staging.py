@@ -68,12 +68,17 @@ REPEATED = {
     "detail": (*(member.name for member in MEMBERS if member.is_rare), "device", "stream", "grid"),
 }
 MODULE = "nn.Module: "  # begins the names of modules' frames
+_SYNC = len(_CLASSES)
 _CLASS_OF = {
-    "cpu_op": "operator", "cuda_runtime": "call", "cuda_driver": "call", "kernel": "activity",
-    "gpu_memcpy": "activity", "gpu_memset": "activity", "python_function": "frame",
-    "user_annotation": "annotation", "gpu_user_annotation": "annotation", "overhead": "overhead",
-    "fwdbwd": "flow",
-}  # fmt: skip
+    category: list(_CLASSES).index(name)
+    for name, categories in {
+        "operator": ("cpu_op",), "call": ("cuda_runtime", "cuda_driver"), "frame": ("python_function",),
+        "activity": ("kernel", "gpu_memcpy", "gpu_memset"), "overhead": ("overhead",), "flow": ("fwdbwd",),
+        "annotation": ("user_annotation", "gpu_user_annotation"),
+    }.items()
+    for category in categories
+} | {"cuda_sync": _SYNC}  # fmt: skip
+_PHASES = {"X": 0, "M": 1, "i": 2}
 _OWN_FORMATS = {"row_id": "l", "thread_key": "L", "replay": "l", "category": "u"}
 
 
@@ -394,26 +399,21 @@ class Stager:
             ),
         })  # fmt: skip
         self._events.row_count += rows.row_count
-        is_span, is_mark = (rows.told(lambda ph, one=one: ph == one, "ph") for one in "Xi")
-        has_start, duration_ns = rows.has("start_ns"), rows.integers("duration_ns")
-        is_timed = has_start & (duration_ns >= 0)
-        detailed = rows.has("Collective name") | rows.has("kernel_backend")
-        detailed |= rows.told(lambda category: category == "cuda_sync", "category")
-        detailed |= is_mark & rows.told(
+        phase = rows.told(lambda ph: _PHASES.get(ph, -1), "ph")
+        of_class = rows.told(lambda category: _CLASS_OF.get(category, -1), "category")
+        is_memory = rows.told(
             lambda name, category: name == "[memory]" and category in ("", "cpu_instant_event"),
             "name", "category",
         )  # fmt: skip
+        is_span, has_start = phase == _PHASES["X"], rows.has("start_ns")
+        is_timed = has_start & (rows.integers("duration_ns") >= 0)
+        detailed = rows.has("Collective name") | rows.has("kernel_backend") | (of_class == _SYNC)
+        detailed |= is_memory & (phase == _PHASES["i"])
         self._count(rows, np.where(is_span, is_timed, has_start), detailed)
-        of_class = rows.told(lambda category: _CLASS_OF.get(category, ""), "category")
-        for name, (wanted, is_of_spans) in _CLASSES.items():
-            is_chosen = of_class == name
-            if name == "label":
-                is_chosen = rows.told(lambda ph: ph == "M", "ph")
-            elif name == "detail":
-                is_chosen = detailed
-            elif is_of_spans:
-                is_chosen &= is_span & is_timed
-            chosen = np.flatnonzero(is_chosen)
+        chosen_by_name = {"label": phase == _PHASES["M"], "detail": detailed}
+        for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
+            is_chosen = chosen_by_name.get(name, of_class == at)
+            chosen = np.flatnonzero(is_chosen & is_span & is_timed if is_of_spans else is_chosen)
             if len(chosen):
                 self._events.rows[name].add(rows.taken(chosen, wanted))
 
