@@ -175,6 +175,13 @@ SELECT coalesce(a.device, -1) AS device, c.start_ns, a.duration_ns, a.start_ns -
 FROM activity_events a JOIN call_events c USING (correlation_id)
 WHERE staging.is_own_launch(c.name)
 
+-- :name shifted_activity
+SELECT row_id, start_ns + {offset} AS start_ns FROM activity_events WHERE coalesce(device, -1) = {device}
+
+-- :name shifted_annotation
+SELECT row_id, start_ns + {offset} AS start_ns FROM annotation_events
+WHERE category = 'gpu_user_annotation' AND TRY_CAST(pid AS INTEGER) = {device} AND start_ns IS NOT NULL
+
 -- :name endless_steps
 -- Steps without an end, whether they have a length at all, and one to give them: to where the next begins, or to the
 -- end of the last host event.

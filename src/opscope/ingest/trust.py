@@ -28,11 +28,6 @@ _CLOCK_ERROR_NS = 1_000
 _PARTS = 10
 _OFFSET_ERROR_NS = 20_000
 _STRAY_FRACTION = 0.01
-# The device of each row of two classes.
-_OF_DEVICE = {
-    "activity": "coalesce(device, -1)",
-    "annotation": "CASE category WHEN 'gpu_user_annotation' THEN TRY_CAST(pid AS INTEGER) END",
-}
 # Launches at the end of a recording, and copies of nothing, have no record of the device in sound ones.
 _MISSING_FRACTION = 0.1
 
@@ -158,11 +153,8 @@ def _skew(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Fin
         least = [int(lag_ns[part == one].min()) for one in np.unique(part[early])]
         is_constant = max(least) - min(least) <= max(_OFFSET_ERROR_NS, offset_ns // 2)
         if is_constant:
-            for name, condition in _OF_DEVICE.items():
-                query = (
-                    f"SELECT row_id, start_ns + {offset_ns} AS start_ns FROM {name}_events WHERE "
-                    f"{condition} = {device} AND start_ns IS NOT NULL"
-                )
+            for name in ("activity", "annotation"):
+                query = sql(__package__, f"kineto:shifted_{name}").format(device=device, offset=offset_ns)
                 events.rows[name].change(rows_of(session.connection.execute(query).fetchnumpy()))
         records, most = counted(int(early.sum()), "device activity"), format_duration(offset_ns)
         early_by = f"{records} begin before their launch, by up to {most}"
