@@ -44,7 +44,7 @@ _WIDTH = 120
 def tables_page() -> str:
     introduction = (
         f"Every Session holds these tables (schema version {SCHEMA_VERSION}). They are declared in ",
-        Code("src/opscope/model/schema.py"),
+        Code("src/opscope/model/schema.sql"),
         ", and this page is generated from there. Query them with ",
         Code('opscope sql TRACE "SELECT …"'),
         ". Missing is NULL, never -1. Times are int64 nanoseconds on the clock of their trace.",

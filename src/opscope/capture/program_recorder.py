@@ -37,8 +37,8 @@ from opscope.workloads.runtime import require_torch
 
 _OnStep = Callable[[], object]
 _MARK = "mark:"
-# Dropping 100,000 events takes torch some seconds, and they take 70 MB.
-_MOST_OF_WHOLE = "100MB"
+# Dropping 100,000 events takes torch some seconds, and they take 70 MB. What CUDA loads takes memory too.
+_MOST_OF_WHOLE, _MOST_WITH_CUDA = "100MB", "500MB"
 _TAKES_OVER = 2  # times as many calls as of the model: one more call would let two models take turns
 
 
@@ -451,7 +451,7 @@ class ProgramRecorder:
         before, self._is_own = self._is_own, True
         try:
             os.register_at_fork(after_in_child=self._forked)
-            whole = self._make_whole(_MOST_OF_WHOLE)
+            whole = self._make_whole(_MOST_OF_WHOLE if driver_cuda_version() is None else _MOST_WITH_CUDA)
             whole.give_way = self._give_way
             self._whole = whole.__enter__()
             self._size_watch.start()

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from collections.abc import Callable, Sequence
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_void_p
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +19,18 @@ import numpy.typing as npt
 
 # Rows of a batch: several threads of the engine read batches side by side, each with all of its texts.
 _BATCH_ROWS = 1 << 17
+_FEW_KEYS = 1 << 16
 _NULLABLE = 2
 _LONGEST_ERROR = 400
+_NOTHING = np.zeros(_BATCH_ROWS, dtype=np.int64), np.zeros(_BATCH_ROWS // 8, dtype=np.uint8)
+_TEXT_FORMATS = ("u", "json")
+# The engine takes such texts without parsing each: one pair of key and value, each behind its length.
+_IS_JSON = ctypes.create_string_buffer(
+    b"".join(
+        one if isinstance(one, bytes) else one.to_bytes(4, sys.byteorder)
+        for one in (1, 20, b"ARROW:extension:name", 10, b"arrow.json")
+    )
+)
 
 
 class _Schema(ctypes.Structure):
@@ -33,7 +46,7 @@ class _Stream(ctypes.Structure):
 
 
 _Schema._fields_ = [
-    ("format", c_char_p), ("name", c_char_p), ("metadata", c_char_p), ("flags", c_int64),
+    ("format", c_char_p), ("name", c_char_p), ("metadata", c_void_p), ("flags", c_int64),
     ("child_count", c_int64), ("children", POINTER(POINTER(_Schema))), ("dictionary", POINTER(_Schema)),
     ("release", c_void_p), ("private", c_void_p),
 ]  # fmt: skip
@@ -56,9 +69,20 @@ def _forget(of: Any) -> Any:
 
 
 _FORGET_SCHEMA, _FORGET_ARRAY = _forget(_Schema), _forget(_Array)
-# Streams that the engine has not released: each holds its rows. Rows that held their streams in turn would be
-# freed by the garbage collector alone, with hundreds of megabytes.
+# What the engine has not released: streams, each of which holds its rows; batches, with what they point to.
+# Rows that held their streams in turn would be freed by the garbage collector alone, with hundreds of
+# megabytes.
 _open_streams: dict[int, _Stream] = {}
+_open_batches: dict[int, list[Any]] = {}
+_numbers = itertools.count(1)
+
+
+def _end_batch(array: Any) -> None:
+    array.contents.release = None
+    _open_batches.pop(array.contents.private, None)
+
+
+_END_BATCH = CFUNCTYPE(None, POINTER(_Array))(_end_batch)
 
 
 def _end_stream(stream: Any) -> None:
@@ -71,38 +95,166 @@ _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
 
 
-class Texts(NamedTuple):
-    """Texts in UTF-8, one behind the other: `int32[n + 1]` of where each begins, and the last ends."""
+class Texts:
+    """Texts that rows refer to by their places.
 
-    data: npt.NDArray[np.uint8]
-    ends: npt.NDArray[np.int32]
+    Args:
+        texts: In the order of their places; None is shown as an empty one.
+    """
+
+    def __init__(self, texts: Sequence[str | None]) -> None:
+        self.texts = texts
+
+    @cached_property
+    def encoded(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+        """All in UTF-8, one behind the other; `int32[n + 1]` of where each begins, and the last ends."""
+        encoded = [(one or "").encode() for one in self.texts]
+        ends = np.zeros(len(encoded) + 1, dtype=np.int32)
+        np.cumsum([len(one) for one in encoded], out=ends[1:])
+        return np.frombuffer(b"".join(encoded) or b"\0", dtype=np.uint8), ends
 
 
 Column = tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]  # values, and a bit per row: is there one
 
 
 class RowPart(NamedTuple):
-    """Some rows: their columns, and the texts that columns of texts are int32 indices of."""
+    """Some rows: their columns, and the texts that columns of texts are int32 places of."""
 
     row_count: int
     columns: dict[str, Column]
     texts: Texts
+
+    def has(self, name: str) -> npt.NDArray[np.bool_]:
+        """Which rows have a value."""
+        if name not in self.columns:
+            return np.zeros(self.row_count, dtype=bool)
+        return unpacked(self.columns[name][1], self.row_count)
+
+    def integers(self, name: str) -> npt.NDArray[np.int64]:
+        """A column of integers, or the places of one of texts; -1 where there is none."""
+        if name not in self.columns:
+            return np.full(self.row_count, -1)
+        return np.where(self.has(name), self.columns[name][0], np.int64(-1))
+
+    def distinct(self, *names: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Rows that are equal in some columns get one number; the first row of each number."""
+        place, count = np.zeros(self.row_count, dtype=np.int64), 1
+        most = max(self.row_count, _FEW_KEYS)  # of what is counted without being sorted
+        for name in names:
+            values = self.integers(name)
+            if values.min(initial=0) >= -1 and values.max(initial=0) < most:
+                values, found = _ranked(values + 1, int(values.max(initial=0)) + 2)
+            else:
+                found, values = np.unique(values, return_inverse=True)
+            place, count = place * len(found) + values, count * len(found)
+        if count > most:
+            _, first, place = np.unique(place, return_index=True, return_inverse=True)
+            return place, first
+        if len(names) > 1:
+            place, found = _ranked(place, count)
+            count = len(found)
+        first = np.empty(count, dtype=np.int64)
+        first[place[::-1]] = np.arange(self.row_count)[::-1]
+        return place, first
+
+    def values(self, row: int, *names: str) -> list[Any]:
+        """Values of one row; None where there is none."""
+        found: list[Any] = []
+        for name in names:
+            values, bits = self.columns.get(name, _NOTHING)
+            if name not in self.columns or not bits[row // 8] >> row % 8 & 1:
+                found.append(None)
+            else:
+                found.append(self.texts.texts[values[row]] if self.is_text(name) else values[row].item())
+        return found
+
+    def told(self, tell: Callable[..., Any], *names: str) -> npt.NDArray[Any]:
+        """What a function says of each row by its values in some columns; None stands for none.
+
+        It is asked once about equal ones, in the order of their first rows.
+        """
+        place, first = self.distinct(*names)
+        said: list[Any] = [None] * len(first)
+        for at in np.argsort(first).tolist():
+            said[at] = tell(*self.values(int(first[at]), *names))
+        told: npt.NDArray[Any] = np.array(said)[place]
+        return told
+
+    def is_text(self, name: str) -> bool:
+        """Whether a column has places of texts."""
+        return name in self.columns and self.columns[name][0].dtype == np.int32
+
+    def given(self, computed: Mapping[str, npt.NDArray[Any]]) -> RowPart:
+        """With more columns: flags, or integers of which -1 stands for none."""
+        added = {
+            name: (packed(values), packed(np.ones(len(values), dtype=bool)))
+            if values.dtype == bool
+            else (np.ascontiguousarray(values, dtype=np.int64), packed(values != -1))
+            for name, values in computed.items()
+        }
+        return self._replace(columns={**self.columns, **added})
+
+    def retold(self, name: str, tell: Callable[..., str | None], *of: str) -> RowPart:
+        """With a column of texts: what a function makes of each value of others."""
+        texts: dict[str | None, int] = {}
+        places = self.told(lambda *values: texts.setdefault(tell(*values), len(texts)), *of)
+        is_there = np.array([one is not None for one in texts])[places]
+        column = (places + len(self.texts.texts)).astype(np.int32), packed(is_there)
+        return RowPart(self.row_count, {**self.columns, name: column}, Texts([*self.texts.texts, *texts]))
+
+    def records(self) -> list[dict[str, Any]]:
+        """The values of each row by their columns, of those it has."""
+        names = tuple(self.columns)
+        rows = (zip(names, self.values(row, *names), strict=True) for row in range(self.row_count))
+        return [{name: value for name, value in row if value is not None} for row in rows]
+
+    def taken(self, chosen: npt.NDArray[Any], names: Iterable[str] | None = None) -> RowPart:
+        """Some of the rows, by their positions or by flags, and of the columns; only the texts they have."""
+        columns: dict[str, Column] = {}
+        is_used = np.zeros(len(self.texts.texts), dtype=bool)
+        count = int(np.count_nonzero(chosen)) if chosen.dtype == bool else len(chosen)
+        for name in self.columns if names is None else names:
+            flags = self.has(name)[chosen]
+            if flags.any():
+                columns[name] = self.columns[name][0][chosen], packed(flags)
+                if self.is_text(name):
+                    is_used[columns[name][0][flags]] = True
+        place = np.maximum(np.cumsum(is_used) - 1, 0).astype(np.int32)
+        columns |= {name: (place[one[0]], one[1]) for name, one in columns.items() if self.is_text(name)}
+        texts = [self.texts.texts[at] for at in np.flatnonzero(is_used).tolist()]
+        return RowPart(count, columns, Texts(texts))
+
+
+def _ranked(ids: npt.NDArray[np.int64], end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The place of each of some ids, all below `end`, among their distinct ones, and these."""
+    is_there = np.zeros(end, dtype=bool)
+    is_there[ids] = True
+    return (np.cumsum(is_there) - 1)[ids], np.flatnonzero(is_there)
+
+
+def packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    """A bit for each."""
+    return np.packbits(flags, bitorder="little")
+
+
+def unpacked(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
+    """Flags from bits."""
+    return np.unpackbits(bits, count=count, bitorder="little").astype(bool)
 
 
 class ArrowRows:
     """Rows that `connection.register` takes.
 
     Args:
-        formats: Arrow's format of each column: `l` int64, `L` uint64, `g` float64, `b` bits, `u` texts.
-        parts: The rows. A column that a part lacks is NULL there.
+        formats: Arrow's format of each column: `l` int64, `L` uint64, `g` float64, `b` bits, `u` texts, or
+            `json`: texts that are known to be JSON.
+        parts: Gives the rows each time they are read. A column that a part lacks is NULL.
     """
 
-    def __init__(self, formats: dict[str, str], parts: Sequence[RowPart]) -> None:
+    def __init__(self, formats: Mapping[str, str], parts: Callable[[], Iterable[RowPart]]) -> None:
         self._formats, self._parts = formats, parts
-        most = max((part.row_count for part in parts), default=0)
-        self._nothing = np.zeros(most, dtype=np.int64), np.zeros(most // 8 + 1, dtype=np.uint8)
         self._error = ctypes.create_string_buffer(_LONGEST_ERROR + 1)
-        self._kept: list[Any] = []  # what the engine holds addresses of
+        self._kept: list[Any] = []  # of schemas: what the engine holds addresses of
 
     def __arrow_c_schema__(self) -> object:
         """Capsule of the schema."""
@@ -114,7 +266,7 @@ class ArrowRows:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Capsule of a stream of all rows."""
         del requested_schema
-        batches = ((part, first) for part in self._parts for first in range(0, part.row_count, _BATCH_ROWS))
+        batches = ((part, first) for part in self._parts() for first in range(0, part.row_count, _BATCH_ROWS))
 
         def guarded(fill: Callable[[Any], None]) -> Callable[[Any, Any], int]:
             def call(_: Any, out: Any) -> int:
@@ -134,8 +286,11 @@ class ArrowRows:
                 return
             part, first = found
             count = min(_BATCH_ROWS, part.row_count - first)
-            children = [self._column(part, name, first, count) for name in self._formats]
-            self._fill_array(array, count, [None], children=children)
+            kept: list[Any] = [part]
+            children = [self._column(part, name, first, count, kept) for name in self._formats]
+            _fill_array(array, count, [None], kept, children=children)
+            array.private = next(_numbers)
+            _open_batches[array.private] = kept
 
         stream = _Stream(
             _GET_SCHEMA(guarded(self._fill_schema)),
@@ -147,44 +302,49 @@ class ArrowRows:
         _open_streams[stream.private] = stream
         return _new_capsule(ctypes.addressof(stream), b"arrow_array_stream", None)
 
-    def _pointers(self, structs: Sequence[Any], of: Any) -> Any:
-        pointers = (POINTER(of) * len(structs))(*map(ctypes.pointer, structs))
-        self._kept += [structs, pointers]
-        return pointers
-
     def _fill_schema(self, schema: _Schema) -> None:
         release = ctypes.cast(_FORGET_SCHEMA, c_void_p)
         children = []
         for name, form in self._formats.items():
             child = _Schema(format=form.encode(), name=name.encode(), flags=_NULLABLE, release=release)
-            if form == "u":
+            if form in _TEXT_FORMATS:
                 child.format = b"i"
                 texts = _Schema(format=b"u", name=b"", release=release)
-                child.dictionary = self._pointers([texts], _Schema)[0]
+                texts.metadata = ctypes.addressof(_IS_JSON) if form == "json" else None
+                child.dictionary = _pointers([texts], _Schema, self._kept)[0]
             children.append(child)
         schema.format, schema.name, schema.release = b"+s", b"", release
-        schema.child_count, schema.children = len(children), self._pointers(children, _Schema)
+        schema.child_count, schema.children = len(children), _pointers(children, _Schema, self._kept)
 
-    def _column(self, part: RowPart, name: str, first: int, count: int) -> _Array:
-        values, present = part.columns.get(name, self._nothing)
+    def _column(self, part: RowPart, name: str, first: int, count: int, kept: list[Any]) -> _Array:
+        values, present = part.columns.get(name, _NOTHING)
+        if name not in part.columns:
+            first = 0
         bits = np.unpackbits(present[first // 8 : (first + count + 7) // 8], bitorder="little")
         null_count = count - int(np.count_nonzero(bits[:count]))
         array = _Array()
         buffers = [present.ctypes.data if null_count else None, values.ctypes.data]
-        self._fill_array(array, count, buffers, offset=first, null_count=null_count)
-        if self._formats[name] == "u":
+        _fill_array(array, count, buffers, kept, offset=first, null_count=null_count)
+        if self._formats[name] in _TEXT_FORMATS:
             texts = _Array()
-            data, ends = part.texts
-            self._fill_array(texts, len(ends) - 1, [None, ends.ctypes.data, data.ctypes.data])
-            array.dictionary = self._pointers([texts], _Array)[0]
+            data, ends = part.texts.encoded
+            _fill_array(texts, len(ends) - 1, [None, ends.ctypes.data, data.ctypes.data], kept)
+            array.dictionary = _pointers([texts], _Array, kept)[0]
         return array
 
-    def _fill_array(
-        self, array: _Array, length: int, buffers: list[int | None],
-        *, offset: int = 0, null_count: int = 0, children: Sequence[_Array] = (),
-    ) -> None:  # fmt: skip
-        array.length, array.null_count, array.offset = length, null_count, offset
-        array.buffer_count, array.buffers = len(buffers), (c_void_p * len(buffers))(*buffers)
-        array.child_count, array.children = len(children), self._pointers(children, _Array)
-        array.release = ctypes.cast(_FORGET_ARRAY, c_void_p)
-        self._kept.append(array.buffers)
+
+def _pointers(structs: Sequence[Any], of: Any, kept: list[Any]) -> Any:
+    pointers = (POINTER(of) * len(structs))(*map(ctypes.pointer, structs))
+    kept += [structs, pointers]
+    return pointers
+
+
+def _fill_array(
+    array: _Array, length: int, buffers: list[int | None], kept: list[Any],
+    *, offset: int = 0, null_count: int = 0, children: Sequence[_Array] = (),
+) -> None:  # fmt: skip
+    array.length, array.null_count, array.offset = length, null_count, offset
+    array.buffer_count, array.buffers = len(buffers), (c_void_p * len(buffers))(*buffers)
+    array.child_count, array.children = len(children), _pointers(children, _Array, kept)
+    array.release = ctypes.cast(_END_BATCH if children else _FORGET_ARRAY, c_void_p)
+    kept.append(array.buffers)

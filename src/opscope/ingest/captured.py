@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,9 +20,9 @@ import numpy.typing as npt
 
 from opscope.ingest import linking, nesting
 from opscope.ingest.nesting import Forest, Int64
+from opscope.ingest.staging import REPEATED, StagedEvents, columns, module_calls, unmasked
 from opscope.model.queries import sql
 from opscope.model.schema import ReplaySource
-from opscope.model.session import Session, registered
 from opscope.model.sidecar import GraphNode
 
 _GENERATED = "triton_"
@@ -29,55 +30,38 @@ _NONE = -1
 
 
 class CapturedLaunch(msgspec.Struct, frozen=True):
-    """One captured launch.
+    """One captured launch."""
 
-    Attributes:
-        kind: `kernel`, `memcpy` or `memset`.
-        name: Of the kernel, as the trace would show it; None if nothing tells.
-        grid: Blocks, as a trace writes them; None if not recorded.
-        block: Threads, likewise.
-        number: Id of its node in the graph; None if the driver told none.
-        event: Index of its innermost operator among the capture's events; -1 for none.
-        place: What it has in common with launches of other calls: operator, arguments, and which launch of
-            the operator it is. Launches of one place run one kernel.
-    """
-
-    kind: str
-    name: str | None = None
-    grid: str | None = None
-    block: str | None = None
-    number: int | None = None
-    event: int = _NONE
+    kind: str  # `kernel`, `memcpy` or `memset`
+    name: str | None = None  # Of the kernel, as the trace would show it; None if nothing tells
+    grid: str | None = None  # Blocks, as a trace writes them; None if not recorded
+    block: str | None = None  # Threads, likewise
+    number: int | None = None  # Id of its node in the graph; None if the driver told none
+    event: int = _NONE  # Index of its innermost operator among the capture's events; -1 for none
+    # What it has in common with launches of other calls: operator, arguments, and which launch of the
+    # operator it is. Launches of one place run one kernel
     place: int = _NONE
 
 
 class CapturedEvent(msgspec.Struct, frozen=True):
     """An operator, or the call of a module, that launched something: its first launch and its last.
 
-    `columns` are its staged columns, `details` the rarer arguments as JSON text, if it has any.
+    `columns` are its name and arguments, by the names of their columns.
     """
 
     category: str
     first: int
     last: int
     columns: dict[str, Any]
-    details: str | None = None
 
 
 class Capture(msgspec.Struct, frozen=True):
-    """What one graph is made of. Events come outermost first.
+    """What one graph is made of. Events come outermost first."""
 
-    Attributes:
-        source: Where it is known from.
-        file: The trace it was read from.
-        launches: In their order.
-        events: Those around them.
-    """
-
-    source: ReplaySource
-    file: str
-    launches: tuple[CapturedLaunch, ...]
-    events: tuple[CapturedEvent, ...]
+    source: ReplaySource  # Where it is known from
+    file: str  # The trace it was read from
+    launches: tuple[CapturedLaunch, ...]  # In their order
+    events: tuple[CapturedEvent, ...]  # Those around them
 
     def part(self, start: int, count: int) -> Capture:
         """The launches from one on, with what is wholly around them."""
@@ -95,16 +79,16 @@ class Capture(msgspec.Struct, frozen=True):
         return Capture(self.source, self.file, tuple(launches), tuple(moved))
 
 
-def captured_phases(session: Session, source: ReplaySource, file: str) -> tuple[Capture, ...]:
+def captured_phases(events: StagedEvents, source: ReplaySource, file: str) -> tuple[Capture, ...]:
     """One capture for each stretch in which a stream was captured, in order of time; empty ones left out."""
-    phases = _Staged(session).phases()
+    phases = _Staged(events).phases()
     return tuple(Capture(source, file, *one) for one in phases if one[0])
 
 
-def eager_run(session: Session, source: ReplaySource, file: str) -> Capture | None:
+def eager_run(events: StagedEvents, source: ReplaySource, file: str) -> Capture | None:
     """All launches outside of graphs that were executed, in the order of their calls; None without any."""
-    launches, events = _Staged(session).eager()
-    return Capture(source, file, launches, events) if launches else None
+    launches, around = _Staged(events).eager()
+    return Capture(source, file, launches, around) if launches else None
 
 
 def with_nodes(
@@ -139,9 +123,11 @@ _GLOBAL_SIZE = re.compile(r"hip(?:Hcc|Ext)ModuleLaunchKernel")
 class _Staged:
     """The staged calls, operators and modules of a trace, nested and linked."""
 
-    def __init__(self, session: Session) -> None:
-        self._connection = session.connection
-        operators, modules = self._arrays("operator_rows"), self._arrays("module_frames")
+    def __init__(self, events: StagedEvents) -> None:
+        self._events = events
+        placed = ("row_id", "thread_key", "start_ns", "duration_ns")
+        operators = columns(events.rows["operator"], *placed, "external_id")
+        modules = columns(map(module_calls, events.rows["frame"]), *placed)
         self._calls, activities = self._arrays("captured_calls"), self._arrays("launched_activities")
         threads = np.unique(
             np.concatenate([one["thread_key"] for one in (operators, modules, self._calls)])
@@ -183,11 +169,10 @@ class _Staged:
                     spans.append((category, first, -last, position, int(rows[position])))
         # Preorder positions put the outer of equal ones first.
         spans.sort(key=lambda one: (one[1], one[2], one[0] == "cpu_op", one[3]))
-        columns = self._columns([row for *_, row in spans])
+        told = self._told(np.array([row for *_, row in spans], dtype=np.int64))
         events = []
         for index, (category, first, last, position, row) in enumerate(spans):
-            fields, details = columns[row]
-            events.append(CapturedEvent(category, first, -last, fields, details))
+            events.append(CapturedEvent(category, first, -last, told.get(row, {})))
             if category == "cpu_op":
                 owner_key[position] = index
         return tuple(self._launches(calls, owner_key, events)), tuple(events)
@@ -236,35 +221,24 @@ class _Staged:
         )  # fmt: skip
         return links.call_operator
 
-    def _columns(self, rows: list[int]) -> dict[int, tuple[dict[str, Any], str | None]]:
-        if not rows:
-            return {}
-        captured = {"row_id": np.unique(np.array(rows, dtype=np.int64))}
-        with registered(self._connection, captured_rows=captured):
-            cursor = self._connection.execute(sql(__package__, "kineto:captured_columns"))
-            names = [column[0] for column in cursor.description]
-            found: dict[int, tuple[dict[str, Any], str | None]] = {}
-            for values in cursor.fetchall():
-                row = dict(zip(names, values, strict=True))
-                found[row.pop("row_id")] = (row, None)
-            details = []
-            has_details = [row.pop("has_details") for row, _ in found.values()]
-            if any(has_details):
-                details = self._connection.execute(sql(__package__, "kineto:captured_details")).fetchall()
-        for row_id, text in details:
-            found[row_id] = (found[row_id][0], text)
+    def _told(self, row_id: Int64) -> dict[int, dict[str, Any]]:
+        """What a replay repeats of operators and calls of modules, by their rows."""
+        found: dict[int, dict[str, Any]] = defaultdict(dict)
+        for name in ("operator", "frame", "detail"):
+            wanted = REPEATED[name]
+            for part in self._events.rows[name]:
+                rows = part.taken(np.isin(part.integers("row_id"), row_id)).records()
+                for row in rows:
+                    if name != "detail" or "kernel_backend" in row:
+                        found[row["row_id"]] |= {key: row[key] for key in wanted if key in row}
         return found
 
     def _arrays(self, statement: str) -> dict[str, npt.NDArray[Any]]:
-        found: dict[str, npt.NDArray[Any]] = self._connection.execute(
-            sql(__package__, f"kineto:{statement}").format(extent="true")
+        found: dict[str, npt.NDArray[Any]] = self._events.session.connection.execute(
+            sql(__package__, f"kineto:{statement}")
         ).fetchnumpy()
         order = np.argsort(found["row_id"], kind="stable")
-        # Text that may be absent comes masked.
-        return {
-            name: (column.filled(None) if isinstance(column, np.ma.MaskedArray) else column)[order]
-            for name, column in found.items()
-        }
+        return {name: unmasked(column)[order] for name, column in found.items()}
 
 
 def _nested(rows: dict[str, npt.NDArray[Any]], sequence: Int64) -> tuple[Forest, Int64]:
@@ -275,12 +249,7 @@ def _nested(rows: dict[str, npt.NDArray[Any]], sequence: Int64) -> tuple[Forest,
 def _first_of_each(activities: dict[str, npt.NDArray[Any]], correlation_id: Int64) -> Int64:
     """Position of the activity that each correlation id names; -1 where there is none."""
     ids, first = np.unique(activities["correlation_id"], return_index=True)
-    found = np.full(len(correlation_id), _NONE)
-    if len(ids):
-        slot = np.minimum(np.searchsorted(ids, correlation_id), len(ids) - 1)
-        hit = (ids[slot] == correlation_id) & (correlation_id >= 0)
-        found[hit] = first[slot[hit]]
-    return found
+    return np.where(correlation_id >= 0, linking.look_up(ids, first, correlation_id), _NONE)
 
 
 def _stretches(calls: dict[str, npt.NDArray[Any]]) -> Iterator[tuple[int, int, int]]:

@@ -83,16 +83,15 @@ class GraphSources:
         calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
         if not calls or not session.scalar(_HAS_REPLAYS):
             return
-        events.as_table()
         self.are_asked_for = True
         name = self._trace.name
-        phases = captured_phases(session, ReplaySource.CAPTURE_PHASE, name)
+        phases = captured_phases(events, ReplaySource.CAPTURE_PHASE, name)
         captures = [*self._noted(), *self._noted_in_trace(phases)]
-        eager = [eager_run(session, ReplaySource.EAGER_PHASE, name)]
+        eager = [eager_run(events, ReplaySource.EAGER_PHASE, name)]
         for found, run in self._given.read():
             captures += found
             eager.append(run)
-        added = open_replays(session, trace_id, captures, [one for one in eager if one is not None])
+        added = open_replays(events, trace_id, captures, [one for one in eager if one is not None])
         if self._unread:
             session.add_findings([_unreadable(trace_id, self._unread)])
         # What is nested and written later depends on what the trace holds.
@@ -130,10 +129,10 @@ def _read(trace: TraceFile, source: ReplaySource) -> tuple[tuple[Capture, ...], 
         Session() as session,
         local_text(trace, session.temporary_directory) as local,
         mapped_text(local.path, trace.name) as mapped,
-        staged_events(session, mapped, trace.name, damage=local.damage),
+        staged_events(session, mapped, trace.name, damage=local.damage) as events,
     ):
-        phases = captured_phases(session, source, trace.name)
-        return phases, eager_run(session, source, trace.name)
+        phases = captured_phases(events, source, trace.name)
+        return phases, eager_run(events, source, trace.name)
 
 
 def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None) -> Iterator[Finding]:

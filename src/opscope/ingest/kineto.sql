@@ -2,59 +2,11 @@
 -- first ids, and fragments of kineto.py. Events are read by class (`operator_events`, …, see staging.py); each row has
 -- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in scan.py alone.
 
--- :name tables
--- The events of one trace where they lie in a table; and the rarer arguments of the few events that have any.
-CREATE OR REPLACE TABLE staging.staged (
-    category staging.kineto_category, ph VARCHAR, name VARCHAR, pid VARCHAR, tid VARCHAR, id BIGINT, thread_key UBIGINT,
-    start_ns BIGINT, duration_ns BIGINT, label VARCHAR, external_id BIGINT, correlation_id BIGINT, sequence_number BIGINT,
-    forward_thread_id BIGINT, input_shapes VARCHAR, input_types VARCHAR, input_strides VARCHAR, concrete_inputs VARCHAR,
-    python_id BIGINT, parent_python_id BIGINT, python_module_id BIGINT, device INTEGER, stream BIGINT, context INTEGER,
-    grid VARCHAR, block VARCHAR, registers_per_thread INTEGER, shared_memory_bytes INTEGER, blocks_per_sm DOUBLE,
-    warps_per_sm DOUBLE, occupancy_percent DOUBLE, size_bytes BIGINT, graph_id BIGINT, graph_node_id BIGINT,
-    launched_kernel VARCHAR, replay BIGINT, has_details BOOLEAN);
-CREATE OR REPLACE TABLE staging.details (
-    thread_key UBIGINT, cat VARCHAR, name VARCHAR, start_ns BIGINT, duration_ns BIGINT, args STRUCT({fields}));
+-- :name macros
 -- A launch of a kernel, copy or set of its own, by the name of its call; one of a graph is a launch of many.
 CREATE OR REPLACE MACRO staging.is_own_launch(name) AS
     regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)')
-    AND NOT contains(name, 'GraphLaunch') AND NOT contains(name, 'HostFunc');
--- Categories are tested with ranges of the enumeration: a scan skips what is outside before it reads other columns,
--- which it does not for IN. Without the casts the bounds would be compared as text.
-CREATE OR REPLACE VIEW staging.operator_events AS SELECT rowid AS row_id, * FROM staging.staged
-WHERE category = 'cpu_op' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
-CREATE OR REPLACE VIEW staging.call_events AS SELECT rowid AS row_id, * FROM staging.staged
-WHERE category BETWEEN 'cuda_runtime'::staging.kineto_category AND 'cuda_driver'::staging.kineto_category
-    AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
-CREATE OR REPLACE VIEW staging.activity_events AS SELECT rowid AS row_id, * FROM staging.staged
-WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category
-    AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
-CREATE OR REPLACE VIEW staging.frame_events AS SELECT rowid AS row_id, * FROM staging.staged
-WHERE category = 'python_function' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
-CREATE OR REPLACE VIEW staging.annotation_events AS SELECT rowid AS row_id, * FROM staging.staged
-WHERE category BETWEEN 'user_annotation'::staging.kineto_category AND 'gpu_user_annotation'::staging.kineto_category;
-CREATE OR REPLACE VIEW staging.overhead_events AS SELECT rowid AS row_id, * FROM staging.staged
-WHERE category = 'overhead' AND ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0;
-CREATE OR REPLACE VIEW staging.flow_events AS SELECT rowid AS row_id, * FROM staging.staged WHERE category = 'fwdbwd';
-CREATE OR REPLACE VIEW staging.label_events AS SELECT rowid AS row_id, * FROM staging.staged WHERE ph = 'M'
-
--- :name details
-INSERT INTO staging.details
-SELECT thread_key, coalesce(category, other_category), name, start_ns, duration_ns, {{{arguments}}}
-FROM detailed_events
-WHERE has_details OR category = 'cuda_sync'
-    OR (ph = 'i' AND name = '[memory]' AND (other_category = '' OR category = 'cpu_instant_event'))
-
--- :name census
--- One row per category, phase and thread: how many events, how many without a usable time.
-SELECT category, other_category, ph, thread_key, any_value(pid) AS process, any_value(tid) AS thread,
-    min(row_id) AS first_row, count(*) AS events, min(start_ns) AS first_start_ns, max(start_ns + duration_ns) AS last_end_ns,
-    CASE ph WHEN 'X' THEN count(*) FILTER (WHERE start_ns IS NULL OR duration_ns IS NULL OR duration_ns < 0)
-        ELSE count(*) - count(start_ns) END AS without_time,
-    CASE WHEN category = 'cuda_sync' THEN count(*)
-        WHEN ph = 'i' AND (other_category = '' OR category = 'cpu_instant_event')
-            THEN count(*) FILTER (WHERE has_details OR name = '[memory]')
-        ELSE count(*) FILTER (WHERE has_details) END AS detailed
-FROM counted_events GROUP BY category, other_category, ph, thread_key ORDER BY first_row
+    AND NOT contains(name, 'GraphLaunch') AND NOT contains(name, 'HostFunc')
 
 -- :name thread_labels
 SELECT thread_key, pid, name, label FROM label_events
@@ -64,42 +16,6 @@ WHERE name IN ('process_name', 'thread_name') AND label IS NOT NULL
 -- The host threads by the keys of their events; ids ascend from the first one.
 CREATE OR REPLACE TABLE staging.thread_links AS
 SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
-
--- :name operator_threads
--- One row per thread with operators, and whether all times of its clock are whole microseconds.
-SELECT thread_key, count(*) AS operators, bool_and(start_ns % 1000 = 0 AND duration_ns % 1000 = 0) AS ticks_us
-FROM operator_events GROUP BY thread_key
-
--- :name operator_quantiles
--- Moments between which about as many operators begin.
-SELECT approx_quantile(start_ns, {fractions}) FROM operator_events
-
--- :name operator_rows
--- Columns for nesting; an absent id is -1.
-SELECT row_id, thread_key, start_ns, duration_ns, coalesce(external_id, -1) AS external_id
-FROM operator_events WHERE {extent}
-
--- :name operator_names
-SELECT row_id, hash({base_name}) AS name_hash FROM operator_events WHERE {extent}
-
--- :name call_rows
--- Columns for linking; an absent id is -1.
-SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
-    coalesce(correlation_id, -1) AS correlation_id, name LIKE '%GraphLaunch%' AS is_graph_launch
-FROM call_events
-
--- :name activity_rows
-SELECT row_id, start_ns, duration_ns,
-    coalesce(external_id, -1) AS external_id,
-    coalesce(correlation_id, -1) AS correlation_id,
-    coalesce(replay, 0) AS replay,
-    coalesce(device, TRY_CAST(pid AS INTEGER), -1) AS device,
-    coalesce(stream, TRY_CAST(regexp_extract(tid, '\d+') AS BIGINT), -1) AS stream
-FROM activity_events
-
--- :name module_frames
--- Calls of modules, to be nested.
-SELECT row_id, thread_key, start_ns, duration_ns FROM frame_events WHERE name LIKE 'nn.Module: %'
 
 -- :name captured_calls
 -- Calls that launch a kernel, copy or set (`kind`), or begin or end capturing (`capture`); an absent id is -1.
@@ -117,20 +33,6 @@ WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCaptur
 SELECT row_id, correlation_id, coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, grid, block
 FROM activity_events WHERE correlation_id IS NOT NULL
 
--- :name captured_columns
--- The columns of operators and modules (`captured_rows`) that a replay repeats.
-SELECT row_id, name, input_shapes, input_types, input_strides, concrete_inputs, NULL::BIGINT AS python_module_id, has_details
-FROM operator_events JOIN captured_rows USING (row_id)
-UNION ALL
-SELECT row_id, name, NULL, NULL, NULL, NULL, python_module_id, has_details FROM frame_events JOIN captured_rows USING (row_id)
-
--- :name captured_details
--- Their rarer arguments, where they have any, as JSON text.
-SELECT s.row_id, any_value(to_json(d.args)::VARCHAR) AS details
-FROM operator_events s JOIN captured_rows r USING (row_id)
-JOIN staging.details d ON d.start_ns = s.start_ns AND d.name = s.name AND d.args."External id" = s.external_id
-WHERE s.has_details AND d.args."kernel_backend" IS NOT NULL GROUP BY s.row_id
-
 -- :name replayed
 -- One row per activity of a graph launch, in order of start: the launch call and its thread, and what tells the activity.
 SELECT c.row_id AS call, a.row_id AS activity, c.start_ns AS call_start_ns, c.duration_ns AS call_duration_ns,
@@ -141,75 +43,9 @@ JOIN (SELECT * FROM call_events WHERE name LIKE '%GraphLaunch%'
     QUALIFY row_number() OVER (PARTITION BY correlation_id ORDER BY start_ns) = 1) c USING (correlation_id)
 ORDER BY c.start_ns, c.row_id, a.start_ns, a.row_id
 
--- :name add_replayed_events
--- Operators and modules of the captures, repeated inside the launch calls (`replayed_events`).
-INSERT INTO staging.staged BY NAME
-SELECT e.category::staging.kineto_category AS category, 'X' AS ph, e.name, c.pid, c.tid, c.thread_key,
-    e.start_ns, e.duration_ns, e.external_id, e.input_shapes, e.input_types, e.input_strides, e.concrete_inputs,
-    e.python_module_id, e.details IS NOT NULL AS has_details
-FROM replayed_events e JOIN staging.staged c ON c.rowid = e.call
-
--- :name add_replayed_details
-INSERT INTO staging.details BY NAME
-SELECT c.thread_key, 'cpu_op' AS cat, e.name, e.start_ns, e.duration_ns,
-    struct_update(from_json(e.details, '{keys}'), "External id" := e.external_id) AS args
-FROM replayed_events e JOIN staging.staged c ON c.rowid = e.call WHERE e.details IS NOT NULL
-
--- :name link_replayed
--- The operator of each replayed activity, and the geometry that its capture tells where the activity does not.
-UPDATE staging.staged SET external_id = r.external_id, replay = r.replay,
-    grid = coalesce(staged.grid, r.grid), block = coalesce(staged.block, r.block)
-FROM replayed_activities r WHERE staged.rowid = r.activity
-
 -- :name largest_external_id
 SELECT coalesce(max(external_id), 0)
 FROM (SELECT external_id FROM operator_events UNION ALL SELECT external_id FROM activity_events)
-
--- :name operators
-INSERT INTO operators
-SELECT CASE WHEN s.row_id = l.row_id THEN l.operator_id ELSE error('staged rows out of order') END,
-    {trace_id}, l.thread_id,
-    {base_name},
-    CASE WHEN contains(s.name, '.') THEN nullif(regexp_extract(s.name, '^\w+::\w+\.(\w+)$', 1), '') END,
-    s.external_id, s.start_ns, s.duration_ns,
-    nullif(l.parent_id, -1), l.depth, l.last_descendant_id, l.is_outermost,
-    s.sequence_number, s.forward_thread_id,
-    s.input_shapes, s.input_types, s.input_strides, s.concrete_inputs,
-    {call_stack}, {module_hierarchy},
-    nullif(l.module_id, -1), nullif(l.step, -1), l.self_cpu_ns, l.self_device_ns, l.total_device_ns
-FROM (FROM operator_events WHERE {extent}) s POSITIONAL JOIN links l {details}
-
--- :name runtime_calls
-INSERT INTO runtime_calls
-SELECT CASE WHEN s.row_id = l.row_id THEN l.runtime_call_id ELSE error('staged rows out of order') END,
-    {trace_id}, l.thread_id, s.name,
-    CASE s.category WHEN 'cuda_driver' THEN 'driver' ELSE 'runtime' END,
-    s.correlation_id, s.external_id, s.start_ns, s.duration_ns, nullif(l.operator_id, -1), nullif(l.step, -1)
-FROM call_events s POSITIONAL JOIN links l
-
--- :name kernel_names
-INSERT INTO kernel_names
-SELECT {first_id} + row_number() OVER (ORDER BY first_row) - 1, name, kind
-FROM (
-    SELECT coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, first_row
-    FROM (SELECT name, category, min(row_id) AS first_row FROM activity_events GROUP BY name, category)
-) new ANTI JOIN kernel_names old ON new.name = old.name AND new.kind = old.kind
-
--- :name device_activities
-INSERT INTO device_activities
-WITH parsed AS (
-    SELECT * EXCLUDE (s.row_id, l.row_id), s.row_id = l.row_id AS fits,
-        replace(category::VARCHAR, 'gpu_', '') AS kind, coalesce(s.name, '') AS kernel_name,
-        TRY_CAST(grid AS BIGINT[]) AS g, TRY_CAST(block AS INTEGER[]) AS b
-    FROM activity_events s POSITIONAL JOIN links l
-)
-SELECT CASE WHEN fits THEN activity_id ELSE error('staged rows out of order') END,
-    {trace_id}, p.kind, n.name_id, correlation_id, external_id,
-    nullif(activity_device, -1), nullif(activity_stream, -1), context, start_ns, duration_ns,
-    g[1], g[2], g[3], b[1], b[2], b[3], registers_per_thread, shared_memory_bytes, blocks_per_sm, warps_per_sm,
-    nullif(occupancy_percent, 0) / 100, size_bytes, nullif(graph_id, 0), nullif(graph_node_id, 0),
-    nullif(runtime_call_id, -1), nullif(operator_id, -1), attribution, nullif(step, -1)
-FROM parsed p JOIN kernel_names n ON n.name = p.kernel_name AND n.kind = p.kind
 
 -- :name annotations
 INSERT INTO annotations
@@ -221,6 +57,9 @@ SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id},
     external_id, start_ns, duration_ns
 FROM annotation_events s LEFT JOIN staging.thread_links USING (thread_key)
 WHERE ph = 'X' AND start_ns IS NOT NULL AND duration_ns >= 0
+
+-- :name known_names
+SELECT name_id, name, kind FROM kernel_names
 
 -- :name step_rows
 SELECT step::BIGINT AS step, start_ns, duration_ns FROM (
@@ -240,77 +79,45 @@ LEFT JOIN (
     FROM device_activities WHERE trace_id = {trace_id} GROUP BY step) USING (step)
 WHERE step IS NOT NULL
 
--- :name modules
-INSERT INTO modules
-SELECT {first_id} + row_number() OVER (ORDER BY first_row) - 1, {trace_id}, python_module_id, module,
-    regexp_replace(module, '_\d+$', ''), calls
-FROM (
-    SELECT python_module_id, regexp_replace(name, '^nn\.Module: ', '') AS module, min(row_id) AS first_row, count(*) AS calls
-    FROM frame_events WHERE name LIKE 'nn.Module: %' GROUP BY ALL)
-
--- :name module_rows
-SELECT s.row_id, thread_key, start_ns, duration_ns, module_id
-FROM frame_events s JOIN modules m ON m.trace_id = {trace_id} AND s.name = 'nn.Module: ' || m.name
-    AND m.python_module_id IS NOT DISTINCT FROM s.python_module_id
-WHERE s.name LIKE 'nn.Module: %'
-
--- :name frames
-INSERT INTO frames
-SELECT {first_id} + s.row_id, {trace_id}, thread_id, s.name, python_id, parent_python_id, module_id, start_ns, duration_ns
-FROM frame_events s
-JOIN staging.thread_links USING (thread_key)
-LEFT JOIN modules m ON m.trace_id = {trace_id} AND m.python_module_id = s.python_module_id
-    AND s.name = 'nn.Module: ' || m.name
-
 -- :name overheads
 INSERT INTO overheads
 SELECT {first_id} + row_number() OVER (ORDER BY s.row_id) - 1, {trace_id}, s.name, thread_id, start_ns, duration_ns
 FROM overhead_events s LEFT JOIN staging.thread_links USING (thread_key)
 
--- :name memory_rows
-SELECT rowid AS row_id, thread_key, start_ns FROM staging.details WHERE name = '[memory]' AND start_ns IS NOT NULL
-
--- :name memory_events
-INSERT INTO memory_events
-SELECT memory_event_id, {trace_id}, thread_id, start_ns, args."Addr", args."Bytes", args."Device Type",
-    CASE WHEN args."Device Id" >= 0 AND args."Device Type" <> 0 THEN args."Device Id" END,
-    args."Total Allocated", args."Total Reserved", nullif(operator_id, -1)
-FROM staging.details d JOIN links l ON d.rowid = l.row_id
-
 -- :name syncs
 INSERT INTO syncs
-SELECT {first_id} + row_number() OVER (ORDER BY rowid) - 1, {trace_id}, coalesce(args."cuda_sync_kind", name),
-    args."device", args."stream", args."correlation", args."External id", args."wait_on_stream",
-    args."wait_on_cuda_event_id", args."wait_on_cuda_event_record_corr_id", start_ns, duration_ns
-FROM staging.details WHERE cat = 'cuda_sync' AND start_ns IS NOT NULL AND duration_ns >= 0
+SELECT {first_id} + row_number() OVER (ORDER BY row_id) - 1, {trace_id}, coalesce(d.cuda_sync_kind, name),
+    d.device, d.stream, d.correlation_id, d.external_id, d.wait_on_stream,
+    d.wait_on_cuda_event_id, d.wait_on_cuda_event_record_corr_id, start_ns, duration_ns
+FROM detail_events d WHERE category = 'cuda_sync' AND start_ns IS NOT NULL AND duration_ns >= 0
 
 -- :name collectives
 -- A host record is found again by its external id and start, a kernel by its correlation id and start.
 INSERT INTO collectives
-SELECT {first_id} + row_number() OVER (ORDER BY d.rowid) - 1, {trace_id},
-    CASE cat WHEN 'kernel' THEN 'device' ELSE 'host' END,
+SELECT {first_id} + row_number() OVER (ORDER BY d.row_id) - 1, {trace_id},
+    CASE d.category WHEN 'kernel' THEN 'device' ELSE 'host' END,
     coalesce(o.operator_id, k.operator_id), k.activity_id,
-    args."Collective name", args."dtype", args."In msg nelems", args."Out msg nelems",
-    args."In split size", args."Out split size",
-    args."Process Group Name", args."Process Group Description", args."Group size", args."Process Group Ranks",
-    args."Src Rank", args."Dst Rank", args."Seq"
-FROM staging.details d
-LEFT JOIN operators o ON o.trace_id = {trace_id} AND cat <> 'kernel' AND o.external_id = args."External id"
+    d."Collective name", d.dtype, d."In msg nelems", d."Out msg nelems",
+    d."In split size", d."Out split size",
+    d."Process Group Name", d."Process Group Description", d."Group size", d."Process Group Ranks",
+    d."Src Rank", d."Dst Rank", d."Seq"
+FROM detail_events d
+LEFT JOIN operators o ON o.trace_id = {trace_id} AND d.category <> 'kernel' AND o.external_id = d.external_id
     AND o.start_ns = d.start_ns
-LEFT JOIN device_activities k ON k.trace_id = {trace_id} AND cat = 'kernel' AND k.correlation_id = args."correlation"
+LEFT JOIN device_activities k ON k.trace_id = {trace_id} AND d.category = 'kernel' AND k.correlation_id = d.correlation_id
     AND k.start_ns = d.start_ns
-WHERE args."Collective name" IS NOT NULL
+WHERE d."Collective name" IS NOT NULL
 
 -- :name triton_launches
 -- Recorders like 2.6 write no kernel_name: there the operator is named after the kernel, or not at all.
 INSERT INTO triton_launches
-SELECT o.operator_id, {trace_id}, coalesce(args."kernel_name", nullif(d.name, 'triton kernel')),
-    args."kernel_backend", args."kernel_file",
-    args."kernel_hash", args."kernel_kwargs", args."grid", args."stream", args."num_warps", args."num_stages",
-    args."kernel_flop", args."kernel_num_gb"
-FROM staging.details d JOIN operators o ON o.trace_id = {trace_id} AND o.external_id = args."External id"
+SELECT o.operator_id, {trace_id}, coalesce(d.kernel_name, nullif(d.name, 'triton kernel')),
+    d.kernel_backend, d.kernel_file,
+    d.kernel_hash, d.kernel_kwargs, d.grid, d.stream, d.num_warps, d.num_stages,
+    d.kernel_flop, d.kernel_num_gb
+FROM detail_events d JOIN operators o ON o.trace_id = {trace_id} AND o.external_id = d.external_id
     AND o.start_ns = d.start_ns
-WHERE args."kernel_backend" IS NOT NULL
+WHERE d.kernel_backend IS NOT NULL
 
 -- :name autograd_links
 -- A recorded arrow starts and ends with the operators it ties; of several that start together the one with the
@@ -368,21 +175,22 @@ SELECT coalesce(a.device, -1) AS device, c.start_ns, a.duration_ns, a.start_ns -
 FROM activity_events a JOIN call_events c USING (correlation_id)
 WHERE staging.is_own_launch(c.name)
 
--- :name shift_device
-UPDATE staging.staged SET start_ns = start_ns + {offset}
-WHERE category BETWEEN 'kernel'::staging.kineto_category AND 'gpu_memset'::staging.kineto_category
-    AND coalesce(device, -1) = {device} AND start_ns IS NOT NULL
-    OR category = 'gpu_user_annotation' AND TRY_CAST(pid AS INTEGER) = {device}
+-- :name shifted_activity
+SELECT row_id, start_ns + {offset} AS start_ns FROM activity_events WHERE coalesce(device, -1) = {device}
+
+-- :name shifted_annotation
+SELECT row_id, start_ns + {offset} AS start_ns FROM annotation_events
+WHERE category = 'gpu_user_annotation' AND TRY_CAST(pid AS INTEGER) = {device} AND start_ns IS NOT NULL
 
 -- :name endless_steps
 -- Steps without an end, whether they have a length at all, and one to give them: to where the next begins, or to the
 -- end of the last host event.
-SELECT row_id AS step_row, duration_ns IS NULL OR duration_ns < 0 AS is_timeless, greatest(0, coalesce(
+SELECT row_id, duration_ns IS NULL OR duration_ns < 0 AS is_timeless, greatest(0, coalesce(
     (SELECT min(start_ns) FROM annotation_events n
         WHERE n.category = 'user_annotation' AND n.name LIKE 'ProfilerStep#%' AND n.start_ns > s.start_ns),
     (SELECT max(start_ns + duration_ns)
         FROM (SELECT start_ns, duration_ns FROM operator_events UNION ALL SELECT start_ns, duration_ns FROM call_events))
-    ) - start_ns) AS length_ns
+    ) - start_ns) AS duration_ns
 FROM annotation_events s
 WHERE category = 'user_annotation' AND name LIKE 'ProfilerStep#%' AND ph = 'X' AND start_ns IS NOT NULL
-    AND coalesce(duration_ns, 0) <= 0
+    AND coalesce(s.duration_ns, 0) <= 0

@@ -55,25 +55,15 @@ class Activities(msgspec.Struct, frozen=True):
 
 
 class Links(msgspec.Struct, frozen=True):
-    """Where calls and activities belong.
+    """Where calls and activities belong."""
 
-    Args:
-        call_operator: Id of each call's operator; -1 for none.
-        activity_call: Index of each activity's call; -1 for none.
-        activity_operator: Id of each activity's operator; -1 for none.
-        own_start_ns: Start of the operator that an activity's own external id names; -1 for none.
-        attribution: Index into `ATTRIBUTIONS` for each activity.
-        impossible_ids: Calls and activities whose external id names an operator that was not open.
-        ids_used: Whether external ids were used at all.
-    """
-
-    call_operator: Int64
-    activity_call: Int64
-    activity_operator: Int64
-    own_start_ns: Int64
-    attribution: npt.NDArray[np.int8]
-    impossible_ids: int
-    ids_used: bool
+    call_operator: Int64  # Id of each call's operator; -1 for none
+    activity_call: Int64  # Index of each activity's call; -1 for none
+    activity_operator: Int64  # Id of each activity's operator; -1 for none
+    own_start_ns: Int64  # Start of the operator that an activity's own external id names; -1 for none
+    attribution: npt.NDArray[np.int8]  # Index into `ATTRIBUTIONS` for each activity
+    impossible_ids: int  # Calls and activities whose external id names an operator that was not open
+    ids_used: bool  # Whether external ids were used at all
 
 
 def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: Activities) -> Links:

@@ -12,35 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Extent = tuple[int, int]  # of time, its ends included, in nanoseconds
 _LARGEST_KEY = 1 << 62
 # Looked up at once: what that takes of memory is some 40 bytes of each.
 _MOST_MOMENTS = 1 << 20
 
 
 class Forest(msgspec.Struct, frozen=True):
-    """Call trees in preorder: index i is the i-th interval by (thread, start, longest first).
+    """Call trees in preorder: index i is the i-th interval by (thread, start, longest first)."""
 
-    Args:
-        order: Input index of every preorder position.
-        thread: Thread, ascending.
-        start_ns: Start.
-        end_ns: End.
-        parent: Preorder index of the parent; -1 for a root.
-        depth: 0 for a root.
-        last_descendant: Largest preorder index in the subtree.
-        irregular_count: Roots that began while another interval of their thread was open.
-        has_overruns: Some interval ends after one it began in, so siblings may overlap.
-    """
-
-    order: Int64
-    thread: Int64
-    start_ns: Int64
-    end_ns: Int64
-    parent: Int64
-    depth: Int64
-    last_descendant: Int64
-    irregular_count: int = 0
-    has_overruns: bool = False
+    order: Int64  # Input index of every preorder position
+    thread: Int64  # Thread, ascending
+    start_ns: Int64  # Start
+    end_ns: Int64  # End
+    parent: Int64  # Preorder index of the parent; -1 for a root
+    depth: Int64  # 0 for a root
+    last_descendant: Int64  # Largest preorder index in the subtree
+    irregular_count: int = 0  # Roots that began while another interval of their thread was open
+    has_overruns: bool = False  # Some interval ends after one it began in, so siblings may overlap
 
     def __len__(self) -> int:
         return len(self.order)

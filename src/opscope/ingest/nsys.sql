@@ -95,8 +95,7 @@ FROM staging.raw_calls c SEMI JOIN (
 WHERE c.process = {process} AND c."start" IS NOT NULL
 
 -- :name stage_operators
-INSERT INTO staging.staged BY NAME
-SELECT 'cpu_op' AS category, 'X' AS ph, name, process::VARCHAR AS pid, thread::VARCHAR AS tid, hash(pid, tid) AS thread_key,
+SELECT 'cpu_op' AS cat, 'X' AS ph, name, process::VARCHAR AS pid, thread::VARCHAR AS tid,
     start_ns, duration_ns, op_id AS external_id, sequence_number,
     CASE WHEN regexp_matches(name, '^aten::\w+$') AND NOT regexp_matches(name, '{takes_lists}')
         THEN TRY_CAST(sizes AS JSON)::VARCHAR END AS input_shapes
@@ -104,23 +103,20 @@ FROM staging.ranges WHERE process = {process} AND is_operator
 
 -- :name stage_owners
 -- Ranges that launched work themselves, outside of every operator, stand among the operators too.
-INSERT INTO staging.staged BY NAME
-SELECT 'cpu_op' AS category, 'X' AS ph, name, process::VARCHAR AS pid, thread::VARCHAR AS tid, hash(pid, tid) AS thread_key,
+SELECT 'cpu_op' AS cat, 'X' AS ph, name, process::VARCHAR AS pid, thread::VARCHAR AS tid,
     start_ns, duration_ns
 FROM staging.ranges SEMI JOIN range_owners USING (range_id)
 
 -- :name stage_annotations
-INSERT INTO staging.staged BY NAME
-SELECT 'user_annotation' AS category, 'X' AS ph, name, process::VARCHAR AS pid, thread::VARCHAR AS tid,
-    hash(pid, tid) AS thread_key, start_ns, duration_ns, op_id AS external_id
+SELECT 'user_annotation' AS cat, 'X' AS ph, name, process::VARCHAR AS pid, thread::VARCHAR AS tid,
+    start_ns, duration_ns, op_id AS external_id
 FROM staging.ranges WHERE process = {process} AND NOT is_operator
 
 -- :name stage_calls
 -- Names carry the version of CUDA that introduced the call, `cudaLaunchKernel_v7000`; Kineto leaves it out.
-INSERT INTO staging.staged BY NAME
 SELECT coalesce(k.word, CASE WHEN s.value LIKE 'cu%' AND s.value NOT LIKE 'cuda%' THEN 'cuda_driver' ELSE 'cuda_runtime' END)
-        AS category, 'X' AS ph, regexp_replace(s.value, '_v\d{{4,5}}$', '') AS name,
-    c.process::VARCHAR AS pid, c.thread::VARCHAR AS tid, hash(pid, tid) AS thread_key,
+        AS cat, 'X' AS ph, regexp_replace(s.value, '_v\d{{4,5}}$', '') AS name,
+    c.process::VARCHAR AS pid, c.thread::VARCHAR AS tid,
     c."start" AS start_ns, c."end" - c."start" AS duration_ns, nullif(correlationId, 0) AS correlation_id
 FROM staging.raw_calls c LEFT JOIN staging.strings s ON s.id = c.nameId 
 LEFT JOIN staging.words k ON k.topic = 'api' AND k.number = c.eventClass
@@ -128,7 +124,6 @@ WHERE c.process = {process}
 
 -- :name stage_activities
 -- A device's record without times has 0 for both. Of a graph recorded as a whole, one activity stands for all its nodes.
-INSERT INTO staging.staged BY NAME
 WITH activities AS (
     SELECT 'kernel' AS category, t.name, k.* EXCLUDE (demangledName, shortName, mangledName)
     FROM staging.raw_kernels k JOIN staging.kernel_texts t
@@ -147,7 +142,7 @@ WITH activities AS (
     UNION ALL BY NAME
     SELECT 'kernel' AS category, concat('CUDA graph ', graphId, ' (whole)') AS name, g.* FROM staging.raw_graphs g
 )
-SELECT category, 'X' AS ph, name, deviceId::VARCHAR AS pid, streamId::VARCHAR AS tid, hash(pid, tid) AS thread_key,
+SELECT category AS cat, 'X' AS ph, name, deviceId::VARCHAR AS pid, streamId::VARCHAR AS tid,
     CASE WHEN "end" > 0 THEN "start" END AS start_ns, "end" - "start" AS duration_ns,
     nullif(correlationId, 0) AS correlation_id, TRY_CAST(deviceId AS INTEGER) AS device, streamId AS stream,
     TRY_CAST(contextId AS INTEGER) AS context,
@@ -158,9 +153,8 @@ SELECT category, 'X' AS ph, name, deviceId::VARCHAR AS pid, streamId::VARCHAR AS
 FROM activities WHERE process = {process}
 
 -- :name stage_overheads
-INSERT INTO staging.staged BY NAME
-SELECT 'overhead' AS category, 'X' AS ph, coalesce(k.word, s.value, 'Unknown') AS name,
-    o.process::VARCHAR AS pid, o.thread::VARCHAR AS tid, hash(pid, tid) AS thread_key,
+SELECT 'overhead' AS cat, 'X' AS ph, coalesce(k.word, s.value, 'Unknown') AS name,
+    o.process::VARCHAR AS pid, o.thread::VARCHAR AS tid,
     o."start" AS start_ns, o."end" - o."start" AS duration_ns
 FROM (FROM staging.raw_overheads UNION ALL FROM staging.raw_cuda_overheads) o
 LEFT JOIN staging.strings s ON s.id = o.nameId
@@ -168,28 +162,20 @@ LEFT JOIN staging.words k ON k.topic = 'overhead' AND k.number = o.overheadType
 WHERE o.process = {process}
 
 -- :name stage_syncs
-INSERT INTO staging.staged BY NAME
-SELECT 'cuda_sync' AS category, 'X' AS ph, 'cuda_sync' AS name, deviceId::VARCHAR AS pid, streamId::VARCHAR AS tid,
-    hash(pid, tid) AS thread_key, CASE WHEN "end" > 0 THEN "start" END AS start_ns, "end" - "start" AS duration_ns
-FROM staging.raw_syncs WHERE process = {process}
-
--- :name sync_details
 -- 2**32 - 1 stands for no stream and no event.
-INSERT INTO staging.details BY NAME
-SELECT 'cuda_sync' AS cat, coalesce(k.word, 'Unknown') AS name, hash(deviceId::VARCHAR, streamId::VARCHAR) AS thread_key,
+SELECT 'cuda_sync' AS cat, 'X' AS ph, 'cuda_sync' AS name, deviceId::VARCHAR AS pid, streamId::VARCHAR AS tid,
     CASE WHEN "end" > 0 THEN "start" END AS start_ns, "end" - "start" AS duration_ns,
-    {{{nothing}, 'cuda_sync_kind': coalesce(k.word, 'Unknown'), 'device': deviceId, 'stream': nullif(streamId, 4294967295),
-        'correlation': nullif(correlationId, 0), 'wait_on_cuda_event_id': nullif(eventId, 4294967295)}} AS args
+    coalesce(k.word, 'Unknown') AS cuda_sync_kind, deviceId AS device, nullif(streamId, 4294967295) AS stream,
+    nullif(correlationId, 0) AS correlation_id, nullif(eventId, 4294967295) AS wait_on_cuda_event_id
 FROM staging.raw_syncs s LEFT JOIN staging.words k ON k.topic = 'sync' AND k.number = s.syncType
 WHERE process = {process}
 
 -- :name stage_labels
-INSERT INTO staging.staged BY NAME
-SELECT 'M' AS ph, 'thread_name' AS name, n.process::VARCHAR AS pid, n.thread::VARCHAR AS tid, hash(pid, tid) AS thread_key,
+SELECT 'M' AS ph, 'thread_name' AS name, n.process::VARCHAR AS pid, n.thread::VARCHAR AS tid,
     s.value AS label
 FROM staging.raw_thread_names n JOIN staging.strings s ON s.id = n.nameId WHERE n.process = {process}
 UNION ALL BY NAME
-SELECT 'M' AS ph, 'process_name' AS name, process::VARCHAR AS pid, hash(pid, NULL::VARCHAR) AS thread_key, name AS label
+SELECT 'M' AS ph, 'process_name' AS name, process::VARCHAR AS pid, name AS label
 FROM staging.raw_processes WHERE process = {process}
 
 -- :name kernel_symbols

@@ -29,17 +29,11 @@ _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "
 
 
 class Export(msgspec.Struct, frozen=True):
-    """An open export.
+    """An open export."""
 
-    Args:
-        name: The file, for people.
-        connection: Read-only.
-        columns: Names of the columns by table.
-    """
-
-    name: str
-    connection: sqlite3.Connection
-    columns: Mapping[str, frozenset[str]]
+    name: str  # The file, for people
+    connection: sqlite3.Connection  # Read-only
+    columns: Mapping[str, frozenset[str]]  # Names of the columns by table
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether it has a table with these columns."""

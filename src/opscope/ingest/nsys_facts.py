@@ -25,29 +25,18 @@ _PROBLEMS = ("Warning", "Error")
 
 
 class ExportFacts(msgspec.Struct, frozen=True):
-    """The recording as a whole.
+    """The recording as a whole."""
 
-    Args:
-        product_version: Of the nsys that exported.
-        schema_version: Of the export's tables, e.g. `3.25.0`.
-        base_time_ns: What to add to a time for nanoseconds since the epoch.
-        driver_version: Newest CUDA the driver serves, as CUDA counts.
-        graph_mode: `Graph` where launches of CUDA graphs are recorded as a whole, `Node` where node by node.
-        rank: Rank of the program that was started, where its launcher told it one.
-        world_size: Number of ranks.
-        problems: What nsys warned of while it recorded.
-        process_names: By process.
-    """
-
-    product_version: str | None = None
-    schema_version: str | None = None
-    base_time_ns: int | None = None
-    driver_version: int | None = None
+    product_version: str | None = None  # Of the nsys that exported
+    schema_version: str | None = None  # Of the export's tables, e.g. `3.25.0`
+    base_time_ns: int | None = None  # What to add to a time for nanoseconds since the epoch
+    driver_version: int | None = None  # Newest CUDA the driver serves, as CUDA counts
+    # `Graph` where launches of CUDA graphs are recorded as a whole, `Node` where node by node
     graph_mode: str | None = None
-    rank: int | None = None
-    world_size: int | None = None
-    problems: tuple[str, ...] = ()
-    process_names: Mapping[int, str] = msgspec.field(default_factory=dict)
+    rank: int | None = None  # Rank of the program that was started, where its launcher told it one
+    world_size: int | None = None  # Number of ranks
+    problems: tuple[str, ...] = ()  # What nsys warned of while it recorded
+    process_names: Mapping[int, str] = msgspec.field(default_factory=dict)  # By process
 
 
 def read_facts(export: Export) -> ExportFacts:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.kineto import Columns, fill_tables
+from opscope.ingest.kineto import fill_tables
 from opscope.ingest.nesting import Int64, enclosing, nest, subtree_sums
 from opscope.ingest.nsys_export import Export, Missing, copy_tables, open_export
 from opscope.ingest.nsys_facts import ExportFacts, devices_of, export_findings, process_findings, read_facts
@@ -28,26 +28,19 @@ from opscope.ingest.nsys_words import (
     stage_strings,
 )
 from opscope.ingest.source import LocalText, TraceFile
-from opscope.ingest.staging import DETAILS, StagedEvents, create_tables, staging_area
+from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of, staging_area
 from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 
 
 class Intervals(msgspec.Struct, frozen=True):
-    """Ranges of one process, as columns.
+    """Ranges of one process, as columns."""
 
-    Args:
-        thread: Thread, by any number that tells threads apart.
-        start_ns: Start.
-        duration_ns: Duration, ≥ 0.
-        range_id: Id; the outer of two equal ranges has the smaller one.
-    """
-
-    thread: Int64
-    start_ns: Int64
-    duration_ns: Int64
-    range_id: Int64
+    thread: Int64  # Thread, by any number that tells threads apart
+    start_ns: Int64  # Start
+    duration_ns: Int64  # Duration, ≥ 0
+    range_id: Int64  # Id; the outer of two equal ranges has the smaller one
 
     def __len__(self) -> int:
         return len(self.thread)
@@ -89,8 +82,7 @@ def owning_ranges(
     return np.sort(free.range_id[chosen])
 
 
-# What sync_details fills itself; the other arguments of an event are NULL.
-_OF_SYNCS = {"cuda_sync_kind", "device", "stream", "correlation", "wait_on_cuda_event_id"}
+_STAGED_ROWS = 1 << 18
 
 
 class _Process(msgspec.Struct, frozen=True):
@@ -118,7 +110,6 @@ def read_export(
     """
     with staging_area(session) as events, open_export(trace.name, local.path) as export:
         reader = _Reader(session, export, local, events)
-        events.show_on(session.connection)
         missing = reader.stage(demangle)
         chosen, others = reader.processes()
         for offset, process in enumerate(chosen):
@@ -167,13 +158,8 @@ class _Reader:
 
     def fill(self, one: _Process) -> None:
         """The rows of one process."""
-        owners = self._stage_process(one.process)
-        counted = (
-            "(SELECT rowid AS row_id, NULL::VARCHAR AS other_category, * FROM staging.staged WHERE ph <> 'M')"
-        )
-        query = sql(__package__, "kineto:census").replace("counted_events", counted)
-        self.events.census = quality.take_census(self.session.records(query))
-        census = fill_tables(self.session, one.trace_id, self.events)
+        events, owners = self._stage_process(one.process)
+        census = fill_tables(self.session, one.trace_id, events)
         self._run("kernel_symbols")
         self._write_trace(one, census)
         write_devices(self.session, one.trace_id, devices_of(self.export, one.process))
@@ -193,18 +179,30 @@ class _Reader:
             process_findings(self.session, one.trace_id, owners, operators, has_cuda=self.has_cuda)
         )
 
-    def _stage_process(self, process: int) -> int:
-        """Stage the events of one process; how many ranges stand among its operators."""
-        create_tables(self.session)
+    def _stage_process(self, process: int) -> tuple[StagedEvents, int]:
+        """The events of one process; how many ranges stand among its operators."""
+        events = self.events.renewed()
+        stager = Stager(events)
         owners = self._owners(process)
         with registered(self.session.connection, range_owners={"range_id": owners}):
-            self._run("stage_owners")
-        self._run("stage_operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
-        for statement in ("annotations", "calls", "activities", "overheads", "syncs", "labels"):
-            self._run(f"stage_{statement}", process=process)
-        nothing = ", ".join(f"'{key}': NULL::{kind}" for key, kind in DETAILS.items() if key not in _OF_SYNCS)
-        self._run("sync_details", process=process, nothing=nothing)
-        return len(owners)
+            self._stage(stager, "owners")
+        self._stage(stager, "operators", process=process, takes_lists=TAKES_TENSOR_LISTS)
+        for statement in ("annotations", "calls", "activities", "overheads", "syncs"):
+            self._stage(stager, statement, process=process)
+        events.census = stager.census()
+        self._stage(stager, "labels", process=process)  # which are no events
+        return events, len(owners)
+
+    def _stage(self, stager: Stager, statement: str, **values: Any) -> None:
+        """Stage what a statement selects, some rows at a time: each text becomes an object of its own."""
+        query = sql(__package__, f"nsys:stage_{statement}").format(**values)
+        connection = self.session.connection
+        connection.execute(f"CREATE OR REPLACE TABLE staging.selected AS {query}")
+        count = int(self.session.scalar("SELECT count(*) FROM staging.selected"))
+        for first in range(0, count, _STAGED_ROWS):
+            extent = f"rowid >= {first} AND rowid < {first + _STAGED_ROWS}"
+            rows = connection.execute(f"FROM staging.selected WHERE {extent} ORDER BY rowid").fetchnumpy()
+            stager.add(rows_of(rows))
 
     def _owners(self, process: int) -> Any:
         """Ids of the ranges that stand among the operators: all where there is nothing else to tell."""

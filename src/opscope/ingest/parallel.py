@@ -67,56 +67,33 @@ _LEFT_OUT = frozenset(("metadata",))
 
 
 class ReadOptions(NamedTuple):
-    """How files are read.
+    """How files are read."""
 
-    Attributes:
-        demangle: As of `load`.
-        examine: Worked out of each file where it is read.
-        captures: Traces in which CUDA graphs were captured that these may replay.
-        folder: Where to leave Parquet; None to answer with it.
-    """
-
-    demangle: Demangle | None = None
-    examine: Examine | None = None
-    captures: CaptureTraces | None = None
-    folder: str | None = None
+    demangle: Demangle | None = None  # As of `load`
+    examine: Examine | None = None  # Worked out of each file where it is read
+    captures: CaptureTraces | None = None  # Traces in which CUDA graphs were captured that these may replay
+    folder: str | None = None  # Where to leave Parquet; None to answer with it
 
 
 class Part(msgspec.Struct):
-    """What one file holds, or some that were read together.
+    """What one file holds, or some that were read together."""
 
-    Attributes:
-        files: How many.
-        tables: Parquet of each table that has rows, or the file that it is in.
-        size_bytes: Of all that Parquet.
-        next_ids: The first id that is free, by table.
-        names: Kernel names by id, with the kind of activity.
-        sidecars: By trace id in this part.
-        examined: What was worked out, by trace id in this part.
-        version: Of the opscope that read it.
-    """
-
-    files: int
-    tables: dict[str, bytes | Path]
-    size_bytes: int
-    next_ids: dict[str, int]
-    names: list[tuple[str, str]]
-    sidecars: dict[int, Sidecar]
-    examined: Mapping[int, Examined] = {}
-    version: str = __version__
+    files: int  # How many
+    tables: dict[str, bytes | Path]  # Parquet of each table that has rows, or the file that it is in
+    size_bytes: int  # Of all that Parquet
+    next_ids: dict[str, int]  # The first id that is free, by table
+    names: list[tuple[str, str]]  # Kernel names by id, with the kind of activity
+    sidecars: dict[int, Sidecar]  # By trace id in this part
+    examined: Mapping[int, Examined] = {}  # What was worked out, by trace id in this part
+    version: str = __version__  # Of the opscope that read it
 
 
 class Workers(NamedTuple):
-    """Processes that read.
+    """Processes that read."""
 
-    Attributes:
-        make: Gives an executor of them; asked again when one broke.
-        number: How many there are.
-        folder: A folder that they share with this process; None where they may be on other machines.
-    """
-
-    make: Callable[[], Executor]
-    number: int = 1
+    make: Callable[[], Executor]  # Gives an executor of them; asked again when one broke
+    number: int = 1  # How many there are
+    # A folder that they share with this process; None where they may be on other machines
     folder: str | None = None
 
 

@@ -17,7 +17,7 @@ from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.units import counted
 
-_HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "memory", "overhead"}
+_HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
 # Spans and arrows say nothing that intervals and ids do not; marks and track names have no category.
 _REDUNDANT = {"Trace", "fwdbwd"}
@@ -28,58 +28,45 @@ _LEAST_SHARED = 0.5
 
 
 class Census(msgspec.Struct, frozen=True):
-    """What the events of a trace are, counted.
+    """What the events of a trace are, counted."""
 
-    Args:
-        event_count: Events read; arrows from launches to kernels, which repeat correlation ids, are not.
-        categories: Events by category (legacy names translated).
-        ignored: Events by category that no table holds.
-        without_time: Events of ingested categories without a usable time; they are in no table.
-        detailed_count: Events with arguments that few have.
-        threads: (key, process, thread) of every host thread, by first event.
-        window_start_ns: Opening of the recording window, where the trace says.
-        window_end_ns: Its end.
-        is_legacy: Categories are those of 2021 (`Operator`, `Kernel`).
-        is_lenient: Some value was of another type than its column; such values are NULL.
-        broken_count: Events that are no JSON, and so are not read.
-        irregular_count: Operators that overlap another without nesting in it.
-        impossible_id_count: External ids that name an operator that was not open.
-        are_ids_used: Whether external ids were used for attribution.
-    """
-
-    event_count: int
-    categories: dict[str, int]
-    ignored: dict[str, int]
-    without_time: int
-    detailed_count: int
+    event_count: int  # Events read; arrows from launches to kernels, which repeat correlation ids, are not
+    categories: dict[str, int]  # Events by category (legacy names translated)
+    ignored: dict[str, int]  # Events by category that no table holds
+    without_time: int  # Events of ingested categories without a usable time; they are in no table
+    detailed_count: int  # Events with arguments that few have
+    # (key, process, thread) of every host thread, by first event
     threads: list[tuple[int, str | None, str | None]]
-    is_legacy: bool = False
-    is_lenient: bool = False
-    window_start_ns: int | None = None
-    window_end_ns: int | None = None
-    broken_count: int = 0
-    irregular_count: int = 0
-    impossible_id_count: int = 0
-    are_ids_used: bool = True
+    thread_count: int = 0  # How many keys of threads there are, of tracks of devices too
+    is_legacy: bool = False  # Categories are those of 2021 (`Operator`, `Kernel`)
+    is_lenient: bool = False  # Some value was of another type than its column; such values are NULL
+    window_start_ns: int | None = None  # Opening of the recording window, where the trace says
+    window_end_ns: int | None = None  # Its end
+    broken_count: int = 0  # Events that are no JSON, and so are not read
+    irregular_count: int = 0  # Operators that overlap another without nesting in it
+    impossible_id_count: int = 0  # External ids that name an operator that was not open
+    are_ids_used: bool = True  # Whether external ids were used for attribution
 
 
 def take_census(rows: list[dict[str, Any]], *, is_lenient: bool = False) -> Census:
-    """Census of the staged events, from rows of statement `census`."""
+    """Census of the staged events, from a row for each category, phase and thread."""
     categories: dict[str, int] = {}
     ignored: dict[str, int] = {}
     threads: dict[int, tuple[int, str | None, str | None]] = {}
     without_time = 0
     for row in rows:
-        category, other, phase = row["category"], row["other_category"], row["ph"]
-        if category == "cpu_instant_event" or (category is None and other == "" and phase == "i"):
-            category = "memory" if row["detailed"] else None
-        if category in _INGESTED and phase == ("i" if category == "memory" else "X"):
+        category, phase = row["category"], row["ph"]
+        is_memory = False
+        if category == "cpu_instant_event" or (category == "" and phase == "i"):
+            is_memory = phase == "i" and row["detailed"] > 0
+            category = "memory" if is_memory else ""
+        if is_memory or (category in _INGESTED and phase == "X"):
             categories[category] = categories.get(category, 0) + row["events"]
             without_time += row["without_time"]
-            if category in _HOST:
+            if is_memory or category in _HOST:
                 threads.setdefault(row["thread_key"], (row["thread_key"], row["process"], row["thread"]))
-        elif phase != "M" and category not in _REDUNDANT and (category or other or phase != "i"):
-            name = f"{category} (phase {phase})" if category in _INGESTED else other or f"phase {phase}"
+        elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
+            name = f"{category} (phase {phase})" if category in _INGESTED else category or f"phase {phase}"
             ignored[name] = ignored.get(name, 0) + row["events"]
     spans = [row for row in rows if row["category"] == "Trace" and row["last_end_ns"] is not None]
     starts = [row["first_start_ns"] for row in spans]

@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from opscope.ingest.captured import Capture, CapturedEvent
 from opscope.ingest.linking import REPLAYS
-from opscope.ingest.nesting import Int64
-from opscope.ingest.staging import DETAILS
+from opscope.ingest.staging import StagedEvents, columns, rows_of
 from opscope.model.queries import sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
-from opscope.model.session import Session, registered
+from opscope.model.session import Session
 
 _NODE_MASK = 0xFFFFFFFF
 _BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
@@ -35,32 +33,19 @@ _SHOWN = 60
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """The activities of one launch of a graph, in order of start.
+    """The activities of one launch of a graph, in order of start."""
 
-    Attributes:
-        call: Row of the launch call.
-        call_start_ns: Its start.
-        call_duration_ns: Its duration.
-        correlation_id: Of it and its activities.
-        activities: Their rows.
-        kinds: `kernel`, `memcpy` or `memset`.
-        names: Their names.
-        device_ns: Their time.
-        graph_id: Of the graph, where recorded.
-        numbers: Ids of their nodes in the graph; None where one is not recorded.
-        grids: Blocks of each, as recorded; None of those not recorded. Empty if of none.
-    """
-
-    call: int
-    call_start_ns: int
-    call_duration_ns: int
-    correlation_id: int
-    activities: tuple[int, ...]
-    kinds: tuple[str, ...]
-    names: tuple[str, ...]
-    device_ns: int
-    graph_id: int | None = None
-    numbers: tuple[int, ...] | None = None
+    call: int  # Row of the launch call
+    call_start_ns: int  # Its start
+    call_duration_ns: int  # Its duration
+    correlation_id: int  # Of it and its activities
+    activities: tuple[int, ...]  # Their rows
+    kinds: tuple[str, ...]  # `kernel`, `memcpy` or `memset`
+    names: tuple[str, ...]  # Their names
+    device_ns: int  # Their time
+    graph_id: int | None = None  # Of the graph, where recorded
+    numbers: tuple[int, ...] | None = None  # Ids of their nodes in the graph; None where one is not recorded
+    # Blocks of each, as recorded; None of those not recorded. Empty if of none
     grids: tuple[str | None, ...] = ()
 
     @property
@@ -91,7 +76,7 @@ class Added(NamedTuple):
 
 
 def open_replays(
-    session: Session,
+    events: StagedEvents,
     trace_id: int,
     captures: Sequence[Capture],
     eager: Sequence[Capture],
@@ -99,7 +84,7 @@ def open_replays(
     """Repeat the captured operators inside the launch calls of the staged trace, and note how it went.
 
     Args:
-        session: Whose database has the trace staged.
+        events: What is staged of the trace.
         trace_id: Of the trace.
         captures: Captures to match replays with, best source first.
         eager: All eager launches of each trace that may hold the same kernels.
@@ -107,13 +92,14 @@ def open_replays(
     Returns:
         What was added.
     """
+    session = events.session
     replays = list(read_replays(session))
     if not replays:
         return Added()
     opened = _opened(replays, captures, eager)
     graphs = _graph_numbers(replays)
     found = [(one, opened[one.correlation_id]) for one in replays]
-    added = _Writer(session).write(found, graphs)
+    added = _Writer(events).write(found, graphs)
     session.insert_rows(
         "graph_replays",
         [
@@ -248,11 +234,11 @@ def _agreed_event(events: Sequence[CapturedEvent]) -> CapturedEvent:
     """One event with the arguments that are equal in all."""
     first, *others = events
     columns = {
-        key: value if all(one.columns.get(key) == value for one in others) else None
+        key: value
         for key, value in first.columns.items()
+        if all(one.columns.get(key) == value for one in others)
     }
-    details = first.details if all(one.details == first.details for one in others) else None
-    return msgspec.structs.replace(first, columns=columns, details=details)
+    return msgspec.structs.replace(first, columns=columns)
 
 
 def _fitting(replay: Replay, captures: Sequence[Capture]) -> tuple[list[_Fit], ReplayMatch]:
@@ -436,89 +422,70 @@ def _graph_numbers(replays: Iterable[Replay]) -> dict[int, int]:
 
 _OPERATOR = "cpu_op"
 _UNKNOWN = "graph {number} of engine step"
-_COLUMNS = ("name", "input_shapes", "input_types", "input_strides", "concrete_inputs", "python_module_id")
-
-
-_PLACES = ("category", "call", "start_ns", "duration_ns", "external_id", "details")
-
-
-class _Rows(NamedTuple):
-    """Rows to be added or changed, as columns in the making."""
-
-    events: dict[str, list[Any]]
-    activities: dict[str, list[Any]]
 
 
 class _Writer:
     """Adds the events of replays to the staged ones, and ties the activities to them."""
 
-    def __init__(self, session: Session) -> None:
-        self._connection = session.connection
+    def __init__(self, events: StagedEvents) -> None:
+        self._events = events
+        session = events.session
         self._next_id = int(session.scalar(sql(__package__, "kineto:largest_external_id"))) + 1
-        rows = self._connection.execute(
-            "SELECT row_id, thread_key, start_ns, duration_ns FROM operator_events"
-        ).fetchnumpy()
-        self._operators = rows
-        self._calls = self._connection.execute(
-            "SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'"
-        ).fetchall()
+        self._operators = columns(events.rows["operator"], "thread_key", "start_ns", "duration_ns")
+        self._threads = dict(
+            session.query("SELECT row_id, thread_key FROM call_events WHERE name LIKE '%GraphLaunch%'")
+        )
+        self._rows: dict[str, list[dict[str, Any]]] = {"cpu_op": [], "python_function": []}
+        self._activities: list[tuple[int, int | None, int, str | None, str | None]] = []
 
     def write(
         self, found: Sequence[tuple[Replay, tuple[Capture | None, ReplayMatch]]], graphs: dict[int, int]
     ) -> Added:
         """Write all replays."""
-        rows = _Rows(
-            {name: [] for name in (*_COLUMNS, *_PLACES)},
-            {name: [] for name in ("activity", "external_id", "replay", "grid", "block")},
-        )  # fmt: skip
-        threads = dict(self._calls)
         for replay, (capture, matched) in found:
             if capture is not None and matched.evidence is not None:
-                self._repeat(rows, replay, capture, matched)
-            elif not self._is_inside_operator(threads[replay.call], replay.call_start_ns):
-                self._name(rows, replay, graphs[replay.correlation_id])
-        self._insert(rows)
-        details = [one for one in rows.events["details"] if one]
-        return Added(rows.events["category"].count("python_function"), len(details))
+                self._repeat(replay, capture, matched)
+            elif not self._is_inside_operator(self._threads[replay.call], replay.call_start_ns):
+                self._name(replay, graphs[replay.correlation_id])
+        operators, modules = self._rows.values()
+        details = [row for row in operators if "kernel_backend" in row]
+        for name, rows in (("operator", operators), ("frame", modules), ("detail", details)):
+            self._events.add(name, rows)
+        if self._activities:
+            names = ("row_id", "external_id", "replay", "grid", "block")
+            changes = zip(names, zip(*self._activities, strict=True), strict=True)
+            self._events.rows["activity"].change(rows_of(dict(changes)))
+        return Added(len(modules), len(details))
 
-    def _repeat(self, rows: _Rows, replay: Replay, capture: Capture, matched: ReplayMatch) -> None:
+    def _add(self, replay: Replay, category: str, start_ns: int, end_ns: int, **fields: Any) -> int | None:
+        """Add an event inside a launch call; its external id if it is an operator."""
+        external_id = None
+        if category == _OPERATOR:
+            external_id = self._next_id
+            self._next_id += 1
+        self._rows[category].append({
+            **fields, "category": category, "thread_key": self._threads[replay.call],
+            "start_ns": start_ns, "duration_ns": end_ns - start_ns, "external_id": external_id,
+        })  # fmt: skip
+        return external_id
+
+    def _repeat(self, replay: Replay, capture: Capture, matched: ReplayMatch) -> None:
         place = _Ticks(replay, len(capture.launches))
-        ids = []
-        for event in capture.events:
-            is_operator = event.category == _OPERATOR
-            ids.append(self._next_id if is_operator else None)
-            self._next_id += is_operator
-            start_ns, end_ns = place.between(event.first, event.last + 1)
-            row = {
-                **event.columns, "category": event.category, "call": replay.call, "start_ns": start_ns,
-                "duration_ns": end_ns - start_ns, "external_id": ids[-1], "details": event.details,
-            }  # fmt: skip
-            for name, column in rows.events.items():
-                column.append(row[name])
+        ids = [
+            self._add(replay, event.category, *place.between(event.first, event.last + 1), **event.columns)
+            for event in capture.events
+        ]
         code = _BY_NODE if matched.evidence is ReplayEvidence.NODE_IDS else _BY_SEQUENCE
         for activity, position in zip(replay.activities, matched.launches, strict=True):
             launch = capture.launches[position]
-            if launch.event < 0:
-                continue
-            values = (activity, ids[launch.event], code, launch.grid, launch.block)
-            for column, value in zip(rows.activities.values(), values, strict=True):
-                column.append(value)
+            if launch.event >= 0:
+                self._activities.append((activity, ids[launch.event], code, launch.grid, launch.block))
 
-    def _name(self, rows: _Rows, replay: Replay, number: int) -> None:
+    def _name(self, replay: Replay, number: int) -> None:
         """An operator for a replay of which nothing else is known."""
-        start_ns, end_ns = _Ticks(replay, 1).between(0, 1)
-        values = dict.fromkeys(rows.events) | {
-            "name": _UNKNOWN.format(number=number), "category": _OPERATOR, "call": replay.call,
-            "start_ns": start_ns, "duration_ns": end_ns - start_ns, "external_id": self._next_id,
-        }  # fmt: skip
-        for name, column in rows.events.items():
-            column.append(values[name])
-        for activity in replay.activities:
-            for column, value in zip(
-                rows.activities.values(), (activity, self._next_id, _BY_GRAPH, None, None), strict=True
-            ):
-                column.append(value)
-        self._next_id += 1
+        between = _Ticks(replay, 1).between(0, 1)
+        external_id = self._add(replay, _OPERATOR, *between, name=_UNKNOWN.format(number=number))
+        self._activities += ((one, external_id, _BY_GRAPH, None, None) for one in replay.activities)
 
     def _is_inside_operator(self, thread: int, time_ns: int) -> bool:
         own = self._operators
@@ -528,33 +495,6 @@ class _Writer:
             & (own["start_ns"] + own["duration_ns"] > time_ns)
         )
         return bool(around.any())
-
-    def _insert(self, rows: _Rows) -> None:
-        if rows.events["call"]:
-            text = {"name", "category", "details", *_COLUMNS[1:5]}
-            columns = {name: _column(values, is_text=name in text) for name, values in rows.events.items()}
-            with registered(self._connection, replayed_events=columns):
-                self._connection.execute(sql(__package__, "kineto:add_replayed_events"))
-                if any(rows.events["details"]):
-                    keys = json.dumps(DETAILS).replace("'", "''")
-                    self._connection.execute(
-                        sql(__package__, "kineto:add_replayed_details").replace("{keys}", keys)
-                    )
-        if rows.activities["activity"]:
-            columns = {
-                name: _column(values, is_text=name in ("grid", "block"))
-                for name, values in rows.activities.items()
-            }
-            with registered(self._connection, replayed_activities=columns):
-                self._connection.execute(sql(__package__, "kineto:link_replayed"))
-
-
-def _column(values: list[Any], *, is_text: bool) -> npt.NDArray[Any]:
-    if is_text:
-        return np.array([None if one is None else str(one) for one in values], dtype=object)
-    missing = np.array([one is None for one in values])
-    numbers: Int64 = np.array([0 if one is None else int(one) for one in values], dtype=np.int64)
-    return np.ma.MaskedArray(numbers, missing) if missing.any() else numbers
 
 
 class _Ticks:

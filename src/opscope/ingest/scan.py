@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.ingest.arrow import Column, Texts
+from opscope.ingest.arrow import Column
 
 
 class ColumnKind(IntEnum):
@@ -122,34 +122,24 @@ _SEARCH_BYTES = 1 << 20
 
 
 class Scanned(NamedTuple):
-    """What a pass found; offsets are of the whole text.
+    """What a pass found; offsets are of the whole text."""
 
-    Args:
-        row_count: Events kept.
-        end: Where it stopped: before an event, at the bracket that closes the array, or where the text ends.
-        sound_end: Behind the last sound event.
-        is_closed: It stopped at that bracket.
-        is_cut: It stopped because no sound event follows what stands there.
-        broken_count: Events left out for not being JSON.
-        first_broken: Where the first of them begins.
-        irregular_count: Values of another type than their column; they are absent.
-        columns: Values of each dense column that has any, and a bit per row that says whether one is there;
-            values of texts are indices.
-        rare: `int64[3, n]` of row, index in `MEMBERS`, and value (bits of a float64; index of a text).
-        texts: `int64[3, n]` of begin, length, and care: 0 if it is to be taken as it stands, 1 for a string
-            with escapes or other than printable ASCII, 2 for JSON.
-    """
-
-    row_count: int
+    row_count: int  # Events kept
+    # Where it stopped: before an event, at the bracket that closes the array, or where the text ends
     end: int
-    sound_end: int
-    is_closed: bool
-    is_cut: bool
-    broken_count: int
-    first_broken: int
-    irregular_count: int
+    sound_end: int  # Behind the last sound event
+    is_closed: bool  # It stopped at that bracket
+    is_cut: bool  # It stopped because no sound event follows what stands there
+    broken_count: int  # Events left out for not being JSON
+    first_broken: int  # Where the first of them begins
+    irregular_count: int  # Values of another type than their column; they are absent
+    # Values of each dense column that has any, and a bit per row that says whether one is there; values of
+    # texts are indices
     columns: dict[str, Column]
+    # `int64[3, n]` of row, index in `MEMBERS`, and value (bits of a float64; index of a text)
     rare: npt.NDArray[np.int64]
+    # `int64[3, n]` of begin, length, and care: 0 if it is to be taken as it stands, 1 for a string with
+    # escapes or other than printable ASCII, 2 for JSON
     texts: npt.NDArray[np.int64]
 
 
@@ -250,17 +240,11 @@ def _copied(address: int, count: int, kind: Any) -> npt.NDArray[Any]:
 
 
 class Chunk(NamedTuple):
-    """Some of the events, in the order of the file.
+    """Some of the events, in the order of the file."""
 
-    Args:
-        scanned: As found; the row of each rare value is one of these.
-        texts: Each text, decoded; None for JSON that is none.
-        flaws: For each kind of flaw that was mended, its first byte.
-    """
-
-    scanned: Scanned
-    texts: list[str | None]
-    flaws: dict[str, int]
+    scanned: Scanned  # As found; the row of each rare value is one of these
+    texts: list[str | None]  # Each text, decoded; None for JSON that is none
+    flaws: dict[str, int]  # For each kind of flaw that was mended, its first byte
 
 
 def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
@@ -382,11 +366,3 @@ def _json_text(raw: bytes, begin: int, flaws: dict[str, int]) -> str | None:
     with suppress(ValueError, RecursionError, msgspec.DecodeError):
         return msgspec.json.format(mended.encode(), indent=-1).decode()
     return None
-
-
-def pooled(texts: list[str | None]) -> Texts:
-    """Texts as Arrow has them; None is an empty one."""
-    encoded = [(one or "").encode() for one in texts]
-    ends = np.zeros(len(encoded) + 1, dtype=np.int32)
-    np.cumsum([len(one) for one in encoded], out=ends[1:])
-    return Texts(np.frombuffer(b"".join(encoded) or b"\0", dtype=np.uint8), ends)

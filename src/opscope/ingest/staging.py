@@ -1,17 +1,18 @@
-"""The events of one trace as tables for `kineto.sql`: operators, calls, activities and so on, by class.
+"""The events of one trace by class: operators, calls, activities and so on.
 
-Events of a Kineto file are scanned into columns (`scan`), which the engine reads in place while they fit in
-memory. In a session on disk, and where events must be changed first, they are rows of `staging.staged`, and
-each class is a view; a reader of another kind of file fills that table itself, in `staging_area`.
+Rows of events (of a Kineto file `scan`, of another kind its own reader) are split into columns by class. In a
+session on disk they lie in files, and are read when it is their turn. The engine reads them in place, as
+`operator_events`, `call_events`, …; what is computed without it goes through them part by part.
 """
 
 from __future__ import annotations
 
 import mmap
+import pickle
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,123 +24,237 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
-from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts
-from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, pooled, scan
+from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
+from opscope.ingest.nesting import Extent, Int64
+from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
 from opscope.model.queries import sql
-from opscope.model.session import Session, registered
+from opscope.model.session import Session
 
-CATEGORIES = (
-    "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation",
-    "gpu_user_annotation", "python_function", "cpu_instant_event", "cuda_sync", "overhead", "fwdbwd", "Trace",
-)  # fmt: skip
 # Of recorders until 2021.
 _LEGACY = {
     "Operator": "cpu_op", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
     "Runtime": "cuda_runtime",
 }  # fmt: skip
-_SQL_TYPES = {
-    ColumnKind.TEXT: "VARCHAR",
-    ColumnKind.INTEGER: "BIGINT",
-    ColumnKind.UNSIGNED: "UBIGINT",
-    ColumnKind.REAL: "DOUBLE",
-}
-# The arguments in `staging.details`: keys that only few events have, and what finds those events again.
-_FINDING = {
-    "External id": ("external_id", "BIGINT"), "correlation": ("correlation_id", "BIGINT"),
-    "device": ("device", "BIGINT"), "stream": ("stream", "BIGINT"), "grid": ("grid", "VARCHAR"),
-}  # fmt: skip
-DETAILS = {key: kind for key, (_, kind) in _FINDING.items()} | {
-    member.key: _SQL_TYPES[member.kind] for member in MEMBERS if member.is_rare
-}
-
 _KINDS = {member.name: member.kind for member in MEMBERS}
-_PLACED = ("row_id", "thread_key", "start_ns", "duration_ns", "name")
-_ARGUMENTS = ("input_shapes", "input_types", "input_strides", "concrete_inputs")
+_PLACED = ("row_id", "thread_key", "start_ns", "duration_ns", "name", "category")
 # Columns of each class, and whether only spans with usable times count.
 _CLASSES: dict[str, tuple[tuple[str, ...], bool]] = {
     "operator": ((
-        *_PLACED, "category", "pid", "tid", "ph", "external_id", "sequence_number", "forward_thread_id",
-        *_ARGUMENTS, "python_module_id", "has_details",
+        *_PLACED, "external_id", "sequence_number", "forward_thread_id", "input_shapes", "input_types",
+        "input_strides", "concrete_inputs", "Call stack", "Module Hierarchy", "python_module_id",
     ), True),
-    "call": ((
-        *_PLACED, "category", "pid", "tid", "ph", "external_id", "correlation_id", "launched_kernel", "grid",
-        "block",
-    ), True),
+    "call": ((*_PLACED, "external_id", "correlation_id", "launched_kernel", "grid", "block"), True),
     "activity": ((
-        *_PLACED, "category", "pid", "tid", "ph", "external_id", "correlation_id", "device", "stream",
-        "context", "grid", "block", "registers_per_thread", "shared_memory_bytes", "blocks_per_sm",
-        "warps_per_sm", "occupancy_percent", "size_bytes", "graph_id", "graph_node_id", "replay",
+        *_PLACED, "pid", "tid", "external_id", "correlation_id", "device", "stream", "context", "grid",
+        "block", "registers_per_thread", "shared_memory_bytes", "blocks_per_sm", "warps_per_sm",
+        "occupancy_percent", "size_bytes", "graph_id", "graph_node_id", "replay",
     ), True),
-    "frame": ((
-        *_PLACED, "category", "pid", "tid", "ph", "python_id", "parent_python_id", "python_module_id",
-        "has_details",
-    ), True),
-    "annotation": ((*_PLACED, "category", "pid", "tid", "ph", "external_id"), False),
-    "overhead": ((*_PLACED, "category", "pid", "tid", "ph"), True),
-    "flow": ((*_PLACED, "category", "pid", "tid", "ph", "id"), False),
-    "label": ((*_PLACED, "category", "pid", "tid", "ph", "label"), False),
+    "frame": ((*_PLACED, "python_id", "parent_python_id", "python_module_id"), True),
+    "annotation": ((*_PLACED, "pid", "tid", "ph", "external_id"), False),
+    "overhead": (_PLACED, True),
+    "flow": ((*_PLACED, "ph", "id"), False),
+    "label": ((*_PLACED, "pid", "label"), False),
+    # Arguments that few events have, once more with what finds those events again.
+    "detail": ((
+        *_PLACED, "external_id", "correlation_id", "device", "stream", "grid",
+        *(member.name for member in MEMBERS if member.is_rare),
+    ), False),
 }  # fmt: skip
+# What the replay of a graph repeats of an event that was captured.
+REPEATED = {
+    "operator": ("name", "input_shapes", "input_types", "input_strides", "concrete_inputs"),
+    "frame": ("name", "python_module_id"),
+    "detail": (*(member.name for member in MEMBERS if member.is_rare), "device", "stream", "grid"),
+}
+MODULE = "nn.Module: "  # begins the names of modules' frames
+_SYNC = len(_CLASSES)
 _CLASS_OF = {
-    "cpu_op": "operator", "cuda_runtime": "call", "cuda_driver": "call", "kernel": "activity",
-    "gpu_memcpy": "activity", "gpu_memset": "activity", "python_function": "frame",
-    "user_annotation": "annotation", "gpu_user_annotation": "annotation", "overhead": "overhead",
-    "fwdbwd": "flow",
-}  # fmt: skip
-_COUNTED = (*_PLACED, "category", "other_category", "pid", "tid", "ph", "has_details")
-_OWN_FORMATS = {
-    "row_id": "l", "thread_key": "L", "replay": "l", "has_details": "b", "category": "u",
-    "other_category": "u",
-}  # fmt: skip
+    category: list(_CLASSES).index(name)
+    for name, categories in {
+        "operator": ("cpu_op",), "call": ("cuda_runtime", "cuda_driver"), "frame": ("python_function",),
+        "activity": ("kernel", "gpu_memcpy", "gpu_memset"), "overhead": ("overhead",), "flow": ("fwdbwd",),
+        "annotation": ("user_annotation", "gpu_user_annotation"),
+    }.items()
+    for category in categories
+} | {"cuda_sync": _SYNC}  # fmt: skip
+_PHASES = {"X": 0, "M": 1, "i": 2}
+_OWN_FORMATS = {"row_id": "l", "thread_key": "L", "replay": "l", "category": "u"}
 
 
-def _formats(names: tuple[str, ...]) -> dict[str, str]:
+def _formats(names: Iterable[str]) -> dict[str, str]:
     return {name: _OWN_FORMATS.get(name) or FORMATS.get(_KINDS[name], "l") for name in names}
 
 
+class EventRows:
+    """The rows of one class in the order of the file, in parts.
+
+    Args:
+        names: Their columns.
+        place: Where parts lie, but for the number of each; in memory if None.
+    """
+
+    def __init__(self, names: tuple[str, ...], place: Path | None) -> None:
+        self.formats = _formats(names)
+        self._place = place
+        self._parts: list[RowPart | None] = []
+        self._extents: list[Extent] = []
+
+    def __iter__(self) -> Iterator[RowPart]:
+        return self.within()
+
+    def within(self, extent: Extent | None = None) -> Iterator[RowPart]:
+        """The rows that begin in an extent of time; all if None."""
+        for number, (first_ns, last_ns) in enumerate(self._extents):
+            if extent is None or (extent[0] <= first_ns and last_ns <= extent[1]):
+                yield self._read(number)
+            elif first_ns <= extent[1] and extent[0] <= last_ns:
+                part = self._read(number)
+                start_ns = part.integers("start_ns")
+                part = part.taken((start_ns >= extent[0]) & (start_ns <= extent[1]))
+                if part.row_count:
+                    yield part
+
+    def add(self, part: RowPart) -> None:
+        """Add rows behind the others."""
+        self._parts.append(None)
+        self._extents.append((0, 0))
+        self._write(len(self._parts) - 1, part)
+
+    def change(self, given: RowPart) -> None:
+        """Give some rows, by their `row_id`, other numbers, and texts where they have none."""
+        row_id = given.integers("row_id")
+        for number, part in enumerate(self):
+            own = part.integers("row_id")
+            here = np.flatnonzero((row_id >= own.min(initial=_LAST)) & (row_id <= own.max(initial=-1)))
+            if not len(here):
+                continue
+            row, changed = np.searchsorted(own, row_id[here]), dict(part.columns)
+            for name, (new, _) in given.columns.items():
+                flags = part.has(name)
+                wanted = given.has(name)[here] & ~(flags[row] & given.is_text(name))
+                if name != "row_id" and wanted.any():
+                    values = changed[name][0].copy() if name in changed else np.zeros(len(own), new.dtype)
+                    values[row[wanted]] = new[here][wanted] + given.is_text(name) * len(part.texts.texts)
+                    flags[row[wanted]] = True
+                    changed[name] = values, packed(flags)
+            texts = Texts([*part.texts.texts, *given.texts.texts])
+            self._write(number, RowPart(part.row_count, changed, texts))
+
+    def drop(self, row_id: Int64) -> None:
+        """Leave some rows out."""
+        for number, part in enumerate(self):
+            is_kept = ~np.isin(part.integers("row_id"), row_id)
+            if not is_kept.all():
+                self._write(number, part.taken(is_kept))
+
+    def _read(self, number: int) -> RowPart:
+        part = self._parts[number]
+        if part is None:
+            with Path(f"{self._place}.{number}").open("rb") as file:
+                part = pickle.load(file)
+        return part
+
+    def _write(self, number: int, part: RowPart) -> None:
+        if self._place is None:
+            self._parts[number] = part
+        else:
+            with Path(f"{self._place}.{number}").open("wb") as file:
+                pickle.dump(part, file, protocol=5)
+        start_ns = part.integers("start_ns")
+        self._extents[number] = int(start_ns.min(initial=_LAST)), int(start_ns.max(initial=-_LAST))
+
+
+_LAST = (1 << 63) - 1
+Columns = dict[str, npt.NDArray[Any]]
+Told = Callable[[RowPart], npt.NDArray[Any]]
+
+
+def module_calls(part: RowPart) -> RowPart:
+    """Of frames, the calls of modules."""
+    return part.taken(part.told(lambda name: (name or "").startswith(MODULE), "name"))
+
+
+def columns(parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
+    """Columns of integers of some rows, whole, -1 for none; and what functions say of each part."""
+    tells = {name: partial(RowPart.integers, name=name) for name in names} | others
+    found: dict[str, list[npt.NDArray[Any]]] = {name: [np.empty(0, dtype=np.int64)] for name in tells}
+    for part in parts:
+        if part.row_count:
+            for name, tell in tells.items():
+                found[name].append(tell(part))
+    return {name: np.concatenate(pieces) for name, pieces in found.items()}
+
+
+def unmasked(texts: Any) -> Any:
+    """Texts as the engine returns them, None where there is none (`filled(None)` would put "?" there)."""
+    if not isinstance(texts, np.ma.MaskedArray) or texts.dtype != object:
+        return texts
+    return np.where(np.ma.getmaskarray(texts), np.array(None), np.ma.getdata(texts))
+
+
+def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
+    """Rows of columns as the engine returns them, or of lists."""
+    places: dict[str | None, int] = {None: 0}
+    made: dict[str, Column] = {}
+    for name, column in found.items():
+        given = unmasked(column)
+        if isinstance(column, np.ndarray) and column.dtype != object:
+            values, present = np.ma.getdata(column).astype(np.int64), ~np.ma.getmaskarray(column)
+        elif any(isinstance(one, int) for one in given):
+            values = np.array([one or 0 for one in given], dtype=np.int64)
+            present = np.array([one is not None for one in given])
+        else:
+            values = np.array([places.setdefault(one, len(places)) for one in given], dtype=np.int32)
+            present = values > 0
+        made[name] = values, packed(present)
+    return RowPart(len(values), made, Texts(list(places)))
+
+
 class StagedEvents:
-    """The events of one trace, to be read as `operator_events`, `call_events`, … and `staging.details`.
+    """The events of one trace: `rows` by class.
 
     Args:
         session: Whose database reads them.
+        folder: Where those of a session on disk lie.
+
+    Attributes:
+        row_count: How many rows have a number.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.parts: dict[str, list[RowPart]] | None = None  # None: in table `staging.staged`
+    def __init__(self, session: Session, folder: Path) -> None:
+        self.session, self._folder = session, folder
+        self.rows = {
+            name: EventRows(columns, folder / name if session.is_file_backed else None)
+            for name, (columns, _) in _CLASSES.items()
+        }
+        self.row_count = 0
         self.census = quality.Census(0, {}, {}, 0, 0, [])
         self.array = EventArray(0, 0)
         self.flaws: dict[str, int] = {}
 
+    def renewed(self) -> StagedEvents:
+        """The same without events, to be shown anew."""
+        events = StagedEvents(self.session, self._folder)
+        events.show_on(self.session.connection)
+        return events
+
     def show_on(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Let a connection read the events; to be done anew after `as_table`."""
-        for name, (columns, _) in _CLASSES.items():
-            if self.parts is None:
-                connection.execute(f"CREATE OR REPLACE TEMP VIEW {name}_events AS FROM staging.{name}_events")
-            else:
-                connection.register(f"{name}_events", ArrowRows(_formats(columns), self.parts[name]))
+        """Let a connection read the events."""
+        for name, rows in self.rows.items():
+            connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
 
-    def as_table(self) -> None:
-        """Move events that lie in memory to `staging.staged`, where statements can change them."""
-        connection = self._session.connection
-        if self.parts is None:
-            return
-        for name, parts in self.parts.items():
-            connection.unregister(f"{name}_events")
-            _insert(connection, name, parts)
-        self.parts = None
-        self.show_on(connection)
-
-
-def _insert(connection: duckdb.DuckDBPyConnection, name: str, parts: list[RowPart]) -> None:
-    """Rows of one class → `staging.staged`."""
-    with registered(connection, added_events=ArrowRows(_formats(_CLASSES[name][0]), parts)):
-        connection.execute("INSERT INTO staging.staged BY NAME SELECT * EXCLUDE row_id FROM added_events")
+    def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows of a class behind all others."""
+        if rows:
+            part = rows_of({key: [row.get(key) for row in rows] for key in self.rows[name].formats})
+            self.rows[name].add(part.given({"row_id": np.arange(part.row_count) + self.row_count}))
+            self.row_count += part.row_count
 
 
 @contextmanager
 def staging_area(session: Session) -> Iterator[StagedEvents]:
-    """The database `staging`, with its tables empty, for the duration of the block."""
+    """No events yet, and a database `staging` for other tables, for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
         # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
@@ -147,22 +262,14 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
         try:
             # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
             session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-            session.connection.execute(f"CREATE TYPE staging.kineto_category AS ENUM {CATEGORIES}")
-            create_tables(session)
-            yield StagedEvents(session)
+            session.connection.execute(sql(__package__, "kineto:macros"))
+            yield StagedEvents(session, Path(folder))
         finally:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed
                 for name in _CLASSES:
                     session.connection.unregister(f"{name}_events")
-                    session.connection.execute(f"DROP VIEW IF EXISTS temp.{name}_events")
                 session.connection.execute("RESET disabled_optimizers")
                 session.connection.execute("DETACH staging")
-
-
-def create_tables(session: Session) -> None:
-    """Make `staging.staged` and `staging.details` anew, without rows."""
-    fields = ", ".join(f'"{key}" {kind}' for key, kind in DETAILS.items())
-    session.connection.execute(sql(__package__, "kineto:tables").format(fields=fields))
 
 
 @contextmanager
@@ -184,12 +291,11 @@ def staged_events(
     with staging_area(session) as events:
         session.plan_for(len(text) - opened.start)
         threads = int(session.scalar("SELECT current_setting('threads')"))
-        stager = _Stager(session)
+        stager = Stager(events)
         for chunk in scan(text, opened.start, threads):
-            stager.add(chunk)
+            stager.add_chunk(chunk)
         events.array = _array_end(text, opened, chunk.scanned, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
-        events.parts = stager.held()
         events.show_on(session.connection)
         yield events
 
@@ -242,195 +348,101 @@ def _no_event(text: mmap.mmap, start: int, source: str, hint: str | None) -> Inp
 _LOOKED_AT_BYTES = 1 << 20
 
 
-_Flagged = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]  # values, and whether one is there
-_Columns = dict[str, _Flagged]
+class Stager:
+    """Splits rows of events into classes, and counts them.
 
+    Args:
+        events: Where they go.
+    """
 
-class _Stager:
-    """Splits chunks of events into classes and counts them; keeps them in memory, or in tables."""
-
-    def __init__(self, session: Session) -> None:
-        self._connection = session.connection
-        self.parts: dict[str, list[RowPart]] = defaultdict(list)
-        self._is_on_disk, self._held = session.is_file_backed, 0
+    def __init__(self, events: StagedEvents) -> None:
+        self._events = events
         self._counts: list[dict[str, Any]] = []
         self._threads: dict[tuple[str | None, str | None], int] = {}
-        self._row_count = self._irregular_count = self._legacy_count = 0
+        self._irregular_count, self._is_legacy = 0, False
         self.broken_count = 0
         self.flaws: dict[str, int] = {}
-
-    def held(self) -> dict[str, list[RowPart]] | None:
-        """The rows in memory; None if they are in tables now."""
-        if self._is_on_disk:
-            self._write()
-            return None
-        return self.parts
-
-    def _write(self) -> None:
-        for name, parts in self.parts.items():
-            _insert(self._connection, name, parts)
-        self.parts.clear()
-        self._held = 0
 
     def census(self) -> quality.Census:
         """All events so far, counted."""
         return replace(
             quality.take_census(self._counts, is_lenient=self._irregular_count > 0),
+            thread_count=len(self._threads),
             broken_count=self.broken_count,
-            is_legacy=self._legacy_count > 0,
+            is_legacy=self._is_legacy,
         )
 
-    def add(self, chunk: Chunk) -> None:
-        """Take in the next chunk."""
-        scanned, texts = chunk.scanned, [*chunk.texts]
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Take in the next chunk of a Kineto file."""
+        scanned, columns = chunk.scanned, dict(chunk.scanned.columns)
         self.broken_count += scanned.broken_count
         self._irregular_count += scanned.irregular_count
         for kind, first_byte in chunk.flaws.items():
             self.flaws.setdefault(kind, first_byte)
-        rows = scanned.row_count
-        if not rows:
-            return
-        columns = {name: (values, _flags(bits, rows)) for name, (values, bits) in scanned.columns.items()}
-        nothing = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=bool)
-        place = {name: len(texts) + at for at, name in enumerate((*CATEGORIES, ""))}
-        texts += place
-        classes = self._categories(columns, texts, nothing, place)
-        every = np.ones(rows, dtype=bool)
-        columns["row_id"] = np.arange(self._row_count, self._row_count + rows), every
-        columns["thread_key"] = self._thread_keys(columns, texts, nothing), every
-        pool = pooled(texts)
-        columns["has_details"] = self._details(chunk, columns, pool, place["cuda_sync"]), every
-        self._row_count += rows
-        start, duration = columns.get("start_ns", nothing), columns.get("duration_ns", nothing)
-        is_span = _is(columns.get("ph", nothing), texts, "X")
-        is_span &= start[1] & duration[1] & (duration[0] >= 0)
-        counted = self._part(columns, _COUNTED, np.arange(rows), pool)
-        with registered(self._connection, counted_events=ArrowRows(_formats(_COUNTED), [counted])):
-            cursor = self._connection.execute(sql(__package__, "kineto:census"))
-            names = [one[0] for one in cursor.description]
-            self._counts += [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        for name, (wanted, is_timed) in _CLASSES.items():
-            chosen = np.flatnonzero(classes[name] & is_span if is_timed else classes[name])
-            if not len(chosen):
-                continue
-            part = self._part(columns, wanted, chosen, pool)
-            self.parts[name].append(part)
-            self._held += len(chosen)
-        if self._is_on_disk and self._held >= _HELD_ROWS:
-            self._write()
-
-    def _categories(
-        self, columns: _Columns, texts: list[str | None], nothing: _Flagged, place: dict[str, int]
-    ) -> dict[str, npt.NDArray[np.bool_]]:
-        """Add columns `category` and `other_category`; which rows are of each class."""
-        cat, has_cat = columns.get("cat", nothing)
-        known = [place.get(_LEGACY.get(one, one), -1) if one else -1 for one in texts]
-        category = np.where(has_cat, np.array(known, dtype=np.int32)[cat], -1).astype(np.int32)
-        self._legacy_count += int((has_cat & np.array([one in _LEGACY for one in texts])[cat]).sum())
-        name, has_name = columns.get("name", nothing)
-        is_step = has_name & np.array([(one or "").startswith("ProfilerStep#") for one in texts])[name]
-        category[is_step & (category == place["cpu_op"])] = place["user_annotation"]
-        columns["category"] = category, category >= 0
-        columns["other_category"] = np.where(has_cat, cat, place[""]).astype(np.int32), category < 0
-        classes = {
-            of: np.isin(category, [place[one] for one, other in _CLASS_OF.items() if other == of])
-            for of in _CLASSES
-        }
-        classes["label"] = _is(columns.get("ph", nothing), texts, "M")
-        return classes
-
-    def _thread_keys(
-        self, columns: _Columns, texts: list[str | None], nothing: _Flagged
-    ) -> npt.NDArray[np.int64]:
-        """A number for each pair of process and thread, the same in all chunks."""
-        none = len(texts)
-        (pid, pids), (tid, tids) = (
-            _ranked(np.where(has, values, none), none + 1)
-            for values, has in (columns.get(name, nothing) for name in ("pid", "tid"))
-        )
-        pair, pairs = _ranked(pid * len(tids) + tid, len(pids) * len(tids))
-        named = [*texts, None]
-        keys = [
-            self._threads.setdefault(
-                (named[pids[one // len(tids)]], named[tids[one % len(tids)]]), len(self._threads)
-            )
-            for one in pairs.tolist()
-        ]
-        return np.array(keys, dtype=np.int64)[pair]
-
-    def _details(
-        self, chunk: Chunk, columns: _Columns, pool: Texts, synchronization: int
-    ) -> npt.NDArray[np.bool_]:
-        """Write `staging.details`; which rows have rarer arguments of their own."""
-        rows = chunk.scanned.row_count
-        of_row, of_member, value = chunk.scanned.rare
-        has, is_text = np.zeros(rows, dtype=bool), np.diff(pool.ends) > 0
-        rare: _Columns = {}
+        of_row, of_member, value = scanned.rare
         for at in np.unique(of_member).tolist():
             member, own = MEMBERS[at], of_member == at
-            values = np.zeros(rows, dtype=np.int32 if member.kind is ColumnKind.TEXT else np.int64)
-            present = np.zeros(rows, dtype=bool)
+            values = np.zeros(scanned.row_count, np.int32 if member.kind is ColumnKind.TEXT else np.int64)
+            present = np.zeros(scanned.row_count, dtype=bool)
             values[of_row[own]], present[of_row[own]] = value[own], True
-            rare[member.key] = values, present
-            if member.key in _STACKS:
-                has |= present & is_text[values]
-            elif member.key in ("Collective name", "kernel_backend"):
-                has |= present
-        wanted = columns["category"][0] == synchronization
-        wanted[of_row] = True
-        if wanted.any():
-            kinds = {member.key: FORMATS.get(member.kind, "l") for member in MEMBERS if member.is_rare}
-            names = (*_COUNTED, *(name for name, _ in _FINDING.values()))
-            part = self._part(
-                {**columns, "has_details": (has, columns["row_id"][1]), **rare}, (*names, *kinds),
-                np.flatnonzero(wanted), pool,
-            )  # fmt: skip
-            of_key = {key: name for key, (name, _) in _FINDING.items()}
-            arguments = ", ".join(
-                f"'{key}': \"{of_key.get(key, key)}\"::{kind}" for key, kind in DETAILS.items()
-            )
-            detailed = ArrowRows({**_formats(names), **kinds}, [part])
-            with registered(self._connection, detailed_events=detailed):
-                self._connection.execute(sql(__package__, "kineto:details").format(arguments=arguments))
-        return has
+            columns[member.name] = values, packed(present)
+        self.add(RowPart(scanned.row_count, columns, Texts(chunk.texts)))
 
-    def _part(
-        self, columns: _Columns, names: tuple[str, ...], chosen: npt.NDArray[np.int64], pool: Texts
-    ) -> RowPart:
-        """Some rows, with the columns in which they have values."""
-        found: dict[str, Column] = {}
-        for name in names:
-            if name in columns:
-                values, present = columns[name]
-                flags = present[chosen]
-                if flags.any():
-                    own = values[chosen]
-                    found[name] = (
-                        np.packbits(own, bitorder="little") if own.dtype == bool else own,
-                        np.packbits(flags, bitorder="little"),
-                    )
-        return RowPart(len(chosen), found, pool)
+    def add(self, rows: RowPart) -> None:
+        """Take in rows, with the members of events by their columns' names."""
+        if not rows.row_count:
+            return
+        rows = rows.retold("category", self._category, "cat", "name").given({
+            "row_id": np.arange(rows.row_count) + self._events.row_count,
+            "thread_key": rows.told(
+                lambda *thread: self._threads.setdefault(thread, len(self._threads)), "pid", "tid"
+            ),
+        })  # fmt: skip
+        self._events.row_count += rows.row_count
+        phase = rows.told(lambda ph: _PHASES.get(ph, -1), "ph")
+        of_class = rows.told(lambda category: _CLASS_OF.get(category, -1), "category")
+        is_memory = rows.told(
+            lambda name, category: name == "[memory]" and category in ("", "cpu_instant_event"),
+            "name", "category",
+        )  # fmt: skip
+        is_span, has_start = phase == _PHASES["X"], rows.has("start_ns")
+        is_timed = has_start & (rows.integers("duration_ns") >= 0)
+        detailed = rows.has("Collective name") | rows.has("kernel_backend") | (of_class == _SYNC)
+        detailed |= is_memory & (phase == _PHASES["i"])
+        self._count(rows, np.where(is_span, is_timed, has_start), detailed)
+        chosen_by_name = {"label": phase == _PHASES["M"], "detail": detailed}
+        for at, (name, (wanted, is_of_spans)) in enumerate(_CLASSES.items()):
+            is_chosen = chosen_by_name.get(name, of_class == at)
+            chosen = np.flatnonzero(is_chosen & is_span & is_timed if is_of_spans else is_chosen)
+            if len(chosen):
+                self._events.rows[name].add(rows.taken(chosen, wanted))
 
+    def _category(self, recorded: str | None, name: str | None) -> str:
+        """Ours, else as recorded; empty if there is none."""
+        self._is_legacy |= recorded in _LEGACY
+        category = _LEGACY.get(recorded or "", recorded or "")
+        is_step = category == "cpu_op" and (name or "").startswith("ProfilerStep#")
+        return "user_annotation" if is_step else category
 
-# Rows in memory before they are written in a session on disk: the engine writes few large pieces faster.
-_HELD_ROWS = 250_000
-_STACKS = ("Call stack", "Module Hierarchy")
-
-
-def _flags(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
-    return np.unpackbits(bits, count=count, bitorder="little").astype(bool)
-
-
-def _ranked(ids: npt.NDArray[Any], end: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The place of each of some ids, all below `end`, among their distinct ones, and these."""
-    is_there = np.zeros(end, dtype=bool)
-    is_there[ids] = True
-    return (np.cumsum(is_there) - 1)[ids], np.flatnonzero(is_there)
-
-
-def _is(column: _Flagged, texts: list[str | None], text: str) -> npt.NDArray[np.bool_]:
-    """Rows whose text is this one."""
-    values, present = column
-    same: npt.NDArray[np.bool_] = np.array([one == text for one in texts], dtype=bool)
-    found: npt.NDArray[np.bool_] = present & same[values]
-    return found
+    def _count(
+        self, rows: RowPart, is_usable: npt.NDArray[np.bool_], detailed: npt.NDArray[np.bool_]
+    ) -> None:
+        """Count the rows of each category, phase and thread."""
+        group, first = rows.distinct("category", "ph", "thread_key")
+        counts, unusable, details = (
+            np.bincount(group[chosen], minlength=len(first)) for chosen in (slice(None), ~is_usable, detailed)
+        )
+        names = ("category", "ph", "thread_key", "process", "thread")
+        for at in np.argsort(first).tolist():
+            values = rows.values(int(first[at]), "category", "ph", "thread_key", "pid", "tid")
+            row = dict(zip(names, values, strict=True)) | {
+                "events": int(counts[at]), "without_time": int(unusable[at]), "detailed": int(details[at]),
+                "first_start_ns": None, "last_end_ns": None,
+            }  # fmt: skip
+            if values[0] == "Trace" and unusable[at] < counts[at]:
+                span = np.flatnonzero((group == at) & is_usable)
+                start_ns, duration_ns = rows.integers("start_ns")[span], rows.integers("duration_ns")[span]
+                row |= {
+                    "first_start_ns": int(start_ns.min()), "last_end_ns": int((start_ns + duration_ns).max())
+                }  # fmt: skip
+            self._counts.append(row)

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.ingest.quality import Census
-from opscope.ingest.staging import StagedEvents
+from opscope.ingest.staging import StagedEvents, rows_of
 from opscope.model.finding import Finding, Severity
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -47,14 +47,11 @@ def end_steps(session: Session, trace_id: int, events: StagedEvents) -> list[Fin
     if "user_annotation" not in events.census.categories:
         return []
     query = sql(__package__, "kineto:endless_steps")
-    found = session.query(query)
-    if not found:
+    found = session.connection.execute(query).fetchnumpy()
+    ended, timeless = len(found["row_id"]), int(found.pop("is_timeless").sum())
+    if not ended:
         return []
-    events.as_table()
-    session.connection.execute(
-        f"UPDATE staging.staged SET duration_ns = length_ns FROM ({query}) WHERE staged.rowid = step_row"
-    )
-    ended, timeless = len(found), sum(is_timeless for _, is_timeless, _ in found)
+    events.rows["annotation"].change(rows_of(found))
     events.census = replace(events.census, without_time=events.census.without_time - timeless)
     finding = _defect(
         trace_id,
@@ -100,12 +97,9 @@ def _impossible_times(session: Session, trace_id: int, events: StagedEvents) -> 
     count, device_ns = session.query(totals)[0]
     if not count:
         return
-    events.as_table()
-    session.connection.execute(f"CREATE OR REPLACE TABLE staging.judged AS {query}")
-    session.connection.execute(
-        f"INSERT INTO set_aside SELECT {trace_id}, * EXCLUDE row_id FROM staging.judged; "
-        "DELETE FROM staging.staged WHERE rowid IN (SELECT row_id FROM staging.judged)"
-    )
+    session.connection.execute(f"INSERT INTO set_aside SELECT {trace_id}, * EXCLUDE row_id FROM ({query})")
+    judged = session.connection.execute(f"SELECT row_id FROM ({query})").fetchnumpy()
+    events.rows["activity"].drop(judged["row_id"])
     yield _defect(
         trace_id,
         "impossible_times",
@@ -159,10 +153,9 @@ def _skew(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Fin
         least = [int(lag_ns[part == one].min()) for one in np.unique(part[early])]
         is_constant = max(least) - min(least) <= max(_OFFSET_ERROR_NS, offset_ns // 2)
         if is_constant:
-            events.as_table()
-            session.connection.execute(
-                sql(__package__, "kineto:shift_device").format(device=device, offset=offset_ns)
-            )
+            for name in ("activity", "annotation"):
+                query = sql(__package__, f"kineto:shifted_{name}").format(device=device, offset=offset_ns)
+                events.rows[name].change(rows_of(session.connection.execute(query).fetchnumpy()))
         records, most = counted(int(early.sum()), "device activity"), format_duration(offset_ns)
         early_by = f"{records} begin before their launch, by up to {most}"
         yield _defect(

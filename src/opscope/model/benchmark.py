@@ -69,216 +69,134 @@ class Verdict(TextEnum):
 
 
 class OutputCheck(msgspec.Struct, frozen=True):
-    """How far the outputs lie from a float64 reference on fresh random inputs.
+    """How far the outputs lie from a float64 reference on fresh random inputs."""
 
-    Attributes:
-        max_relative_error: Largest |output - reference| / max(|reference|, rms of the reference) of any
-            element; None if an element is not finite where the reference is.
-        relative_error: Norm of (output - reference) over the norm of the reference.
-        tolerance: What `max_relative_error` may reach.
-        element_count: Elements compared.
-        seed: Of the inputs.
-        reference: What computed the reference, for people.
-    """
-
+    # Largest |output - reference| / max(|reference|, rms of the reference) of any element; None if an element
+    # is not finite where the reference is
     max_relative_error: float | None
-    relative_error: float | None
-    tolerance: float
-    element_count: int
-    seed: int
-    reference: str
+    relative_error: float | None  # Norm of (output - reference) over the norm of the reference
+    tolerance: float  # What `max_relative_error` may reach
+    element_count: int  # Elements compared
+    seed: int  # Of the inputs
+    reference: str  # What computed the reference, for people
 
 
 class KernelUse(msgspec.Struct, frozen=True):
-    """One kernel (or copy) that a call launches, by the profiler.
+    """One kernel (or copy) that a call launches, by the profiler."""
 
-    Attributes:
-        name: As recorded.
-        title: The decoded short form, or the name where it cannot be decoded.
-        kind: kernel, memcpy or memset.
-        launches: Per call of the implementation.
-        device_ns: Device time per call, of all its launches.
-        operator: The operator that launched it; None if unknown.
-        grid: Thread blocks; None if unknown or if launches differ.
-        block: Threads per block; likewise.
-        registers_per_thread: Likewise.
-        shared_memory_bytes: Per block; likewise.
-        source_file: Where its device code comes from; None if unknown.
-    """
-
-    name: str
-    title: str
-    kind: str
-    launches: float
-    device_ns: float
-    operator: str | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    registers_per_thread: int | None = None
-    shared_memory_bytes: int | None = None
-    source_file: str | None = None
+    name: str  # As recorded
+    title: str  # The decoded short form, or the name where it cannot be decoded
+    kind: str  # kernel, memcpy or memset
+    launches: float  # Per call of the implementation
+    device_ns: float  # Device time per call, of all its launches
+    operator: str | None = None  # The operator that launched it; None if unknown
+    grid: tuple[int, int, int] | None = None  # Thread blocks; None if unknown or if launches differ
+    block: tuple[int, int, int] | None = None  # Threads per block; likewise
+    registers_per_thread: int | None = None  # Likewise
+    shared_memory_bytes: int | None = None  # Per block; likewise
+    source_file: str | None = None  # Where its device code comes from; None if unknown
 
 
 class CallProfile(msgspec.Struct, frozen=True):
-    """What the profiler recorded of one implementation, per call.
+    """What the profiler recorded of one implementation, per call."""
 
-    Attributes:
-        calls: Recorded calls.
-        kernels_launched: Kernels, copies and memory sets per call; an integer unless calls differ.
-        device_ns: Σ of their durations per call.
-        kernels: By device time, longest first.
-    """
-
-    calls: int
-    kernels_launched: float
-    device_ns: float
-    kernels: tuple[KernelUse, ...] = ()
+    calls: int  # Recorded calls
+    kernels_launched: float  # Kernels, copies and memory sets per call; an integer unless calls differ
+    device_ns: float  # Σ of their durations per call
+    kernels: tuple[KernelUse, ...] = ()  # By device time, longest first
 
 
 class Ceiling(msgspec.Struct, frozen=True):
-    """A rate this device was measured to reach in the same run, by the same clock.
+    """A rate this device was measured to reach in the same run, by the same clock."""
 
-    Attributes:
-        name: `copy` or `matrix_<dtype>` (with the math mode: `matrix_float32`, `matrix_tf32`, …).
-        per_s: Bytes (read + written) or FLOP per second.
-        unit: `bytes` or `flop`.
-        how: Sizes and operator, for people.
-    """
-
-    name: str
-    per_s: float
-    unit: str
-    how: str
+    name: str  # `copy` or `matrix_<dtype>` (with the math mode: `matrix_float32`, `matrix_tf32`, …)
+    per_s: float  # Bytes (read + written) or FLOP per second
+    unit: str  # `bytes` or `flop`
+    how: str  # Sizes and operator, for people
 
 
 class DeviceState(msgspec.Struct, frozen=True):
-    """The device's clocks and temperature at one moment, by NVML. Unknown is None.
+    """The device's clocks and temperature at one moment, by NVML. Unknown is None."""
 
-    Attributes:
-        at_ns: Host clock (`time.perf_counter_ns`), for order only.
-        throttle_reasons: Names of the active reasons that lower clocks (`sw_power_cap`, `hw_thermal`, …);
-            idle is not one.
-    """
-
-    at_ns: int
+    at_ns: int  # Host clock (`time.perf_counter_ns`), for order only
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     max_sm_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+    # Names of the active reasons that lower clocks (`sw_power_cap`, `hw_thermal`, …); idle is not one
     throttle_reasons: tuple[str, ...] = ()
 
 
 class BenchmarkRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One implementation.
+    """One implementation."""
 
-    Attributes:
-        name: Unique in the result.
-        status: What became of it.
-        reason: Why the status is not `ok`, or what to install; None for `ok`.
-        engine: What it is written in.
-        teaching: Whether it is the simple version, kept for comparison.
-        note: What it is, in a few words.
-        build_ns: Making the function: compiling an extension, loading it. None where nothing is built.
-        first_call_ns: Wall time of its first call: autotuning, torch.compile, library initialization.
-        call_ns: Wall time of a warm call when calls follow each other: what the host and the device need
-            together.
-        warmup_count: Calls made before the first sample.
-        inner_repeats: Calls per sample; more than 1 where one call is too short for the clock.
-        input_sets: Sets of inputs the samples rotated among.
-        samples_ns: Each sample, per call (its duration over `inner_repeats`), in the order taken. By CUDA
-            events it is device time, from the first kernel to the last, the host's launches hidden.
-        sample_rounds: The round each sample was taken in; every implementation is sampled once per round.
-        outliers: Indices of samples that lie far from the rest; none is removed.
-        throttled: Indices of samples taken while the device lowered its clocks.
-        median_ns: Of all samples.
-        interval_ns: 95 % interval of the median.
-        ratio: Median over the reference's median, both of the rounds that hold both; below 1 is faster. 1 for
-            the reference itself.
-        ratio_interval: 95 % bootstrap interval of the ratio, over rounds.
-        verdict: None for the reference, for rows that are not `ok`, and without a measured reference.
-        verdict_reason: The figures the verdict rests on.
-        check: None where nothing could be compared.
-        profile: None if not profiled.
-        min_bytes: Least bytes a call must move: distinct inputs read once, outputs written once.
-        flop_count: Floating-point operations of a call; None where no one counted them.
-        bytes_per_s: `min_bytes` over the median.
-        flop_per_s: `flop_count` over the median.
-        ceiling: Name of the ceiling that binds: the one whose time floor is longer.
-        ceiling_fraction: That floor over the median.
-        peak_memory_bytes: Most device memory one call allocated above what was there; None on a CPU.
-        max_relative_error: As in `check`.
-        kernels_launched: As in `profile`.
-        device_ns: As in `profile`.
-    """
-
-    name: str
-    status: Status
-    reason: str | None = None
-    engine: Engine = Engine.USER
-    teaching: bool = False
-    note: str = ""
+    name: str  # Unique in the result
+    status: Status  # What became of it
+    reason: str | None = None  # Why the status is not `ok`, or what to install; None for `ok`
+    engine: Engine = Engine.USER  # What it is written in
+    teaching: bool = False  # Whether it is the simple version, kept for comparison
+    note: str = ""  # What it is, in a few words
+    # Making the function: compiling an extension, loading it. None where nothing is built
     build_ns: int | None = None
+    # Wall time of its first call: autotuning, torch.compile, library initialization
     first_call_ns: int | None = None
+    # Wall time of a warm call when calls follow each other: what the host and the device need together
     call_ns: float | None = None
-    warmup_count: int = 0
-    inner_repeats: int = 1
-    input_sets: int = 1
+    warmup_count: int = 0  # Calls made before the first sample
+    inner_repeats: int = 1  # Calls per sample; more than 1 where one call is too short for the clock
+    input_sets: int = 1  # Sets of inputs the samples rotated among
+    # Each sample, per call (its duration over `inner_repeats`), in the order taken. By CUDA events it is
+    # device time, from the first kernel to the last, the host's launches hidden
     samples_ns: tuple[float, ...] = ()
+    # The round each sample was taken in; every implementation is sampled once per round
     sample_rounds: tuple[int, ...] = ()
-    outliers: tuple[int, ...] = ()
-    throttled: tuple[int, ...] = ()
-    median_ns: float | None = None
-    interval_ns: Interval | None = None
+    outliers: tuple[int, ...] = ()  # Indices of samples that lie far from the rest; none is removed
+    throttled: tuple[int, ...] = ()  # Indices of samples taken while the device lowered its clocks
+    median_ns: float | None = None  # Of all samples
+    interval_ns: Interval | None = None  # 95 % interval of the median
+    # Median over the reference's median, both of the rounds that hold both; below 1 is faster. 1 for the
+    # reference itself
     ratio: float | None = None
-    ratio_interval: Interval | None = None
+    ratio_interval: Interval | None = None  # 95 % bootstrap interval of the ratio, over rounds
+    # None for the reference, for rows that are not `ok`, and without a measured reference
     verdict: Verdict | None = None
-    verdict_reason: str | None = None
-    check: OutputCheck | None = None
-    profile: CallProfile | None = None
+    verdict_reason: str | None = None  # The figures the verdict rests on
+    check: OutputCheck | None = None  # None where nothing could be compared
+    profile: CallProfile | None = None  # None if not profiled
+    # Least bytes a call must move: distinct inputs read once, outputs written once
     min_bytes: int | None = None
-    flop_count: int | None = None
-    bytes_per_s: float | None = None
-    flop_per_s: float | None = None
-    ceiling: str | None = None
-    ceiling_fraction: float | None = None
+    flop_count: int | None = None  # Floating-point operations of a call; None where no one counted them
+    bytes_per_s: float | None = None  # `min_bytes` over the median
+    flop_per_s: float | None = None  # `flop_count` over the median
+    ceiling: str | None = None  # Name of the ceiling that binds: the one whose time floor is longer
+    ceiling_fraction: float | None = None  # That floor over the median
+    # Most device memory one call allocated above what was there; None on a CPU
     peak_memory_bytes: int | None = None
-    max_relative_error: float | None = None
-    kernels_launched: float | None = None
-    device_ns: float | None = None
+    max_relative_error: float | None = None  # As in `check`
+    kernels_launched: float | None = None  # As in `profile`
+    device_ns: float | None = None  # As in `profile`
 
 
 class BenchmarkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a benchmark is measured.
+    """How a benchmark is measured."""
 
-    Attributes:
-        clock: `cuda_event` or `cuda_graph` on a GPU, `wall` on a CPU; None takes events or the wall clock.
-        cache_state: `cold` or `hot` on a GPU; ignored on a CPU.
-        warmup_s: Least time spent warming each implementation up, after its first call.
-        time_budget_s: Wall time of the sampling, per implementation, everything around the samples counted.
-        min_samples: Taken in any case.
-        max_samples: Never exceeded.
-        precision: Sampling ends early once half the width of every median's interval, over the median, is
-            no more than this.
-        same_within: A ratio whose interval lies within 1 ± this is "same".
-        seed: Of inputs, of the order of implementations and of the bootstrap.
-        check: Whether outputs are compared.
-        profile: Whether each implementation is also profiled.
-        ceilings: Whether the copy and matrix ceilings are measured.
-    """
-
+    # `cuda_event` or `cuda_graph` on a GPU, `wall` on a CPU; None takes events or the wall clock
     clock: Clock | None = None
-    cache_state: CacheState = CacheState.COLD
-    warmup_s: float = 0.05
+    cache_state: CacheState = CacheState.COLD  # `cold` or `hot` on a GPU; ignored on a CPU
+    warmup_s: float = 0.05  # Least time spent warming each implementation up, after its first call
+    # Wall time of the sampling, per implementation, everything around the samples counted
     time_budget_s: float = 1.0
-    min_samples: int = 20
-    max_samples: int = 1000
+    min_samples: int = 20  # Taken in any case
+    max_samples: int = 1000  # Never exceeded
+    # Sampling ends early once half the width of every median's interval, over the median, is no more than
+    # this
     precision: float = 0.002
-    same_within: float = 0.02
-    seed: int = 0
-    check: bool = True
-    profile: bool = True
-    ceilings: bool = True
+    same_within: float = 0.02  # A ratio whose interval lies within 1 ± this is "same"
+    seed: int = 0  # Of inputs, of the order of implementations and of the bootstrap
+    check: bool = True  # Whether outputs are compared
+    profile: bool = True  # Whether each implementation is also profiled
+    ceilings: bool = True  # Whether the copy and matrix ceilings are measured
 
 
 class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):

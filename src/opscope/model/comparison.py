@@ -50,18 +50,13 @@ class FailOn(TextEnum):
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """How verdicts are reached.
+    """How verdicts are reached."""
 
-    Args:
-        threshold: A ratio whose interval lies within 1 ± this is "same"; to be slower or faster, times
-            must differ by more than this.
-        relevant_fraction: An operator counts for the gate from this share of the reference's time.
-        seed: Of the bootstrap.
-    """
-
+    # A ratio whose interval lies within 1 ± this is "same"; to be slower or faster, times must differ by more
+    # than this
     threshold: float = 0.02
-    relevant_fraction: float = 0.01
-    seed: int = 0
+    relevant_fraction: float = 0.01  # An operator counts for the gate from this share of the reference's time
+    seed: int = 0  # Of the bootstrap
 
 
 @dataclass(frozen=True)
@@ -88,18 +83,12 @@ class TimeChange:
 
 @dataclass(frozen=True)
 class Use:
-    """What one side spent on one thing within the compared scope (in steps, or the whole recording).
+    """What one side spent on one thing within the compared scope (in steps, or the whole recording)."""
 
-    Args:
-        calls: Operator calls; for a kernel its launches.
-        launches: Kernels launched.
-        time_ns: Σ of the compared time, exact.
-        step_ns: The same by step, over all ranks; empty without steps. Their sum is `time_ns`.
-    """
-
-    calls: int = 0
-    launches: int = 0
-    time_ns: int = 0
+    calls: int = 0  # Operator calls; for a kernel its launches
+    launches: int = 0  # Kernels launched
+    time_ns: int = 0  # Σ of the compared time, exact
+    # The same by step, over all ranks; empty without steps. Their sum is `time_ns`
     step_ns: tuple[int, ...] = ()
 
 
@@ -115,21 +104,16 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChange(Change):
-    """One kernel (or copy) of one operator, or of unattributed work; a replaced one names both.
+    """One kernel (or copy) of one operator, or of unattributed work; a replaced one names both."""
 
-    Args:
-        operator: Operator that launched it; None if unattributed.
-        change: What a replacement changed, for people.
-    """
-
-    operator: str | None
+    operator: str | None  # Operator that launched it; None if unattributed
     kind: str
     category: str
     reference_name: str | None
     candidate_name: str | None
     reference_title: str | None
     candidate_title: str | None
-    change: str | None = None
+    change: str | None = None  # What a replacement changed, for people
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,27 +158,18 @@ class CategoryChange:
 
 @dataclass(frozen=True)
 class SessionSide:
-    """One recording, as far as a comparison needs it.
+    """One recording, as far as a comparison needs it."""
 
-    Args:
-        sources: Its traces.
-        steps: Steps that serve as samples.
-        ranks_per_step: Ranks that one sample adds up; figures are divided by it.
-        whole_ns: The compared time of the whole recording: device time, or CPU time in operators.
-        outside_steps_ns: The part of it in no step; 0 on the basis of totals.
-        launches: Kernels launched within the compared scope.
-        environment: What is known of where it was recorded, by label.
-    """
-
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # Its traces
     ranks: int
-    steps: int
-    ranks_per_step: int
+    steps: int  # Steps that serve as samples
+    ranks_per_step: int  # Ranks that one sample adds up; figures are divided by it
     has_device: bool
-    whole_ns: int
-    outside_steps_ns: int
+    whole_ns: int  # The compared time of the whole recording: device time, or CPU time in operators
+    outside_steps_ns: int  # The part of it in no step; 0 on the basis of totals
     outside_steps_launches: int
-    launches: int
+    launches: int  # Kernels launched within the compared scope
+    # What is known of where it was recorded, by label
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -209,21 +184,16 @@ class SessionSide:
 
 @dataclass(frozen=True)
 class SessionComparison:
-    """Two recordings. Rows are ranked by the size of their difference.
-
-    Args:
-        total: The compared time of everything in scope.
-        wall: Duration of a step while it was recorded; None without steps.
-        unrecorded: Duration of a step without the profiler, medians; None unless both sides timed it.
-    """
+    """Two recordings. Rows are ranked by the size of their difference."""
 
     reference: SessionSide
     candidate: SessionSide
     metric: Metric
     basis: Basis
     options: ComparisonOptions
-    total: TimeChange
-    wall: TimeChange | None
+    total: TimeChange  # The compared time of everything in scope
+    wall: TimeChange | None  # Duration of a step while it was recorded; None without steps
+    # Duration of a step without the profiler, medians; None unless both sides timed it
     unrecorded: TimeChange | None
     operators: tuple[OperatorChange, ...]
     unattributed: tuple[UnattributedChange, ...]
@@ -264,13 +234,7 @@ class BenchmarkPoint:
 
 @dataclass(frozen=True)
 class BenchmarkRowChange:
-    """One implementation of one point. `kernels_*` are titles of kernels only one side launches.
-
-    Args:
-        reference_relative: Its time over that of the run's own reference row, in the reference run; a
-            figure in which the machine cancels.
-        candidate_relative: Likewise in the candidate run.
-    """
+    """One implementation of one point. `kernels_*` are titles of kernels only one side launches."""
 
     name: str
     presence: Presence
@@ -282,8 +246,10 @@ class BenchmarkRowChange:
     candidate_launches: float | None = None
     kernels_added: tuple[str, ...] = ()
     kernels_removed: tuple[str, ...] = ()
+    # Its time over that of the run's own reference row, in the reference run; a figure in which the machine
+    # cancels
     reference_relative: float | None = None
-    candidate_relative: float | None = None
+    candidate_relative: float | None = None  # Likewise in the candidate run
 
     @property
     def is_broken(self) -> bool:

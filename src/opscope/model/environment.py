@@ -34,11 +34,7 @@ class GpuInfo(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class Environment(msgspec.Struct, frozen=True, omit_defaults=False):
-    """Versions and devices, none of which names a person or a path.
-
-    Args:
-        cpu_pressure_fraction: Part of ten seconds in which something waited for a CPU, by the kernel.
-    """
+    """Versions and devices, none of which names a person or a path."""
 
     python: str
     platform: str
@@ -52,4 +48,5 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=False):
     transformers: str | None = None
     cpu: str | None = None
     gpu: tuple[GpuInfo, ...] = ()
+    # Part of ten seconds in which something waited for a CPU, by the kernel
     cpu_pressure_fraction: float | None = None

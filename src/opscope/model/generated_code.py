@@ -46,50 +46,30 @@ _STREAM = re.compile(r"^\s+(?:raw_)?stream\d+ = ")
 
 
 class GeneratedKernel(msgspec.Struct, frozen=True):
-    """One Triton kernel's generated source.
+    """One Triton kernel's generated source."""
 
-    Args:
-        function: Name of its function, which is the kernel's name on the device.
-        decorator_line: First line of the function's decorators.
-        line: Of its `def`.
-        end_line: Its last.
-        heuristic: The function of `triton_heuristics` that decorates it; None for a plain `triton.jit`.
-        meta: Facts it states of itself, in JSON types.
-    """
-
-    function: str
-    decorator_line: int
-    line: int
-    end_line: int
+    function: str  # Name of its function, which is the kernel's name on the device
+    decorator_line: int  # First line of the function's decorators
+    line: int  # Of its `def`
+    end_line: int  # Its last
+    # The function of `triton_heuristics` that decorates it; None for a plain `triton.jit`
     heuristic: str | None
-    meta: dict[str, Any]
+    meta: dict[str, Any]  # Facts it states of itself, in JSON types
 
 
 @dataclass(frozen=True)
 class GraphKernel:
-    """One Triton kernel that the code of a graph defines.
+    """One Triton kernel that the code of a graph defines."""
 
-    Args:
-        name: Variable it is launched through; also the name of its launches in a trace.
-        function: Name on the device.
-        hash: Of its source, or None if its text cannot be read.
-        file: Where inductor put the source, where noted.
-        text: The source, or None if it cannot be read.
-        user_file: File of the user's own Triton kernel it was made from.
-        user_line: Its line there.
-        original_aten: ATen operators of its first use, named as in traces (`aten::gelu`).
-        source_nodes: Nodes of the program's graph, of all uses.
-    """
-
-    name: str
-    function: str
-    hash: str | None
-    file: str | None
-    text: str | None = field(repr=False)
-    user_file: str | None = None
-    user_line: int | None = None
-    original_aten: tuple[str, ...] = ()
-    source_nodes: tuple[str, ...] = ()
+    name: str  # Variable it is launched through; also the name of its launches in a trace
+    function: str  # Name on the device
+    hash: str | None  # Of its source, or None if its text cannot be read
+    file: str | None  # Where inductor put the source, where noted
+    text: str | None = field(repr=False)  # The source, or None if it cannot be read
+    user_file: str | None = None  # File of the user's own Triton kernel it was made from
+    user_line: int | None = None  # Its line there
+    original_aten: tuple[str, ...] = ()  # ATen operators of its first use, named as in traces (`aten::gelu`)
+    source_nodes: tuple[str, ...] = ()  # Nodes of the program's graph, of all uses
 
 
 class GraphCode(msgspec.Struct, frozen=True):
@@ -295,20 +275,16 @@ _CARETS = re.compile(r"^[\s^~]+$")
 
 
 class CompiledGraph(msgspec.Struct, frozen=True):
-    """One compiled graph.
+    """One compiled graph."""
 
-    Args:
-        code: Its generated code.
-        key: Its cache key, which annotations of a trace name; None if caches were off or it is not known.
-        stacks: By `kernel:handle`, the lines of the program that a use of a kernel stands for, if tracked.
-        nodes: By `kernel:handle`, the nodes of the lowered graph.
-        modules: By node of the program's graph, the qualified name of the module whose code it is of.
-    """
-
-    code: GraphCode
+    code: GraphCode  # Its generated code
+    # Its cache key, which annotations of a trace name; None if caches were off or it is not known
     key: str | None = None
+    # By `kernel:handle`, the lines of the program that a use of a kernel stands for, if tracked
     stacks: Mapping[str, tuple[Stack, ...]] = msgspec.field(default_factory=dict)
+    # By `kernel:handle`, the nodes of the lowered graph
     nodes: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    # By node of the program's graph, the qualified name of the module whose code it is of
     modules: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def modules_of(self, kernel: GraphKernel) -> tuple[str, ...]:

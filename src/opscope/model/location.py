@@ -14,24 +14,16 @@ from opscope.model.evidence import Grade, weakest
 
 
 class SourceLocation(msgspec.Struct, frozen=True):
-    """Where something is defined.
+    """Where something is defined."""
 
-    Args:
-        file: Path in PyTorch's repository (`aten/src/ATen/native/cuda/SoftMax.cu`), or the path of a user's
-            own file; a bare name (`flash_fwd_hdim64.cu`) where only that is known.
-        file_grade: How the file is known.
-        line: First line, from 1; None if unknown.
-        end_line: Last line.
-        line_grade: How the lines are known; None exactly if `line` is.
-        url: Permalink to the file, at the commit at which the line is right; None outside public
-            repositories.
-    """
-
+    # Path in PyTorch's repository (`aten/src/ATen/native/cuda/SoftMax.cu`), or the path of a user's own file;
+    # a bare name (`flash_fwd_hdim64.cu`) where only that is known
     file: str
-    file_grade: Grade
-    line: int | None = None
-    end_line: int | None = None
-    line_grade: Grade | None = None
+    file_grade: Grade  # How the file is known
+    line: int | None = None  # First line, from 1; None if unknown
+    end_line: int | None = None  # Last line
+    line_grade: Grade | None = None  # How the lines are known; None exactly if `line` is
+    # Permalink to the file, at the commit at which the line is right; None outside public repositories
     url: str | None = None
 
     @property

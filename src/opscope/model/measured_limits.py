@@ -16,85 +16,54 @@ MEASURED_LIMITS_SCHEMA_VERSION = 1
 
 
 class MeasuredRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Work per second of one call, repeated.
+    """Work per second of one call, repeated."""
 
-    Attributes:
-        name: `copy`, `read`, `write`, `l2_read`, or `matrix_<type>` with the type's name in the table of
-            devices (`matrix_bf16`); `matrix_fp64` is the product of float64 by whatever units the library
-            uses.
-        unit: What is counted: bytes, for a copy those read and those written; or operations, two for each
-            multiplication and its addition.
-        per_s: `amount` over the median duration.
-        low_per_s: Lower end of the 95 % interval of that median.
-        high_per_s: Upper end.
-        amount: Bytes or operations of one call.
-        median_ns: Duration of one call.
-        sample_count: Calls timed, after a warm-up. None was left out.
-        how: Operator, sizes and data, for people.
-        state: Clocks and reasons that lower them while the same call ran; None if not readable.
-    """
-
+    # `copy`, `read`, `write`, `l2_read`, or `matrix_<type>` with the type's name in the table of devices
+    # (`matrix_bf16`); `matrix_fp64` is the product of float64 by whatever units the library uses
     name: str
+    # What is counted: bytes, for a copy those read and those written; or operations, two for each
+    # multiplication and its addition
     unit: Literal["bytes", "operations"]
-    per_s: float
-    low_per_s: float
-    high_per_s: float
-    amount: int
-    median_ns: float
-    sample_count: int
-    how: str
+    per_s: float  # `amount` over the median duration
+    low_per_s: float  # Lower end of the 95 % interval of that median
+    high_per_s: float  # Upper end
+    amount: int  # Bytes or operations of one call
+    median_ns: float  # Duration of one call
+    sample_count: int  # Calls timed, after a warm-up. None was left out
+    how: str  # Operator, sizes and data, for people
+    # Clocks and reasons that lower them while the same call ran; None if not readable
     state: DeviceState | None = None
 
 
 class MeasuredTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A duration that repeats: the median of batches, per piece, with its 95 % interval.
+    """A duration that repeats: the median of batches, per piece, with its 95 % interval."""
 
-    Attributes:
-        name: `launch`, `operator_call` or `kernel_interval`.
-        median_ns: Of the batches, per piece.
-        low_ns: Lower end of the interval of that median.
-        high_ns: Upper end.
-        sample_count: Batches timed.
-        how: What was repeated, for people.
-    """
-
-    name: str
-    median_ns: float
-    low_ns: float
-    high_ns: float
-    sample_count: int
-    how: str
+    name: str  # `launch`, `operator_call` or `kernel_interval`
+    median_ns: float  # Of the batches, per piece
+    low_ns: float  # Lower end of the interval of that median
+    high_ns: float  # Upper end
+    sample_count: int  # Batches timed
+    how: str  # What was repeated, for people
 
 
 class MeasuredLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything measured of one device in one run. Unknown is None.
-
-    Attributes:
-        device: Name as its driver reports it; of a CPU, its model.
-        compute_capability: As `"9.0"`; None for a CPU.
-        memory_bytes: As reported.
-        l2_bytes: As reported.
-        driver: Version of the GPU's driver, e.g. `"580.159.04"`; None if it cannot be asked.
-        created: When it was measured, ISO 8601 in UTC.
-        duration_ns: Wall time of the whole measurement.
-        missing: Why rates and times are absent, by their names.
-    """
+    """Everything measured of one device in one run. Unknown is None."""
 
     schema_version: int
-    device: str
-    compute_capability: str | None
+    device: str  # Name as its driver reports it; of a CPU, its model
+    compute_capability: str | None  # As `"9.0"`; None for a CPU
     sm_count: int | None
-    memory_bytes: int | None
-    l2_bytes: int | None
-    driver: str | None
+    memory_bytes: int | None  # As reported
+    l2_bytes: int | None  # As reported
+    driver: str | None  # Version of the GPU's driver, e.g. `"580.159.04"`; None if it cannot be asked
     cuda_runtime: str | None
     torch: str
     opscope: str
-    created: str
-    duration_ns: int
+    created: str  # When it was measured, ISO 8601 in UTC
+    duration_ns: int  # Wall time of the whole measurement
     rates: tuple[MeasuredRate, ...] = ()
     times: tuple[MeasuredTime, ...] = ()
-    missing: dict[str, str] = {}
+    missing: dict[str, str] = {}  # Why rates and times are absent, by their names
     state_before: DeviceState | None = None
     state_after: DeviceState | None = None
 

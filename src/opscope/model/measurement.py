@@ -64,19 +64,12 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class LatencyOptions(msgspec.Struct, frozen=True):
-    """How many samples to take.
+    """How many samples to take."""
 
-    Args:
-        warmup: Calls made first and not kept.
-        min_samples: Taken in any case.
-        max_samples: Never exceeded.
-        time_budget_s: No further sample once `min_samples` are in and the samples add up to this many
-            seconds.
-    """
-
-    warmup: int = 5
-    min_samples: int = 10
-    max_samples: int = 200
+    warmup: int = 5  # Calls made first and not kept
+    min_samples: int = 10  # Taken in any case
+    max_samples: int = 200  # Never exceeded
+    # No further sample once `min_samples` are in and the samples add up to this many seconds
     time_budget_s: float = 2.0
 
 

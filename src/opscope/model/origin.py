@@ -40,18 +40,13 @@ class RecordedUnit(msgspec.Struct, frozen=True):
 
 
 class RecordedKernel(msgspec.Struct, frozen=True):
-    """One kernel name of the trace, and the shared library of the process that registered it.
+    """One kernel name of the trace, and the shared library of the process that registered it."""
 
-    Args:
-        name: As in the trace.
-        library: File name without folders; None if no library registered it (or that is not known).
-        build_id: Of the library.
-        units: Translation units of the library that hold the kernel; one where it is certain.
-    """
-
-    name: str
+    name: str  # As in the trace
+    # File name without folders; None if no library registered it (or that is not known)
     library: str | None = None
-    build_id: str | None = None
+    build_id: str | None = None  # Of the library
+    # Translation units of the library that hold the kernel; one where it is certain
     units: tuple[RecordedUnit, ...] = ()
 
 
@@ -72,48 +67,29 @@ class RecordedSource(msgspec.Struct, frozen=True, omit_defaults=True):
     """Source code of one kernel that the process itself compiled: Triton's or a CUDA extension's.
 
     A kernel generated for several compiled graphs has one entry for each.
-
-    Args:
-        kernel: Name as in the trace.
-        kind: Who wrote it.
-        evidence: How it was tied to the name.
-        file: Path on the recording machine; None if inductor noted none.
-        line: Of its `def` or `__global__`.
-        end_line: Its last.
-        hash: Of the generated source, as inductor computes it.
-        copy: The copied file, relative to the sidecar.
-        user_file: File of the user's own Triton kernel that inductor generated this one from.
-        user_line: Its line there.
-        heuristic: Kind of the generated kernel, e.g. `persistent_reduction`.
-        graph: Compiled graph it belongs to, e.g. `0_forward`.
-        graph_key: Cache key of that graph, which the trace's annotations name.
-        original_aten: ATen operators it computes.
-        source_nodes: Nodes of the program's graph it computes.
-        modules: Modules of the program's model whose code these nodes are of, by qualified name.
-        post_grad_nodes: Nodes of the graph as inductor lowered it; only with provenance tracking.
-        stacks: Lines of the program it computes; only with provenance tracking.
-        meta: What the generated code states of itself, e.g. `num_load`.
     """
 
-    kernel: str
-    kind: SourceKind
-    evidence: SourceEvidence
-    file: str | None = None
-    line: int | None = None
-    end_line: int | None = None
-    hash: str | None = None
-    copy: str | None = None
-    user_file: str | None = None
-    user_line: int | None = None
-    heuristic: str | None = None
-    graph: str | None = None
-    graph_key: str | None = None
-    original_aten: tuple[str, ...] = ()
-    source_nodes: tuple[str, ...] = ()
+    kernel: str  # Name as in the trace
+    kind: SourceKind  # Who wrote it
+    evidence: SourceEvidence  # How it was tied to the name
+    file: str | None = None  # Path on the recording machine; None if inductor noted none
+    line: int | None = None  # Of its `def` or `__global__`
+    end_line: int | None = None  # Its last
+    hash: str | None = None  # Of the generated source, as inductor computes it
+    copy: str | None = None  # The copied file, relative to the sidecar
+    user_file: str | None = None  # File of the user's own Triton kernel that inductor generated this one from
+    user_line: int | None = None  # Its line there
+    heuristic: str | None = None  # Kind of the generated kernel, e.g. `persistent_reduction`
+    graph: str | None = None  # Compiled graph it belongs to, e.g. `0_forward`
+    graph_key: str | None = None  # Cache key of that graph, which the trace's annotations name
+    original_aten: tuple[str, ...] = ()  # ATen operators it computes
+    source_nodes: tuple[str, ...] = ()  # Nodes of the program's graph it computes
+    # Modules of the program's model whose code these nodes are of, by qualified name
     modules: tuple[str, ...] = ()
+    # Nodes of the graph as inductor lowered it; only with provenance tracking
     post_grad_nodes: tuple[str, ...] = ()
-    stacks: tuple[Stack, ...] = ()
-    meta: dict[str, Any] = {}
+    stacks: tuple[Stack, ...] = ()  # Lines of the program it computes; only with provenance tracking
+    meta: dict[str, Any] = {}  # What the generated code states of itself, e.g. `num_load`
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -138,27 +114,18 @@ class OperatorRegistration(msgspec.Struct, frozen=True):
     Places are `FILE:LINE`; files of PyTorch itself are relative to its repository, those under `build/` are
     generated. For code that was registered in C++ the place is that of the registration, as the compiler was
     told it. For a `Library` it is where the library object was made: its functions are not known.
-
-    Args:
-        name: With namespace and overload, e.g. `mylib::scale`, `aten::mul.Tensor`.
-        kind: How it was registered.
-        schema: As the dispatcher prints it.
-        definition: Where the schema was registered; None for operators of `aten`.
-        kernels: Dispatch key → place of the code in force; None where the dispatcher names none. Of an `aten`
-            operator only the keys whose code is not PyTorch's compiled one.
-        python_file: File of the user's Python function.
-        python_line: Its first line, decorators included.
-        end_line: Its last line.
-        overrides: Dispatch key → place of the code that was replaced, None where there was none. Only for
-            operators of `aten`.
     """
 
-    name: str
-    kind: RegistrationKind
-    schema: str | None = None
-    definition: str | None = None
+    name: str  # With namespace and overload, e.g. `mylib::scale`, `aten::mul.Tensor`
+    kind: RegistrationKind  # How it was registered
+    schema: str | None = None  # As the dispatcher prints it
+    definition: str | None = None  # Where the schema was registered; None for operators of `aten`
+    # Dispatch key → place of the code in force; None where the dispatcher names none. Of an `aten` operator
+    # only the keys whose code is not PyTorch's compiled one
     kernels: dict[str, str | None] = {}
-    python_file: str | None = None
-    python_line: int | None = None
-    end_line: int | None = None
+    python_file: str | None = None  # File of the user's Python function
+    python_line: int | None = None  # Its first line, decorators included
+    end_line: int | None = None  # Its last line
+    # Dispatch key → place of the code that was replaced, None where there was none. Only for operators of
+    # `aten`
     overrides: dict[str, str | None] = {}

@@ -56,82 +56,52 @@ class RecordedSettings(msgspec.Struct, frozen=True):
 
 
 class RecordedRegion(msgspec.Struct, frozen=True):
-    """A stretch of the window in which some of the activities were not recorded.
+    """A stretch of the window in which some of the activities were not recorded."""
 
-    Args:
-        start_ns: Just before they were switched off, in nanoseconds since the Unix epoch.
-        end_ns: Just after they were switched on again; the switching itself is inside.
-        off: The activities, a part of `RecordedSettings.activities`.
-        step: Number of the `ProfilerStep` it began in.
-    """
-
-    start_ns: _Integer
-    end_ns: _Integer
-    off: tuple[str, ...]
-    step: _Integer
+    start_ns: _Integer  # Just before they were switched off, in nanoseconds since the Unix epoch
+    end_ns: _Integer  # Just after they were switched on again; the switching itself is inside
+    off: tuple[str, ...]  # The activities, a part of `RecordedSettings.activities`
+    step: _Integer  # Number of the `ProfilerStep` it began in
 
 
 class RecordedModule(msgspec.Struct, frozen=True):
-    """One nn.Module that another one's call called.
+    """One nn.Module that another one's call called."""
 
-    Args:
-        parent: The calling module as the trace names it, e.g. `BertEncoder_0`.
-        child: The called one, e.g. `BertLayer_3`.
-        name: Attribute path from the first to the second, e.g. `layer.3`.
-    """
-
-    parent: str
-    child: str
-    name: str
+    parent: str  # The calling module as the trace names it, e.g. `BertEncoder_0`
+    child: str  # The called one, e.g. `BertLayer_3`
+    name: str  # Attribute path from the first to the second, e.g. `layer.3`
 
 
 class RecordedStructure(msgspec.Struct, frozen=True):
-    """What the program knew of its own Python frames.
+    """What the program knew of its own Python frames."""
 
-    Args:
-        files: Source files of the program, as the trace names them; every other file of the trace is a
-            library's.
-        modules: Attribute names of modules.
-        origin_ns: What to add to `call_starts_ns` for nanoseconds since the Unix epoch.
-        call_starts_ns: Starts of the Python calls that the program's own code made, ascending. Two of them
-            that started in the same nanosecond are left out.
-        call_lines: The line of its caller each was made from.
-    """
-
+    # Source files of the program, as the trace names them; every other file of the trace is a library's
     files: tuple[str, ...] = ()
-    modules: tuple[RecordedModule, ...] = ()
-    origin_ns: _Integer = 0
+    modules: tuple[RecordedModule, ...] = ()  # Attribute names of modules
+    origin_ns: _Integer = 0  # What to add to `call_starts_ns` for nanoseconds since the Unix epoch
+    # Starts of the Python calls that the program's own code made, ascending. Two of them that started in the
+    # same nanosecond are left out
     call_starts_ns: tuple[_Integer, ...] = ()
-    call_lines: tuple[_Integer, ...] = ()
+    call_lines: tuple[_Integer, ...] = ()  # The line of its caller each was made from
 
 
 class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One kernel, copy or set of a CUDA graph, as the driver tells it when the graph has been captured.
+    """One kernel, copy or set of a CUDA graph, as the driver tells it when the graph has been captured."""
 
-    Args:
-        kind: `kernel`, `memcpy` or `memset`.
-        name: Of the kernel, mangled; None if the driver tells none.
-        number: The node's id in its graph, which replayed activities carry in the lower half of theirs.
-        grid: Blocks of the grid.
-        block: Threads of a block.
-    """
-
-    kind: str
-    name: str | None = None
+    kind: str  # `kernel`, `memcpy` or `memset`
+    name: str | None = None  # Of the kernel, mangled; None if the driver tells none
+    # The node's id in its graph, which replayed activities carry in the lower half of theirs
     number: _Integer | None = None
-    grid: tuple[_Integer, _Integer, _Integer] | None = None
-    block: tuple[_Integer, _Integer, _Integer] | None = None
+    grid: tuple[_Integer, _Integer, _Integer] | None = None  # Blocks of the grid
+    block: tuple[_Integer, _Integer, _Integer] | None = None  # Threads of a block
 
 
 class RecordedGraph(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One CUDA graph captured by the program before or while it was recorded.
+    """One CUDA graph captured by the program before or while it was recorded."""
 
-    Args:
-        file: Kineto trace of the capture, relative to the sidecar; None if the trace itself holds it.
-        nodes: Its kernels, copies and sets in their order; None if the driver did not tell them.
-    """
-
+    # Kineto trace of the capture, relative to the sidecar; None if the trace itself holds it
     file: str | None = None
+    # Its kernels, copies and sets in their order; None if the driver did not tell them
     nodes: tuple[GraphNode, ...] | None = None
 
 
@@ -151,80 +121,55 @@ class StepPlace(TextEnum):
 
 
 class UnrecordedStep(msgspec.Struct, frozen=True):
-    """One sample of the program's steps while no profiler was attached, not even one that only warmed up.
+    """One sample of the program's steps while no profiler was attached, not even one that only warmed up."""
 
-    Args:
-        kind: What was timed.
-        place: When it ran.
-        stretch: Samples that followed each other without a break have the same number, from 0.
-        step: Number of its first step, as `ProfilerStep` counts; in a loop of opscope's own, of the call.
-        step_count: Steps that it covers: several where timing each would have cost too much.
-        host_ns: Of all of them, by the host's clock.
-        device_ns: Of all of them, between two events on the current stream; None without a GPU.
-    """
-
-    kind: StepKind
-    place: StepPlace
-    stretch: _Count
+    kind: StepKind  # What was timed
+    place: StepPlace  # When it ran
+    stretch: _Count  # Samples that followed each other without a break have the same number, from 0
+    # Number of its first step, as `ProfilerStep` counts; in a loop of opscope's own, of the call
     step: _Count
-    step_count: _Positive
-    host_ns: _Count
+    step_count: _Positive  # Steps that it covers: several where timing each would have cost too much
+    host_ns: _Count  # Of all of them, by the host's clock
+    # Of all of them, between two events on the current stream; None without a GPU
     device_ns: _Count | None = None
 
 
 class Sidecar(msgspec.Struct, frozen=True):
-    """How one trace was made.
+    """How one trace was made."""
 
-    Args:
-        trace: File name of the trace, without folders.
-        created: When the recording ended, ISO 8601 in UTC.
-        environment: Versions and devices.
-        schedule: What was asked for.
-        settings: What was recorded.
-        steps: Whole steps in the trace. A partial trace has one more `ProfilerStep`: the one it was left in.
-        partial: The program ended before the window's last step.
-        clean_window: The device was idle when the recording started and again when it stopped.
-        wall_time_ns_per_step: Host time of each whole step, with the profiler on. Steps are not synchronized,
-            so one step's device work may finish in a later one; the last one waits for it all, so the sum is
-            exact.
-        workload: The recorded program's description, or None.
-        schema_version: Of this file.
-        kernels: Every kernel name of the trace, and the shared library it comes from.
-        kernel_sources: Source code of the kernels that the process itself compiled.
-        registrations: Operators of the trace that are not PyTorch's own, or whose code was replaced.
-        gaps: What of these could not be collected.
-        regions: Where less than `settings.activities` was recorded, in order of time.
-        ended_by: Class of the exception that ended the program inside the window, `SIZE_LIMIT` if the
-            recording had grown too large, or None.
-        structure: The program behind the recorded Python frames; None without stacks.
-        unrecorded_steps: Steps of the same program without a profiler, in order; its warm-up is among them.
-        graphs: CUDA graphs captured so far, in the order of their captures.
-        rank: Of this process in its job, as its launcher set it; None outside of one.
-        world_size: Processes of the job.
-    """
-
-    trace: str
-    created: str
-    environment: Environment
-    schedule: RecordedSchedule
-    settings: RecordedSettings
+    trace: str  # File name of the trace, without folders
+    created: str  # When the recording ended, ISO 8601 in UTC
+    environment: Environment  # Versions and devices
+    schedule: RecordedSchedule  # What was asked for
+    settings: RecordedSettings  # What was recorded
+    # Whole steps in the trace. A partial trace has one more `ProfilerStep`: the one it was left in
     steps: _Integer
-    partial: bool
-    clean_window: bool
+    partial: bool  # The program ended before the window's last step
+    clean_window: bool  # The device was idle when the recording started and again when it stopped
+    # Host time of each whole step, with the profiler on. Steps are not synchronized, so one step's device
+    # work may finish in a later one; the last one waits for it all, so the sum is exact
     wall_time_ns_per_step: tuple[_Integer, ...]
-    workload: dict[str, Any] | None = None
-    schema_version: _Integer = SIDECAR_SCHEMA_VERSION
+    workload: dict[str, Any] | None = None  # The recorded program's description, or None
+    schema_version: _Integer = SIDECAR_SCHEMA_VERSION  # Of this file
+    # Every kernel name of the trace, and the shared library it comes from
     kernels: tuple[RecordedKernel, ...] = ()
+    # Source code of the kernels that the process itself compiled
     kernel_sources: tuple[RecordedSource, ...] = ()
+    # Operators of the trace that are not PyTorch's own, or whose code was replaced
     registrations: tuple[OperatorRegistration, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[Gap, ...] = ()  # What of these could not be collected
+    # Where less than `settings.activities` was recorded, in order of time
     regions: tuple[RecordedRegion, ...] = ()
+    # Class of the exception that ended the program inside the window, `SIZE_LIMIT` if the recording had grown
+    # too large, or None
     ended_by: str | None = None
+    # The program behind the recorded Python frames; None without stacks
     structure: RecordedStructure | None = None
+    # Steps of the same program without a profiler, in order; its warm-up is among them
     unrecorded_steps: tuple[UnrecordedStep, ...] = ()
-    graphs: tuple[RecordedGraph, ...] = ()
-    rank: _Integer | None = None
-    world_size: _Integer | None = None
+    graphs: tuple[RecordedGraph, ...] = ()  # CUDA graphs captured so far, in the order of their captures
+    rank: _Integer | None = None  # Of this process in its job, as its launcher set it; None outside of one
+    world_size: _Integer | None = None  # Processes of the job
 
 
 class _Version(msgspec.Struct):

@@ -32,23 +32,15 @@ class Correctness(TextEnum):
 
 
 class Baseline(msgspec.Struct, frozen=True):
-    """The program as it is.
+    """The program as it is."""
 
-    Attributes:
-        step_ns: Median step, timed without a profiler.
-        interval_ns: Its 95 % interval; None of fewer than six steps.
-        rounds: Processes that were timed.
-        steps: Times of a step in all of them, warm-up left out; of short steps each is the mean of several.
-        peak_bytes: Most device memory allocated at once; of a program without a GPU, resident memory.
-        taken: What ends a step: `optimizer`, `forward` (the call of a model), or what was named; None of a
-            workload.
-    """
-
-    step_ns: float
-    interval_ns: Interval | None
-    rounds: int
-    steps: int
+    step_ns: float  # Median step, timed without a profiler
+    interval_ns: Interval | None  # Its 95 % interval; None of fewer than six steps
+    rounds: int  # Processes that were timed
+    steps: int  # Times of a step in all of them, warm-up left out; of short steps each is the mean of several
+    # Most device memory allocated at once; of a program without a GPU, resident memory
     peak_bytes: int | None
+    # What ends a step: `optimizer`, `forward` (the call of a model), or what was named; None of a workload
     taken: str | None = None
 
 
@@ -60,43 +52,28 @@ class Noise(msgspec.Struct, frozen=True):
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """The program with a change.
+    """The program with a change."""
 
-    Attributes:
-        name: Of the change in the catalogue.
-        finding: Code of the advice that suggests it; None if none does.
-        step_ns: Median step; None if it failed.
-        ratio: Its time over the baseline's of the same rounds.
-        reason: What verdict and correctness rest on.
-        correctness: Its numbers beside the baseline's.
-        is_recommended: Faster, and its numbers are as they should be or what they lose was allowed.
-        predicted_gain_ns: What advice on a recording of the baseline says it brings; None if it says nothing.
-        predicted_interval_ns: Between what that lies, as advice says.
-        peak_bytes: As of the baseline.
-        warm_up_ns: What the first calls of models took, compilation included, and the first steps beyond as
-            many later ones.
-        pays_off_after_steps: Steps after which that is made up for; None if it never is.
-        error: Last lines of what it said when it failed.
-        patch: What to write: a unified diff where its lines are known, else a snippet.
-    """
-
-    name: str
-    finding: str | None = None
-    step_ns: float | None = None
+    name: str  # Of the change in the catalogue
+    finding: str | None = None  # Code of the advice that suggests it; None if none does
+    step_ns: float | None = None  # Median step; None if it failed
     interval_ns: Interval | None = None
-    ratio: float | None = None
+    ratio: float | None = None  # Its time over the baseline's of the same rounds
     ratio_interval: Interval | None = None
     verdict: TrialVerdict
-    reason: str = ""
-    correctness: Correctness = Correctness.UNKNOWN
+    reason: str = ""  # What verdict and correctness rest on
+    correctness: Correctness = Correctness.UNKNOWN  # Its numbers beside the baseline's
+    # Faster, and its numbers are as they should be or what they lose was allowed
     is_recommended: bool = False
+    # What advice on a recording of the baseline says it brings; None if it says nothing
     predicted_gain_ns: float | None = None
-    predicted_interval_ns: Interval | None = None
-    peak_bytes: int | None = None
+    predicted_interval_ns: Interval | None = None  # Between what that lies, as advice says
+    peak_bytes: int | None = None  # As of the baseline
+    # What the first calls of models took, compilation included, and the first steps beyond as many later ones
     warm_up_ns: float | None = None
-    pays_off_after_steps: int | None = None
-    error: str | None = None
-    patch: str | None = None
+    pays_off_after_steps: int | None = None  # Steps after which that is made up for; None if it never is
+    error: str | None = None  # Last lines of what it said when it failed
+    patch: str | None = None  # What to write: a unified diff where its lines are known, else a snippet
 
 
 class NotTried(msgspec.Struct, frozen=True):
@@ -107,43 +84,29 @@ class NotTried(msgspec.Struct, frozen=True):
 
 
 class BestChanges(msgspec.Struct, frozen=True):
-    """The changes that together made the step shortest, each added because it was measured to help.
+    """The changes that together made the step shortest, each added because it was measured to help."""
 
-    Attributes:
-        names: In the order added.
-        steps_ns: The step after each.
-        patch: All their patches.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # In the order added
     step_ns: float
     ratio: float
     ratio_interval: Interval
-    steps_ns: tuple[float, ...]
+    steps_ns: tuple[float, ...]  # The step after each
     correctness: Correctness
-    patch: str
+    patch: str  # All their patches
 
 
 class TrialResult(msgspec.Struct, frozen=True):
-    """All that was tried.
-
-    Attributes:
-        best: None if nothing helped.
-        runs: How often the program was run.
-        is_complete: Not interrupted, and within its budget.
-        device: The GPU's name; None of a program without one.
-        is_interrupted: By a person or another program; not by its budget.
-    """
+    """All that was tried."""
 
     program: str
     baseline: Baseline
     noise: Noise | None
     variants: tuple[Variant, ...]
     not_tried: tuple[NotTried, ...]
-    best: BestChanges | None
-    runs: int
-    is_complete: bool = True
-    device: str | None = None
-    is_interrupted: bool = False
+    best: BestChanges | None  # None if nothing helped
+    runs: int  # How often the program was run
+    is_complete: bool = True  # Not interrupted, and within its budget
+    device: str | None = None  # The GPU's name; None of a program without one
+    is_interrupted: bool = False  # By a person or another program; not by its budget
 
     _repr_html_ = notebook_html

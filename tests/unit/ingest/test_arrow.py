@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from opscope.ingest import arrow
-from opscope.ingest.arrow import ArrowRows, RowPart
-from opscope.ingest.scan import pooled
+from opscope.ingest.arrow import ArrowRows, RowPart, Texts
 from opscope.model.session import registered
 
 
@@ -25,10 +24,10 @@ def rows() -> ArrowRows:
             "text": (np.array([1, 0, 1], dtype=np.int32), here),
             "flag": (np.packbits([1, 0, 1], bitorder="little"), nowhere),
         },
-        pooled(["a", "é"]),
+        Texts(["a", "é"]),
     )
-    second = RowPart(2, {"text": (np.array([0, 0], dtype=np.int32), nowhere)}, pooled(["b"]))
-    return ArrowRows({"number": "l", "text": "u", "flag": "b"}, [first, second])
+    second = RowPart(2, {"text": (np.array([0, 0], dtype=np.int32), nowhere)}, Texts(["b"]))
+    return ArrowRows({"number": "l", "text": "u", "flag": "b"}, lambda: [first, second])
 
 
 @pytest.mark.parametrize("batch_rows", [1 << 17, 8])
@@ -50,6 +49,6 @@ def test_they_go_when_they_are_no_longer_shown() -> None:
                 assert connection.execute("SELECT count(*) FROM shown").fetchall() == [(5,)]
             del shown
             assert left() is None
-            assert not arrow._open_streams
+            assert not arrow._open_streams and not arrow._open_batches
     finally:
         gc.enable()

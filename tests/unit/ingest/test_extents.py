@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import opscope
 from opscope.ingest import arrow, kineto
+from opscope.ingest.nesting import RecordedSteps
 from opscope.model.schema import TABLES
 from opscope.testing import TraceBuilder
 
@@ -19,28 +21,29 @@ RECORDED = (
 )
 
 
-def tables(path: Path) -> dict[str, list[str]]:
-    """With one thread, so that names are numbered alike."""
-    with opscope.load(path, threads=1) as session:
+def tables(path: Path, *, memory_limit: str | None = None) -> dict[str, list[str]]:
+    """All rows; under a memory limit events lie on disk."""
+    with opscope.load(path, threads=1, memory_limit=memory_limit) as session:
         return {one.name: sorted(map(str, session.query(f'SELECT * FROM "{one.name}"'))) for one in TABLES}
 
 
 def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
     """The number of extents in which the trace was read."""
     extents = []
-    plain = kineto._condition
+    plain = kineto._operator_columns
 
-    def noted(extent: tuple[int, int] | None) -> str:
-        extents.append(extent)
-        return plain(extent)
+    def noted(operators: kineto._Operators, steps: RecordedSteps) -> dict[str, Any]:
+        extents.append(operators.extent)
+        return plain(operators, steps)
 
     whole = tables(path)
     with monkeypatch.context() as patch:
         patch.setattr(kineto, "_MOST_OPERATORS", most)
-        patch.setattr(kineto, "_condition", noted)
+        patch.setattr(kineto, "_operator_columns", noted)
         assert tables(path) == whole
-    # Asked for as often as something is read of one, and for guesses too.
-    return len({extent[0] for extent in extents if extent is not None})
+        assert tables(path, memory_limit="500MB") == whole
+    del extents[len(extents) // 2 :]
+    return len(extents)
 
 
 def test_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +74,11 @@ def built() -> Iterator[tuple[str, TraceBuilder]]:
         twins.operator("aten::mm", 100.0 * number, 30, external_id=number % 6 + 1)
         twins.launch(100.0 * number + 10, 4, external_id=number % 6 + 1).kernel("k", 2_000, 2)
     yield "ids of two operators", twins
+    mended = TraceBuilder().event("user_annotation", "ProfilerStep#1", 0, None, 1, {})
+    for number in range(40):
+        mended.operator("aten::mm", 100.0 * number + 5, 30).launch(100.0 * number + 10, 4)
+        mended.kernel("k", 100.0 * number - 290 + 5_000_000_000_000 * (number == 9), 60)
+    yield "a clock, a step and a record that are not right", mended
 
 
 @pytest.mark.parametrize(("name", "builder"), [pytest.param(*one, id=one[0]) for one in built()])

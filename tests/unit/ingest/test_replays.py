@@ -65,9 +65,12 @@ def replayed(
     return trace
 
 
-def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(load, make_trace) -> None:
+@pytest.mark.parametrize("memory_limit", [None, "500MB"], ids=["memory", "disk"])
+def test_a_replay_has_the_operators_modules_and_arguments_of_its_capture(
+    load, make_trace, memory_limit: str | None
+) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
-    session = load(replayed(TraceBuilder()), captures=[capture])
+    session = load(replayed(TraceBuilder()), captures=[capture], memory_limit=memory_limit)
     assert session.query(ROWS) == [
         ("gemm", "aten::mm", "graph_sequence"), ("add", "aten::add", "graph_sequence"),
     ]  # fmt: skip

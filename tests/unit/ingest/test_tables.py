@@ -236,6 +236,15 @@ def test_frames_and_modules(load: Load) -> None:
     }  # fmt: skip
 
 
+def test_a_module_without_an_id_is_the_module_of_its_frames(load: Load) -> None:
+    session = load(TraceBuilder().frame("nn.Module: Net_0", 0, 30).operator("aten::mm", 1, 5))
+    assert session.query("SELECT module_id, python_module_id, name, call_count FROM modules") == [
+        (0, None, "Net_0", 1)
+    ]
+    for table in ("frames", "operators"):
+        assert session.query(f"SELECT module_id FROM {table}") == [(0,)]
+
+
 def memory(start: float, thread: int, **args: Any) -> dict[str, Any]:
     return {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": thread,
             "ts": start, "args": args}  # fmt: skip
