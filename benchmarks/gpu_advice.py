@@ -298,8 +298,9 @@ def product_calls(rates: Any) -> Iterator[tuple[str, float | None, Step]]:
     """Products of BERT's layers and others, in TF32 and bf16."""
     import torch
 
-    from opscope.advice.kernel_times import Product, product_ns
+    from opscope.advice.kernel_times import product_ns
     from opscope.hardware.devices import DataType
+    from opscope.operators.products import MatrixProduct
 
     sizes = [(1024, 768, 768), (1024, 3072, 768), (1024, 768, 3072), (4096, 768, 768), (4096, 3072, 768)]
     sizes += [(512, 512, 512), (8192, 8192, 8192), (2048, 2048, 2048)]
@@ -309,7 +310,7 @@ def product_calls(rates: Any) -> Iterator[tuple[str, float | None, Step]]:
             right = torch.randn(n, k, device="cuda", dtype=dtype).t()
             yield (
                 f"{data_type} product {m}×{k} by {k}×{n}",
-                product_ns(Product(1, m, n, k), data_type, rates),
+                product_ns(MatrixProduct(1, m, n, k), data_type, rates),
                 tf32_call(lambda left=left, right=right: left @ right),
             )
 

@@ -1,12 +1,12 @@
-"""The first changes shown for scripts as users write them, each switched on and off and timed without a profiler.
+"""First changes shown for scripts as users write them, each switched on and off and timed without a profiler.
 
     python benchmarks/field/first_changes.py RESULT.json FOLDER_OR_SCRIPT…  [--keep FOLDER] [--again COUNT]
 
-Processes of one program differ by a third on a busy host, so changes are switched within one process (`trials`,
-`switches`): blocks of steps with and without each take turns. The gain is the median over rounds of what a block
-takes less than its neighbors without a change. One script runs at a time on each GPU, on its share of the
-processor's cores. `--keep` leaves each recording and first screen there; `--again` records each script this often
-and says whether bound and first change stay.
+Processes of one program differ by a third on a busy host, so changes are switched within one process
+(`trials`, `switches`): blocks of steps with and without each take turns. The gain is the median over rounds
+of what a block takes less than its neighbors without a change. One script runs at a time on each GPU, on its
+own share of the processor's cores. `--keep` leaves each recording and first screen there; `--again` records
+each script this often and says whether bound and first change stay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,15 @@ def ran(
     share = cores[device * count :][:count]
     return subprocess.run(
         ["taskset", "-c", ",".join(map(str, share)), *map(str, command)],
-        capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=cwd,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": str(device), "OMP_NUM_THREADS": str(len(share)), **environment},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        cwd=cwd,
+        env=os.environ
+        | {"CUDA_VISIBLE_DEVICES": str(device), "OMP_NUM_THREADS": str(len(share))}
+        | environment,
+    )
 
 
 def edited(text: str, trial: Trial) -> str:
@@ -69,7 +75,7 @@ def edited(text: str, trial: Trial) -> str:
         if text.count(old) != 1:
             raise SystemExit(f"{old!r} is there {text.count(old)} times")
         text = text.replace(old, new)
-    return f"from switches import ENDLESS, ON, STEP\n{text}"
+    return f"from switches import endless as ENDLESS, is_on as ON, step as STEP\n{text}"
 
 
 def measured(path: Path, trial: Trial, device: int) -> dict[str, Any]:
@@ -82,30 +88,56 @@ def measured(path: Path, trial: Trial, device: int) -> dict[str, Any]:
         script = Path(scratch) / path.name
         script.write_text(edited(path.read_text(encoding="utf-8"), trial), encoding="utf-8")
         done = ran(
-            [sys.executable, script], device, Path(scratch),
+            [sys.executable, script],
+            device,
+            Path(scratch),
             PYTHONPATH=f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}",
-            FIELD_ARMS=json.dumps(trial.arms), FIELD_BLOCK=str(trial.block), FIELD_LEAD_IN=str(trial.lead_in),
-        )  # fmt: skip
+            FIELD_CHANGES=json.dumps(trial.changes),
+            FIELD_BLOCK=str(trial.block),
+            FIELD_LEAD_IN=str(trial.lead_in),
+        )
     lines = [line for line in done.stdout.splitlines() if line.startswith("BLOCKS ")]
     if not lines:
         raise SystemExit(f"{path.stem} with switches failed: {done.stderr[-400:]}")
-    blocks = [(arm, 1000 * s * trial.per_step) for arm, s in json.loads(lines[0].removeprefix("BLOCKS "))]
-    kept = range(2 * len(trial.arms), len(blocks))
+    blocks = [
+        (change, 1000 * s * trial.per_step) for change, s in json.loads(lines[0].removeprefix("BLOCKS "))
+    ]
+    kept = range(2 * len(trial.changes), len(blocks))
     without = [blocks[at][1] for at in kept if not blocks[at][0]]
     changes = {}
-    for arm in trial.arms:
-        at_arm = [at for at in kept if blocks[at][0] == arm]
+    for change in trial.changes:
+        mine = [at for at in kept if blocks[at][0] == change]
         gains = [
             statistics.mean(blocks[near][1] for near in (at - 1, at + 1) if near < len(blocks))
             - blocks[at][1]
-            for at in at_arm
+            for at in mine
         ]
-        changes[arm] = {
-            "with_ms": round(statistics.median(blocks[at][1] for at in at_arm), 3),
+        changes[change] = {
+            "with_ms": round(statistics.median(blocks[at][1] for at in mine), 3),
             "gain_ms": round(statistics.median(gains), 3),
             "gain_range_ms": [round(min(gains), 3), round(max(gains), 3)],
         }
-    return {"without_ms": round(statistics.median(without), 3), "rounds": len(at_arm), "changes": changes}
+    return {"without_ms": round(statistics.median(without), 3), "rounds": len(mine), "changes": changes}
+
+
+def shown_of(document: Mapping[str, Any]) -> list[Shown]:
+    """The numbered changes of the first screen, as `analysis.json` has them."""
+    shown: dict[str, Shown] = {}
+    for one in document["findings"]:
+        gain_ns, interval_ns = one["estimated_gain_ns_per_step"], one["gain_interval_ns_per_step"]
+        applicability = one["applicability"]
+        is_open = bool(one["change"]) and applicability["status"] == "unknown"
+        if not one["code"].startswith("advice.") or not (gain_ns or is_open) or one["code"] in shown:
+            continue
+        change = CHANGES.get(one["code"], one["code"])
+        if one["code"] in _PINNED and "pin_memory" in (one["change"] or ""):
+            change = "pinned"
+        low, high = interval_ns or (gain_ns, gain_ns)
+        is_known = gain_ns and 0 < high <= WIDEST_INTERVAL * low and not applicability["blocked_by"]
+        shown[one["code"]] = (
+            Shown(change, gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known else Shown(change)
+        )
+    return list(shown.values())[:FIRST_SCREEN]
 
 
 def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
@@ -129,27 +161,12 @@ def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
         if done.returncode:
             raise SystemExit(f"{path.stem} was not recorded: {done.stderr[-400:]}")
         document = json.loads((out / "analysis.json").read_text(encoding="utf-8"))
-    shown: dict[str, Shown] = {}
-    for one in document["findings"]:
-        gain_ns, interval_ns = one["estimated_gain_ns_per_step"], one["gain_interval_ns_per_step"]
-        applicability = one["applicability"]
-        is_open = bool(one["change"]) and applicability["status"] == "unknown"
-        if not one["code"].startswith("advice.") or not (gain_ns or is_open) or one["code"] in shown:
-            continue
-        change = CHANGES.get(one["code"], one["code"])
-        if one["code"] in _PINNED and "pin_memory" in (one["change"] or ""):
-            change = "pinned"
-        low, high = interval_ns or (gain_ns, gain_ns)
-        is_known = gain_ns and 0 < high <= WIDEST_INTERVAL * low and not applicability["blocked_by"]
-        shown[one["code"]] = (
-            Shown(change, gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known else Shown(change)
-        )
     step = document["step"]
     step_ns = step["unrecorded_ns"] or {"median": None}
     return {
         "step_ms": step_ns["median"] and step_ns["median"] / 1e6,
         "bound": step.get("bound"),
-        "shown": list(shown.values())[:FIRST_SCREEN],
+        "shown": shown_of(document),
     }
 
 

@@ -28,7 +28,7 @@ class Measured(NamedTuple):
 
 
 def verdict(shown: Shown, gains: Mapping[str, Measured | None]) -> str:
-    """`right`, `wrong`, `undecided` where rounds differ by more than what is asked, `unknown` (shown as that).
+    """`right`, `wrong`, `undecided` where rounds differ by more than the gain, `unknown` (shown as that).
 
     `impossible` counts as wrong; what nobody measured is `not measured`.
     """
@@ -43,12 +43,13 @@ def verdict(shown: Shown, gains: Mapping[str, Measured | None]) -> str:
     is_near = abs(shown.gain_ms - true.gain_ms) <= NEAR * abs(true.gain_ms)
     if is_near or low <= true.gain_ms <= high:
         return "right"
-    is_noise = true.low_ms <= high and low <= true.high_ms and true.high_ms - true.low_ms > shown.gain_ms
+    is_within = true.low_ms <= high and low <= true.high_ms
+    is_noise = is_within and true.high_ms - true.low_ms > shown.gain_ms
     return "undecided" if is_noise else "wrong"
 
 
 def misses(shown: Sequence[Shown], gains: Mapping[str, Measured | None], step_ms: float) -> list[str]:
-    """Changes that in every round took more than a tenth of the step, and that the first screen does not name."""
+    """Changes worth more than a tenth of the step, and something in every round, that no change names."""
     named, least = {one.change for one in shown}, MISSED_SHARE * step_ms
     return [
         change

@@ -1,4 +1,6 @@
-"""What is edited in each script so that its changes can be switched (`switches`), and which of them are tried."""
+"""What is edited in each script so that its changes can be switched (`switches`), and which are tried."""
+
+# ruff: noqa: E501 - the scripts' own lines
 
 from __future__ import annotations
 
@@ -8,20 +10,22 @@ from typing import NamedTuple
 LOOP = "for step in range({count}):"
 MODEL_CALL = "h = m(input_ids=ids, attention_mask=mask).last_hidden_state"
 STANDARD = ("tf32", "bf16", "fused")
+# Those that autocast around the step stops: a product of its own kind takes one type only.
+WITHOUT_BF16 = ("tf32", "fused")
 
 
 class Trial(NamedTuple):
     """The changes of one script.
 
     Attributes:
-        arms: Changes, each switched on alone.
+        changes: Each is switched on alone.
         edits: Texts of the script and what comes in their place; each stands in the script once.
         block: Steps of a block.
         lead_in: How many of them do not count.
         per_step: Calls of STEP in a step of the recording, or fewer than 1: steps of the recording in one call.
     """
 
-    arms: Sequence[str]
+    changes: Sequence[str]
     edits: Sequence[tuple[str, str]]
     block: int = 10
     lead_in: int = 3
@@ -66,7 +70,7 @@ TRIALS = {
         looped("for _ in range(3):", 8), ("        m.generate(", "        models[ON('compile')].generate("),
     ], block=3, lead_in=1, per_step=1 / 40),
     "unet3d": Trial(STANDARD, [looped("for step in range(40):")]),
-    "lstm_lm": Trial((*STANDARD, "advice.host_sync"), [
+    "lstm_lm": Trial((*WITHOUT_BF16, "advice.host_sync"), [
         looped("for step in range(50):"),
         ("data = torch.randint(0, VOCAB, (4000, 64))", "data = torch.randint(0, VOCAB, (4000, 64)).pin_memory()"),
         ("    x, y = data[i : i + 70].cuda(), data[i + 1 : i + 71].cuda()",
@@ -96,7 +100,7 @@ TRIALS = {
         ("    wave = torch.randn(16, 160000).cuda()",
          "    host = host if step and ON('advice.host_work') else torch.randn(16, 160000)\n    wave = host.cuda()"),
     ]),
-    "graph_attention": Trial((*STANDARD, "advice.host_sync"), [
+    "graph_attention": Trial((*WITHOUT_BF16, "advice.host_sync"), [
         looped("for step in range(50):"),
         ("    accuracy = (out.argmax(1) == y).float().mean().item()",
          "    accuracy = (out.argmax(1) == y).float().mean()\n"
@@ -119,7 +123,7 @@ TRIALS = {
         ("opt = ", "models = [model, torch.compile(model, mode='reduce-overhead')]\nopt = "),
         ("    scores = model(", "    scores = models[ON('compile')]("),
     ], block=8, lead_in=3),
-    "ppo_vec": Trial(("tf32", "fused"), [looped("for iteration in range(12):")], block=3, lead_in=1, per_step=1 / 16),
+    "ppo_vec": Trial(WITHOUT_BF16, [looped("for iteration in range(12):")], block=3, lead_in=1, per_step=1 / 16),
     "dqn_atari": Trial((*STANDARD, "pinned", "advice.host_work"), [
         looped("for step in range(200):"),
         ("        i = np.random.randint(0, len(self.s) - 1, n)\n"

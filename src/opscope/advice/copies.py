@@ -145,7 +145,7 @@ def _copies(
         lambda change: _without(change, rows),
         f"at most: {run.time(total_ns)} of copies on the device and "
         f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes{shared}",
-        worst=unchanged if "torch.compile" in rule.change else None,
+        worst=unchanged if "torch.compile" in (rule.change or "") else None,
     )
 
 

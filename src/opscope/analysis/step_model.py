@@ -378,7 +378,7 @@ class GraphChange:
 
     @property
     def unexplained_share(self) -> float:
-        """Of a step with the change, what no known edge explains."""
+        """What no known edge explains of a step with the change, of that step or of what it gains."""
         model = self.model
         if not model.graph.missing_edges:
             return 0.0
@@ -386,7 +386,8 @@ class GraphChange:
         step_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
         lag_ns = model.explained_lags(lag_ns)
         explained_ns = simulate(model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns
-        return 1.0 - explained_ns / step_ns if step_ns else 0.0
+        whole_ns = max(step_ns, model.step_ns - step_ns)
+        return (step_ns - explained_ns) / whole_ns if step_ns else 0.0
 
     def edited(self, host: HostSpeed, strength: float = 1.0) -> tuple[Int64, Int64]:
         """Lags and durations with the change."""

@@ -61,7 +61,7 @@ def test_pageable_copies_are_held_against_the_bus(
     advise_on: Program, device: dict[str, Any], rate: float
 ) -> None:
     found = advise_on(copies_to("Pageable", device=device), hosts=[host(20 * MS, 12 * MS)])
-    finding = told(found, "pageable_copy", "pin_memory=True", format_byte_rate(rate), has_gain=True)
+    finding = told(found, "pageable_copy", "pin_memory()", format_byte_rate(rate), has_gain=True)
     assert finding.evidence["copied_bytes"] == 67_108_864
 
 

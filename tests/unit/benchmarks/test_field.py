@@ -1,4 +1,4 @@
-"""Edits of the field apply to its scripts, blocks are read as written, and shown changes are judged as said."""
+"""Edits of the field apply to its scripts, and shown changes are judged as said."""
 
 from __future__ import annotations
 
