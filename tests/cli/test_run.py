@@ -321,27 +321,32 @@ sys.exit(5)
 """
 
 
+FLAGS = ("--with-stack", "--with-modules", "--profile-memory", "--track-compile")
+EACH = [pytest.param((flag,), marks=pytest.mark.exhaustive(few=False)) for flag in FLAGS]
+
+
 @pytest.mark.parametrize("steps", ["forward", "optimizer"])
 @pytest.mark.parametrize("kind", ["train", "infer"])
-def test_no_recording_changes_the_program(steps: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [FLAGS, *EACH], ids=" ".join)
+def test_no_recording_changes_the_program(
+    steps: str, kind: str, given: tuple[str, ...], tmp_path: Path
+) -> None:
     """Each in a process of its own: what the tracer takes for the call of a module it decides once."""
     if (steps, kind) == ("optimizer", "infer"):
         steps = "auto"  # it has no such steps
     (tmp_path / "stepping.py").write_text(STEPPING)
-    flags = ("--with-stack", "--with-modules", "--profile-memory", "--track-compile")
-    for given in (*((flag,) for flag in flags), flags):
-        command = ["run", "--quiet", "--force", "--steps", steps, *given, "stepping.py", kind]
-        process = subprocess.run(
-            [sys.executable, "-m", "opscope", *command],
-            capture_output=True, text=True, check=False, cwd=tmp_path,
-        )  # fmt: skip
-        assert (process.returncode, process.stdout) == (5, "done Sequential\n"), process.stderr
-        assert read_sidecar(tmp_path / "opscope_run/trace.opscope.json").steps == 6
-        assert ("each call of the model is a step" in process.stderr) == (steps == "auto")
-        if "--with-modules" in given:
-            events = json.loads((tmp_path / "opscope_run/trace.json").read_text())["traceEvents"]
-            outer = [one["name"] for one in events if one["name"].startswith("nn.Module: Sequential")]
-            assert outer == ["nn.Module: Sequential_0"] * 6
+    command = ["run", "--quiet", "--force", "--steps", steps, *given, "stepping.py", kind]
+    process = subprocess.run(
+        [sys.executable, "-m", "opscope", *command],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert (process.returncode, process.stdout) == (5, "done Sequential\n"), process.stderr
+    assert read_sidecar(tmp_path / "opscope_run/trace.opscope.json").steps == 6
+    assert ("each call of the model is a step" in process.stderr) == (steps == "auto")
+    if "--with-modules" in given:
+        events = json.loads((tmp_path / "opscope_run/trace.json").read_text())["traceEvents"]
+        outer = [one["name"] for one in events if one["name"].startswith("nn.Module: Sequential")]
+        assert outer == ["nn.Module: Sequential_0"] * 6
 
 
 PLANTED = "hf_PlantedKeyThatNobodyMaySee123"

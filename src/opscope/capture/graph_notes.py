@@ -62,6 +62,7 @@ class GraphNotes:
         self, step_aside: Callable[[], bool] = lambda: False, step_back: Callable[[], object] = lambda: None
     ) -> None:
         self.gaps: list[Gap] = []
+        self.has_seen = False  # whether any graph was captured
         self._step_aside, self._step_back = step_aside, step_back
         self._originals: tuple[Any, Any] | None = None
         self._open: dict[int, _Capture] = {}  # by the identity of torch's graph: threads capture side by side
@@ -78,6 +79,7 @@ class GraphNotes:
 
         @functools.wraps(begin)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            self.has_seen = True
             self._guarded(self._begin, graph)
             try:
                 return begin(graph, *args, **kwargs)

@@ -323,8 +323,9 @@ class Profiler:
             self._recording = None
         if current != previous or was_block:
             if previous.phase is Phase.ACTIVE:
+                # Graphs that were captured beside CUPTI have not been seen to replay without it.
                 is_last = self.is_last_of_program and current.phase is Phase.DONE
-                with detached_afterwards() if is_last else nullcontext():
+                with detached_afterwards() if is_last and not self._graphs.has_seen else nullcontext():
                     self._finish(previous.cycle)
             self._begin()
             self._clock.mark(self._step_index)
