@@ -132,3 +132,6 @@ _.child_count
 _.dictionary
 _.initialize
 _.ScannerHook
+
+# Called by the edited scripts of the field benchmark.
+_.endless

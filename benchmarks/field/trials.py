@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-LOOP = "for step in range({count}):"
-MODEL_CALL = "h = m(input_ids=ids, attention_mask=mask).last_hidden_state"
 STANDARD = ("tf32", "bf16", "fused")
 # Those that autocast around the step stops: a product of its own kind takes one type only.
 WITHOUT_BF16 = ("tf32", "fused")
