@@ -27,7 +27,7 @@ from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import EngineWords, Rule, rule_book
 from opscope.analysis.job_model import Job, JobChange, job_of
-from opscope.analysis.step_model import step_models
+from opscope.analysis.step_model import Gain, step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.model.finding import OPEN, ApplicabilityStatus, Finding, Severity
@@ -82,6 +82,8 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     )
 
 
+# Of a step: worth trying, even where steps differ by more.
+_MUCH = 0.1
 _Found = tuple[Finding, JobChange | None]
 
 
@@ -199,10 +201,6 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     if job is None:
         words = "not converted into a gain: the host's side of a step is unknown"
         return _Worth(words=words, is_open=True)
-    least_ns = run.book.number("least_gain_fraction") * job.step_ns
-    if (timed := job.middle.timed) is not None:
-        # Nobody can see a gain that is smaller than what steps differ by.
-        least_ns = max(least_ns, (timed.high - timed.low) / 2)
     change, gain = None, advice.gain
     missing = next((model.missing for model in job.ranks if model.missing), None)
     if advice.effect is not None:
@@ -211,22 +209,35 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
     if missing is not None:
         return _Worth(words=f"not simulated: {missing}", is_open=True)
     if change is not None:
-        error = rule.gain_error if advice.error is None else advice.error
-        gain = job.gain(change, error)
-        if advice.best is not None:
-            high_ns = job.gain(job.changed(advice.best), error).high_ns
-            gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
-        if advice.worst is not None:
-            low_ns = job.gain(job.changed(advice.worst), error).low_ns
-            gain = msgspec.structs.replace(gain, low_ns=min(gain.low_ns, low_ns))
-    if gain is not None and gain.ns >= least_ns:
-        return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(job), change=change)
-    deferred_ns = run.book.number("deferred_fraction") * job.device_ns
-    if change is None or gain is None or job.saved_device_ns(change) < deferred_ns:
+        gain = _bounded(job, advice, change, rule.gain_error if advice.error is None else advice.error)
+    if gain is None:
         return None
-    slower = "is" if job.is_host_bound else "would then be"
-    words = f"nothing now, for the host {slower} the slower side: {_simulated(job)}"
-    return _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)
+    timed, least_ns = job.middle.timed, run.book.number("least_gain_fraction") * job.step_ns
+    # Nobody can see a gain that is smaller than what steps differ by.
+    spread_ns = 0.0 if timed is None else (timed.high - timed.low) / 2
+    if gain.ns >= max(least_ns, spread_ns):
+        return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(job), change=change)
+    worth, deferred_ns = None, run.book.number("deferred_fraction") * job.device_ns
+    if gain.ns >= _MUCH * job.step_ns:
+        words = f"not told from what steps differ by, {format_duration(spread_ns)} to either side"
+        worth = _Worth(words=words, is_open=True)
+    elif change is not None and job.saved_device_ns(change) >= deferred_ns:
+        slower = "is" if job.is_host_bound else "would then be"
+        words = f"nothing now, for the host {slower} the slower side: {_simulated(job)}"
+        worth = _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)
+    return worth
+
+
+def _bounded(job: Job, advice: Advice, change: JobChange, error: float) -> Gain:
+    """The gain of a change, at least and at most as the advice has it."""
+    gain = job.gain(change, error)
+    if advice.best is not None:
+        high_ns = job.gain(job.changed(advice.best), error).high_ns
+        gain = msgspec.structs.replace(gain, high_ns=max(gain.high_ns, high_ns))
+    if advice.worst is not None:
+        low_ns = job.gain(job.changed(advice.worst), error).low_ns
+        gain = msgspec.structs.replace(gain, low_ns=min(gain.low_ns, low_ns))
+    return gain
 
 
 def _simulated(job: Job) -> str:

@@ -47,10 +47,12 @@ class HostSpeed(NamedTuple):
     Attributes:
         recorder: How much of what recording is estimated to add is taken away.
         share: What is left of the rest of the host's time near its launches.
+        work: What is left of its other time.
     """
 
     recorder: float
     share: float = 1.0
+    work: float = 1.0
 
 
 _AS_RECORDED = HostSpeed(0.0)
@@ -64,7 +66,7 @@ _DEVICE_DECIDES = 0.95
 # From one launch of an eager program to the next there are 10 to 75 µs. What takes longer is work of the
 # program's own (random numbers, decoding, NumPy), which has no events that recording could slow.
 _NEAR_LAUNCH_NS = 200_000
-_MOST_SHARE = 2.0
+_LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
 # Of a duration: what takes no time at all is not waited for either.
 _NEXT_TO_NOTHING = 1e-3
 _FIT_ROUNDS = 12
@@ -487,8 +489,17 @@ class StepModel:
 
     @staticmethod
     def _slowed(recorder: float, time_ns: float, time_of: Callable[[HostSpeed], float]) -> HostSpeed:
-        """The host whose share of the rest makes a time of the step what it should be."""
-        share = _bisect(time_ns, 0.0, _MOST_SHARE, lambda one: time_of(HostSpeed(recorder, one)))
+        """The host whose share of the rest makes a time of the step what it should be.
+
+        Where launching twice as fast is not enough, all that it does was faster.
+        """
+
+        def faster(work: float) -> HostSpeed:
+            return HostSpeed(recorder, _LEAST_SHARE * work, work)
+
+        if time_of(faster(1.0)) > time_ns:
+            return faster(_bisect(time_ns, 0.0, 1.0, lambda work: time_of(faster(work))))
+        share = _bisect(time_ns, _LEAST_SHARE, _MOST_SHARE, lambda one: time_of(HostSpeed(recorder, one)))
         return HostSpeed(recorder, share)
 
     @staticmethod
@@ -519,7 +530,8 @@ class StepModel:
         for slot, on_host in ((0, self.graph.thread_id >= 0), (2, self.is_handed_over)):
             chosen = on_host & (lag_ns[slot] > 0)
             own_ns = np.maximum(lag_ns[slot] - host.recorder * self.graph.recorder_ns[slot], 0)
-            own_ns = own_ns - (1.0 - host.share) * np.minimum(own_ns, _NEAR_LAUNCH_NS)
+            near_ns = np.minimum(own_ns, _NEAR_LAUNCH_NS)
+            own_ns = host.share * near_ns + host.work * (own_ns - near_ns)
             lag_ns[slot] = np.where(chosen, own_ns, lag_ns[slot]).astype(np.int64)
         return lag_ns
 

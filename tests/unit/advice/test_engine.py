@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
-from .conftest import MS, Program, call, codes, host, only, partition, product, trace
+from .conftest import MS, AskedStep, Program, call, codes, host, only, partition, product, trace
 
 GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
 
@@ -56,6 +57,19 @@ def test_findings_are_ranked_by_gain_with_those_of_none_last(advise_on: Program)
     assert known == sorted(known, reverse=True)
     assert codes(found)[0] == "reduced_precision"
     assert codes(found)[-1] == "recording_inflates_host"
+
+
+def test_a_gain_that_is_less_than_what_steps_differ_by_is_no_number(
+    advise_on: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is a tenth of a step all the same is worth trying."""
+    quiet = {one.code: one for one in advise_on(ill_program(), **ill()) if one.estimated_gain_ns_per_step}
+    monkeypatch.setattr(AskedStep, "timed", SimpleNamespace(low=10.0 * MS, high=40.0 * MS))
+    noisy = {one.code: one for one in advise_on(ill_program(), **ill()) if one.is_to_try}
+    assert quiet
+    assert not any(one.estimated_gain_ns_per_step for one in noisy.values())
+    (largest,) = list(quiet.values())[:1]
+    assert "15.0 ms to either side" in (noisy[largest.code].gain_basis or "")
 
 
 def test_findings_carry_what_they_rest_on(advise_on: Program) -> None:

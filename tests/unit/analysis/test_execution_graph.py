@@ -439,3 +439,27 @@ def test_recorded_programs_obey_the_laws(load: Load, shared: Path, name: str) ->
         waits = model.trace.calls.call_id.tolist()
         for change in (model.change().scale_kernels(everything, 0.7), model.change().free_waits(waits)):
             assert change.apply(model.host) <= model.step_ns
+
+
+def makes_inputs() -> TraceBuilder:
+    """One step of 6 ms: 5 ms of random numbers between two launches."""
+    builder = TraceBuilder().step(1, 0, 6000)
+    for at in (10, 5200):
+        builder.operator("aten::add", at, 40).launch(at + 10, 5).kernel("add", at + 16, 10)
+    return builder.operator("aten::normal_", 100, 5000)
+
+
+def test_long_work_of_the_host_is_not_what_recording_slowed(load: Load) -> None:
+    model = model_of(load, makes_inputs())
+    lags = [model.unrecorded_lags(HostSpeed(0.0, share))[0] for share in (1.0, 0.5)]
+    shorter = lags[0] - lags[1]
+    assert shorter.max() == 100 * US
+    assert lags[0][shorter.argmax()] > 5000 * US
+    both = model.unrecorded_lags(HostSpeed(0.0, 0.5, 0.5))[0]
+    assert both.max() == pytest.approx(lags[0].max() / 2, abs=1)
+
+
+def test_a_graph_does_not_spare_what_the_host_does_besides_launching(load: Load) -> None:
+    model = without_recorder(model_of(load, makes_inputs()))
+    left_ns = model.step_ns - model.gain_ns(model.change().replay(0))
+    assert 4800 * US < left_ns < 5700 * US
