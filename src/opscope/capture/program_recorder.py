@@ -437,7 +437,7 @@ class ProgramRecorder:
             return
         module = importlib.import_module("torch.nn.modules.module")
         self._models = module.register_module_parameter_registration_hook(lambda *_: self._model_made())
-        if driver_cuda_version() is None:
+        if torch.version.hip is None and driver_cuda_version() is None:
             self._begin_whole()
             return
         # A process that has asked for devices cannot fork others that use them, so not before it has itself.
