@@ -6,7 +6,7 @@ Processes of one program differ by a third on a busy host, so changes are switch
 (`trials`, `switches`): blocks of steps with and without each take turns. The gain is the median over rounds
 of what a block takes less than its neighbors without a change. One script runs at a time on each GPU, on its
 own share of the processor's cores. `--keep` leaves each recording and first screen there; `--again` records
-each script this often and says whether bound and first change stay.
+each script this often, so that one sees whether both sides of its step and its first change stay.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ CHANGES = {
 }  # fmt: skip
 # A wider one is shown as "unknown, try it".
 WIDEST_INTERVAL = 3.0
+SIDES = ("device", "host")
 # Both may say: pin the host's tensors.
 _PINNED = ("advice.pageable_copy", "advice.host_sync")
 
@@ -141,7 +142,7 @@ def shown_of(document: Mapping[str, Any]) -> list[Shown]:
 
 
 def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
-    """Bound, unprofiled step and shown changes of a recording; what the first screen says.
+    """Milliseconds of the unprofiled step and of each side alone, and the changes of the first screen.
 
     Raises:
         SystemExit: The script cannot be recorded.
@@ -161,13 +162,11 @@ def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
         if done.returncode:
             raise SystemExit(f"{path.stem} was not recorded: {done.stderr[-400:]}")
         document = json.loads((out / "analysis.json").read_text(encoding="utf-8"))
-    step = document["step"]
-    step_ns = step["unrecorded_ns"] or {"median": None}
-    return {
-        "step_ms": step_ns["median"] and step_ns["median"] / 1e6,
-        "bound": step.get("bound"),
-        "shown": shown_of(document),
+    simulated, timed = document["simulation"] or {}, document["step"]["unrecorded_ns"] or {}
+    times_ns = {"step_ms": timed.get("median")} | {
+        f"{side}_ms": simulated.get(f"{side}_ns") for side in SIDES
     }
+    return {name: ns and ns / 1e6 for name, ns in times_ns.items()} | {"shown": shown_of(document)}
 
 
 def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, Any]:
@@ -188,20 +187,12 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
         found = [recorded(path, device, keep if not at else None) for at in range(again)]
         shown = found[0]["shown"]
         row |= {
-            "step_ms": found[0]["step_ms"],
-            "bound": found[0]["bound"],
+            **found[0],
             "shown": [one._asdict() | {"verdict": verdict(one, gains)} for one in shown],
             "missed": misses(shown, gains, found[0]["step_ms"] or row["without_ms"]),
         }
         if again > 1:
-            row["again"] = [
-                {
-                    "step_ms": one["step_ms"],
-                    "bound": one["bound"],
-                    "shown": [each._asdict() for each in one["shown"]],
-                }
-                for one in found
-            ]
+            row["again"] = [one | {"shown": [each._asdict() for each in one["shown"]]} for one in found]
     except (SystemExit, subprocess.TimeoutExpired, KeyError) as error:
         row["error"] = str(error)[-500:]
     row["took_s"] = round(time.perf_counter() - began, 1)

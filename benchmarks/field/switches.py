@@ -1,9 +1,8 @@
 """Switches of changes within one running script: blocks of steps with and without each take turns.
 
 Imported by the edited scripts of `trials`, which call `step` where one of their steps begins. Switched here
-are tf32, bf16 (autocast around the whole step), fused (the form of every optimizer) and cudnn_benchmark;
-others ask `is_on`. Prints `BLOCKS [[change, seconds of a step], …]` and ends the process when it has
-measured enough.
+are tf32, bf16 (autocast around the whole step) and fused (the form of every optimizer); others ask `is_on`.
+Prints `BLOCKS [[change, seconds of a step], …]` and ends the process when it has measured enough.
 """
 
 from __future__ import annotations
@@ -100,8 +99,6 @@ def _choose(block: int) -> None:
     if "bf16" in CHANGES:
         torch.set_autocast_enabled("cuda", is_on("bf16"))
         torch.set_autocast_dtype("cuda", torch.bfloat16)
-    if "cudnn_benchmark" in CHANGES:
-        torch.backends.cudnn.benchmark = is_on("cudnn_benchmark")
     if "fused" in CHANGES:
         for optimizer in _optimizers:
             _fuse(optimizer, is_on("fused"))

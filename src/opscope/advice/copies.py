@@ -14,7 +14,7 @@ from opscope.operators.arguments import parse_arguments
 from opscope.units import counted, format_byte_rate, format_bytes, format_fraction
 
 # Operators that only pass a copy on; who asked for it stands above them.
-_PASSING = frozenset(("aten::clone", "aten::contiguous", "aten::_to_copy", "aten::to", "aten::copy_"))
+PASSING = frozenset(("aten::clone", "aten::contiguous", "aten::_to_copy", "aten::to", "aten::copy_"))
 _DIRECTIONS = {"host_to_device": "from host to device", "device_to_host": "from device to host"}
 # Rates of the bus, by the major compute capability of the GPUs on it.
 _BUS = {7: "pinned_bytes_per_s", 8: "pinned_bytes_per_s_8", 9: "pinned_bytes_per_s_9"}
@@ -23,13 +23,19 @@ _PINNED_BY_HAND = 'batch = batch.pin_memory().to("cuda", non_blocking=True)'
 _TELLING_BYTES = 1 << 20
 
 
+def pageable_copies(run: ProfiledRun, rule: Rule) -> list[KernelTotal]:
+    """Copies whose host memory is not pinned, by name; none where they take too little to be told."""
+    copies = [kernel for kernel in run.summary.kernels if _host_memory(kernel) == "pageable"]
+    return [] if run.is_minor(sum(kernel.total_ns for kernel in copies), rule) else copies
+
+
 @finds
 def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Copies whose host memory is not pinned."""
-    copies = [kernel for kernel in run.summary.kernels if _host_memory(kernel) == "pageable"]
-    total_ns = sum(kernel.total_ns for kernel in copies)
-    if run.is_minor(total_ns, rule):
+    copies = pageable_copies(run, rule)
+    if not copies:
         return
+    total_ns = sum(kernel.total_ns for kernel in copies)
     size_bytes = sum(kernel.size_bytes or 0 for kernel in copies)
     rate, whose = _pinned_rate(run, rule)
     uploads = [kernel for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
@@ -110,7 +116,7 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Strided copies of unchanged type."""
     rows = [row for row in run.records("copies") if row["is_strided"] and not _is_cast(row)]
-    attended = (part for one in run.attention for part in one.parts if part.name in _PASSING)
+    attended = (part for one in run.attention for part in one.parts if part.name in PASSING)
     attended_ns = sum(part.device_ns for part in attended)
     shared = (
         f"; {run.time(attended_ns)} of them a fused attention kernel would remove too" if attended_ns else ""
@@ -161,7 +167,7 @@ def _askers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         above = [row["parent"], row["grandparent"], row["ancestor"]]
         known = [name for name in above if name is not None]
-        asker = next((name for name in known if name not in _PASSING), (known or [row["name"]])[-1])
+        asker = next((name for name in known if name not in PASSING), (known or [row["name"]])[-1])
         time_ns[asker] = time_ns.get(asker, 0) + row["device_ns"]
     return sorted(time_ns, key=lambda name: (-time_ns[name], name))
 

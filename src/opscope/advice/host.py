@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from opscope.advice.capture import capture_of, in_the_way
-from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun, finds, listed
+from opscope.advice.copies import PASSING, pageable_copies
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
 from opscope.analysis.timeline.start_up import first_calls
@@ -27,8 +28,6 @@ _WITHOUT_GRAPH = (
 )
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
-# What copies a tensor as a whole.
-_COPYING = (None, "aten::to", "aten::_to_copy", "aten::copy_")
 # Operators whose results are as large as values say.
 _SIZED = (
     "aten::nonzero",
@@ -139,7 +138,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # that the recorder holds up waits less than it does without, so a wait counts of the step without.
     window_ns = min(run.window_ns, run.job.step_ns * run.step_count) if run.job else run.window_ns
     # The advice to pin counts the waits of such copies too.
-    is_said = run.summary.is_of_torch and any(True for _ in FINDERS[pinned.code](run, pinned))
+    is_said = run.summary.is_of_torch and bool(pageable_copies(run, pinned))
     cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
     ranked = sorted(
         (
@@ -160,7 +159,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         if is_upload and is_said and "Memcpy" in longest.name:
             continue
         # Results, neither numbers nor sizes: they can be copied beside the next step.
-        is_download = "DtoH" in copy and longest.operator in _COPYING
+        is_download = "DtoH" in copy and (longest.operator is None or longest.operator in PASSING)
         better = pinned if is_upload else beside if is_download else rule
         operator, suggestion, change = longest.operator or "", better.suggestion, better.change
         # Only a number can be asked for later, and only a copy be made beside what follows.
