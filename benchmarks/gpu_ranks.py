@@ -74,7 +74,7 @@ def recorded(name: str, processes: int, device: str, folder: Path) -> dict[str, 
     run([*torchrun, *command, "--times", str(times)])
     steps = ["--steps", "none"] if name == "plain" else []
     run([*torchrun, "-m", "opscope", "run", "--quiet", "--output-dir", str(folder), *steps, *command])
-    each = ["--all"] if name == "plain" else []
+    each = ["--top", "all"] if name == "plain" else []
     said = run([sys.executable, "-m", "opscope", "analyze", str(folder), "--json", *each])
     document = json.loads(said)
     return {

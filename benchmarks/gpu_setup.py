@@ -6,14 +6,11 @@ import argparse
 import contextlib
 import functools
 import json
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-Step = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -107,77 +104,3 @@ def release() -> None:
         release_memory()
     except RuntimeError as error:
         print(f"  the device does not answer any more: {error}")
-
-
-@contextlib.contextmanager
-def as_it_is() -> Iterator[None]:
-    """No setting is changed: the step itself is another one."""
-    yield
-
-
-@contextlib.contextmanager
-def tf32() -> Iterator[None]:
-    """TF32 for float32 products and convolutions."""
-    import torch
-
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
-
-
-def captured(step: Step) -> Step:
-    """A replay of a step as one CUDA graph."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-
-    def replayed() -> object:
-        graph.replay()
-        return step  # its model's memory is what the graph computes on
-
-    return replayed
-
-
-def in_turns(
-    before: Step, after: Step, settings: Callable[[], Any], *, rounds: int, least_s: float
-) -> tuple[list[float], list[float]]:
-    """Times of both by round, without a profiler, measured in turns; the second one within settings."""
-    counts = [steps_of_a_sample(before, least_s), 0]
-    with settings():
-        counts[1] = steps_of_a_sample(after, least_s)
-    samples: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        samples[0].append(loop_ns(before, counts[0]))
-        with settings():
-            samples[1].append(loop_ns(after, counts[1]))
-    return samples
-
-
-def steps_of_a_sample(step: Step, least_s: float) -> int:
-    """Steps that take so long together, after a warm-up."""
-    for _ in range(4):
-        step()
-    return max(3, min(500, round(least_s * 1e9 / loop_ns(step, 2))))
-
-
-def loop_ns(step: Step, count: int) -> float:
-    """Time per step of a loop that waits for the device at its ends only."""
-    from opscope.workloads.runtime import synchronize
-
-    synchronize()
-    began = time.perf_counter_ns()
-    for _ in range(count):
-        step()
-    synchronize()
-    return (time.perf_counter_ns() - began) / count

@@ -185,14 +185,20 @@ def together(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def print_accuracy(rows: list[dict[str, Any]]) -> None:
-    print("| trace | torch | " + " | ".join(title for title, *_ in COLUMNS) + " |")
-    print("|---|---|" + "---:|" * len(COLUMNS))
+    print("| trace | torch | " + " | ".join(title for title, *_ in COLUMNS) + " | lines by grade |")
+    print("|---|---|" + "---:|" * len(COLUMNS) + "---|")
     for row in rows:
         version = "unknown" if row["torch_version"] is None else row["torch_version"]
         if row["torch_version_grade"] == "neighbor_version":
             version += " (neighbor)"
         cells = " | ".join(percent(row[key]) for _, key, _ in COLUMNS)
-        print(f"| {row['trace']} | {version} | {cells} |")
+        print(f"| {row['trace']} | {version} | {cells} | {line_grades(row)} |")
+
+
+def line_grades(row: dict[str, Any]) -> str:
+    """Shares of the time of operators by the grade of their line."""
+    shares = row.get("by_grade", {}).get("operator_line", {})
+    return ", ".join(f"{percent(share)} {grade}" for grade, share in shares.items() if grade != "unknown")
 
 
 def percent(fraction: float | None) -> str:

@@ -20,7 +20,7 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="opscope-example-"))
     batch_size, seq_len, size = 8, 128, []
     if not torch.cuda.is_available():
-        batch_size, seq_len, size = 2, 32, ["--layers", "2", "--hidden", "128"]
+        batch_size, seq_len, size = 2, 32, ["--param", "layers=2", "hidden=128"]
     sizes = ["--batch-sizes", str(batch_size), "--seq-lens", str(seq_len), *size]
     code = opscope(["profile", "bert", *sizes, "--skip-benchmark", "--output-dir", str(folder), "--force"])
     if code:

@@ -37,9 +37,8 @@ def main() -> None:
         (folder / "mine.py").write_text(CODE.format(rows=rows, expression=expression), encoding="utf-8")
         target, file = f"{folder / 'mine.py'}:mine", folder / f"{name}.json"
         with redirect_stdout(io.StringIO()):  # its report; `opscope compare` shows what counts here
-            command_line(
-                ["bench", target, "--time-budget", "0.3", "--skip-ceilings", "--save", str(file), "--force"]
-            )
+            options = ["--time-budget", "0.3", "--skip", "ceilings", "--save", str(file), "--force"]
+            command_line(["bench", target, *options])
         print(f"Wrote {file.name}, measured with {expression}")
     files = [str(folder / "before.json"), str(folder / "after.json")]
     ((_, change),) = opscope.compare(*files).rows

@@ -3,17 +3,21 @@
 Every relative link in a Markdown file names a file that exists, and every `#anchor` a heading in it. Every
 news fragment has a declared type and a text, and a change of `src` comes with one. CONTRIBUTING's layout
 names every package and nothing else, and packages are at most two levels deep. No two public classes have one
-name, and no more than two modules. Standard library only.
+name, and no more than two modules. No module imports itself by way of others, functions' imports included.
+Code weighs no more than `budget.json` allows, which is only ever lowered. Standard library only.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +34,14 @@ _SKIPPED_FOLDERS = {"node_modules", "build", "dist", "opscope_output", "profilin
 
 def main() -> int:
     """Print every broken rule; 1 if there is any."""
-    problems = [*broken_links(), *broken_fragments(), *broken_layout(), *repeated_names()]
+    problems = [
+        *broken_links(),
+        *broken_fragments(),
+        *broken_layout(),
+        *repeated_names(),
+        *import_circles(),
+        *over_budget(),
+    ]
     for problem in problems:
         print(problem)
     print(
@@ -114,7 +125,7 @@ def repeated_names() -> Iterator[str]:
         # A verb is a module of `cli` named like it; kernels are named like their operator.
         if file.parent.name not in ("cli", "triton") and not file.stem.startswith("__"):
             modules[file.stem].append(place)
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        for node in parsed(file).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name].append(place)
     for name, places in classes.items():
@@ -148,6 +159,59 @@ def git(*arguments: str) -> str:
     except OSError:
         return ""
     return result.stdout.strip() if result.returncode == 0 else ""
+
+
+def import_circles() -> Iterator[str]:
+    """One line if modules import each other in a circle; what only type checkers read does not count."""
+    modules = {}
+    for path in SOURCE.rglob("*.py"):
+        name = ".".join(("opscope", *path.relative_to(SOURCE).with_suffix("").parts))
+        modules[name.removesuffix(".__init__")] = path
+    graph = {name: imported(path, modules.keys()) - {name} for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield f"imports run in a circle: {' <- '.join(error.args[1])}"
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path, modules: Set[str]) -> set[str]:
+    """Which of these modules a file imports."""
+    names: set[str] = set()
+    nodes: list[ast.AST] = [parsed(path)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inside = [f"{node.module}.{one.name}" for one in node.names]
+            names.update(one if one in modules else node.module for one in inside)
+        elif isinstance(node, ast.Import):
+            names.update(one.name for one in node.names)
+        nodes += ast.iter_child_nodes(node)
+    return names & modules
+
+
+def over_budget() -> Iterator[str]:
+    """One line per folder whose Python has more files, lines or statements than the budget has."""
+    budget = json.loads(Path(__file__).with_name("budget.json").read_text(encoding="utf-8"))
+    for folder, most in budget.items():
+        paths = list((ROOT / folder).rglob("*.py"))
+        weight = {
+            "files": len(paths),
+            "lines": sum(path.read_text(encoding="utf-8").count("\n") for path in paths),
+            "statements": sum(
+                isinstance(node, ast.stmt) for path in paths for node in ast.walk(parsed(path))
+            ),
+        }
+        for kind, limit in most.items():
+            if weight[kind] > limit:
+                yield f"{folder} has {weight[kind]:,} {kind}, at most {limit:,} are allowed"
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def main() -> int:
         sizes = ["--batch-sizes", *batch_sizes, "--seq-lens", "128"]
         opscope("profile", "bert", *sizes, "--output-dir", str(profiled), "--force")
         heading("a trace recorded on an NVIDIA H200")
-        opscope("analyze", str(TRACE), "--top", "10", "--output-dir", str(analyzed), "--force")
+        opscope("analyze", str(TRACE), "--top", "10", "--output", str(analyzed / "report.md"), "--force")
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -25,7 +25,7 @@ SOURCE = Path(__file__).parent.parent / "src/opscope"
 SPEAKERS = (
     "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
     "benchmarking/findings.py", "benchmarking/statistics.py",
-    "capture/program_recorder.py", "cli/compare.py", "cli/index.py", "cli/ncu.py",
+    "capture/program_recorder.py", "cli/compare.py", "cli/ncu.py",
     "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/rounds.py",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/graph_sources.py", "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
@@ -35,11 +35,11 @@ SPEAKERS = (
     "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
     "operators/engine_operators.py",
     "operators/generated_kernels.py", "operators/known_costs.py", "operators/operator_table.py",
-    "operators/recorded_stack.py", "operators/traffic.py", "provenance/releases/recognition.py",
+    "operators/traffic.py", "provenance/releases/recognition.py",
     "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/observation.py",
     "trials/processes.py",
 )  # fmt: skip
-_NO_REPORTS = re.compile(r"report/(?:html/languages|summary_json|languages|messages)\.py")
+_NO_REPORTS = re.compile(r"report/(?:summary_json|languages|messages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".
 DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),
@@ -59,9 +59,9 @@ _SILENT = frozenset((
     "Code", "CodeBlock", "compile", "endswith", "execute", "getattr", "load_query", "partition", "query",
     "removeprefix", "removesuffix", "replace", "split", "sql", "startswith",
 ))  # fmt: skip
-# Words of a page between its tags, and in attributes.
+# A page's own words.
 _PAGE = SOURCE / "report/html/page.html.j2"
-_TAGGED = re.compile(r">\s*([^<>{}]*[A-Za-z]{2}[^<>{}]*)<|(?:aria-label|placeholder)=\"([^\"{}]+)\"")
+_SAID = re.compile(r"""\{\{([^{}]*(?:\{\}[^{}]*)?)\| said""")
 _ERRORS = frozenset(("InputError", "CaptureError", "MeasurementError", "DependencyError", "note"))
 # Statements, patterns, commands, expressions, lists of names, and forms without a word.
 _CODE = re.compile(
@@ -101,8 +101,9 @@ def _spoken_by_modules() -> Iterator[tuple[str, str]]:
 
 
 def _on_pages() -> Iterator[tuple[str, str]]:
-    for match in _TAGGED.finditer(_PAGE.read_text(encoding="utf-8")):
-        yield "report/html/page.html.j2", (match.group(1) or match.group(2)).strip(" .\n")
+    for expression in _SAID.findall(_PAGE.read_text(encoding="utf-8")):
+        for text in re.findall("[\"']([^\"']+)[\"']", expression):
+            yield "report/html/page.html.j2", text.strip(" .")
 
 
 def _told_by_modules() -> Iterator[tuple[str, str]]:

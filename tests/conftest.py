@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -47,6 +49,9 @@ REQUIRE_GPU = "OPSCOPE_REQUIRE_GPU"
 # background jobs have signals ignored, which programs started by tests would inherit. Reports are English.
 os.environ.pop("COLUMNS", None)
 os.environ["OPSCOPE_LANG"] = "en"
+# Triton decides once per process: without a GPU its interpreter runs the kernels.
+if "TRITON_INTERPRET" not in os.environ and not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
@@ -57,6 +62,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Threads of processes side by side would wait for each other, which takes processor time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # A busy machine is no failure. `make exhaustive` looks further.
 settings.register_profile("opscope", deadline=None, max_examples=20)
@@ -76,39 +82,19 @@ FEW = (
     "misc_ops_fp32", "amd_trace", "call_stack", "cuda_event_sync/", "vllm_decode_execution", "rank_non_gpu",
 )  # fmt: skip
 
+# Fixtures that write a recording or read one.
+READING = frozenset(("make_trace", "recording", "trace", "summarized", "shared_session"))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--every-source"):
         settings.load_profile("exhaustive")
 
 
-class _Cases(list[Any]):
-    """All cases of a test that takes them one after the other."""
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`@pytest.mark.each(name, cases)`: like `parametrize`, but one test, as each test has a price."""
-    for mark in metafunc.definition.iter_markers("each"):
-        name, cases = mark.args
-        assert cases
-        metafunc.parametrize(name, [pytest.param(_Cases(cases), id=f"{len(cases)} cases")])
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    several = [name for name, value in given.items() if isinstance(value, _Cases)]
-    for name in several:
-        for case in given[name]:
-            try:
-                pyfuncitem.obj(**{**given, name: case})
-            except Exception:
-                print(f"{name} = {case!r}")  # shown with the failure
-                raise
-    return bool(several) or None
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in _repeated(items):
+        item.add_marker(pytest.mark.exhaustive(few=False))
     if not config.getoption("--every-source"):
         is_wanted = {one: _is_quick(one) for one in items}
         config.hook.pytest_deselected(items=[one for one in items if not is_wanted[one]])
@@ -119,11 +105,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+def _repeated(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of tests that read a recording for each of their cases, all but the first and the last case."""
+    cases: dict[tuple[Any, str], list[pytest.Item]] = {}
+    for item in items:
+        has_cases = hasattr(item, "callspec") and not item.get_closest_marker("gpu")
+        if has_cases and isinstance(item, pytest.Function) and READING.intersection(item.fixturenames):
+            cases.setdefault((item.parent, item.originalname), []).append(item)
+    for several in cases.values():
+        quick = [one for one in several if not one.get_closest_marker("exhaustive")]
+        yield from quick[1:-1]
+
+
 def _is_quick(item: pytest.Item) -> bool:
     mark = item.get_closest_marker("exhaustive")
     if mark is None:
         return True
     return bool(mark.kwargs.get("few", True)) and any(word in item.name for word in FEW)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the thousands of tests out of what the collector of garbage looks at again and again."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,17 +4,20 @@
 
 Processes of one program differ by a third on a busy host, so changes are switched within one process
 (`trials`, `switches`): blocks of steps with and without each take turns. The gain is the median over rounds
-of what a block takes less than its neighbors without a change. One script runs at a time on each GPU, on its
-own share of the processor's cores. `--keep` leaves each recording and first screen there; `--again` records
-each script this often, so that one sees whether both sides of its step and its first change stay.
+of what a block takes less than its neighbors without a change, with an exact interval of that median. One
+script runs at a time on each GPU, on its own share of the processor's cores. `--keep` leaves each recording
+and first screen there; `--again` records each script this often, so that one sees whether both sides of its
+step and its first change stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import queue
+import re
 import shutil
 import statistics
 import subprocess
@@ -41,17 +44,40 @@ CHANGES = {
 # A wider one is shown as "unknown, try it".
 WIDEST_INTERVAL = 3.0
 SIDES = ("device", "host")
+# Of the interval of a median.
+CONFIDENCE = 0.95
 # Both may say: pin the host's tensors.
 _PINNED = ("advice.pageable_copy", "advice.host_sync")
+
+
+def first_sibling(core: int) -> int:
+    """The first thread of a thread's physical core, or itself where that cannot be read."""
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    try:
+        return int(re.split("[,-]", path.read_text(encoding="ascii"))[0])
+    except (OSError, ValueError):
+        return core
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The exact interval of the median by order statistics; of too few values for one, the least and most."""
+    ordered, outside = sorted(values), 0.0
+    for at in range(len(ordered)):
+        # How likely at most this many of them are on one side of the true median.
+        outside += 2 * math.comb(len(ordered), at) / 2 ** len(ordered)
+        if outside > 1 - CONFIDENCE:
+            break
+    at = max(at, 1)
+    return ordered[at - 1], ordered[-at]
 
 
 def ran(
     command: Sequence[str | Path], device: int, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """A process that sees one GPU, on its share of the cores."""
-    cores = sorted(os.sched_getaffinity(0))
+    # Threads of one core side by side: those of two shares would disturb each other.
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (first_sibling(core), core))
     count = len(cores) // max(torch.cuda.device_count(), 1)
-    # In one piece: two threads of one core would disturb each other.
     share = cores[device * count :][:count]
     return subprocess.run(
         ["taskset", "-c", ",".join(map(str, share)), *map(str, command)],
@@ -116,7 +142,7 @@ def measured(path: Path, trial: Trial, device: int) -> dict[str, Any]:
         changes[change] = {
             "with_ms": round(statistics.median(blocks[at][1] for at in mine), 3),
             "gain_ms": round(statistics.median(gains), 3),
-            "gain_range_ms": [round(min(gains), 3), round(max(gains), 3)],
+            "gain_interval_ms": [round(end, 3) for end in median_interval(gains)],
         }
     return {"without_ms": round(statistics.median(without), 3), "rounds": len(mine), "changes": changes}
 
@@ -128,16 +154,14 @@ def shown_of(document: Mapping[str, Any]) -> list[Shown]:
         gain_ns, interval_ns = one["estimated_gain_ns_per_step"], one["gain_interval_ns_per_step"]
         applicability = one["applicability"]
         is_open = bool(one["change"]) and applicability["status"] == "unknown"
-        if not one["code"].startswith("advice.") or not (gain_ns or is_open) or one["code"] in shown:
-            continue
         change = CHANGES.get(one["code"], one["code"])
         if one["code"] in _PINNED and "pin_memory" in (one["change"] or ""):
             change = "pinned"
+        if not one["code"].startswith("advice.") or not (gain_ns or is_open) or change in shown:
+            continue
         low, high = interval_ns or (gain_ns, gain_ns)
         is_known = gain_ns and 0 < high <= WIDEST_INTERVAL * low and not applicability["blocked_by"]
-        shown[one["code"]] = (
-            Shown(change, gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known else Shown(change)
-        )
+        shown[change] = Shown(change, gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known else Shown(change)
     return list(shown.values())[:FIRST_SCREEN]
 
 
@@ -149,7 +173,7 @@ def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "out"
-        command = [sys.executable, "-m", "opscope", "run", "--brief", "--output-dir", out, path.resolve()]
+        command = [sys.executable, "-m", "opscope", "run", "--output-dir", out, path.resolve()]
         done = ran(command, device, Path(scratch), COLUMNS="110")
         if keep is not None:
             kept = keep / path.stem
@@ -173,16 +197,16 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
     """The row of one script."""
     began, trial = time.perf_counter(), TRIALS[path.stem]
     row: dict[str, Any] = {"program": path.stem}
-    gains: dict[str, Measured | None] = {}
     try:
         row |= measured(path, trial, device)
         if path.stem in MORE:
             row["changes"] |= measured(path, MORE[path.stem], device)["changes"]
-        gains = {
-            change: Measured(one["gain_ms"], *one["gain_range_ms"]) for change, one in row["changes"].items()
-        }
     except (SystemExit, subprocess.TimeoutExpired, statistics.StatisticsError) as error:
         row["error_of_changes"] = str(error)[-500:]
+    gains: dict[str, Measured | None] = {
+        change: Measured(one["gain_ms"], *one["gain_interval_ms"])
+        for change, one in row.get("changes", {}).items()
+    }
     try:
         found = [recorded(path, device, keep if not at else None) for at in range(again)]
         shown = found[0]["shown"]

@@ -20,7 +20,7 @@ class Shown(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a change took off a step: the median of the rounds, the least and the most of one."""
+    """What a change took off a step: the median of the rounds, and an interval of that median."""
 
     gain_ms: float
     low_ms: float
@@ -28,9 +28,10 @@ class Measured(NamedTuple):
 
 
 def verdict(shown: Shown, gains: Mapping[str, Measured | None]) -> str:
-    """`right`, `wrong`, `undecided` where rounds differ by more than the gain, `unknown` (shown as that).
+    """`right`: near the true gain, or that lies in the shown interval; else `undecided` or `wrong`.
 
-    `impossible` counts as wrong; what nobody measured is `not measured`.
+    `undecided`: another value of the measured interval would make it right. `impossible` counts as wrong;
+    what is shown as unknown is `unknown`, and what nobody measured is `not measured`.
     """
     if shown.gain_ms is None:
         return "unknown"
@@ -39,17 +40,17 @@ def verdict(shown: Shown, gains: Mapping[str, Measured | None]) -> str:
     true = gains[shown.change]
     if true is None:
         return "impossible"
-    low, high = shown.interval_ms or (shown.gain_ms, shown.gain_ms)
-    is_near = abs(shown.gain_ms - true.gain_ms) <= NEAR * abs(true.gain_ms)
-    if is_near or low <= true.gain_ms <= high:
+    # True gains that the shown one is near to, and those of its interval.
+    near = sorted((shown.gain_ms / (1 + NEAR), shown.gain_ms / (1 - NEAR)))
+    right = [near, shown.interval_ms or near]
+    if any(low <= true.gain_ms <= high for low, high in right):
         return "right"
-    is_within = true.low_ms <= high and low <= true.high_ms
-    is_noise = is_within and true.high_ms - true.low_ms > shown.gain_ms
-    return "undecided" if is_noise else "wrong"
+    could_be = any(true.low_ms <= high and low <= true.high_ms for low, high in right)
+    return "undecided" if could_be else "wrong"
 
 
 def misses(shown: Sequence[Shown], gains: Mapping[str, Measured | None], step_ms: float) -> list[str]:
-    """Changes worth more than a tenth of the step, and something in every round, that no change names."""
+    """Changes worth more than a tenth of the step, and surely something, that no change names."""
     named, least = {one.change for one in shown}, MISSED_SHARE * step_ms
     return [
         change

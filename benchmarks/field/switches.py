@@ -17,8 +17,8 @@ import torch
 
 CHANGES: list[str] = json.loads(os.environ["FIELD_CHANGES"])
 BLOCK, LEAD_IN = int(os.environ["FIELD_BLOCK"]), int(os.environ["FIELD_LEAD_IN"])
-# The first round warms up and is thrown away.
-FEWEST_ROUNDS, MOST_ROUNDS, ENOUGH_S = 5, 9, 25.0
+# Not counting the first, which warms up and is thrown away.
+FEWEST_ROUNDS, MOST_ROUNDS, ENOUGH_S = 9, 25, 25.0
 
 
 class _State:
@@ -88,7 +88,7 @@ def step() -> None:
 
 def _choose(block: int) -> None:
     """Blocks without a change stand between those with one."""
-    rounds = block / (2 * len(CHANGES))
+    rounds = block / (2 * len(CHANGES)) - 1
     is_enough = rounds >= FEWEST_ROUNDS and time.perf_counter() - _State.began > ENOUGH_S
     if block % 2 and (is_enough or rounds >= MOST_ROUNDS):
         print("BLOCKS", json.dumps(_blocks), flush=True)

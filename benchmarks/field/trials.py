@@ -229,6 +229,298 @@ TRIALS = {
         ("optimizer = ", "models = [model, torch.compile(model)]\noptimizer = "),
         ("    recon, mu, logvar = model(", "    recon, mu, logvar = models[ON('compile')]("),
     ], block=20, lead_in=5),
+    "hetero_scholar": Trial((*STANDARD, "advice.host_sync"), [
+        looped("for epoch in range(1, 61):"),
+        ("optimizer = ", "SPLITS = ('train_mask', 'val_mask', 'test_mask')\n"
+         "INDEX = {split: data['paper'][split].nonzero().squeeze(1) for split in SPLITS}\noptimizer = "),
+        ("mask = data['paper'].train_mask", "mask = INDEX['train_mask'] if ON('advice.host_sync') else data['paper'].train_mask"),
+        ("    return float(loss)", "    return loss.detach() if ON('advice.host_sync') else float(loss)"),
+        ("    model.eval()\n", "    model.eval()\n    torch.clear_autocast_cache()\n"),
+        ("        mask = data['paper'][split]\n",
+         "        if ON('advice.host_sync'):\n            mask = INDEX[split]\n"
+         "            accs.append((pred[mask] == data['paper'].y[mask]).sum() / len(mask))\n            continue\n"
+         "        mask = data['paper'][split]\n"),
+    ]),
+    "qm9_mpnn_dense": Trial((*STANDARD, "pinned", "advice.host_sync", "compile"), [
+        (" in enumerate(loader):",
+         " in enumerate(ENDLESS(loader, pinned=lambda: DataLoader(train_set, batch_size=args.batch_size, "
+         "shuffle=True, drop_last=True, pin_memory=True))):"),
+        ("nodes, edges, adj, mask, y = nodes.cuda(), edges.cuda(), adj.cuda(), mask.cuda(), y.cuda()",
+         "nodes, edges, adj, mask, y = (x.cuda(non_blocking=ON('pinned')) for x in (nodes, edges, adj, mask, y))"),
+        ("    opt = ", "    models = [model, torch.compile(model)]\n    opt = "),
+        ("pred = model(", "pred = models[ON('compile')]("),
+        ("        mae += (pred.detach() - y).abs().mean().item()",
+         "        error = (pred.detach() - y).abs().mean()\n"
+         "        mae += error if ON('advice.host_sync') else error.item()"),
+    ], block=8, lead_in=2),
+    "ft_transformer": Trial(("compile",), [
+        looped("for step in range(c.steps):"), ("opt = ", "models = [model, torch.compile(model)]\nopt = "),
+        ("        logits = model(", "        logits = models[ON('compile')]("),
+    ], block=20, lead_in=4),
+    "bpr_mf": Trial((*STANDARD, "pinned", "advice.host_work", "advice.host_sync"), [
+        looped("for it in range(100):"),
+        ("model = BPR()", "from concurrent.futures import ThreadPoolExecutor\n"
+         "POOL, AHEAD = ThreadPoolExecutor(1), []\nmodel = BPR()"),
+        ("    u, i, j = sample_batch(16384)",
+         "    ahead = AHEAD.pop() if AHEAD else POOL.submit(sample_batch, 16384)\n"
+         "    u, i, j = ahead.result() if ON('advice.host_work') else sample_batch(16384)\n"
+         "    AHEAD.append(POOL.submit(sample_batch, 16384) if ON('advice.host_work') else ahead)"),
+        ("    u, i, j = torch.LongTensor(u).cuda(), torch.LongTensor(i).cuda(), torch.LongTensor(j).cuda()",
+         "    u, i, j = torch.LongTensor(u), torch.LongTensor(i), torch.LongTensor(j)\n"
+         "    if ON('pinned'):\n        u, i, j = u.pin_memory(), i.pin_memory(), j.pin_memory()\n"
+         "    u, i, j = (x.cuda(non_blocking=ON('pinned')) for x in (u, i, j))"),
+        ("losses.append(loss.item())", "losses.append(loss.detach() if ON('advice.host_sync') else loss.item())"),
+    ], block=20, lead_in=5),
+    "sac_continuous": Trial((*STANDARD, "pinned", "advice.host_sync"), [
+        looped("for global_step in range(100):"),
+        ("[0].cpu().numpy()", "[0].float().cpu().numpy()"),
+        ("torch.tensor(rb[k][idx], device=device) for",
+         "torch.from_numpy(rb[k][idx]).pin_memory().to(device, non_blocking=True) if ON('pinned') "
+         "else torch.tensor(rb[k][idx], device=device) for"),
+        ("    alpha = log_alpha.exp().item()",
+         "    alpha = log_alpha.exp().detach() if ON('advice.host_sync') else log_alpha.exp().item()"),
+        ("    qf_loss = ", "    torch.clear_autocast_cache()\n    qf_loss = "),
+        ("    pi, logp = actor(s)", "    torch.clear_autocast_cache()\n    pi, logp = actor(s)"),
+    ]),
+    "grpo_digits": Trial((*STANDARD, "compile"), [
+        looped("for it in range(30):"), ("optimizer = ", "policies = [policy, torch.compile(policy)]\noptimizer = "),
+        ("    logits = policy(", "    torch.clear_autocast_cache()\n    logits = policies[ON('compile')]("),
+    ], block=4, lead_in=1),
+    "rssm_world_model": Trial((*STANDARD, "pinned", "advice.host_work", "compile"), [
+        looped("for step in range(50):"),
+        ("replay = Replay()", "from concurrent.futures import ThreadPoolExecutor\n"
+         "POOL, AHEAD, CELLS = ThreadPoolExecutor(1), [], [rssm, torch.compile(rssm)]\nreplay = Replay()"),
+        ('    obs, act, rew = (torch.as_tensor(x, device="cuda") for x in replay.sample())',
+         "    ahead = AHEAD.pop() if AHEAD else POOL.submit(replay.sample)\n"
+         "    arrays = ahead.result() if ON('advice.host_work') else replay.sample()\n"
+         "    AHEAD.append(POOL.submit(replay.sample) if ON('advice.host_work') else ahead)\n"
+         "    obs, act, rew = (torch.from_numpy(x).pin_memory().to('cuda', non_blocking=True) if ON('pinned')\n"
+         "                     else torch.as_tensor(x, device='cuda') for x in arrays)"),
+        ("qs = rssm(h, s,", "qs = CELLS[ON('compile')](h, s,"),
+    ], block=6, lead_in=2),
+    "conformer_ctc": Trial(STANDARD, [
+        ("Utterances(args.steps * args.batch)", "Utterances(960000)"), loaded("loader", " in enumerate(", "):\n"),
+    ]),
+    "hifigan_vocoder": Trial((*STANDARD, "pinned"), [
+        looped("for steps in range(40):"),
+        ("    y = waves[torch.randint(0, 256, (16,))].cuda(", "    y = waves[torch.randint(0, 256, (16,))]\n"
+         "    y = (y.pin_memory() if ON('pinned') else y).cuda("),
+        ("F.pad(y.squeeze(1), (384", "F.pad(y.squeeze(1).float(), (384"),
+        ("    optim_d.step()\n", "    optim_d.step()\n    torch.clear_autocast_cache()\n"),
+    ], block=6, lead_in=2),
+    "flow_matching": Trial(("tf32", "fused", "channels_last", "compile", "foreach_ema"), [
+        looped("for step in range(60):"),
+        ("images = torch.randint(",
+         "last = copy.deepcopy(net).to(memory_format=torch.channels_last)\n"
+         "sets = {'channels_last': (last, last, copy.deepcopy(last).requires_grad_(False), "
+         "torch.optim.AdamW(last.parameters(), lr=2e-4, weight_decay=0))}\n"
+         "sets[''] = (net, net, ema, opt)\nsets['compile'] = (torch.compile(net), net, ema, opt)\n"
+         "images = torch.randint("),
+        ("    x1 = images[",
+         "    called, net, ema, opt = sets['channels_last' if ON('channels_last') else 'compile' if ON('compile') else '']\n"
+         "    x1 = images["),
+        ("        v = net(xt, t)",
+         "        v = called(xt.contiguous(memory_format=torch.channels_last) if ON('channels_last') else xt, t)"),
+        ("    update_ema(ema, net)\n    if",
+         "    if ON('foreach_ema'):\n        with torch.no_grad():\n"
+         "            torch._foreach_lerp_(list(ema.parameters()), list(net.parameters()), 1 - 0.9999)\n"
+         "    else:\n        update_ema(ema, net)\n    if"),
+    ], block=8, lead_in=2),
+    "peft_llama": Trial((*STANDARD, "pinned"), [
+        ("in enumerate(loader):",
+         "in enumerate(ENDLESS(loader, pinned=lambda: DataLoader(examples, batch_size=4, shuffle=True, "
+         "collate_fn=collate, pin_memory=True))):"),
+        ('v.to("cuda")', "v.to('cuda', non_blocking=ON('pinned'))"),
+    ], block=6, lead_in=2),
+    "lightning_forecast": Trial(STANDARD, [
+        ("length=60000", "length=600000"), ("max_steps=80", "max_steps=100000"),
+        ("        x, y = batch\n", "        STEP()\n        x, y = batch\n"),
+    ]),
+    "accelerate_vit": Trial(("tf32", "fused", "compile"), [
+        ('CONFIG["steps"] * CONFIG["batch_size"]', "3200000"), loaded("loader"),
+        ("    model.train()\n", "    model.train()\n    models = [model, torch.compile(model)]\n"),
+        ("criterion(model(images), target)", "criterion(models[ON('compile')](images), target)"),
+    ], block=12, lead_in=4),
+    "trainer_ner": Trial(("tf32", "compile"), [
+        ("max_steps=60", "max_steps=100000"), ("Sentences(2000, 9)", "Sentences(60000, 9)"),
+        ("result = trainer.train()",
+         "step_of, models = trainer.training_step, []\ndef timed(model, *a, **k):\n    STEP()\n"
+         "    models.extend([] if models else [model, torch.compile(model)])\n"
+         "    return step_of(models[ON('compile')], *a, **k)\n"
+         "trainer.training_step = timed\nresult = trainer.train()"),
+    ]),
+    "timesformer": Trial((*STANDARD, "pinned", "advice.host_work", "advice.attention_backend"), [
+        looped("for i in range(30):"),
+        ("def attn(q, k, v):\n",
+         "def attn(q, k, v):\n    if ON('advice.attention_backend'):\n"
+         "        return nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], scale=1.0)[:, 0]\n"),
+        ("model = TimeSformer()", "from concurrent.futures import ThreadPoolExecutor\n"
+         "POOL, AHEAD = ThreadPoolExecutor(1), []\nmodel = TimeSformer()"),
+        ("    video = torch.randn(4, 8, 3, 224, 224)\n",
+         "    shape = (4, 8, 3, 224, 224)\n"
+         "    video = (AHEAD.pop() if AHEAD else POOL.submit(torch.randn, shape)).result() "
+         "if ON('advice.host_work') else torch.randn(shape)\n"
+         "    if ON('advice.host_work'):\n        AHEAD.append(POOL.submit(torch.randn, shape))\n"),
+        ("    pred = model(video.cuda())",
+         "    if ON('pinned'):\n        video, label = video.pin_memory(), label.pin_memory()\n"
+         "    pred = model(video.cuda(non_blocking=ON('pinned')))"),
+        ("label.cuda()", "label.cuda(non_blocking=ON('pinned'))"),
+    ], block=5, lead_in=2),
+    "nerf_rays": Trial((*STANDARD, "pinned", "advice.host_work", "compile"), [
+        looped("for it in range(60):"),
+        ("def get_rays(", "def moved(x):\n"
+         "    return x.pin_memory().cuda(non_blocking=True) if ON('pinned') else x.cuda()\n\n\ndef get_rays("),
+        ("rays_d.to(c2w.device)", "moved(rays_d)"),
+        ("optimizer = ", "from concurrent.futures import ThreadPoolExecutor\n"
+         "POOL, AHEAD, models = ThreadPoolExecutor(1), [], [model, torch.compile(model)]\n"
+         "chosen = lambda: np.random.choice(H * W, size=[N_RAND], replace=False)\n"
+         "READY = [(torch.Tensor(x).cuda(), *get_rays(torch.Tensor(p).cuda())) for x, p in zip(images, poses)]\n"
+         "optimizer = "),
+        ("    target, pose = torch.Tensor(images[img_i]).cuda(), torch.Tensor(poses[img_i]).cuda()\n"
+         "    rays_o, rays_d = get_rays(pose)\n"
+         "    select = np.random.choice(H * W, size=[N_RAND], replace=False)\n"
+         "    rows, cols = torch.from_numpy(select // W).cuda(), torch.from_numpy(select % W).cuda()\n",
+         "    ahead = AHEAD.pop() if AHEAD else POOL.submit(chosen)\n"
+         "    if ON('advice.host_work'):\n"
+         "        (target, rays_o, rays_d), select = READY[img_i], ahead.result()\n"
+         "        AHEAD.append(POOL.submit(chosen))\n"
+         "    else:\n"
+         "        AHEAD.append(ahead)\n"
+         "        target, pose = moved(torch.Tensor(images[img_i])), moved(torch.Tensor(poses[img_i]))\n"
+         "        rays_o, rays_d = get_rays(pose)\n"
+         "        select = chosen()\n"
+         "    rows, cols = moved(torch.from_numpy(select // W)), moved(torch.from_numpy(select % W))\n"),
+        ("torch.linspace(NEAR, FAR, N_SAMPLES).cuda()", "moved(torch.linspace(NEAR, FAR, N_SAMPLES))"),
+        ("torch.rand(z.shape).cuda()", "moved(torch.rand(z.shape))"),
+        ("    raw = model(", "    raw = models[ON('compile')]("),
+    ], block=8, lead_in=2),
+    "splat_image": Trial((*STANDARD, "compile"), [
+        looped("for step in range(60):"),
+        ("pixels = ", "renders = [render_tile, torch.compile(render_tile)]\npixels = "),
+        ("out = render_tile(", "out = renders[ON('compile')]("),
+    ]),
+    "speculative_gpt2": Trial(("tf32", "advice.host_sync"), [
+        looped("    for _ in range(rounds):", 8),
+        ("        ids, n = model(",
+         "        if ids.shape[1] > 400:\n"
+         "            ids, draft_cache, target_cache = ids[:, :32], DynamicCache(), DynamicCache()\n"
+         "        ids, n = model("),
+        ("        for i in range(GAMMA):\n",
+         "        if ON('advice.host_sync'):\n"
+         "            ratios = q[0, :GAMMA].gather(1, seq[0, start:, None]) / torch.cat(probs)\n"
+         "            drawn = torch.rand(GAMMA, 1, device=ids.device) < ratios.clamp(max=1.0) * 2\n"
+         "            accepted = int(drawn.long().cumprod(0).sum())\n"
+         "        for i in [] if ON('advice.host_sync') else range(GAMMA):\n"),
+    ], block=20, lead_in=4),
+    "triton_rmsnorm": Trial(("compile",), [
+        looped("for step in range(60):"), ("optimizer = ", "models = [model, torch.compile(model)]\noptimizer = "),
+        ("        logits = model(", "        logits = models[ON('compile')]("),
+    ]),
+    "pil_unet": Trial(("tf32", "pinned", "channels_last", "advice.host_sync"), [
+        ("CarvanaLike(batch_size * steps)", "CarvanaLike(800000)"), loaded("loader"),
+        ("    scaler = ",
+         "    import copy\n    last = copy.deepcopy(model).to(memory_format=torch.channels_last)\n"
+         "    both = [(model, optimizer), (last, torch.optim.RMSprop(last.parameters(), lr=1e-5, weight_decay=1e-8, momentum=0.9))]\n"
+         "    scaler = "),
+        ('        images, masks = images.to("cuda"), masks.to("cuda")\n',
+         "        model, optimizer = both[ON('channels_last')]\n"
+         "        images = images.to('cuda', non_blocking=ON('pinned'))\n"
+         "        masks = masks.to('cuda', non_blocking=ON('pinned'))\n"
+         "        images = images.to(memory_format=torch.channels_last) if ON('channels_last') else images\n"),
+        ("epoch_loss += loss.item()", "epoch_loss += loss.detach() if ON('advice.host_sync') else loss.item()"),
+    ], block=8, lead_in=3),
+    "fno_darcy": Trial(("tf32", "pinned", "advice.host_work", "advice.host_sync"), [
+        ("for ep in range(3):", "for ep in range(1):"),
+        ("    for x, y in loader:",
+         "    for x, y in ENDLESS(loader, pinned=lambda: torch.utils.data.DataLoader("
+         "loader.dataset, batch_size=20, shuffle=True, pin_memory=True)):"),
+        ("        x, y = x.cuda(), y.cuda()",
+         "        x, y = x.cuda(non_blocking=ON('pinned')), y.cuda(non_blocking=ON('pinned'))"),
+        ("        b, nx, ny = shape",
+         "        if ON('advice.host_work') and hasattr(self, 'grid'):\n            return self.grid\n"
+         "        b, nx, ny = shape"),
+        ("        return torch.cat((gx, gy), dim=-1).to(device)",
+         "        self.grid = torch.cat((gx, gy), dim=-1).to(device)\n        return self.grid"),
+        ("train_l2 += loss.item()", "train_l2 += loss.detach() if ON('advice.host_sync') else loss.item()"),
+    ]),
+    "pinn_burgers": Trial(STANDARD, [looped("        for epoch in range(n_iter):", 12)]),
+    "md_argon": Trial(("tf32", "advice.host_sync"), [
+        looped("for step in range(100):"),
+        ("        r2 = r2[r2 < self.cutoff ** 2]\n",
+         "        if ON('advice.host_sync'):\n            s6 = (self.sigma ** 2 / r2) ** 3\n"
+         "            return 4 * self.eps * torch.where(r2 < self.cutoff ** 2, s6 ** 2 - s6, 0.0).sum()\n"
+         "        r2 = r2[r2 < self.cutoff ** 2]\n"),
+        ("    temperature = (2 * kinetic / (3 * len(pos) * 0.0019872)).item()\n"
+         "    trajectory.append((e.item(), temperature))\n",
+         "    temperature = 2 * kinetic / (3 * len(pos) * 0.0019872)\n"
+         "    trajectory.append((e, temperature) if ON('advice.host_sync') else (e.item(), temperature.item()))\n"),
+    ], block=20, lead_in=4),
+    "distill_resnet": Trial((*STANDARD, "channels_last", "advice.host_sync"), [
+        ("FakeData(3200,", "FakeData(640000,"), loaded("train_loader", " in enumerate(", "):\n"),
+        ("    losses, top1,",
+         "    import copy\n"
+         "    last = [copy.deepcopy(net).to(memory_format=torch.channels_last) for net in (teacher, student.train())]\n"
+         "    both = [(teacher, student, optimizer), (*last, torch.optim.SGD("
+         "last[1].parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4))]\n"
+         "    losses, top1,"),
+        ("        images = images.cuda(non_blocking=True)\n",
+         "        teacher, student, optimizer = both[ON('channels_last')]\n"
+         "        number = (lambda x: x.detach()) if ON('advice.host_sync') else (lambda x: x.item())\n"
+         "        images = images.cuda(non_blocking=True)\n"
+         "        images = images.to(memory_format=torch.channels_last) if ON('channels_last') else images\n"),
+        ("loss.item()", "number(loss)"), ("acc1.item()", "number(acc1)"), ("acc5.item()", "number(acc5)"),
+    ], block=8, lead_in=3),
+    "detect_nms": Trial(("tf32", "bf16", "pinned", "channels_last", "advice.host_work", "compile"), [
+        looped("    for n in range(60):", 8),
+        ("model = Detector()", "import copy\nfrom concurrent.futures import ThreadPoolExecutor\n"
+         "POOL, AHEAD = ThreadPoolExecutor(1), []\n"
+         "def frame(n):\n    return torch.from_numpy(frames[n % 16].transpose(0, 3, 1, 2).copy())\n\n\n"
+         "model = Detector()"),
+        ("count, began", "last, compiled = copy.deepcopy(model).to(memory_format=torch.channels_last), torch.compile(model)\n"
+         "count, began"),
+        ("        img = torch.from_numpy(frames[n % 16].transpose(0, 3, 1, 2).copy()).cuda().float()\n",
+         "        ahead = AHEAD.pop() if AHEAD else POOL.submit(frame, n)\n"
+         "        img = ahead.result() if ON('advice.host_work') else frame(n)\n"
+         "        AHEAD.append(POOL.submit(frame, n + 1) if ON('advice.host_work') else ahead)\n"
+         "        img = (img.pin_memory().cuda(non_blocking=True) if ON('pinned') else img.cuda()).float()\n"
+         "        img = img.to(memory_format=torch.channels_last) if ON('channels_last') else img\n"
+         "        net = last if ON('channels_last') else compiled if ON('compile') else model\n"),
+        ("non_max_suppression(model(img))", "non_max_suppression(net(img))"),
+    ], block=8, lead_in=2),
+    "wgan_gp": Trial((*STANDARD, "pinned", "advice.host_work", "advice.host_sync"), [
+        ("            real = data[torch.randint(0, len(data), (BATCH,))].cuda()\n",
+         "            real = moved(data[torch.randint(0, len(data), (BATCH,))])\n"),
+        ("        for i in range(steps):", "        for i in range(10**9):\n            STEP()"),
+        ("class Trainer:",
+         "def moved(x):\n    return x.pin_memory().cuda(non_blocking=True) if ON('pinned') else x.cuda()\n\n\n"
+         "def made(make, *shape):\n"
+         "    return make(shape, device='cuda') if ON('advice.host_work') else moved(make(shape))\n\n\n"
+         "def number(x):\n    return x.detach() if ON('advice.host_sync') else x.item()\n\n\nclass Trainer:"),
+        ("torch.rand(real.size(0), 1, 1, 1).expand_as(real).cuda()", "made(torch.rand, real.size(0), 1, 1, 1).expand_as(real)"),
+        ("torch.ones(prob.size()).cuda()", "made(torch.ones, *prob.size())"),
+        ("torch.randn(BATCH, Z, 1, 1).cuda()).detach()", "made(torch.randn, BATCH, Z, 1, 1)).detach()"),
+        ("torch.randn(BATCH, Z, 1, 1).cuda())).mean()", "made(torch.randn, BATCH, Z, 1, 1))).mean()"),
+        ("grads.norm(2, dim=1).mean().item()", "number(grads.norm(2, dim=1).mean())"),
+        ("gp.item()", "number(gp)"),
+        ("        self.opt_d.step()\n        self.losses[\"D\"].append(loss.item())",
+         "        self.opt_d.step()\n        torch.clear_autocast_cache()\n        self.losses[\"D\"].append(number(loss))"),
+        ("self.losses[\"G\"].append(loss.item())", "self.losses[\"G\"].append(number(loss))"),
+    ], block=10, lead_in=5),
+    "maml_sines": Trial((*STANDARD, "pinned", "advice.host_work", "advice.host_sync"), [
+        looped("for it in range(100):"),
+        ("def sample_tasks(outer_batch_size, inner_batch_size):\n",
+         "def sample_tasks(outer_batch_size, inner_batch_size):\n"
+         "    torch.set_default_device(device if ON('advice.host_work') else None)\n"),
+        ("    return [t.unsqueeze(-1).to(device) for",
+         "    torch.set_default_device(None)\n"
+         "    return [t.unsqueeze(-1).pin_memory().to(device, non_blocking=True) if ON('pinned') "
+         "else t.unsqueeze(-1).to(device) for"),
+        ("losses.append(loss.item())", "losses.append(loss.detach() if ON('advice.host_sync') else loss.item())"),
+    ]),
+    "bart_beams": Trial(("tf32", "bf16"), [
+        ("for start in range(0, len(documents), 8):\n",
+         "for start in [*range(0, len(documents), 8)] * 1000:\n    STEP()\n"),
+    ], block=4, lead_in=1, per_step=1 / 30),
 }  # fmt: skip
 
 # Changes that take processes of their own.
@@ -257,4 +549,61 @@ MORE = {
          "trainer.fit(Net(), ENDLESS(loader, pinned=lambda: DataLoader(Images(), batch_size=64, shuffle=True, "
          "num_workers=8, pin_memory=True)))"),
     ], block=40, lead_in=24),
+    "qm9_mpnn_dense": workers(
+        " in enumerate({}):", "loader", "train_set", "batch_size=args.batch_size, shuffle=True, drop_last=True", 80
+    ),
+    "conformer_ctc": Trial(("advice.data_loading",), [
+        ("Utterances(args.steps * args.batch)", "Utterances(960000)"),
+        *workers(
+            " in enumerate({}):", "loader", "loader.dataset",
+            "batch_size=args.batch, shuffle=True, collate_fn=Collate()", 80,
+        ).edits,
+    ], block=80, lead_in=48),
+    "lightning_forecast": Trial(("advice.data_loading",), [
+        ("length=60000", "length=600000"), ("max_steps=80", "max_steps=100000"),
+        ("trainer.fit(Forecaster(), train_loader)",
+         "trainer.fit(Forecaster(), ENDLESS(train_loader, advice_data_loading=lambda: DataLoader("
+         f"train_loader.dataset, batch_size=256, shuffle=True, {WORKERS})))"),
+    ], block=60, lead_in=36),
+    "timesformer": Trial(("compile",), [
+        looped("for i in range(30):"), ("opt = ", "models = [model, torch.compile(model)]\nopt = "),
+        ("    pred = model(", "    pred = models[ON('compile')]("),
+    ], block=6, lead_in=2),
+    "pil_unet": Trial(("advice.data_loading",), [
+        ("CarvanaLike(batch_size * steps)", "CarvanaLike(800000)"),
+        *workers("in {}:", "loader", "loader.dataset", "batch_size=batch_size, shuffle=True", 60).edits,
+    ], block=60, lead_in=36),
+    "distill_resnet": Trial(("advice.data_loading",), [
+        ("FakeData(3200,", "FakeData(640000,"),
+        (" in enumerate(train_loader):",
+         " in enumerate(ENDLESS(train_loader, advice_data_loading=lambda: DataLoader(data, batch_size=64, shuffle=True, "
+         "drop_last=True, num_workers=15, prefetch_factor=4, persistent_workers=True, pin_memory=True))):"),
+    ], block=120, lead_in=72),
+    "fno_darcy": Trial(("compile",), [
+        ("for ep in range(3):", "for ep in range(1):"), ("    for x, y in loader:", "    for x, y in ENDLESS(loader):"),
+        ("optimizer = ", "models = [model, torch.compile(model)]\noptimizer = "),
+        ("        out = model(", "        out = models[ON('compile')]("),
+    ]),
+    "maml_sines": Trial(("compile",), [
+        looped("for it in range(100):"),
+        ("losses = []", "functions = [outer_loss, torch.compile(outer_loss)]\nlosses = []"),
+        ("    loss = outer_loss(", "    loss = functions[ON('compile')]("),
+    ]),
+    "hifigan_vocoder": Trial(("compile",), [
+        looped("for steps in range(40):"),
+        ("optim_g = ", "generators = [generator, torch.compile(generator)]\noptim_g = "),
+        ("    y_hat = generator(", "    y_hat = generators[ON('compile')]("),
+    ], block=6, lead_in=2),
+    "peft_llama": Trial(("compile",), [
+        loaded("loader", " in enumerate(", "):\n"),
+        ("optimizer = ", "models = [model, torch.compile(model)]\noptimizer = "),
+        ("    outputs = model(", "    outputs = models[ON('compile')]("),
+    ], block=6, lead_in=2),
+    "sac_continuous": Trial(("compile",), [
+        looped("for global_step in range(100):"),
+        ("    obs = envs.s.copy()\n",
+         "    actor, qf1, qf2, qf1_target, qf2_target = NETS[ON('compile')]\n    obs = envs.s.copy()\n"),
+        ('rb = {"s"', 'NETS = [(actor, qf1, qf2, qf1_target, qf2_target)]\n'
+         'NETS.append(tuple(torch.compile(net) for net in NETS[0]))\nrb = {"s"'),
+    ]),
 }  # fmt: skip

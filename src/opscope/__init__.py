@@ -28,9 +28,7 @@ if TYPE_CHECKING:
         compare,
         devices,
         doctor,
-        example_trace,
         explain,
-        export_chrome_trace,
         flamegraph,
         ncu,
         overlap,
@@ -40,11 +38,12 @@ if TYPE_CHECKING:
         profiled,
         run,
         stats,
-        tensorboard_trace,
         trace,
         try_changes,
     )
     from opscope.benchmarking.decorator import benchmark
+    from opscope.capture.cycle import export_chrome_trace, tensorboard_trace
+    from opscope.data import example_trace
     from opscope.model.benchmark import BenchmarkResult
     from opscope.model.checks import Check
     from opscope.model.finding import Finding, Severity
@@ -101,12 +100,15 @@ _HOMES = {
     "Severity": "opscope.model.finding",
     "Summary": "opscope.analysis.summary",
     "benchmark": "opscope.benchmarking.decorator",
+    "example_trace": "opscope.data",
+    "export_chrome_trace": "opscope.capture.cycle",
     "load": "opscope.results",
     "load_result": "opscope.results",
     "open_session": "opscope.results",
     "print_report": "opscope.results",
     "save_result": "opscope.results",
     "summarize": "opscope.results",
+    "tensorboard_trace": "opscope.capture.cycle",
 }
 
 

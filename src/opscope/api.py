@@ -12,19 +12,17 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, overload
 
-from opscope.benchmarking.decorator import benchmark
 from opscope.capture.calls import ProfiledFunction
 from opscope.capture.calls import profile_call as _profile_call
 from opscope.capture.calls import profiled as _profiled
-from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, export_chrome_trace, tensorboard_trace
+from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler
 from opscope.capture.profiler import CaptureOptions, Profiler
-from opscope.data import example_trace
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session
 from opscope.provenance.origins import recorded_origins
-from opscope.results import Source, load, open_session, print_report, several, summarize
+from opscope.results import Source, load, print_report, several, summarize
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,35 +40,6 @@ if TYPE_CHECKING:
     from opscope.model.trial import TrialResult
     from opscope.toolchain.doctor.checks import Diagnosis
     from opscope.trials.rounds import Told
-
-__all__ = [
-    "Measuring",
-    "Profile",
-    "analyze",
-    "bench",
-    "benchmark",
-    "compare",
-    "devices",
-    "doctor",
-    "example_trace",
-    "explain",
-    "export_chrome_trace",
-    "flamegraph",
-    "load",
-    "measure",
-    "ncu",
-    "open_session",
-    "overlap",
-    "print_table",
-    "profile",
-    "profile_call",
-    "profiled",
-    "run",
-    "stats",
-    "tensorboard_trace",
-    "trace",
-    "try_changes",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -506,7 +475,7 @@ def flamegraph(
     weight: str = "device",
     by: str | None = None,
     backward: str | None = None,
-    format: str = "speedscope",  # noqa: A002 - as the option
+    format: Literal["speedscope", "collapsed"] = "speedscope",  # noqa: A002 - as viewers call it
     step: int | None = None,
     merge: bool = False,
     name: str = "opscope",
@@ -515,7 +484,7 @@ def flamegraph(
 
     Args:
         source: As of `load`, or a Session.
-        weight: As of `opscope flamegraph`, like the next four.
+        weight: As of `opscope flamegraph`, like the next two.
         by: What stands above the operators.
         backward: Where the backward pass stands.
         format: speedscope or collapsed.
@@ -532,17 +501,20 @@ def flamegraph(
         StackWeight,
         stack_profiles,
     )
-    from opscope.report.flamegraph import StackFormat, stacks_text  # noqa: PLC0415
+    from opscope.report.flamegraph import collapsed_text, speedscope_document  # noqa: PLC0415
+    from opscope.report.json_encoding import to_json_line  # noqa: PLC0415
 
     try:
-        form, what = StackFormat(format), StackWeight(weight)
+        what = StackWeight(weight)
         basis = None if by is None else StackBasis(by)
         place = None if backward is None else BackwardPlace(backward)
     except ValueError as error:
         raise InputError(str(error)) from error
     with _opened(source, merge=merge) as session:
         profiles = stack_profiles(session, by=basis, weight=what, backward=place, step=step)
-    return stacks_text(profiles, form, name=name)
+    if format == "collapsed":
+        return collapsed_text(profiles)
+    return to_json_line(speedscope_document(profiles, name=name)) + "\n"
 
 
 def doctor() -> Diagnosis:
@@ -592,7 +564,7 @@ def run(
 ) -> Session:
     """Record an unmodified script, in a process of its own: `opscope run`.
 
-        session = opscope.run("train.py", ["--epochs", "1"], output_dir="out", with_stack=True)
+        session = opscope.run("train.py", ["--epochs", "1"], output_dir="out", record=["stack"])
 
     Args:
         script: A Python file, or the name of a module with `module=True`.
@@ -628,7 +600,7 @@ def trace(
         program: The program and its arguments.
         output_dir: Where the traces go, one for each process that used CUDA.
         name: Their name.
-        **options: As of the command line, with underscores: `force=True`, `keep_records=True`.
+        **options: As of the command line, with underscores: `force=True`, `max_trace_size="2GB"`.
 
     Returns:
         All processes together.
@@ -647,8 +619,9 @@ def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> N
     """Run a verb whose program needs a process of its own; standard streams are shared with it."""
     command = [sys.executable, "-m", "opscope", verb]
     for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        command += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
+        flag, several = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
+        for one in several:
+            command += [flag] if one is True else [] if one in (None, False) else [flag, str(one)]
     done = subprocess.run([*command, "--", *words], check=False)
     if done.returncode:
         raise CaptureError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from opscope.errors import InputError
+from opscope.model import notebook
 from opscope.model.finding import Finding
 from opscope.model.session import Session, is_session_file
 
@@ -102,8 +103,7 @@ def load(
                 hint="Read the trace itself with its capture",
             )
         return Session.open(sources[0])
-    from opscope.analysis.rank_examination import examine_ranks  # noqa: PLC0415 - sessions open without numpy
-    from opscope.ingest.reader import load as load_traces  # noqa: PLC0415
+    from opscope.ingest.reader import load as load_traces  # noqa: PLC0415 - sessions open without numpy
     from opscope.provenance.demangle import demangle  # noqa: PLC0415
     from opscope.toolchain.nsys import readable_source  # noqa: PLC0415
 
@@ -116,13 +116,19 @@ def load(
             merge=merge,
             captures=[os.fspath(one) for one in several(captures)],
             demangle=demangle,
-            examine=examine_ranks,
+            examine=_examine_ranks,
             **options,
         )
         for given, read in zip(sources, readable, strict=True):
             if given != read:
                 session.connection.execute("UPDATE traces SET source = ? WHERE source = ?", [given, read])
         return session
+
+
+def _examine_ranks(session: Session) -> Any:
+    from opscope.analysis.rank_examination import examine_ranks  # noqa: PLC0415 - for files of many ranks
+
+    return examine_ranks(session)
 
 
 def several(sources: Source | Sequence[Source]) -> Sequence[Source]:
@@ -152,6 +158,11 @@ def summarize(session: Session, *, ceilings: Source | None = None, by: str | Non
     Raises:
         InputError: The file cannot be used, or is of another GPU than the recording; or no such expression.
     """
+    return advised(session, ceilings=ceilings, by=by).complete()
+
+
+def advised(session: Session, *, ceilings: Source | None = None, by: str | None = None) -> Summary:
+    """What `summarize` gives, with sections that are computed when asked for, while the Session is open."""
     from opscope.advice import assess  # noqa: PLC0415 - needed only here
     from opscope.hardware.measured import LIMITS_FOLDER  # noqa: PLC0415
     from opscope.provenance.cache import cache_folder  # noqa: PLC0415
@@ -184,7 +195,7 @@ def print_report(
 
 # By the name of a value's class: the module of its report, the function, and whether it takes `top`.
 _REPORTS = {
-    "Summary": ("analysis", "overview_document", True),
+    "Summary": ("analysis", "recording_document", True),
     "BenchmarkResult": ("benchmark", "benchmark_document", False),
     "BenchmarkComparison": ("comparison", "benchmark_comparison_document", True),
     "SessionComparison": ("comparison", "session_comparison_document", True),
@@ -251,3 +262,6 @@ def load_result(path: Source) -> BenchmarkResult:
             hint="Show it with opscope bench FILE",
         )
     return results[0]
+
+
+notebook.render = html_report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -52,6 +53,12 @@ def _leave_signals_to_children() -> None:
     os.register_at_fork(after_in_child=apart)
 
 
+def _is_of_signal(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
     """Inside the block a signal that Python handles ends what the engine computes, so that it is handled.
@@ -71,6 +78,11 @@ def signals_interrupt() -> Iterator[None]:
             for one in tuple(interrupts):
                 one.interrupt()
 
+    # What a signal raises on the way into a callback of the engine reaches nobody, and Python would print it;
+    # the query is interrupted all the same.
+    hooks = sys.excepthook, sys.unraisablehook
+    sys.excepthook = lambda kind, error, trace: None if _is_of_signal(error) else hooks[0](kind, error, trace)
+    sys.unraisablehook = lambda args: None if _is_of_signal(args.exc_value) else hooks[1](args)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _leave_signals_to_children()
     thread = threading.Thread(target=look, name="opscope-signals", daemon=True)
@@ -79,6 +91,7 @@ def signals_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
+        sys.excepthook, sys.unraisablehook = hooks
         ended.set()
         os.write(writer, b"\0")
         thread.join()

@@ -13,7 +13,7 @@ import pytest
 from opscope.analysis.summary import summarize
 from opscope.api import load
 from opscope.cli.console import write_page, write_recording_page
-from opscope.cli.view import PageServer
+from opscope.cli.page_server import PageServer
 from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
 from opscope.report.comparison import session_comparison_document
 from opscope.report.html.result_charts import (
@@ -81,7 +81,13 @@ def recording(folder: Path) -> Any:
     return load(trace.write(folder / "trace.json"), threads=1)
 
 
-@pytest.mark.parametrize("verb", PICTURES)
+@pytest.mark.parametrize(
+    "verb",
+    [
+        one if one == "compare" else pytest.param(one, marks=pytest.mark.exhaustive(few=False))
+        for one in PICTURES
+    ],
+)
 def test_a_page_says_all_and_asks_for_nothing(
     verb: str,
     files: dict[str, Path],
@@ -135,6 +141,7 @@ def served(tmp_path: Path) -> Iterator[tuple[PageServer, Path]]:
         thread.join()
 
 
+@pytest.mark.exhaustive(few=False)
 def test_perfetto_gets_the_trace(
     served: tuple[PageServer, Path], open_page: Callable[..., Any], axe: Callable[[Any], None]
 ) -> None:

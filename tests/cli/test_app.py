@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ import pytest
 from opscope import cli
 from opscope._version import __version__
 from opscope.cli import app, main
+from opscope.data import example_trace
 
 
 def test_version(opscope) -> None:
@@ -28,9 +32,20 @@ def test_no_command_shows_the_help(opscope) -> None:
     assert "Usage" in outcome.out
 
 
+def test_a_trace_alone_is_analyzed(opscope, trace: Path) -> None:
+    assert opscope(trace, "--json").json == opscope("analyze", trace, "--json").json
+    assert opscope("--lang", "en", trace).out == opscope("analyze", trace).out
+
+
 def test_every_module_but_those_shared_is_a_verb() -> None:
     modules = {path.stem for path in Path(app.__file__).parent.glob("*.py")}
-    assert {module for module, _ in app.verbs().values()} == modules - {"__init__", "app", "console"}
+    assert {module for module, _ in app.verbs().values()} == modules - {
+        "__init__",
+        "app",
+        "console",
+        "nsys",
+        "page_server",
+    }
 
 
 @pytest.mark.parametrize("verb", app.verbs())
@@ -39,6 +54,19 @@ def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope
     assert outcome.code == 0
     assert f"Example: opscope {verb} " in outcome.out
     assert "Exit codes: 0 fine, 1 an error" in outcome.out
+
+
+@pytest.mark.exhaustive(few=False)
+@pytest.mark.parametrize("verb", ["analyze", "compare", "devices", "explain", "flamegraph", "sql", "stats"])
+def test_the_example_of_its_help_works(
+    opscope, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("trace", "before", "after"):
+        shutil.copy(example_trace(), f"{name}.json.gz")
+    (example,) = re.findall(r"Example: opscope (.+(?:\n.+)*)", opscope(verb, "--help").out)
+    outcome = opscope(*shlex.split(example))
+    assert (outcome.code, outcome.err) == (0, "")
 
 
 @pytest.mark.parametrize(

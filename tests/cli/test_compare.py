@@ -62,6 +62,7 @@ def test_the_gate(opscope, fast: Path, slow: Path, fail_on: str, code: int) -> N
         assert outcome.err.startswith(f"fails --fail-on {fail_on}: the total is slower: 100 µs to 150 µs")
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_gate_without_an_interval_does_not_pass(opscope, fast: Path, tmp_path: Path) -> None:
     short = steps(tmp_path / "short.json", 200, count=3)
     outcome = opscope("compare", fast, short, "--fail-on", "slower")
@@ -94,6 +95,7 @@ def test_json_is_the_only_thing_on_stdout(opscope, fast: Path, slow: Path, tmp_p
     assert report.read_text("utf-8").startswith("# Comparison of two recordings")
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_saved_session_is_as_good_as_its_trace(opscope, fast: Path, slow: Path) -> None:
     trace = fast.with_suffix(".json")
     with_trace = opscope("compare", trace, slow, "--json").json
@@ -120,8 +122,7 @@ def test_a_sweep_of_one_point_compares_with_a_single_result(opscope, tmp_path: P
 def test_kinds_cannot_be_mixed(opscope, tmp_path: Path, fast: Path) -> None:
     outcome = opscope("compare", result(tmp_path / "r.json", 1000), fast)
     assert (outcome.code, outcome.out) == (1, "")
-    assert "r.json is a benchmark result" in outcome.err
-    assert "fast.opscope is a recording" in outcome.err
+    assert "a benchmark cannot be compared with a recording" in outcome.err
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2]", '{"schema_version": 1}', "no JSON"])

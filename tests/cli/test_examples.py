@@ -143,8 +143,6 @@ for line in sys.stdin:
 """
 # One sets an environment variable that is read where Triton is imported, the others import little.
 FRESH = {"02_trace_to_source.py", "07_triton_kernel.py", "09_gemm_names.py"}
-QUICK = {"02_trace_to_source.py"}
-CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
 
 
 def environment() -> dict[str, str]:
@@ -208,7 +206,8 @@ def fresh(argv: list[str], places: dict[str, Path]) -> int:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.exhaustive(few=False)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_says_what_it_promises(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if "triton" in name:
         pytest.importorskip("triton")

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import opscope as library
+from opscope.provenance.releases import git_version, release_versions
 
+RELEASES = release_versions()
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"  # noqa: E501
 
 
@@ -28,12 +30,37 @@ def explain(opscope: Callable[..., object]) -> Callable[..., object]:
 
 
 def test_of_a_release_without_tables_the_nearest_answers_and_is_said(opscope) -> None:
-    near = opscope("explain", "aten::gelu", "--torch-version", "2.5.1", "--brief")
-    assert "2.6.0 (neighbor_version: labeled 2.5.1" in " ".join(near.out.split())
+    near = opscope("explain", "aten::gelu", "--torch-version", "2.5.1")
+    assert "2.5.1 (neighbor_version: from 2.6.0, the nearest" in " ".join(near.out.split())
     for label in ("9.9", "newest"):
         far = opscope("explain", "aten::gelu", "--torch-version", label)
         assert (far.code, far.out) == (1, "")
-        assert f"nothing is known of PyTorch {label}. Name one of 2.6.0, 2.11.0" in far.err
+        assert f"nothing is known of PyTorch {label}. Name one of 2.6.0, 2.7.1" in far.err
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("2.12.0", "2.12.0 (neighbor_version: from 2.12.1, the nearest release that is known)"),
+        ("2.99.0", f"2.99.0 (neighbor_version: from {RELEASES[-1]}, the nearest release that is known)"),
+        ("2.11.0a0+nv25.01", "2.11.0a0+nv25.01 (neighbor_version: from the release 2.11.0)"),
+        ("2.14.1+rocm7.0", "2.14.1+rocm7.0 (neighbor_version: from the release 2.14.1)"),
+        ("2.14.1+cpu", "PyTorch release 2.14.1 "),
+    ],
+)
+def test_which_release_answers_for_whose(opscope, label: str, said: str) -> None:
+    outcome = opscope("explain", "aten::gelu", "--torch-version", label)
+    assert said in " ".join(outcome.out.replace("│", " ").split()) + " "
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_each_release_answers_for_itself(opscope, version: str) -> None:
+    explained = opscope("explain", "aten::index_select", "--torch-version", version, "--json").json
+    assert (explained["torch_version"], explained["torch_version_grade"]) == (version, "release_index")
+    (function,) = [one for one in explained["native_functions"] if one["overload"] == ""]
+    assert function["file"] == "aten/src/ATen/native/cuda/Indexing.cu"
+    assert function["line_grade"] in ("release_index", "compiled", "bracket")
+    assert f"/{git_version(version)}/" in function["url"]
 
 
 def test_a_recording_tells_its_release_itself(opscope, trace: Path) -> None:
@@ -90,12 +117,14 @@ class TestTrace:
         assert "This trace holds no call of it." in outcome.out
         assert "softmax_cuda_out" in outcome.out
 
+    @pytest.mark.exhaustive(few=False)
     def test_a_saved_session_says_the_same(self, opscope, trace: Path, tmp_path: Path) -> None:
         session = tmp_path / "s.opscope"
         assert opscope("analyze", trace, "--json", "--save", session).code == 0
         first, again = (opscope("explain", "gelu", "--trace", one, "--json").json for one in (trace, session))
         assert first == again
 
+    @pytest.mark.exhaustive(few=False)
     def test_several_are_one_session(self, opscope, trace: Path, tmp_path: Path) -> None:
         second = tmp_path / "second.json"
         second.write_bytes(trace.read_bytes())
@@ -108,17 +137,17 @@ class TestSource:
         file = tmp_path / "aten/src/ATen/native/cuda/Activation.cpp"
         file.parent.mkdir(parents=True)
         file.write_text("".join(f"// line {number}\n" for number in range(1, 121)), encoding="utf-8")
-        outcome = explain("aten::gelu", "--source", "--checkout", tmp_path)
+        outcome = explain("aten::gelu", "--checkout", tmp_path)
         assert "// line 96" in outcome.out
         assert "// line 95\n" not in outcome.out
         assert "Its source is not on this machine." in outcome.out
         assert re.search(r"^https://github.com/pytorch/pytorch/blob/\w{40}/.*#L96", outcome.out, re.MULTILINE)
-        first = explain("aten::gelu", "--source", "--checkout", tmp_path, "--json").json["sources"][0]
+        first = explain("aten::gelu", "--checkout", tmp_path, "--json").json["sources"][0]
         assert (first["line"], first["lines"][0]) == (96, "// line 96")
 
     def test_lines_come_from_the_installed_headers(self, opscope) -> None:
         torch = pytest.importorskip("torch")
-        outcome = opscope("explain", FILL, "--source", "--json", "--torch-version", torch.__version__)
+        outcome = opscope("explain", FILL, "--full", "--json", "--torch-version", torch.__version__)
         lines = {source["file"]: source["lines"] for source in outcome.json["sources"]}
         template = lines["aten/src/ATen/native/cuda/CUDALoops.cuh"]
         assert template is not None

@@ -53,7 +53,7 @@ def exported_by_nsys(folder: Path) -> Path:
 @pytest.mark.parametrize("recording", [recorded_by_cupti, exported_by_nsys])
 def test_a_program_in_cuda_alone_gets_the_words_of_cuda(opscope, tmp_path: Path, recording) -> None:
     trace, page, text = recording(tmp_path), tmp_path / "page.html", tmp_path / "report.md"
-    told = opscope("analyze", trace, "--html", page, "--output-dir", tmp_path)
+    told = opscope("analyze", trace, "-o", page, "-o", text, "--section", "change", "waits")
     assert told.code == 0, told.err
     assert any(one in told.out for one in ("cudaEventRecord", "cudaMemcpyAsync", "cudaMallocHost"))
     absent = OF_TORCH if recording is recorded_by_cupti else OF_TORCH[:-1]  # ranges stand among operators
@@ -91,7 +91,6 @@ def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path: Path) ->
         "Kernel square: 60.0 % of device time, in no operator; train.py:12 square; "
         "12.5 % of warps resident (registers)"
     ) in text
-    assert "aten::gelu alone takes 40.0 % of device time." in text
     assert "in no operator" not in opscope("analyze", own_kernel(tmp_path, duration=39)).out
     of_torch = own_kernel(tmp_path, name="void at::native::vectorized_elementwise_kernel<4>()")
     assert "in no operator" not in opscope("analyze", of_torch).out
@@ -99,6 +98,6 @@ def test_a_kernel_of_no_operator_that_leads_is_named(opscope, tmp_path: Path) ->
 
 def test_one_operator_has_one_share(opscope, tmp_path: Path) -> None:
     """The sentence below the table is of all device time, as the table is."""
-    told = opscope("analyze", own_kernel(tmp_path, duration=9))
+    told = opscope("analyze", own_kernel(tmp_path, duration=9), "--full")
     assert "aten::gelu alone takes 81.6 % of device time: start there." in " ".join(told.out.split())
     assert "100.0 % of" not in told.out.partition("Kernels")[0].partition("Top operators")[2]

@@ -8,7 +8,7 @@ import pytest
 
 
 def test_collapsed_stacks_on_stdout(opscope, trace: Path) -> None:
-    outcome = opscope("flamegraph", trace, "--format", "collapsed")
+    outcome = opscope("flamegraph", trace)
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == (
         "[unattributed: before_window];leaked 2000\n"
@@ -17,8 +17,9 @@ def test_collapsed_stacks_on_stdout(opscope, trace: Path) -> None:
     )
 
 
-def test_speedscope_is_the_default(opscope, trace: Path) -> None:
-    document = opscope("flamegraph", trace).json
+def test_json_is_for_speedscope(opscope, trace: Path, tmp_path: Path) -> None:
+    assert opscope("flamegraph", trace, "-o", tmp_path / "stacks.json").code == 0
+    document = json.loads((tmp_path / "stacks.json").read_text())
     assert document["name"] == str(trace)
     (profile,) = document["profiles"]
     assert (profile["name"], profile["endValue"]) == ("trace.json", 452_125)
@@ -39,7 +40,7 @@ def test_nothing_is_printed_on_a_terminal(opscope, trace: Path, monkeypatch: pyt
 
 
 def test_a_step(opscope, trace: Path) -> None:
-    outcome = opscope("flamegraph", trace, "--step", 2, "--weight", "cpu", "--format", "collapsed")
+    outcome = opscope("flamegraph", trace, "--step", 2, "--weight", "cpu")
     assert outcome.out == "aten::gelu 100000\naten::linear 50000\naten::linear;aten::addmm 150000\n"
 
 

@@ -39,7 +39,7 @@ GREP = r"""cat profiling_results/*/kernel_analysis_report_*.md | grep "### 4\.[1
 @pytest.fixture
 def folder(opscope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    tiny = ("--layers", 1, "--hidden", 16, "--device", "cpu", "--warmup", 1, "--active", 1)
+    tiny = ("--param", "layers=1", "hidden=16", "--device", "cpu", "--active", 1)
     for name, batch_sizes in (("quick", (1, 8)), ("full", (1, 8, 16))):
         sizes = ("--batch-sizes", *batch_sizes, "--seq-lens", 128, "--skip-benchmark")
         outcome = opscope("profile", "bert", *sizes, "--output-dir", f"./profiling_results/{name}", *tiny)
@@ -60,6 +60,7 @@ def shell(command: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.exhaustive(few=False)
 def test_the_guides_commands_run_unchanged(folder: Path) -> None:
     lines = shell(TOP_THREE, folder)
     assert [line[:3] for line in lines if "aten::" in line] == ["1. ", "2. ", "3. "]

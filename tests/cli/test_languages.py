@@ -11,7 +11,7 @@ from rich.cells import cell_len
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "messages.py"
 
 
-@pytest.mark.each(
+@pytest.mark.parametrize(
     "case",
     [
         (["--lang", "zh"], {"LC_ALL": "en_US.UTF-8"}, True),
@@ -31,7 +31,7 @@ def test_the_language_is_asked_for(
     folder = tmp_path / "report"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    outcome = opscope("analyze", recording, "--output-dir", folder, "--force", *options)
+    outcome = opscope("analyze", recording, "--full", "--output", folder / "report.md", "--force", *options)
     assert outcome.code == 0
     for said in (outcome.out, (folder / "report.md").read_text(encoding="utf-8")):
         assert ("概览" in said) is is_chinese
@@ -56,6 +56,7 @@ def test_an_error_is_translated_where_its_words_are_known(opscope, tmp_path: Pat
     assert outcome.err.startswith("error: ")
 
 
+@pytest.mark.exhaustive(few=False)
 def test_every_message_of_the_source_is_translated() -> None:
     """`scripts/messages.py --update` adds what is new; its words are written by hand."""
     spec = importlib.util.spec_from_file_location("messages", SCRIPT)

@@ -1,4 +1,4 @@
-"""`opscope nsys`: programs run under a stand-in for nsys, reports exported, and what is said of failures."""
+"""`opscope trace --nsys`: programs run under a stand-in for nsys, and what is said of failures."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def calls(tmp_path: Path) -> Calls:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opscope_and_programs: Run) -> Run:
-    """Runs `opscope nsys` in an empty folder, without nsys."""
+    """Runs `opscope trace --nsys` in an empty folder, without nsys."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(running, "_PLACES", ())
-    return partial(opscope_and_programs, "nsys")
+    return partial(opscope_and_programs, "trace", "--nsys")
 
 
 @pytest.fixture
@@ -75,40 +75,43 @@ class TestPrograms:
         assert done.code == 0
         assert "Max error: 0" in done.out
         assert "CUDA_KERNEL  add(int, float *, float *)" in done.out
-        assert "Wrote opscope.nsys-rep\nWrote opscope.sqlite\n" in done.out
+        assert "Wrote opscope_trace/trace.nsys-rep\nWrote opscope_trace/trace.sqlite\n" in done.out
         profile, export = calls()
         assert profile == {
             "verb": "profile",
             "options": {
                 "--trace": "cuda,nvtx", "--sample": "none", "--cpuctxsw": "none", "--force-overwrite": "true",
-                "--output": "opscope.nsys-rep",
+                "--output": "opscope_trace/trace.nsys-rep",
             },
             "words": [sys.executable, "-c", "print('Max error: 0')"],
         }  # fmt: skip
-        assert export["words"] == ["opscope.nsys-rep"]
-        assert sorted(path.name for path in Path().iterdir()) == ["opscope.nsys-rep", "opscope.sqlite"]
+        assert export["words"] == ["opscope_trace/trace.nsys-rep"]
+        assert sorted(path.name for path in Path("opscope_trace").iterdir()) == [
+            "trace.nsys-rep",
+            "trace.sqlite",
+        ]
 
     def test_options_and_the_programs_exit_code_are_passed_on(self, nsys_run: Run, calls: Calls) -> None:
         done = nsys_run(
-            "--trace", "cuda,cublas", "--cuda-graph-trace", "node", "--option", "--cuda-memory-usage=true",
-            "-o", "deep/run1", "--report", "cuda_api_sum", "--json", "--", sys.executable, "-c",
+            "--nsys-option=--trace=cuda,cublas", "--nsys-option", "--duration=3", "--output-dir", "deep",
+            "--name", "run1", "--json", "--", sys.executable, "-c",
             "import sys; print('x'); sys.exit(7)",
         )  # fmt: skip
         assert done.code == 7
-        assert done.json["cuda_api_sum"][0]["Name"] == "cudaLaunchKernel"
+        assert done.json["cuda_gpu_sum"][0]["Category"] == "CUDA_KERNEL"
         assert "x\n" in done.err
         assert "Wrote deep/run1.sqlite" in done.err
         options = calls()[0]["options"]
         assert isinstance(options, dict)
-        assert (options["--trace"], options["--cuda-graph-trace"]) == ("cuda,cublas", "node")
-        assert options["--cuda-memory-usage"] == "true"
+        assert (options["--trace"], options["--duration"], options["--kill"]) == ("cuda,cublas", "3", "none")
 
     def test_files_are_not_overwritten_unasked(self, nsys_run: Run) -> None:
-        Path("opscope.sqlite").touch()
+        Path("opscope_trace").mkdir()
+        Path("opscope_trace/trace.sqlite").touch()
         program = ("--", sys.executable, "-c", "print('ran')")
         done = nsys_run(*program)
         assert done.code == 1
-        assert "opscope.sqlite: the file exists" in done.err
+        assert "trace.sqlite: the file exists" in done.err
         assert "ran" not in done.out
         assert nsys_run("--force", *program).code == 0
 
@@ -120,7 +123,7 @@ class TestPrograms:
         assert (done.code, done.err.count("error:")) == (1, 1)
         assert "Importer error status: version mismatch." in done.err
         monkeypatch.setenv("NSYS_SILENT", "1")
-        done = nsys_run("-o", "other", "--", sys.executable, "-c", "import sys; sys.exit(2)")
+        done = nsys_run("--name", "other", "--", sys.executable, "-c", "import sys; sys.exit(2)")
         assert done.code == 1
         assert "nsys wrote no report (exit code 2)" in done.err
 
@@ -138,29 +141,13 @@ class TestPrograms:
         assert not Path("ran").exists()
 
     def test_what_cannot_be_meant(self, bare: Run) -> None:
-        assert "nothing to read or run" in bare().err
+        assert "nothing to run" in bare().err
         assert "there is no program './missing'" in bare("--", "./missing").err
-        assert bare("missing.nsys-rep").code == 1
-        done = bare("--trace", "cuda", "--report", "all", "x.sqlite")
-        assert "options of recording are given, and an export to read" in done.err
+        done = bare("--max-trace-size", "1GB", "--", sys.executable)
+        assert "options of CUPTI's recorder are given, and --nsys" in done.err
 
 
 class TestReports:
-    def test_a_report_is_exported_once(self, nsys_run: Run, calls: Calls) -> None:
-        Path("r.nsys-rep").write_text("report")
-        for _ in range(2):
-            done = nsys_run("r.nsys-rep")
-            assert done.code == 0
-            assert "add(int, float *, float *)" in done.out
-        assert len(calls()) == 1
-        assert nsys_run("r.nsys-rep", "-o", "deep/elsewhere.sqlite").code == 0
-        assert Path("deep/elsewhere.sqlite").exists()
-
-    def test_an_export_needs_no_nsys(self, bare: Run) -> None:
-        ExportBuilder().launch(1).kernel("k", 2, 3).write("x.sqlite")
-        document = bare("x.sqlite", "--report", "cuda_gpu_kern_sum", "--json").json
-        assert [row["Name"] for row in document["cuda_gpu_kern_sum"]] == ["k"]
-
     def test_every_verb_exports_a_report_for_itself(self, nsys_run: Run) -> None:
         Path("r.nsys-rep").write_text("report")
         assert main(["stats", "r.nsys-rep"]) == 0

@@ -86,7 +86,7 @@ def test_the_grid_stride_version_has_no_finding(opscope, workplace):
 @pytest.mark.parametrize(
     ("arguments", "equal"),
     [
-        (["--arch", "sm_90", "--ptx"], ["-arch=sm_90"]),
+        (["--arch", "sm_90,ptx"], ["-arch=sm_90"]),
         pytest.param(["--arch", "sm_90"], ["-gencode=arch=compute_90,code=sm_90"], marks=exhaustive),
         pytest.param(["--arch", "all-major"], ["-arch=all-major"], marks=exhaustive),
     ],
@@ -105,8 +105,8 @@ def test_the_images_are_those_of_nvccs_own_options(opscope, write, arguments, eq
 @exhaustive
 def test_ptx_and_machine_code_are_in_the_file_and_can_be_shown(opscope, write):
     source = write("__global__ void one(int* x) { *x = 1; }\n")
-    shown = ["--show-sass", "--show-ptx"]
-    outcome = opscope("nvcc", source, "--arch", "sm_80,sm_90", "--ptx", "--emit", "object", *shown)
+    shown = ["--show", "sass", "ptx"]
+    outcome = opscope("nvcc", source, "--arch", "sm_80,sm_90,ptx", "--emit", "object", *shown)
     assert outcome.code == 0, outcome.err
     listed = subprocess.run(
         [find_cuda_tool("cuobjdump") or "", "-lelf", "-lptx", "a.o"],
@@ -130,6 +130,7 @@ def test_a_program_is_run_and_its_exit_code_passed_on(opscope, write, monkeypatc
     assert os.access("deep/kept", os.X_OK)
 
 
+@pytest.mark.exhaustive(few=False)
 @needs_nvcc
 def test_of_a_program_that_runs_standard_output_is_its_own_and_with_json_ours(workplace, write):
     source = write(MAIN)
@@ -177,10 +178,10 @@ def test_a_file_without_main_names_what_can_be_made_of_it(opscope, write):
         (["--arch", "sm_99"], "no GPU of compute capability 9.9 is known here. It knows sm_"),
         (["--arch", "sm_9"], "'sm_9' is not a target of nvcc"),
         (["--arch", "sm_80a"], "Ampere has no features of its own"),
-        (["--arch", "compute_90"], "--arch sm_90 --ptx"),
+        (["--arch", "compute_90"], "--arch sm_90,ptx"),
         (["--arch", "blackwell"], "'blackwell' means several targets. Choose of sm_100"),
         (["--arch", "foo"], "known as 'foo'"),
-        (["--arch", "sm_90a", "--ptx"], "for no later GPU"),
+        (["--arch", "sm_90a,ptx"], "for no later GPU"),
         (["--arch", "sm_80,sm_90", "--emit", "cubin"], "a cubin is machine code for one target"),
         ([], "there is no GPU here whose target could be taken. Choose with --arch: sm_"),
         (["--arch", "sm_90", "--run"], "--run needs a GPU, and there is none here"),
@@ -206,12 +207,13 @@ def test_the_table_tells_which_toolkit_builds_for_a_target(release, target, word
 
 
 @needs_nvcc
+@pytest.mark.exhaustive(few=False)
 def test_code_that_no_gpu_here_runs_is_not_run(opscope, write, monkeypatch):
     hopper(monkeypatch)
     outcome = opscope("nvcc", write(MAIN), "--arch", "sm_80", "--run")
     assert outcome.code == 1
     assert "code for sm_80 does not run on NVIDIA H200 (9.0)" in outcome.err
-    assert opscope("nvcc", write(MAIN), "--arch", "sm_80", "--ptx", "--run", "--", "x").code == 7
+    assert opscope("nvcc", write(MAIN), "--arch", "sm_80,ptx", "--run", "--", "x").code == 7
 
 
 @pytest.mark.parametrize(

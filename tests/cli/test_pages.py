@@ -1,4 +1,4 @@
-"""`--html` of every verb: nothing overwritten, the command as it was typed."""
+"""Pages of every verb: nothing overwritten, the command as it was typed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_file_that_exists_is_kept(opscope, tmp_path: Path, command: tuple[str,
     page = tmp_path / "page.html"
     page.write_text("precious")
     verb, source = command
-    outcome = opscope(verb, "--html", page, source)
+    outcome = opscope(verb, "--output", page, source)
     assert outcome.code == 1
     assert "exists" in outcome.err and "--force" in outcome.err
     assert page.read_text() == "precious"
@@ -26,7 +26,7 @@ def test_the_page_tells_the_command(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "a page.html"
-    typed = ["compare", str(trace), str(trace), "--json", "--html", str(page)]
+    typed = ["compare", str(trace), str(trace), "--json", "--output", str(page)]
     monkeypatch.setattr(sys, "argv", ["/somewhere/opscope", *typed])
     assert main() == 0
     assert shlex.join(["opscope", *typed]).replace("'", "&#39;") in page.read_text("utf-8")

@@ -95,11 +95,11 @@ def test_what_is_not_one_job_is_refused_unless_merged(
     opscope: Run, tmp_path: Path, recorded: list[Trace], change: Change, says: str
 ) -> None:
     folder = write(tmp_path, recorded, change)
-    refused = opscope("analyze", str(folder), "--brief")
+    refused = opscope("analyze", str(folder))
     assert refused.code == 1
     assert says in refused.err
     assert "Traceback" not in refused.err
-    assert opscope("analyze", str(folder), "--brief", "--merge").code == 0
+    assert opscope("analyze", str(folder), "--merge").code == 0
 
 
 @pytest.mark.exhaustive

@@ -1,4 +1,4 @@
-"""`--brief`, `--section` and `--full` of every verb that reports."""
+"""`--section` and `--full` of every verb that reports."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
-from opscope.report.analysis import full_document, overview_document
+from opscope.report.analysis import recording_document
 from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
 from opscope.report.comparison import benchmark_comparison_document, session_comparison_document
 from opscope.report.document import (
@@ -22,7 +23,6 @@ from opscope.report.document import (
     Meaning,
     Paragraph,
     Section,
-    first_screen,
 )
 from opscope.report.ncu import ncu_document
 from opscope.report.sweep import sweep_report
@@ -31,7 +31,7 @@ from opscope.report.terminal import render_terminal
 from opscope.report.trial import trial_document
 from opscope.results import summarize
 
-VERBS = ("analyze", "profile", "run", "bench", "compare", "try", "explain", "ncu", "stats")
+VERBS = ("analyze", "profile", "run", "bench", "compare", "try", "explain", "ncu")
 MOST_LINES = 14
 BERT = Path(__file__).parents[2] / "src/opscope/data/bert_h200.json.gz"
 
@@ -39,9 +39,9 @@ BERT = Path(__file__).parents[2] / "src/opscope/data/bert_h200.json.gz"
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_that_reports_offers_parts_and_a_page(opscope, verb: str) -> None:
     told = " ".join(opscope(verb, "--help").out.replace("│", " ").split())
-    for option in ("--brief", "--section", "--full"):
+    for option in ("--section", "--full", "--output"):
         assert option in told
-    assert "Also write the report with pictures to this HTML file, which needs no network." in told
+    assert "Also write the report to FILE.md, with pictures to FILE.html, as JSON to FILE.json" in told
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def lines_of(document: Document, width: int = 80) -> list[str]:
 
 def test_the_first_screen_of_every_verb_is_small_and_says_something(documents: dict[str, Document]) -> None:
     for verb, document in documents.items():
-        shown = lines_of(first_screen(document))
+        shown = lines_of(replace(document, sections=()))
         assert 4 <= len(shown) <= MOST_LINES, verb
         assert max(map(len, shown)) <= 80, verb
 
@@ -79,13 +79,12 @@ def bert(shared_session: Callable[[Path], Session]) -> Summary:
 
 
 def test_every_section_ends_in_what_it_means(bert: Summary) -> None:
-    for document in (overview_document(bert), full_document(bert, top=3)):
+    for document in (recording_document(bert), recording_document(bert, top=3, is_full=True)):
         ends: dict[str, Section] = {one.title: one for one in document.sections}
-        for title in ("Operators in detail", "What was read"):
-            ends.pop(title, None)
+        ends.pop("What was read", None)
         assert len(ends) > 8
         for title, section in ends.items():
-            # A finding is a sentence itself.
+            # A finding is a sentence itself; gains are told of each change.
             assert isinstance(section.blocks[-1], Meaning | FindingList), title
 
 
@@ -106,8 +105,11 @@ def test_sections_of_results_end_in_what_they_mean(documents: dict[str, Document
             assert any(isinstance(block, Meaning) for block in ends), (verb, section.title)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_everything_is_more_than_a_report_and_tells_every_operator(bert: Summary) -> None:
-    usual, everything = (lines_of(one) for one in (overview_document(bert), full_document(bert)))
+    usual, everything = (
+        lines_of(one) for one in (recording_document(bert), recording_document(bert, top=None, is_full=True))
+    )
     assert len(everything) > 3 * len(usual)
     text = "\n".join(everything)
     assert all(one.name in text for one in bert.operators)
@@ -117,13 +119,14 @@ def test_everything_is_more_than_a_report_and_tells_every_operator(bert: Summary
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_operators_are_never_cut(bert: Summary, width: int) -> None:
-    text = "\n".join(lines_of(overview_document(bert), width))
+    text = "\n".join(lines_of(recording_document(bert), width))
     assert "aten::native_layer_norm" in text
     assert "aten::nat…" not in text
     assert "GeluCUDAKernelImpl" in text
     assert "direct_copy_kernel_cuda" in text
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscope, recording: Path) -> None:
     chosen = opscope("analyze", recording, "--section", "内核", "--lang", "zh")
     assert chosen.code == 0
@@ -133,32 +136,39 @@ def test_a_section_is_found_by_the_beginning_of_its_title_in_any_language(opscop
     assert unknown.code == 1 and "内核" in unknown.err
 
 
+def test_the_first_screen_alone(opscope, recording: Path) -> None:
+    first, usual = opscope("analyze", recording, "--section", "first").out, opscope("analyze", recording).out
+    assert first.rstrip().endswith("╯")
+    assert usual.startswith(first.rstrip())
+    both = opscope("analyze", recording, "--section", "first", "kernels").out
+    assert both == opscope("analyze", recording, "--section", "kernels").out
+
+
 @pytest.mark.parametrize(
     ("command", "section"),
     [
         (("compare", "TRACE", "TRACE"), "accounting"),
         (("explain", "aten::mm", "--trace", "TRACE"), "in this trace"),
-        (("stats", "TRACE"), "cuda gpu summary (kernels/memops) (cuda_gpu_sum)"),
-        (("bench", "square", "--device", "cpu", "--shape", "8", "8", "--time-budget", "0.01"), "conditions"),
+        pytest.param(
+            ("bench", "square", "--device", "cpu", "--param", "shape=8x8", "--time-budget", "0.01"),
+            "conditions",
+            marks=pytest.mark.exhaustive(few=False),
+        ),
     ],
 )
 def test_parts_of_other_verbs(opscope, recording: Path, command: tuple[str, ...], section: str) -> None:
     if command[0] == "bench":
         pytest.importorskip("torch")
     typed = [recording if word == "TRACE" else word for word in command]
-    brief, one, every = (
-        opscope(*typed, *more) for more in (("--brief",), ("--section", section), ("--full",))
-    )
-    assert (brief.code, one.code, every.code) == (0, 0, 0)
-    assert len(brief.out.splitlines()) <= MOST_LINES
+    one, every = (opscope(*typed, *more) for more in (("--section", section), ("--full",)))
+    assert (one.code, every.code) == (0, 0)
     assert section in one.out.lower() and section in every.out.lower()
-    assert command[0] == "bench" or one.out.startswith(brief.out)  # it measures anew
     assert len(one.out) <= len(every.out)
 
 
 def test_points_of_advice_come_with_their_code(bert: Summary) -> None:
-    text = "\n".join(lines_of(overview_document(bert)))
+    text = "\n".join(lines_of(recording_document(bert)))
     assert '\n  torch.set_float32_matmul_precision("high")' in text
-    advice = overview_document(bert).sections[0]
+    advice = recording_document(bert).sections[0]
     assert any(isinstance(block, BulletList) for block in advice.blocks)
     assert "advice." not in text

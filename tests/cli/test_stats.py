@@ -32,9 +32,12 @@ def test_csv_separates_reports_by_an_empty_line(opscope, trace: Path) -> None:
 
 
 def test_a_report_is_written_to_a_file(opscope, trace: Path, tmp_path: Path) -> None:
-    target = tmp_path / "stats.json"
-    assert opscope("stats", trace, "-o", target).code == 0
-    assert "cuda_gpu_sum" in json.loads(target.read_text())
+    files = [tmp_path / "stats.json", tmp_path / "stats.md"]
+    outcome = opscope("stats", trace, "--csv", "-o", files[0], "-o", files[1])
+    assert outcome.out.startswith("Time (%),")
+    assert outcome.err.splitlines() == [f"Wrote {file}" for file in files]
+    assert "cuda_gpu_sum" in json.loads(files[0].read_text())
+    assert files[1].read_text().startswith("# Statistics of ")
 
 
 def test_an_unknown_report_is_one_clear_error(opscope, trace: Path) -> None:

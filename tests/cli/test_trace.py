@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_trace_and_nsys_tables(trace: Run, tmp_path: Path) -> None:
     outcome = trace("--", "./program", "everything")
     assert (outcome.code, outcome.out) == (0, "hello\n")
@@ -70,6 +72,7 @@ def test_a_trace_and_nsys_tables(trace: Run, tmp_path: Path) -> None:
     assert files(tmp_path / "opscope_trace") == ["trace.json", "trace.opscope.json"]
 
 
+@pytest.mark.exhaustive(few=False)
 def test_the_trace_is_a_session_like_any(trace: Run, tmp_path: Path, opscope_and_programs: Run) -> None:
     trace("--output-dir", "out", "--name", "add", "--", "./program", "everything")
     with load(tmp_path / "out" / "add.json") as session:
@@ -92,6 +95,7 @@ def test_the_trace_is_a_session_like_any(trace: Run, tmp_path: Path, opscope_and
     ]
 
 
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.usefixtures("trace")
 def test_in_python_it_is_a_session_too() -> None:
     with opscope.trace(["./program", "everything"]) as session:
@@ -144,6 +148,7 @@ def test_several_processes_have_a_trace_each(trace: Run, tmp_path: Path) -> None
     assert sum(row["Instances"] for row in outcome.json["reports"]["cuda_gpu_kern_sum"]) == 7
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_program_that_executes_another(trace: Run, tmp_path: Path) -> None:
     outcome = trace("--json", "--", "./program", "execute")
     traces = outcome.json["traces"]
@@ -209,10 +214,20 @@ def test_files_of_an_earlier_run(trace: Run, tmp_path: Path) -> None:
     assert files(folder) == ["trace.json", "trace.opscope.json", "trace_old.json"]
 
 
-def test_raw_records_make_the_trace_again(trace: Run, tmp_path: Path) -> None:
-    assert trace("--keep-records", "--", "./program", "everything").code == 0
+def test_raw_records_make_the_trace_again(
+    trace: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = module._written
+
+    def kept(output: Any, records: Path, run: Any) -> Any:
+        if run is not None:
+            shutil.copytree(records, tmp_path / "kept")
+        return written(output, records, run)
+
+    monkeypatch.setattr(module, "_written", kept)
+    assert trace("--", "./program", "everything").code == 0
     folder = tmp_path / "opscope_trace"
-    outcome = trace("--from-records", folder / "trace.records", "--name", "again", "--json")
+    outcome = trace("--from-records", tmp_path / "kept", "--name", "again", "--json")
     assert outcome.code == 0
     document = outcome.json
     assert (document["exit_code"], len(document["traces"])) == (None, 1)
@@ -295,6 +310,7 @@ def test_without_a_compiler(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None
     assert "'no-such-compiler' (of the variable CC)" in outcome.err
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_cache_that_cannot_be_written_is_done_without(
     trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

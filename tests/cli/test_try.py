@@ -21,6 +21,7 @@ from opscope.cli.try_changes import _applied, left_text
 from opscope.trials.planning import trial_plan
 
 pytestmark = pytest.mark.torch
+exhaustive = pytest.mark.exhaustive(few=False)
 
 TRAINING = """
 import torch
@@ -72,9 +73,10 @@ def left_behind(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
+@exhaustive
 def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)
-    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--save", "result.json", "--html", "page.html")
+    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "-o", "result.json", "-o", "page.html")
     own = ("--change", *(f"{name}.py" for name in OWN))
     outcome = opscope("try", *quick, "--only", "set_to_none", "fused_optimizer", "tf32", *own, "--", script)
     assert outcome.code == 0, outcome.err
@@ -99,7 +101,7 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     assert "What each change brings" in (tmp_path / "page.html").read_text("utf-8")
 
 
-@pytest.mark.exhaustive(few=False)
+@exhaustive
 def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tmp_path: Path) -> None:
     (tmp_path / "faster.py").write_text(
         "import time\nslow = []\ndef change(hooks):\n"
@@ -121,9 +123,9 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tm
         assert not Path(f"{script}.orig").exists()
 
 
-@pytest.mark.exhaustive(few=False)
+@exhaustive
 def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
-    small = ("--batch-sizes", "1", "--seq-lens", "8", "--layers", "1", "--hidden", "64", "--device", "cpu")
+    small = ("--param", "batch_size=1", "seq_len=8", "layers=1", "hidden=64", "device=cpu")
     quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode")
     outcome = opscope("try", "bert", *small, *quick)
     assert outcome.code == 0, outcome.err
@@ -135,16 +137,16 @@ def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
     ("text", "words"),
     [
         ("raise ValueError('not today')\n", "not today"),
-        ("import torch\n", "too few steps"),
-        ("import torch\ntorch.load('weights.pt')", "use --in-place"),
+        pytest.param("import torch\n", "too few steps", marks=exhaustive),
+        pytest.param("import torch\ntorch.load('weights.pt')", "use --in-place", marks=exhaustive),
         ("raise SystemExit('train.py could be in the way')", "use --in-place"),
-        ("import argparse; argparse.ArgumentParser().parse_args()", "note: --seed stands after the script"),
+        ("import argparse; argparse.ArgumentParser().parse_args()", "note: --rounds stands after the script"),
         ("import os\nos._exit(3)\n", "exit code 3"),
     ],
 )
 def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text: str, words: str) -> None:
     Path("other.py").write_text(text)
-    outcome = opscope("try", "other.py", "--seed", "3")
+    outcome = opscope("try", "other.py", "--rounds", "3")
     assert outcome.code == 1
     assert words in outcome.err
     assert ("--in-place" in outcome.err) == ("--in-place" in words)
@@ -171,6 +173,7 @@ def test_what_cannot_be_tried_is_one_error(
     assert "Traceback" not in outcome.err
 
 
+@exhaustive
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, tmp_path: Path) -> None:
     marker = tmp_path / "endless_runs"
@@ -178,7 +181,7 @@ def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, 
         f"import time\ndef change(hooks):\n    open({str(marker)!r}, 'w').close()\n    time.sleep(600)\n"
     )
     before = left_behind(tmp_path)
-    command = [sys.executable, "-m", "opscope", "try", "--seconds", "0.05", "--no-predict", "--json"]
+    command = [sys.executable, "-m", "opscope", "try", "--seconds", "0.05", "--skip", "predict", "--json"]
     command += ["--budget", "10m", "--rounds", "1", "--change", "endless.py", "--", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until(marker.exists)
@@ -194,11 +197,11 @@ def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, 
     assert left_behind(tmp_path) == before | {"endless_runs"}
 
 
-@pytest.mark.exhaustive(few=False)
+@exhaustive
 def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: str, tmp_path: Path) -> None:
     Path("data.txt").write_text("3")
     Path(script).write_text(TRAINING.replace("range(10_000)", "range(10_000 * int(open('data.txt').read()))"))
-    quick = ("--rounds", "1", "--seconds", "0.05", "--no-predict", "--only", "set_to_none")
+    quick = ("--rounds", "1", "--seconds", "0.05", "--skip", "predict", "--only", "set_to_none")
     outcome = opscope("try", *quick, "--", script)
     assert outcome.code == 1
     assert "data.txt" in outcome.err
@@ -249,7 +252,7 @@ def looping(before: str = "", within: str = "pass") -> str:
     return SLOW.format(before=before, within=within)
 
 
-@pytest.mark.exhaustive(few=False)
+@exhaustive
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -268,7 +271,7 @@ def test_programs_that_look_at_themselves_or_end_early(
 ) -> None:
     Path("other.py").write_text(program)
     kept = left_behind(tmp_path)
-    quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode", "--no-predict")
+    quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode", "--skip", "predict")
     outcome = opscope("try", "--steps", "forward", *quick, "--json", "other.py", "--own")
     assert left_behind(tmp_path) == kept
     if words:
@@ -295,7 +298,7 @@ hashlib.pbkdf2_hmac('sha256', b'any', b'any', (1 << 31) - 1)
 """
 
 
-@pytest.mark.exhaustive(few=False)
+@exhaustive
 def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path: Path) -> None:
     Path("ranks.py").write_text(RANKS)
     (tmp_path / "told.py").write_text(
@@ -321,7 +324,7 @@ def test_a_rank_that_is_asked_to_try_is_refused(
     assert "opscope try torchrun" in outcome.err
 
 
-@pytest.mark.exhaustive(few=False)
+@exhaustive
 def test_what_advice_said_is_shown_and_remembered(
     opscope, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +343,7 @@ def test_what_advice_said_is_shown_and_remembered(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
+@pytest.mark.exhaustive(few=False)
 def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)
     command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", script]
@@ -353,7 +357,7 @@ def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -
     assert left_behind(tmp_path) == before
 
 
-@pytest.mark.exhaustive(few=False)
+@exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told on Linux alone")
 @pytest.mark.parametrize(
     ("program", "written"),

@@ -1,4 +1,4 @@
-"""`opscope view`: what is served, to whom, and what is left of it."""
+"""`opscope analyze --open`: what is served, to whom, and what is left of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -22,11 +21,11 @@ def started(trace: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str]
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     running = subprocess.Popen(
-        [sys.executable, "-m", "opscope", "view", str(trace), "--no-browser"],
+        [sys.executable, "-m", "opscope", "analyze", str(trace), "--open"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
+        env={**os.environ, "TMPDIR": str(temporary), "BROWSER": "true"},
     )
     assert running.stdout is not None
     yield running, running.stdout.readline().split()[0]
@@ -43,13 +42,15 @@ def status(url: str, host: str | None = None, method: str = "GET") -> int:
         return error.code
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive(few=False))]
+)
 def test_page_and_trace_are_served_here_until_the_end(started, number: int, tmp_path: Path) -> None:
     running, url = started
     with urllib.request.urlopen(url, timeout=10) as answer:
         page = answer.read().decode()
         assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
-    assert page.lstrip().startswith("<!DOCTYPE html>") and "opscope view" in page
+    assert page.lstrip().startswith("<!DOCTYPE html>") and "opscope analyze" in page
     with urllib.request.urlopen(f"{url}trace.json.gz", timeout=10) as answer:
         events = json.loads(gzip.decompress(answer.read()))["traceEvents"]
     tracks = {one["args"]["name"] for one in events if one["name"] == "thread_name" and one["pid"] == 1 << 30}
@@ -68,15 +69,7 @@ def test_page_and_trace_are_served_here_until_the_end(started, number: int, tmp_
     assert not list((tmp_path / "temporary").glob("opscope*"))
 
 
-def test_a_port_that_is_taken_is_one_error(opscope, trace: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        outcome = opscope("view", trace, "--port", port, "--no-browser")
-    assert outcome.code == 1
-    assert f"port {port} cannot be had" in outcome.err
-
-
 def test_a_trace_that_is_gone_is_one_error(opscope, tmp_path: Path) -> None:
-    outcome = opscope("view", tmp_path / "none.json", "--no-browser")
+    outcome = opscope("analyze", tmp_path / "none.json", "--open")
     assert outcome.code == 1
     assert outcome.err.count("\n") == 1

@@ -20,14 +20,13 @@ UNSEEN = {"\x1b", "\u202e", "\u200b", "\x07", "\x00"}
 VERBS = [
     "analyze {file}",
     "analyze {file} --lang zh",
-    "analyze {file} --output-dir out",
-    "analyze {file} --html out/page.html",
-    "analyze {file} --brief",
-    "analyze {file} --full --all",
-    "compare {file} {file} --output out/report.md --html out/compared.html",
-    "explain aten::add --trace {file} --html out/explained.html",
+    "analyze {file} --output out/report.md",
+    "analyze {file} --output out/page.html",
+    "analyze {file} --full --top all",
+    "compare {file} {file} --output out/report.md --output out/compared.html",
+    "explain aten::add --trace {file} --output out/explained.html",
     "explain {evil}",
-    "flamegraph {file} --format collapsed",
+    "flamegraph {file}",
     "sql {file} 'SELECT name FROM operators'",
     "sql {file} 'SELECT name FROM operators' --csv",
     "sql {file} 'SELECT nothing FROM {evil}'",
@@ -37,7 +36,7 @@ VERBS = [
     "profile {evil}",
     "nvcc {evil}",
     "ncu {evil}.ncu-rep",
-    "index --library {evil} --release 1.0",
+    "trace --nsys -- ./{evil}",
     "devices {evil}",
     "run {evil}",
     "run --steps {evil} --output-dir out {file}",
@@ -48,8 +47,7 @@ VERBS = [
     "try {evil}",
     "try --only {evil} {file}",
     "try --change {evil} {file}",
-    "view {evil}",
-    "view {file} --host {evil}",
+    "analyze --open {evil}",
     "ncu --kernel {evil} -- ./{evil}",
     "doctor {evil}",
 ]
@@ -83,11 +81,12 @@ def test_of_a_page_that_is_served(
 ) -> None:
     pages = []
 
-    def serve(server: Any, *, is_opened: bool) -> None:
+    def serve(server: Any) -> None:
         pages.extend(one.read_text() for one in server.files.values() if one.suffix == ".html")
 
-    monkeypatch.setattr("opscope.cli.view._serve", serve)
-    outcome = opscope("view", "--no-browser", os.fspath(file))
+    monkeypatch.setattr("opscope.cli.page_server.PageServer.serve_forever", serve)
+    monkeypatch.setattr("webbrowser.open", lambda url: None)
+    outcome = opscope("analyze", "--open", os.fspath(file))
     assert outcome.code == 0
     for text in (outcome.out, outcome.err, *pages):
         assert not UNSEEN.intersection(text)
@@ -111,7 +110,7 @@ for _ in range(4):
 @pytest.mark.torch
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize(
-    "words", ["run --with-modules --active 2 --html out/page.html --output-dir out", "try --budget 5s"]
+    "words", ["run --record modules --active 2 --output out/page.html --output-dir out", "try --budget 5s"]
 )
 def test_of_a_program_that_is_run(tmp_path: Path, words: str) -> None:
     """Its file, its modules and its ranges; what it prints itself is its own."""

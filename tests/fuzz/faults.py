@@ -23,7 +23,6 @@ from pathlib import Path
 import zstandard
 
 import opscope
-from fuzz import device_code
 from opscope.testing import TraceBuilder
 
 __all__ = ["SIGNALS", "VERBS", "interrupted"]
@@ -48,18 +47,17 @@ def two(x=None): return torch.full((64, 64), 64.0)
 
 # The words of each verb, run in a folder that holds what they name; what it writes goes to `out`.
 VERBS = {
-    "analyze": "analyze trace.json.gz --save out/saved.opscope --html out/page.html --output-dir out"
+    "analyze": "analyze trace.json.gz --save out/saved.opscope -o out/page.html -o out/report.md"
     " --export-trace out/exported.json",
-    "ranks": "analyze ranks --workers 2 --output-dir out --save out/saved.opscope",
+    "ranks": "analyze ranks --workers 2 -o out/report.md --save out/saved.opscope",
     "flamegraph": "flamegraph trace.json.gz --output out/stacks.json",
-    "compare": "compare trace.json.gz trace.json.gz --output out/report.md --html out/page.html",
+    "compare": "compare trace.json.gz trace.json.gz --output out/report.md --output out/page.html",
     "bench": "bench functions.py:one functions.py:two --time-budget 0.5 --save out/result.json"
-    " --report out/report.md --html out/page.html",
-    "profile": "profile bert --layers 1 --hidden 64 --batch-sizes 1 2 --seq-lens 16 --output-dir out",
+    " -o out/report.md -o out/page.html",
+    "profile": "profile bert --param layers=1 hidden=64 --batch-sizes 1 2 --seq-lens 16 --output-dir out",
     "run": "run --stop --output-dir out training.py",
-    "index": "index --library libtorch_cuda.so --release 9.9.9",
-    "try": "try --budget 20s --seconds 0.1 --only foreach_optimizer --save out/trial.json"
-    " --output out/report.md training.py",
+    "try": "try --budget 20s --seconds 0.1 --only foreach_optimizer -o out/trial.json"
+    " -o out/report.md training.py",
 }
 
 
@@ -74,7 +72,6 @@ def _prepare(folder: Path) -> None:
             builder.operator("aten::mm", 100.0 * number + 5, 30).launch(100.0 * number + 10, 4)
             builder.kernel("gemm", 100.0 * number + 20, 30)
         (folder / f"ranks/rank{rank}.json").write_text(builder.text())
-    (folder / "libtorch_cuda.so").write_bytes(device_code())
     (folder / "training.py").write_text(_TRAINING)
     (folder / "functions.py").write_text(_FUNCTIONS)
 

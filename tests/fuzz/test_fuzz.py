@@ -37,11 +37,12 @@ def test_a_sound_input_is_read(target: str, tmp_path: Path) -> None:
     TARGETS[target].read(path)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_damaged_sessions_are_one_error_or_whole(tmp_path: Path) -> None:
     place = tmp_path / "seed"
     place.mkdir()
     data = TARGETS["session"].seed(place)
-    for part in range(1, 9):
+    for part in (1, 4, 8):
         at = len(data) * part // 9
         for damaged in (data[:at], data[:at] + b"\xff" * 64 + data[at + 64 :]):
             assert check("session", damaged, tmp_path) is None, at
@@ -54,6 +55,7 @@ def test_a_minute_of_new_inputs() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_failing_input_is_made_as_small_as_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,17 +113,20 @@ REWRITINGS: dict[str, Callable[[str], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", REWRITINGS)
-def test_another_way_to_write_it_changes_nothing(name: str, tmp_path: Path) -> None:
-    plain, rewritten = tmp_path / "plain.json", tmp_path / name
+@pytest.mark.exhaustive(few=False)
+def test_another_way_to_write_it_changes_nothing(tmp_path: Path) -> None:
+    plain = tmp_path / "plain.json"
     plain.write_text(trace_text())
-    rewritten.write_bytes(REWRITINGS[name](trace_text()))
-    assert tables(rewritten) == tables(plain)
+    expected = tables(plain)
+    for name, rewriting in REWRITINGS.items():
+        (tmp_path / name).write_bytes(rewriting(trace_text()))
+        assert tables(tmp_path / name) == expected, name
 
 
+@pytest.mark.exhaustive(few=False)
 def test_ranks_in_files_of_their_own_are_as_in_a_packed_folder(tmp_path: Path) -> None:
     """Each file written another way: the job stays the same."""
-    ways = list(REWRITINGS.items())
+    ways = list(REWRITINGS.items())[::2]
     for folder in ("plain", "rewritten"):
         (tmp_path / folder).mkdir()
     for rank in range(len(ways)):

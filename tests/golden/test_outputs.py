@@ -1,8 +1,7 @@
-"""What every verb prints of every trace, frozen; `--update-golden` writes the expectation.
+"""What verbs print of every recording, as plain text in `outputs/`; `--update-golden` writes it.
 
-One compressed file per source in `outputs/`: each command and what it printed or wrote, as JSON, text and
-Markdown. `make test` holds a few sources, `make exhaustive` all of them.
-`python tests/golden/test_outputs.py NAME` prints what is expected of one, without a name all names.
+Of each recording what people read first; of one of each kind (`KINDS`) all that verbs say. `make test` asks
+the kinds, `make exhaustive` every recording. What is shown holds no English prose when it is translated.
 """
 
 from __future__ import annotations
@@ -12,10 +11,7 @@ import difflib
 import gzip
 import io
 import json
-import lzma
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,20 +19,22 @@ from typing import Any, NamedTuple
 import pytest
 
 from opscope._version import __version__
-from opscope.cli import main
+from opscope.cli import console, main
+from opscope.report.document import Document
+from opscope.report.languages import Language, translated
+
+from .english import english
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
 SHARED = REPOSITORY.parent / "shared"
 OUTPUTS = HERE / "outputs"
-EXPLAINED_OPERATORS = 8
-EXPLAINED_KERNELS = 6
 
-# Every verb and each kind of recording once: of a GPU with provenance, of a CPU, of Nsight Systems.
-QUICK = frozenset((
+KINDS = frozenset((
     "opscope-bert_h200", "traces-public-HTA-cpu_only-rank-34.Jul_15_10_52_41.1074.pt.trace",
-    "traces-nsys-mock.sqlite", "compare-traces-h200-bert_bs8_seq128_infer-bert_eager_attn.json",
-    "ncu-ops.ncu-rep", "benchmarks-results-h200_gelu",
+    "traces-public-HTA-amd_trace-mi250_minitoy_train_ROCm6_2_kineto", "traces-nsys-mock.sqlite",
+    "compare-traces-h200-bert_bs8_seq128_infer-bert_eager_attn.json", "ncu-ops.ncu-rep",
+    "benchmarks-results-h200_gelu", "no_recording",
 ))  # fmt: skip
 
 Commands = Callable[[str, Path], Iterator[list[str]]]
@@ -51,42 +49,33 @@ class Source(NamedTuple):
 
     @property
     def expectation(self) -> Path:
-        return OUTPUTS / f"{self.name}.txt.xz"
+        return OUTPUTS / f"{self.name}.txt"
 
 
 def of_a_trace(path: str, folder: Path) -> Iterator[list[str]]:
     saved = str(folder / "saved.opscope")
-    yield ["analyze", path, "--json", "--all", "--save", saved]
-    yield ["analyze", path]
-    yield ["analyze", path, "--all", "--output-dir", str(folder / "report")]
-    yield ["stats", path, "--report", "all", "--csv"]
-    yield ["flamegraph", path, "--format", "collapsed"]
-    yield from explanations(saved)
+    yield ["analyze", path, "--save", saved]
+    document = json.loads(printed(["analyze", saved, "--json"]))
+    for row in (*document["top_operators"][:1], *document["kernels"][:1]):
+        yield ["explain", row["name"], "--trace", saved]
 
 
-def of_an_export(path: str, folder: Path) -> Iterator[list[str]]:
+def of_a_kind(path: str, folder: Path) -> Iterator[list[str]]:
     yield from of_a_trace(path, folder)
-    yield ["stats", path, "--report", "all"]
-    yield ["stats", path, "--report", "all", "--json"]
-
-
-def explanations(path: str) -> Iterator[list[str]]:
-    """Of the operators and kernels that take the most time."""
-    document = json.loads(printed(["analyze", path, "--json", "--top", str(EXPLAINED_KERNELS)]))
-    operators = [row["name"] for row in document["top_operators"][:EXPLAINED_OPERATORS]]
-    kernels = [row["name"] for row in document["kernels"][:EXPLAINED_KERNELS]]
-    for name in dict.fromkeys(operators):
-        yield ["explain", name, "--trace", path]
-    yield ["explain", operators[0], "--trace", path, "--json"] if operators else ["devices"]
-    for name in dict.fromkeys(kernels):
-        yield ["explain", name, "--trace", path]
+    saved = str(folder / "saved.opscope")
+    yield ["analyze", saved, "--json"]
+    yield ["analyze", saved, "--top", "all", "--output", str(folder / "report.md")]
+    yield ["stats", saved, "--report", "all", "--csv"]
+    yield ["flamegraph", saved]
+    if path.endswith(".sqlite"):
+        yield ["stats", path, "--report", "all"]
+        yield ["stats", path, "--report", "all", "--json"]
 
 
 def of_a_comparison(path: str, folder: Path) -> Iterator[list[str]]:
     reference, candidate = path.split("|")
-    report = str(folder / "comparison.md")
-    yield ["compare", reference, candidate, "--all", "--json"]
-    yield ["compare", reference, candidate, "--output", report]
+    yield ["compare", reference, candidate, "--json"]
+    yield ["compare", reference, candidate, "--output", str(folder / "comparison.md")]
     yield ["compare", candidate, reference, "--fail-on", "different"]
 
 
@@ -106,19 +95,12 @@ def of_a_benchmark(path: str, folder: Path) -> Iterator[list[str]]:
 
 def of_no_recording(path: str, folder: Path) -> Iterator[list[str]]:
     yield ["devices"]
-    yield ["devices", "--json"]
-    for device in ("H200", "A100", "RTX 4090", "B200"):
-        yield ["devices", device]
-    yield ["index"]
-    names = (
-        "aten::gelu aten::addmm aten::mm aten::_softmax aten::native_layer_norm aten::add.Tensor aten::copy_ "
-        "aten::convolution aten::scaled_dot_product_attention aten::_foreach_add_ aten::sort aten::embedding "
-        "matrix normalization SoftMax.cu layer_norm_kernel.cu"
-    )
-    for name in names.split():
-        for release in ("2.6.0", "2.11.0", "2.14.1"):
-            yield ["explain", name, "--torch-version", release]
-        yield ["explain", name, "--torch-version", "2.13.0", "--json"]
+    yield ["devices", "H200"]
+    yield ["devices", "B200", "--json"]
+    for name in ("aten::addmm", "aten::_foreach_add_", "matrix", "SoftMax.cu"):
+        yield ["explain", name, "--torch-version", "2.11.0"]
+    yield ["explain", "aten::native_layer_norm", "--torch-version", "2.6.0"]
+    yield ["explain", "aten::gelu", "--torch-version", "2.14.1", "--json"]
 
 
 def sources() -> list[Source]:
@@ -129,8 +111,11 @@ def sources() -> list[Source]:
     folders = sorted({path.parent for path in shared if path.parent.name.startswith("ddp")})
     known = {path.name for path in own}
     alone = [path for path in shared if path.parent not in folders and path.name not in known]
-    found = [Source(slug(path), path, of_a_trace) for path in (*own, *alone, *folders)]
-    found += [Source(slug(path), path, of_an_export) for path in sorted(SHARED.glob("traces/nsys/*.sqlite"))]
+    exports = sorted(SHARED.glob("traces/nsys/*.sqlite"))
+    found = [
+        Source(slug(path), path, of_a_kind if slug(path) in KINDS else of_a_trace)
+        for path in (*own, *alone, *folders, *exports)
+    ]
     traces = SHARED / "traces"
     pairs = [
         (
@@ -161,35 +146,58 @@ def printed(command: list[str]) -> str:
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()) as errors:
         code = main(command)
+    if "--json" in command and code == 0:
+        return json.dumps(_clipped(json.loads(output.getvalue())), indent=1) + "\n"
     return output.getvalue() if code == 0 else f"exit {code}\n{errors.getvalue()}{output.getvalue()}"
 
 
-def outputs(source: Source) -> str:
-    """All that is said of a source, asked from the current folder: see the test."""
+def _clipped(value: Any) -> Any:
+    """A JSON value with the first two of each list, and how many there are."""
+    if isinstance(value, dict):
+        return {key: _clipped(one) for key, one in value.items()}
+    if not isinstance(value, list):
+        return value
+    more = [f"… {len(value)} in all"] if len(value) > 2 else []
+    return [*map(_clipped, value[:2]), *more]
+
+
+def outputs(source: Source, documents: list[Document]) -> str:
+    """All that is said of a source, asked from the current folder; keeps of the documents what is ours."""
     folder, parts = Path("out"), []
     place = str(source.path).replace(str(SHARED), "shared").replace(str(REPOSITORY), "repository")
     for command in source.commands(place, folder):
-        parts.append(f"\n$ opscope {' '.join(command)}\n{printed(command)}")
-        written = sorted(path for path in folder.rglob("*.md") if path.is_file())
-        for path in written:
+        count = len(documents)
+        lines = printed(command).splitlines(keepends=True)
+        if command[0] in ("stats", "flamegraph") and len(lines) > 200:
+            lines[200:] = [f"… {len(lines)} lines in all\n"]
+        parts.append(f"\n$ opscope {' '.join(command)}\n{''.join(lines)}")
+        if command[0] == "stats":
+            del documents[count:]  # what nsys says, as it says it
+        for path in sorted(path for path in folder.rglob("*.md") if path.is_file()):
             parts.append(f"\n# {path.name}\n{path.read_text(encoding='utf-8')}")
             path.unlink()
-        for path in folder.rglob("analysis.json"):
-            path.unlink()
-    lines = (line.rstrip() for line in "".join(parts).replace(__version__, "VERSION").splitlines())
-    return "\n".join(re.sub(r"─{3,}", "───", line) for line in lines) + "\n"
+    text = "".join(parts).replace(__version__, "VERSION")
+    return "\n".join(re.sub(r"─{3,}", "───", line.rstrip()) for line in text.splitlines()) + "\n"
 
 
 def cases() -> list[Any]:
-    """Every source; `make exhaustive` runs those that are not quick."""
-    marks = {True: (), False: (pytest.mark.exhaustive(few=False),)}
-    return [pytest.param(one, id=one.name, marks=marks[one.name in QUICK]) for one in sources()]
+    exhaustive = pytest.mark.exhaustive(few=False)
+    return [
+        pytest.param(one, id=one.name, marks=() if one.name in KINDS else exhaustive) for one in sources()
+    ]
 
 
 @pytest.mark.parametrize("source", cases())
 def test_verbs_say_what_they_always_said(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
+    chinese: list[Document] = []
+
+    def shown(document: Document, language: Language) -> Document:
+        chinese.append(translated(document, Language.ZH))
+        return translated(document, language)
+
+    monkeypatch.setattr(console, "translated", shown)
     for name, value in {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -198,33 +206,15 @@ def test_verbs_say_what_they_always_said(
     (tmp_path / "shared").symlink_to(SHARED)
     (tmp_path / "repository").symlink_to(REPOSITORY)
     monkeypatch.chdir(tmp_path)
-    found = outputs(source)
+    found = outputs(source, chinese)
     if pytestconfig.getoption("--update-golden"):
         OUTPUTS.mkdir(exist_ok=True)
-        source.expectation.write_bytes(lzma.compress(found.encode(), preset=9))
+        source.expectation.write_text(found, encoding="utf-8")
     if not source.expectation.exists() and SHARED in source.path.parents:
         pytest.skip(f"no {source.expectation.name} yet: --update-golden writes it")
-    expected = read(source)
-    if found != expected:
-        changed = difference(expected, found)
-        (Path(os.environ.get("GOLDEN_DIFF", tmp_path)) / f"{source.name}.diff").write_text("\n".join(changed))
+    expected = source.expectation.read_text(encoding="utf-8").splitlines()
+    changed = list(difflib.unified_diff(expected, found.splitlines(), "expected", "found", "", "", 2))
+    if changed:
         pytest.fail("\n".join([*changed[:60], f"… {len(changed)} lines of difference"]), pytrace=False)
-
-
-def difference(expected: str, found: str) -> list[str]:
-    return list(
-        difflib.unified_diff(expected.splitlines(), found.splitlines(), "expected", "found", "", "", 2)
-    )
-
-
-def read(source: Source) -> str:
-    return lzma.decompress(source.expectation.read_bytes()).decode()
-
-
-if __name__ == "__main__":
-    wanted = sys.argv[-1]
-    for one in sources():
-        if one.name == wanted:
-            sys.stdout.write(read(one))
-        elif len(sys.argv) == 1:
-            print(one.name)
+    assert chinese
+    assert english(chinese) == []

@@ -65,7 +65,8 @@ def test_the_report_explains_the_squares(capfd: pytest.CaptureFixture[str]) -> N
     names = ("--implementations", "torch", "multiply", "power")
     out = io.StringIO()
     with redirect_stdout(out):
-        code = main(["bench", "square", "--device", "cuda", *names, "--time-budget", "0.3", "--show-kernels"])
+        options = ("--device", "cuda", *names, "--time-budget", "0.3", "--show", "kernels")
+        code = main(["bench", "square", *options])
     assert code == 0
     text = out.getvalue()
     assert "Kernels" in text
@@ -81,13 +82,12 @@ def test_ptx_of_a_triton_implementation_is_shown() -> None:
         "square",
         "--device",
         "cuda",
-        "--shape",
-        "256",
-        "256",
+        "--param",
+        "shape=256x256",
         "--implementations",
         "triton",
     ]
     with redirect_stdout(out):
-        code = main([*arguments, "--time-budget", "0.05", "--show-ptx"])
+        code = main([*arguments, "--time-budget", "0.05", "--show", "ptx"])
     assert code == 0
     assert ".version" in out.getvalue()

@@ -110,7 +110,7 @@ def test_ptx_is_in_the_file_and_alone_makes_the_program_run(tmp_path: Path) -> N
     cuobjdump = find_cuda_tool("cuobjdump")
     if cuobjdump is None:
         pytest.skip("no cuobjdump")
-    for options, name in (((), "plain"), (("--ptx",), "future")):
+    for options, name in (((), "plain"), (("--arch", "native,ptx"), "future")):
         made = opscope_nvcc(EXAMPLES / "add.cu", *options, "-o", name, folder=tmp_path)
         assert made.returncode == 0, made.stderr
     listed = {
@@ -126,7 +126,7 @@ def test_ptx_is_in_the_file_and_alone_makes_the_program_run(tmp_path: Path) -> N
     refused = opscope_nvcc(EXAMPLES / "add.cu", "--arch", old, "--run", folder=tmp_path)
     assert refused.returncode == 1
     assert f"code for {old} does not run on" in refused.stderr
-    compiled = opscope_nvcc(EXAMPLES / "add.cu", "--arch", old, "--ptx", "--run", folder=tmp_path)
+    compiled = opscope_nvcc(EXAMPLES / "add.cu", "--arch", f"{old},ptx", "--run", folder=tmp_path)
     assert (compiled.returncode, compiled.stdout.splitlines()[0]) == (0, "Max error: 0"), compiled.stderr
 
 

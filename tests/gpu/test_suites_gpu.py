@@ -152,16 +152,3 @@ def test_kernels_run_on_the_current_stream():
         output = square(y)
     stream.synchronize()
     assert (output == 4).all()
-
-
-def test_compiled_and_interpreted_kernels_do_not_disturb_each_other():
-    from opscope.kernels.triton_loader import interpreted
-
-    x = torch.randn(7, 300)
-    expected = x.softmax(-1)
-    by_interpreter = interpreted(load_triton("softmax", interpret=True).softmax)
-    assert torch.allclose(by_interpreter(x), expected, atol=1e-6)
-    for columns in (300, 301):  # compiled anew after the interpreter ran
-        y = torch.randn(7, columns, device="cuda")
-        assert torch.allclose(load_triton("softmax").softmax(y), y.softmax(-1), atol=1e-6)
-        assert torch.allclose(by_interpreter(x), expected, atol=1e-6)

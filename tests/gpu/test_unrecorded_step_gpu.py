@@ -191,9 +191,11 @@ def test_the_host_by_itself_is_known_where_the_device_decides(tmp_path: Path, lo
 
 
 @pytest.mark.parametrize("loop", [TRAINING, INFERENCE], ids=["training", "inference"])
-@pytest.mark.parametrize("flag", ["--with-stack", "--with-modules", "--profile-memory"])
-def test_no_flag_harms_a_program_whose_forwards_are_steps(tmp_path: Path, loop: str, flag: str) -> None:
-    out = recorded(tmp_path, loop, "--steps", "forward", flag)
+@pytest.mark.parametrize("more", ["stack", "modules", "memory"])
+def test_recording_more_harms_no_program_whose_forwards_are_steps(
+    tmp_path: Path, loop: str, more: str
+) -> None:
+    out = recorded(tmp_path, loop, "--steps", "forward", "--record", more)
     assert len(json.loads((out / "analysis.json").read_text())["steps"]) >= 3
 
 

@@ -180,6 +180,7 @@ class TestEveryTrace:
 
 
 @needs_traces
+@pytest.mark.exhaustive(few=False)
 def test_the_eight_ranks_of_an_archive_are_one_session(extracted: Callable[[str], list[Path]]) -> None:
     (archive,) = ARCHIVES
     with opscope.load(extracted(archive)) as session:

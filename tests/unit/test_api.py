@@ -31,6 +31,25 @@ def test_importing_is_free_of_torch_and_the_engine() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+def test_what_reads_and_what_is_not_yet_used_does_not_import_torch(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    sizes = {"Input Dims": [[16, 16], [16, 16]], "Input type": ["float", "float"]}
+    trace.step(1, 0, 90).operator("aten::mm", 1, 5, **sizes).launch(2).kernel("k", 9, 3)
+    script = (
+        "import sys, opscope\n"
+        "import opscope.benchmarking.run, opscope.benchmarking.timer, opscope.capture.calls\n"
+        "import opscope.capture.cycle, opscope.capture.python_structure, opscope.capture.sweep\n"
+        "import opscope.workloads.spec, opscope.testing\n"
+        "with opscope.load(sys.argv[1]) as session:\n"
+        "    opscope.summarize(session)\n"
+        "    opscope.explain('aten::mm', session)\n"
+        "opscope.explain('aten::mm')\n"
+        "print(sorted({'torch', 'torchgen', 'transformers', 'triton'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", script, str(trace.write(tmp_path / "t.json"))]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
 def test_load_takes_traces_paths_and_saved_sessions(tmp_path: Path) -> None:
     trace = TraceBuilder().operator("aten::mm", 1, 5).launch(2).kernel("k", 9, 3).write(tmp_path / "t.json")
     with opscope.load(trace) as session:

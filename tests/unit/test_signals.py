@@ -106,3 +106,28 @@ def test_a_forked_process_ends_by_the_signal_itself(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "-15\n"
+
+
+@pytest.mark.parametrize("is_printed", [False, True])
+def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(
+    tmp_path: Path, *, is_printed: bool
+) -> None:
+    error = "ValueError('of its own')" if is_printed else "Terminated(15)"
+    script = tmp_path / "calls.py"
+    script.write_text(
+        "import ctypes\n"
+        "from opscope.signals import Terminated, signals_interrupt\n"
+        "class Number(ctypes.c_int):\n"
+        "    def __init__(self):\n"
+        f"        raise SystemError from {error}\n"
+        "@ctypes.CFUNCTYPE(None, Number)\n"
+        "def on_argument(number): pass\n"
+        "@ctypes.CFUNCTYPE(None)\n"
+        "def on_entry():\n"
+        f"    raise SystemError from {error}\n"
+        "with signals_interrupt():\n"
+        "    ctypes.CFUNCTYPE(None, ctypes.c_int)(ctypes.cast(on_argument, ctypes.c_void_p).value)(1)\n"
+        "    ctypes.CFUNCTYPE(None)(ctypes.cast(on_entry, ctypes.c_void_p).value)()\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stderr.count("\nSystemError") == (2 if is_printed else 0), done.stderr

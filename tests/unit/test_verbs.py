@@ -25,6 +25,7 @@ def test_analyze_is_the_summary_with_advice(trace: Path) -> None:
         assert summary.advice == other.advice
 
 
+@pytest.mark.exhaustive(few=False)
 def test_explain_takes_a_trace_a_session_or_neither(trace: Path) -> None:
     with opscope.load(trace) as session:
         of_session = explanation_json(opscope.explain("aten::gelu", session))
@@ -73,6 +74,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.torch
 def test_run_records_in_a_process_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -81,8 +83,6 @@ def test_run_records_in_a_process_of_its_own(tmp_path: Path) -> None:
     options = {"output_dir": out, "active": 2, "warmup": 0}
     with opscope.run(script, ["0"], **options) as session:
         assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") > 0
-    with pytest.raises(opscope.CaptureError, match="exit code 1"):
-        opscope.run(script, ["0"], **options)  # files are in the way
     with pytest.raises(opscope.CaptureError, match="exit code 3"):
         opscope.run(script, ["3"], force=True, **options)
 

@@ -72,23 +72,14 @@ class Leaf:
 
 @dataclass(frozen=True)
 class ComposedAttention:
-    """One kind of attention call made of single operators.
+    """One kind of attention call made of single operators."""
 
-    Attributes:
-        work: Of one call.
-        type_name: Element type of the scores' operands, as recorded.
-        calls: How often it ran.
-        parts: The operators that one kernel would replace.
-        is_math_path: Whether scaled_dot_product_attention itself computed it so.
-        is_grouped: Whether keys and values are repeated, for the heads of a group that share them.
-    """
-
-    work: AttentionWork
-    type_name: str | None
-    calls: int
-    parts: tuple[Leaf, ...]
-    is_math_path: bool
-    is_grouped: bool = False
+    work: AttentionWork  # of one call
+    type_name: str | None  # element type of the scores' operands, as recorded
+    calls: int  # how often it ran
+    parts: tuple[Leaf, ...]  # the operators that one kernel would replace
+    is_math_path: bool  # whether scaled_dot_product_attention itself computed it so
+    is_grouped: bool = False  # whether keys and values are repeated, for the heads of a group that share them
 
     @property
     def device_ns(self) -> int:

@@ -98,10 +98,10 @@ def _one_kernel(
 
     def effect(change: GraphChange) -> object:
         for one, after_ns in found:
-            first, *others = one.parts
-            change.scale_operators(first.operator_ids, after_ns / max(1, first.device_ns))
-            change.drop_operators([each for part in others for each in part.operator_ids], with_host=False)
-            spans = change.model.between(first.operator_ids, one.parts[-1].operator_ids)
+            (first, *others), model = one.parts, change.model
+            change.scale(model.is_launched_by(first.operator_ids), after_ns / max(1, first.device_ns))
+            change.drop(model.is_launched_by([each for part in others for each in part.operator_ids]))
+            spans = model.between(first.operator_ids, one.parts[-1].operator_ids)
             change.drop_host(spans, max(0.0, 1.0 - one.calls * host_ns / max(1, one.host_ns)))
         return change
 

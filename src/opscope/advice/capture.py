@@ -24,13 +24,12 @@ def capture_of(run: ProfiledRun) -> Applicability:
     """Whether a step can be captured; unknown without two steps to compare and nothing in the way."""
     if run.summary.engine is not None:
         return Applicability()  # an engine captures what it knows to be the same
-    left_out = [list(one) for one in sorted(run.summary.timeline.left_out)]
     places: dict[int, tuple[str | None, str | None]] = {}
-    for row in run.records("allocations"):
+    for row in run.allocations:
         places |= dict.fromkeys(row["call_ids"], (row["name"], None))
     for wait in run.summary.timeline.waits:
         places |= dict.fromkeys(wait.call_ids, (wait.operator or wait.name, wait.line))
-    inside = run.session.query(sql(__package__, "capture:inside"), [list(places), left_out, _EDGE])
+    inside = run.session.query(sql(__package__, "capture:inside"), [list(places), run.left_out, _EDGE])
     calls = Counter(places[call_id] for (call_id,) in inside)
     blockers = [
         Blocker(operator, line, count / run.step_count)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, unchanged
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.totals import KernelTotal
@@ -18,7 +18,7 @@ PASSING = frozenset(("aten::clone", "aten::contiguous", "aten::_to_copy", "aten:
 _DIRECTIONS = {"host_to_device": "from host to device", "device_to_host": "from device to host"}
 # Rates of the bus, by the major compute capability of the GPUs on it.
 _BUS = {7: "pinned_bytes_per_s", 8: "pinned_bytes_per_s_8", 9: "pinned_bytes_per_s_9"}
-_PINNED_BY_HAND = 'batch = batch.pin_memory().to("cuda", non_blocking=True)'
+PINNED_BY_HAND = 'batch = batch.pin_memory().to("cuda", non_blocking=True)'
 # Smaller copies spend their time on starting.
 _TELLING_BYTES = 1 << 20
 
@@ -27,6 +27,12 @@ def pageable_copies(run: ProfiledRun, rule: Rule) -> list[KernelTotal]:
     """Copies whose host memory is not pinned, by name; none where they take too little to be told."""
     copies = [kernel for kernel in run.summary.kernels if _host_memory(kernel) == "pageable"]
     return [] if run.is_minor(sum(kernel.total_ns for kernel in copies), rule) else copies
+
+
+def has_loader(run: ProfiledRun) -> bool:
+    """Whether a loader was seen, whose thread can pin memory."""
+    models = () if run.job is None else run.job.models
+    return any(len(spans.start_ns) for model in models for spans in model.loading.values())
 
 
 @finds
@@ -41,14 +47,14 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     uploads = [kernel for kernel in copies if _field(kernel, "copy_direction") == "host_to_device"]
     factor = min(1.0, size_bytes / rate * 1e9 / total_ns) if total_ns else 1.0
     # A loader's thread pins beside the step; in a program without one its own thread copies once more.
-    is_loaded = run.job is not None and any(model.loading for model in run.job.models)
+    is_loaded = has_loader(run)
     moved_bytes = 0 if is_loaded else sum(kernel.size_bytes or 0 for kernel in uploads)
 
     def effect(change: GraphChange) -> object:
         # What comes back to the host is waited for, pinned or not.
-        change.scale_kernels([kernel.name for kernel in copies], factor)
+        change.scale(change.model.is_named([kernel.name for kernel in copies]), factor)
         change.add_host(moved_bytes / run.step_count / rule.threshold("pinning_bytes_per_s") * 1e9)
-        return change.free_copies([kernel.name for kernel in uploads])
+        return change.free_launches(change.model.is_named([kernel.name for kernel in uploads]))
 
     calls = sum(kernel.calls for kernel in copies)
     yield Advice(
@@ -59,7 +65,7 @@ def pageable_copy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         ),
         effect if size_bytes else None,
         f"the same bytes at {format_byte_rate(rate)}, {whose}; the host waits for none to the device",
-        change=None if is_loaded else _PINNED_BY_HAND,
+        change=None if is_loaded else PINNED_BY_HAND,
     )
 
 
@@ -109,6 +115,8 @@ def host_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 kernels=names,
             ),
             methodcaller("run_beside", names),
+            # Nothing shows whether the next step's input is there early enough.
+            is_sure=not run.summary.is_of_torch,
         )
 
 
@@ -121,18 +129,26 @@ def layout_copies(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     shared = (
         f"; {run.time(attended_ns)} of them a fused attention kernel would remove too" if attended_ns else ""
     )
-    yield from _copies(run, rule, rows, "only reorder memory", shared)
+    yield from _copies(run, rule, rows, "only reorder memory", shared=shared)
 
 
 @finds
 def repeated_casts(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Copies that change the element type."""
     rows = [row for row in run.records("copies") if _is_cast(row)]
-    yield from _copies(run, rule, rows, "only change the element type")
+    # Autocast in training needs those of weights once in a step.
+    change = "" if run.has_backward else None
+    yield from _copies(run, rule, rows, "only change the element type", change=change)
 
 
 def _copies(
-    run: ProfiledRun, rule: Rule, rows: Sequence[Mapping[str, Any]], what: str, shared: str = ""
+    run: ProfiledRun,
+    rule: Rule,
+    rows: Sequence[Mapping[str, Any]],
+    what: str,
+    *,
+    shared: str = "",
+    change: str | None = None,
 ) -> Iterator[Advice]:
     total_ns = sum(row["device_ns"] for row in rows)
     if run.is_minor(total_ns, rule):
@@ -151,13 +167,14 @@ def _copies(
         lambda change: _without(change, rows),
         f"at most: {run.time(total_ns)} of copies on the device and "
         f"{run.time(host_ns * run.unrecorded_share)} on the host, if every one goes{shared}",
-        worst=unchanged if "torch.compile" in (rule.change or "") else None,
+        change=change,
+        is_sure=False,
     )
 
 
 def _without(change: GraphChange, rows: Sequence[Mapping[str, Any]]) -> GraphChange:
     """No copy, and none of the operators that only pass it on."""
-    change.drop_operators([one for row in rows for one in row["operator_ids"]], with_host=False)
+    change.drop(change.model.is_launched_by([one for row in rows for one in row["operator_ids"]]))
     return change.drop_host(change.model.extents([one for row in rows for one in row["outer_ids"]]))
 
 

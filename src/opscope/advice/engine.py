@@ -46,20 +46,21 @@ def assess(
     ceilings_file: Path | None = None,
     by: str | None = None,
 ) -> Summary:
-    """The Summary with advice; arguments and errors are those of `summarize`."""
+    """The Summary with advice; arguments and errors are those of `summarize`.
+
+    Its other sections are computed when they are asked for.
+    """
     summary = Summary(session, measured_dir=measured_dir, ceilings_file=ceilings_file, by=by)
     job = summary.job
-    # Complete first: some rules read tables that the sections fill.
-    return advise(session, summary.complete(), job)
+    # First: rules read tables that these fill, and an expression that is none ends it here.
+    _ = summary.kernels, summary.efficiency, summary.ranges
+    return advise(session, summary, job)
 
 
 def advise(session: Session, summary: Summary, job: Job | None = None) -> Summary:
     """The Summary with what to change, the largest estimated gain first, those without an estimate last.
 
-    Args:
-        session: The Session.
-        summary: Its Summary, with efficiency, timeline and program filled.
-        job: The steps of its traces; made if not given.
+    The Summary needs efficiency, timeline and program; the job is made if it is not given.
     """
     if not summary.has_device or not summary.is_usable:
         return summary.having(advice=())
@@ -82,8 +83,6 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     )
 
 
-# Of a step: worth trying, even where steps differ by more.
-_MUCH = 0.1
 _Found = tuple[Finding, JobChange | None]
 
 
@@ -119,10 +118,10 @@ def _findings(run: ProfiledRun, rule: Rule) -> list[_Found]:
     """What a rule finds and what it does to a step, without what is not worth a word."""
     found: list[_Found] = []
     for advice in (_possible(run, rule, one) for one in FINDERS[rule.code](run, rule)):
-        worth = _worth(run, rule, advice)
+        words = _words(run, rule, advice)
+        worth = _worth(run, rule, advice, words.change or "")
         if worth is None:
             continue
-        words = _words(run, rule, advice)
         basis = "; ".join(part for part in (advice.basis or rule.basis, worth.words) if part)
         finding = Finding(
             code=rule.code,
@@ -193,8 +192,8 @@ class _Worth(msgspec.Struct, frozen=True):
     change: JobChange | None = None
 
 
-def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
-    """The gain of an advice, and whether to give it; None if it is not worth a word."""
+def _worth(run: ProfiledRun, rule: Rule, advice: Advice, code: str) -> _Worth | None:
+    """The gain of an advice with this code, and whether to give it; None if it is not worth a word."""
     job = run.job
     if advice.effect is None and advice.gain is None:
         return _Worth()
@@ -210,18 +209,26 @@ def _worth(run: ProfiledRun, rule: Rule, advice: Advice) -> _Worth | None:
         return _Worth(words=f"not simulated: {missing}", is_open=True)
     if change is not None:
         gain = _bounded(job, advice, change, rule.gain_error if advice.error is None else advice.error)
+        # What graphs break and what kernels torch.compile writes no recording shows.
+        if not (advice.is_sure and "torch.compile" not in code and _can_be_told(run, job, change, gain)):
+            gain = msgspec.structs.replace(gain, low_ns=min(0.0, gain.low_ns))
     if gain is None:
         return None
-    timed, least_ns = job.middle.timed, run.book.number("least_gain_fraction") * job.step_ns
     # Nobody can see a gain that is smaller than what steps differ by.
-    spread_ns = 0.0 if timed is None else (timed.high - timed.low) / 2
+    least_ns, spread_ns = run.book.number("least_gain_fraction") * job.step_ns, _spread_ns(job)
     if gain.ns >= max(least_ns, spread_ns):
-        return _Worth(gain.ns, (gain.low_ns, gain.high_ns), _simulated(job), change=change)
+        interval_ns = gain.low_ns, gain.high_ns
+        # Without code only a person can find what it would take.
+        is_numbered = advice.is_sure or code
+        return _Worth(gain.ns, interval_ns, _simulated(job), change=change) if is_numbered else _Worth()
     worth, deferred_ns = None, run.book.number("deferred_fraction") * job.device_ns
-    if gain.ns >= _MUCH * job.step_ns:
+    saved_ns = 0.0 if change is None else job.saved_device_ns(change)
+    # Much by one of the ways in which the host may have run is worth trying too.
+    most_ns = gain.high_ns if saved_ns >= deferred_ns else gain.ns
+    if most_ns >= run.book.number("much_fraction") * job.step_ns:
         words = f"not told from what steps differ by, {format_duration(spread_ns)} to either side"
         worth = _Worth(words=words, is_open=True)
-    elif change is not None and job.saved_device_ns(change) >= deferred_ns:
+    elif saved_ns >= deferred_ns > 0:
         slower = "is" if job.is_host_bound else "would then be"
         words = f"nothing now, for the host {slower} the slower side: {_simulated(job)}"
         worth = _Worth(0.0, (min(0.0, gain.low_ns), max(0.0, gain.high_ns)), words, is_deferred=True)
@@ -240,6 +247,20 @@ def _bounded(job: Job, advice: Advice, change: JobChange, error: float) -> Gain:
     return gain
 
 
+def _can_be_told(run: ProfiledRun, job: Job, change: JobChange, gain: Gain) -> bool:
+    """Whether it is more than the host may differ by from run to run, in a step that is understood."""
+    error = job.middle.unrecorded_error or 0.0
+    is_of_device = 2 * job.saved_device_ns(change) >= gain.ns
+    wandering_ns = max(run.book.number("wander_fraction") * job.step_ns, _spread_ns(job))
+    return abs(error) <= run.book.number("off_fraction") and (is_of_device or gain.low_ns >= wandering_ns)
+
+
+def _spread_ns(job: Job) -> float:
+    """What timed steps differ by, to either side."""
+    timed = job.middle.timed
+    return 0.0 if timed is None else (timed.high - timed.low) / 2
+
+
 def _simulated(job: Job) -> str:
     """The step that a gain is taken from."""
     together = f" of {len(job.models)} ranks together" if len(job.models) > 1 else ""
@@ -254,8 +275,9 @@ def _rank(finding: Finding) -> tuple[bool, bool, float, int, str, str]:
     gain_ns = finding.estimated_gain_ns_per_step
     return (
         gain_ns is None and not finding.is_to_try,
-        not finding.is_gain_known,
-        -(gain_ns or finding.evidence.get("device_ns") or 0.0),
+        gain_ns is None,
+        # What may bring less counts half, so that what stands first does not depend on what is known.
+        -(gain_ns or finding.evidence.get("device_ns") or 0.0) * (1.0 if finding.is_gain_known else 0.5),
         finding.severity.rank,
         finding.code,
         finding.message,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from opscope.advice.capture import capture_of, in_the_way
-from opscope.advice.copies import PASSING, pageable_copies
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
+from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
+from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
 from opscope.analysis.timeline.start_up import first_calls
@@ -28,6 +28,9 @@ _WITHOUT_GRAPH = (
 )
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
+_ROWS_OF_MASK = """\
+rows = mask.nonzero().squeeze(1)   # once, where the mask stays the same
+out[rows]                          # instead of out[mask]"""
 # Operators whose results are as large as values say.
 _SIZED = (
     "aten::nonzero",
@@ -162,10 +165,20 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         is_download = "DtoH" in copy and (longest.operator is None or longest.operator in PASSING)
         better = pinned if is_upload else beside if is_download else rule
         operator, suggestion, change = longest.operator or "", better.suggestion, better.change
+        is_question = operator in _QUESTIONS
         # Only a number can be asked for later, and only a copy be made beside what follows.
-        if better is rule and operator not in _QUESTIONS:
+        is_open = better is rule and not is_question
+        if is_upload and not has_loader(run):
+            change = PINNED_BY_HAND
+        if is_open:
             change = ""
-            if operator.startswith(_SIZED):
+            if operator.startswith("aten::index"):
+                suggestion = (
+                    "The host waits for how many rows a mask selects: index with rows found once, or work on "
+                    "all rows (torch.where)."
+                )
+                change = _ROWS_OF_MASK
+            elif operator.startswith(_SIZED):
                 suggestion = (
                     "How large its result is depends on values, so the host waits for them: work on all "
                     "rows with a mask (torch.where), or ask for the sizes of many at once."
@@ -175,7 +188,6 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             else:
                 suggestion = rule.engines["cuda"].suggestion
         call_ids = [call_id for one in waits for call_id in one.call_ids]
-        is_question = longest.operator in _QUESTIONS
         yield Advice(
             f"{_place(longest)} waits for the device {counted(longest.calls / run.step_count, 'time')} "
             f"{run.period}: the host spends {format_duration(host_ns / run.step_count)} in it, the "
@@ -195,6 +207,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             suggestion=suggestion,
             change=change,
             like=better,
+            is_sure=(is_question or is_upload) and run.summary.is_of_torch,
         )
 
 
@@ -206,7 +219,9 @@ WHERE a.kind = 'memcpy' AND list_contains(?::BIGINT[], r.runtime_call_id) LIMIT 
 def _is_the_recorders(run: ProfiledRun, wait: WaitingCall) -> bool:
     """Whether it may be the one wait with which each recorder ends the last of several steps."""
     recordings = len(run.summary.traces)
-    is_of_device = wait.operator is None and wait.name.endswith("DeviceSynchronize")
+    # Steps end where the optimizer's do.
+    is_outside = wait.operator is None or wait.operator.startswith("Optimizer.step#")
+    is_of_device = is_outside and wait.name.endswith("DeviceSynchronize")
     return is_of_device and wait.calls <= recordings < run.step_count
 
 
@@ -242,24 +257,38 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             continue
         where = " at ".join(part for part in (host, line) if part) or "code that was not recorded"
         is_input = _PREPARES.search(host or "") is not None
+        # What happens once, as compiling does, is nothing to prepare.
+        is_usual = len(found) > 1 and 2 * len(found) >= run.step_count
+        is_python = is_usual and (host is None or ".py(" in host)
         gaps = {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found}
+        # The device is idle in a part of what makes inputs, and all of that could be done beforehand.
+        gaps.update(run.session.query(_LONG_CALLS_SQL, [host, least_ns]))
         yield Advice(
             f"The device is idle for {format_duration(idle_ns / run.step_count)} "
             f"{run.period}, {format_fraction(idle_ns / run.window_ns)} of the time, while the host is in "
             f"{where}.",
             {"idle_ns": idle_ns, "host": host, "line": line, "gaps": len(found)},
-            # What is not known to make inputs may need the step before.
-            methodcaller("drop_host_between", gaps) if is_input else None,
+            methodcaller("drop_host_between", gaps),
             # A thread beside takes turns with the one that launches.
             worst=methodcaller("drop_host_between", gaps, 0.5),
             suggestion=None
             if is_input
             else "See what the host does there: what does not need the step before can run ahead of it, or "
             "beside it in another thread.",
-            change=None if is_input else "",
+            change=None if is_input else _AHEAD if is_python else "",
             like=rule,
+            # What is not known to make inputs may need the step before.
+            is_sure=is_input,
         )
 
+
+_AHEAD = """\
+pool = concurrent.futures.ThreadPoolExecutor(1)
+following = pool.submit(prepare)   # what the next step needs, while this one runs
+batch = following.result()         # where the next one begins"""
+
+_LONG_CALLS_SQL = """SELECT trace_id, start_ns, start_ns + duration_ns FROM operators
+WHERE name = ? AND duration_ns >= ?"""
 
 # Operators on the CPU, and functions whose names say that they make inputs.
 _PREPARES = re.compile(r"^aten::|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
@@ -290,7 +319,8 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "waits_in": list(dict.fromkeys(hosts)),
         },
         lambda change: change.drop_host(change.model.loading),
-        worst=lambda change: change.drop_host(change.model.loading).add_host(
+        # Workers hand over what they loaded, and may be slower than one process by itself.
+        worst=lambda change: change.drop_host(change.model.loading, 0.5).add_host(
             rule.threshold("most_receiving_ns")
         ),
     )
@@ -299,7 +329,7 @@ def data_loading(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Allocations by the driver in steps of which several have some."""
-    rows = run.records("allocations")
+    rows = run.allocations
     calls = sum(row["calls"] for row in rows)
     steps = max((row["steps"] for row in rows), default=0)
     if steps < rule.threshold("least_steps") or calls < rule.threshold("least_calls") * run.step_count:
@@ -311,6 +341,8 @@ def cuda_malloc(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{format_duration(host_ns)} of host time: memory comes from the driver.",
         {"calls": calls, "steps_with_calls": steps, "functions": names, "host_ns_per_step": host_ns},
         lambda change: change.drop_calls([one for row in rows for one in row["call_ids"]]),
+        # They may end by themselves, when the program has taken what it needs.
+        is_sure=False,
     )
 
 
@@ -404,5 +436,9 @@ def recompilation(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
                 "host_ns": row["duration_ns"],
                 "compile_ids": ids,
             },
-            methodcaller("drop_host_of", row["operator_ids"]),
+            _without_host_of(row["operator_ids"]),
         )
+
+
+def _without_host_of(operator_ids: Sequence[int]) -> Effect:
+    return lambda change: change.drop_host(change.model.extents(operator_ids))

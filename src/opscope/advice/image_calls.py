@@ -1,8 +1,8 @@
 """Calls of a run that work on images: convolutions, norms over channels and pools, and how their images lie.
 
 What kernels of another order or type take cannot be read from a recording. Layers as networks hold them were
-measured in both orders and three types (`benchmarks/gpu_layouts.py`); a call is given the share of its time
-that such a layer took.
+measured in both orders and three types (`benchmarks/results/h*_layouts.json`); a call is given the share of
+its time that such a layer took.
 """
 
 from __future__ import annotations
@@ -57,26 +57,18 @@ _OTHERS = {
 
 
 class ImageCall(msgspec.Struct, frozen=True):
-    """Distinct calls of one layer.
-
-    Attributes:
-        is_backward: Whether it is the gradient.
-        is_training: A norm that takes its statistics from the batch; None if that is unknown.
-        is_padded: A convolution whose groups cuDNN fills up, which turns its tensors in either order.
-        turning_ns: Of its device time, what kernels take that only turn tensors between channel orders.
-        direct_ns: Of its device time, what kernels for groups take that use no tensor cores; none are made
-            for channels last.
-        image: What it works on: of gradients, the image or the image's gradient.
-    """
+    """Distinct calls of one layer."""
 
     kind: ImageKind
     call: CallEfficiency
-    is_backward: bool
-    is_training: bool | None
-    is_padded: bool
-    turning_ns: int
+    is_backward: bool  # whether it is the gradient
+    is_training: bool | None  # a norm that takes its statistics from the batch; None if that is unknown
+    is_padded: bool  # a convolution whose groups cuDNN fills up, which turns its tensors in either order
+    turning_ns: int  # of its device time, what kernels take that only turn tensors between channel orders
+    # Of its device time, what kernels for groups take that use no tensor cores; none are made for channels
+    # last
     direct_ns: int
-    image: TensorArgument
+    image: TensorArgument  # what it works on: of gradients, the image or the image's gradient
 
     @property
     def device_ns(self) -> int:

@@ -39,15 +39,10 @@ _ATTENTION_BLOCK = 64
 
 @dataclass(frozen=True)
 class Rates:
-    """What work can be expected to reach on one device: its limits, a datasheet's reduced to what is seen.
+    """What work can be expected to reach on one device: its limits, a datasheet's reduced to what is seen."""
 
-    Attributes:
-        limits: None if unknown.
-        sm_count: Multiprocessors; None if unknown.
-    """
-
-    limits: DeviceLimits | None = None
-    sm_count: int | None = None
+    limits: DeviceLimits | None = None  # None if unknown
+    sm_count: int | None = None  # multiprocessors; None if unknown
     book: RuleBook = field(default_factory=rule_book, repr=False)
 
     def number(self, name: str) -> float:
@@ -136,17 +131,11 @@ class AttentionMask(Enum):
 
 @dataclass(frozen=True)
 class AttentionWork:
-    """One attention call.
+    """One attention call."""
 
-    Attributes:
-        sizes: Of its products.
-        is_backward: Whether it is the gradient.
-        mask: None for none.
-    """
-
-    sizes: AttentionSizes
-    is_backward: bool = False
-    mask: AttentionMask | None = None
+    sizes: AttentionSizes  # of its products
+    is_backward: bool = False  # whether it is the gradient
+    mask: AttentionMask | None = None  # None for none
 
     def __str__(self) -> str:
         """`96 heads of 128×128 scores and 64 elements`."""

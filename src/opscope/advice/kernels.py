@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed, unchanged
+from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.efficiency import Bound
 from opscope.analysis.launch_quality import LaunchQuality
@@ -53,11 +53,11 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Chains of pointwise kernels."""
     chains = _chains(run, int(rule.threshold("shortest_chain")))
     total_ns = sum(chain.device_ns for chain in chains)
-    if run.is_minor(total_ns, rule):
+    host_ns = sum(chain.host_ns for chain in chains)
+    if run.is_minor(total_ns, rule) and not _is_of_host(run, host_ns, rule):
         return
     after_ns = sum(chain.fused_ns(run.book.number("kernel_floor_ns")) for chain in chains)
     launches = sum(chain.calls * (len(chain.names) - 1) for chain in chains)
-    host_ns = sum(chain.host_ns for chain in chains)
     longest = max(chains, key=lambda chain: (chain.device_ns, chain.names))
     count = sum(chain.calls for chain in chains)
     place = "outside of what torch.compile compiled, " if run.is_compiled else ""
@@ -70,17 +70,24 @@ def unfused_pointwise(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"fused, the chains would take {run.time(after_ns)} on the device, in proportion to "
         f"the tensors read and written; {run.times(launches, 'launch')} and "
         f"{run.time(host_ns * run.unrecorded_share)} of host time go away",
-        worst=unchanged,
     )
+
+
+def _is_of_host(run: ProfiledRun, host_ns: int, rule: Rule) -> bool:
+    """Whether launching takes much of a step for which the host is the slower side."""
+    step = run.step
+    if step is None or not step.is_host_bound:
+        return False
+    return run.per_step(host_ns) >= rule.threshold("least_fraction") * step.recorded_host_ns
 
 
 def _fused(change: GraphChange, chains: Iterable[_Chain], floor_ns: float) -> GraphChange:
     """The first operator of a chain takes the time of the fused kernel; the others go, on the host too."""
     for chain in chains:
-        change.scale_operators(chain.operator_ids[0], chain.fused_ns(floor_ns) / max(1, chain.first_ns))
-        others = [one for ids in chain.operator_ids[1:] for one in ids]
-        change.drop_operators(others, with_host=False)
-        change.drop_host(change.model.between(chain.operator_ids[0], chain.operator_ids[-1], until="start"))
+        model, (first, *others) = change.model, chain.operator_ids
+        change.scale(model.is_launched_by(first), chain.fused_ns(floor_ns) / max(1, chain.first_ns))
+        change.drop(model.is_launched_by([one for ids in others for one in ids]))
+        change.drop_host(model.between(chain.operator_ids[0], chain.operator_ids[-1], until="start"))
     return change
 
 
@@ -156,7 +163,9 @@ def tail_wave(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             rounds=round(worst.rounds, 3),
             blocks=worst.blocks,
         ),
-        lambda change: [change.scale_kernels([name], 1.0 - lost) for name, lost in _losses(run, found)],
+        lambda change: [
+            change.scale(change.model.is_named([name]), 1.0 - lost) for name, lost in _losses(run, found)
+        ],
         f"the empty slots of their waves: {run.time(lost_ns)} of {run.time(total_ns)}",
     )
 
@@ -196,10 +205,10 @@ def _has_tiles(kernel: str) -> bool:
 def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Kernels bound by memory, far from its rate, with few resident warps."""
     found = [quality for quality in run.summary.quality if _is_starved(run, quality, rule)]
-    total_ns = sum(quality.total_ns for quality in found)
+    total_ns = sum(quality.geometry.total_ns for quality in found)
     if run.is_minor(total_ns, rule):
         return
-    worst = max(found, key=lambda quality: (quality.total_ns, quality.kernel))
+    worst = max(found, key=lambda quality: (quality.geometry.total_ns, quality.kernel.name))
     limiters = [str(limiter) for limiter in worst.limiters]
     yield Advice(
         f"Memory-bound kernels take {run.device_time(total_ns)} with at "
@@ -207,7 +216,7 @@ def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"resident; the longest is limited by {' and '.join(limiters).replace('_', ' ')}.",
         run.evidence(
             total_ns,
-            kernels=list(dict.fromkeys(quality.kernel for quality in found))[:5],
+            kernels=list(dict.fromkeys(quality.kernel.name for quality in found))[:5],
             occupancy_fraction=worst.occupancy,
             limiters=limiters,
             registers_per_thread=worst.geometry.registers_per_thread,
@@ -218,12 +227,12 @@ def low_occupancy(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 
 def _is_starved(run: ProfiledRun, quality: LaunchQuality, rule: Rule) -> bool:
     """Few resident warps, bound by memory and far from its rate."""
-    roofline = run.summary.efficiency.kernels.get((quality.operator, quality.kernel))
+    roofline = run.summary.efficiency.kernels.get((quality.operator, quality.kernel.name))
     if roofline is None or roofline.bound is not Bound.MEMORY or roofline.fraction is None:
         return False
     if quality.occupancy is None or quality.occupancy > rule.threshold("most_occupancy"):
         return False
-    return roofline.fraction < rule.threshold("roofline_fraction") and not _has_tiles(quality.kernel)
+    return roofline.fraction < rule.threshold("roofline_fraction") and not _has_tiles(quality.kernel.name)
 
 
 @finds

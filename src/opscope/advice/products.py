@@ -302,14 +302,10 @@ def _with_casts(
 
 
 class _Casts(NamedTuple):
-    """What autocast has to cast for one call.
-
-    Attributes:
-        size_bytes: In float32.
-    """
+    """What autocast has to cast for one call."""
 
     operands: float
-    size_bytes: float
+    size_bytes: float  # in float32
 
 
 def _cast_operands(call: CallEfficiency, *, keeps_half: bool) -> _Casts:

@@ -6,7 +6,6 @@ counts as one. A rule's function is registered by `finds` and yields `Advice`, n
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,14 @@ import msgspec
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
 from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
+from opscope.analysis.cuda_calls import OF_DRIVER_MEMORY, names_of
 from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.job_model import Job
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import HostTime, IdleCause, WindowKind
+from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -32,48 +33,32 @@ from opscope.operators.products import MatrixProduct, matrix_product
 from opscope.units import counted, format_duration, format_fraction
 
 _EARLY = "before_window"
-_OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
 _SHOWN = 5
 
 
 Effect = Callable[[GraphChange], object]
 
 
-def unchanged(change: GraphChange) -> GraphChange:
-    """What torch.compile does at worst: graph breaks and guards cost what fusing brings."""
-    return change
-
-
 class Advice(msgspec.Struct, frozen=True):
-    """What one rule found; fields that are None are as the rule has them.
+    """What one rule found; fields that are None are as the rule has them."""
 
-    Attributes:
-        message: One sentence, with the numbers.
-        evidence: What it rests on; keys carry their unit.
-        effect: What the change does to the recorded steps; None where that cannot be told.
-        best: The same at best, where kernels may be chosen that nothing is known of.
-        worst: The same at worst.
-        basis: How its effect, or the gain, was estimated.
-        gain: What a step gets shorter, where that does not follow from an effect.
-        error: As the rule's `gain_error`.
-        change: As the rule's; empty for none.
-        like: Another rule whose words are taken where a program without PyTorch was recorded.
-        applicability: Whether the change can be made; what is blocked has no gain.
-    """
-
-    message: str
+    message: str  # one sentence, with the numbers
+    # What it rests on; keys carry their unit
     evidence: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    effect: Effect | None = None
-    basis: str | None = None
-    best: Effect | None = None
-    worst: Effect | None = None
+    effect: Effect | None = None  # what the change does to the recorded steps; None where that cannot be told
+    basis: str | None = None  # how its effect, or the gain, was estimated
+    best: Effect | None = None  # the same at best, where kernels may be chosen that nothing is known of
+    worst: Effect | None = None  # the same at worst
     suggestion: str | None = None
-    change: str | None = None
+    change: str | None = None  # as the rule's; empty for none
     trace_id: int | None = None
-    gain: Gain | None = None
-    error: float | None = None
+    gain: Gain | None = None  # what a step gets shorter, where that does not follow from an effect
+    error: float | None = None  # as the rule's `gain_error`
+    # Another rule whose words are taken where a program without PyTorch was recorded
     like: Rule | None = None
+    # Whether the change can be made; what is blocked has no gain
     applicability: Applicability = Applicability()
+    is_sure: bool = True  # whether it surely helps; else it may bring nothing
 
 
 @dataclass(frozen=True)
@@ -113,9 +98,9 @@ class ProfiledRun:
         """Least compute capability of the devices; None if one is unknown, or of another vendor's device."""
         found = []
         for device in self.summary.devices:
-            major, dot, minor = (device.compute_capability or "").partition(".")
-            # AMD's gfx90a reports 9.0, which is no compute capability of CUDA.
-            if not dot or _OTHER_VENDOR.search(device.name or ""):
+            capability = cuda_capability(device.name, device.compute_capability)
+            major, dot, minor = (capability or "").partition(".")
+            if not dot:
                 return None
             found.append((int(major), int(minor)))
         return min(found, default=None)
@@ -210,9 +195,19 @@ class ProfiledRun:
         """
         if name not in self._records:
             text = sql(__package__, name)
-            left_out = [list(one) for one in sorted(self.summary.timeline.left_out)]
-            self._records[name] = self.session.records(text, [left_out] if "$1" in text else [])
+            self._records[name] = self.session.records(text, [self.left_out] if "$1" in text else [])
         return self._records[name]
+
+    @cached_property
+    def left_out(self) -> list[list[int | None]]:
+        """Trace and number of the steps that are no part of a mean step."""
+        return [list(one) for one in sorted(self.summary.timeline.left_out)]
+
+    @cached_property
+    def allocations(self) -> list[dict[str, Any]]:
+        """Functions of the driver that take or give back memory in steps, as `allocations.sql` has them."""
+        names = names_of(self.session, *OF_DRIVER_MEMORY)
+        return self.session.records(sql(__package__, "allocations"), [self.left_out, names])
 
     def per_step(self, total_ns: float) -> float:
         """A sum over the whole recording, per step: what was launched outside of steps counts in none."""

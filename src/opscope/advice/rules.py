@@ -30,37 +30,23 @@ class EngineWords(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        code: Stable code of its findings, `advice.tf32_off`.
-        severity: Of its findings.
-        title: What is wrong, in a few words.
-        meaning: What it recognizes, and by what.
-        gain: How the gain is estimated.
-        unknown: What a trace cannot tell about it; the documentation says so.
-        suggestion: What to do.
-        change: The change to try, as code.
-        field: What the code sets, where other rules set it too: a set of changes sets it in one way.
-        basis: How a finding's gain was estimated, where every finding says the same.
-        gain_error: How far the device time that it saves may be off, as a fraction of it.
-        thresholds: Its numbers by name.
-        engines: What to do where a serving engine was recorded, by engine, `ENGINE_prefill` where it mostly
-            prefills, or `any`.
-    """
-
-    code: str
-    severity: Severity
-    title: str
-    meaning: str
-    gain: str
-    unknown: str
-    suggestion: str
-    change: str | None = None
+    code: str  # stable code of its findings, `advice.tf32_off`
+    severity: Severity  # of its findings
+    title: str  # what is wrong, in a few words
+    meaning: str  # what it recognizes, and by what
+    gain: str  # how the gain is estimated
+    unknown: str  # what a trace cannot tell about it; the documentation says so
+    suggestion: str  # what to do
+    change: str | None = None  # the change to try, as code
+    # What the code sets, where other rules set it too: a set of changes sets it in one way
     field: str | None = None
-    basis: str | None = None
-    gain_error: float = 0.0
-    thresholds: dict[str, Number] = {}
+    basis: str | None = None  # how a finding's gain was estimated, where every finding says the same
+    gain_error: float = 0.0  # how far the device time that it saves may be off, as a fraction of it
+    thresholds: dict[str, Number] = {}  # its numbers by name
+    # What to do where a serving engine was recorded, by engine, `ENGINE_prefill` where it mostly prefills, or
+    # `any`
     engines: dict[str, EngineWords] = {}
 
     def threshold(self, name: str) -> float:

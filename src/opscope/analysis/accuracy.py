@@ -17,34 +17,22 @@ UNKNOWN = "unknown"  # stands beside the grades where nothing is claimed
 
 
 class Accuracy(msgspec.Struct, frozen=True):
-    """Fractions of device time, 0–1; None where there is no such time.
+    """Fractions of device time, 0–1; None where there is no such time."""
 
-    Args:
-        attributed_fraction: Time that belongs to an operator.
-        operator_entry_fraction: Time of operators that reach an entry of native_functions.yaml.
-        aten_operator_entry_fraction: The same, of the time of `aten::` operators alone.
-        aten_operator_file_fraction: Time of `aten::` operators whose function or stub has a file.
-        aten_operator_line_fraction: And a line in it.
-        aten_kernel_unit_fraction: Time of torch's own kernels whose translation unit is known.
-        aten_kernel_single_unit_fraction: And is exactly one.
-        family_fraction: Time of device activities whose family is known.
-        by_grade: For each kind of fact its shares by grade, `unknown` included. They sum to 1; there are none
-            where there is no such time.
-        aten_operator_ns: Self device time of `aten::` operators; the `aten_operator_…` are fractions of it.
-        torch_kernel_ns: Time of torch's own kernels, of which the `aten_kernel_…` are.
-    """
-
-    attributed_fraction: float | None
-    operator_entry_fraction: float | None
-    aten_operator_entry_fraction: float | None
-    aten_operator_file_fraction: float | None
-    aten_operator_line_fraction: float | None
-    aten_kernel_unit_fraction: float | None
-    aten_kernel_single_unit_fraction: float | None
-    family_fraction: float | None
+    attributed_fraction: float | None  # time that belongs to an operator
+    operator_entry_fraction: float | None  # time of operators that reach an entry of native_functions.yaml
+    aten_operator_entry_fraction: float | None  # the same, of the time of `aten::` operators alone
+    aten_operator_file_fraction: float | None  # time of `aten::` operators whose function or stub has a file
+    aten_operator_line_fraction: float | None  # and a line in it
+    aten_kernel_unit_fraction: float | None  # time of torch's own kernels whose translation unit is known
+    aten_kernel_single_unit_fraction: float | None  # and is exactly one
+    family_fraction: float | None  # time of device activities whose family is known
+    # For each kind of fact its shares by grade, `unknown` included. They sum to 1; there are none where there
+    # is no such time.
     by_grade: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
+    # Self device time of `aten::` operators; the `aten_operator_…` are fractions of it
     aten_operator_ns: int = 0
-    torch_kernel_ns: int = 0
+    torch_kernel_ns: int = 0  # time of torch's own kernels, of which the `aten_kernel_…` are
 
 
 # Torch's own kernels: written in PyTorch, or compiled into it from the templates of these libraries.
@@ -69,15 +57,18 @@ Rows = list[dict[str, Any]]
 
 
 def measure_accuracy(session: Session, *, device_time_ns: int, attributed_ns: int) -> Accuracy:
-    """The accuracy figures of an annotated Session."""
     kernels = session.records(_KERNELS_SQL)
     operators = session.records(_OPERATORS_SQL)
+
+    def has_entry(row: Mapping[str, Any]) -> bool:
+        return bool(row["has_entry"])
+
     own_kernels = [row for row in kernels if row["is_own"]]
     aten = [row for row in operators if row["is_aten"]]
     return Accuracy(
         attributed_fraction=_ratio(attributed_ns, device_time_ns),
-        operator_entry_fraction=_ratio(_total(operators, _has_entry), device_time_ns),
-        aten_operator_entry_fraction=_share(aten, _has_entry),
+        operator_entry_fraction=_ratio(_total(operators, has_entry), device_time_ns),
+        aten_operator_entry_fraction=_share(aten, has_entry),
         aten_operator_file_fraction=_share(aten, lambda row: row["file_grade"] is not None),
         aten_operator_line_fraction=_share(aten, lambda row: row["line_grade"] is not None),
         aten_kernel_unit_fraction=_share(own_kernels, lambda row: (row["unit_count"] or 0) > 0),
@@ -94,10 +85,6 @@ def measure_accuracy(session: Session, *, device_time_ns: int, attributed_ns: in
         aten_operator_ns=_total(aten, lambda _: True),
         torch_kernel_ns=_total(own_kernels, lambda _: True),
     )
-
-
-def _has_entry(row: Mapping[str, Any]) -> bool:
-    return bool(row["has_entry"])
 
 
 def _by_grade(rows: Rows, column: str) -> dict[str, float]:

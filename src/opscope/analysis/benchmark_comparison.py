@@ -27,9 +27,7 @@ from opscope.model.comparison import (
     ComparisonOptions,
     PointChange,
     Presence,
-    TimeChange,
 )
-from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity, most_severe_first
 
 # Clocks of a run that is not throttled stay within a step or two of 15 MHz in about 1,900.
@@ -46,15 +44,7 @@ def compare_benchmarks(
     reference_source: str = "reference",
     candidate_source: str = "candidate",
 ) -> BenchmarkComparison:
-    """The candidate's results beside the reference's.
-
-    Args:
-        reference: One result, or the points of a sweep.
-        candidate: Likewise.
-        options: Of verdicts.
-        reference_source: Where it comes from, for people.
-        candidate_source: Likewise.
-    """
+    """The candidate's results beside the reference's."""
     options = options or ComparisonOptions()
     before, after = _by_point(reference), _by_point(candidate)
     matched = {key: (before[key], after[key]) for key in before if key in after}
@@ -62,7 +52,7 @@ def compare_benchmarks(
         PointChange(
             key[0],
             (str(pair[0].clock), str(pair[1].clock)),
-            _rows(*pair, options, MedianResampler(options.seed)),
+            tuple(_rows(*pair, options, MedianResampler(options.seed))),
         )
         for key, pair in matched.items()
     )
@@ -103,35 +93,28 @@ def _by_point(results: Iterable[BenchmarkResult]) -> dict[Key, BenchmarkResult]:
 
 
 def _common_environment(results: Sequence[BenchmarkResult]) -> dict[str, str]:
-    """What the points of one side were measured on; different values side by side."""
+    """What the points of one side were measured on and with; different values side by side.
+
+    The machine's CPU and the GPU count only where they were used.
+    """
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for result in results:
-        for label, value in _environment(result).items():
-            values[label][value] = None
+        environment = result.environment
+        kind, _, index = result.device.partition(":")
+        facts = {"CPU": environment.cpu}
+        if kind != "cpu":
+            gpus = environment.gpu
+            place = int(index) if index.isdigit() and int(index) < len(gpus) else 0
+            facts = {
+                "GPU": gpus[place].name if gpus else None,
+                "CUDA driver": environment.cuda_driver,
+                "CUDA": environment.cuda_runtime,
+                "cuDNN": environment.cudnn,
+            }
+        for label, value in (facts | {"PyTorch": environment.torch, "Triton": environment.triton}).items():
+            if value:
+                values[label][value] = None
     return {label: ", ".join(distinct) for label, distinct in values.items()}
-
-
-def _environment(result: BenchmarkResult) -> dict[str, str]:
-    """What a result was measured on and with, by label; the machine's CPU and the GPU only where used."""
-    environment = result.environment
-    is_cpu = result.device.partition(":")[0] == "cpu"
-    facts = {
-        "CPU" if is_cpu else "GPU": environment.cpu if is_cpu else _gpu(environment, result.device),
-        "CUDA driver": None if is_cpu else environment.cuda_driver,
-        "CUDA": None if is_cpu else environment.cuda_runtime,
-        "cuDNN": None if is_cpu else environment.cudnn,
-        "PyTorch": environment.torch,
-        "Triton": environment.triton,
-    }
-    return {label: value for label, value in facts.items() if value}
-
-
-def _gpu(environment: Environment, device: str) -> str | None:
-    _, _, index = device.partition(":")
-    gpus = environment.gpu
-    if not gpus:
-        return None
-    return gpus[int(index)].name if index.isdigit() and int(index) < len(gpus) else gpus[0].name
 
 
 def _rows(
@@ -139,25 +122,28 @@ def _rows(
     candidate: BenchmarkResult,
     options: ComparisonOptions,
     resampler: MedianResampler,
-) -> tuple[BenchmarkRowChange, ...]:
-    before = {row.name: row for row in reference.rows}
-    after = {row.name: row for row in candidate.rows}
+) -> Iterator[BenchmarkRowChange]:
+    rows_before, rows_after = ({row.name: row for row in one.rows} for one in (reference, candidate))
     obstacle = incomparable(reference, candidate)
-    return tuple(
-        _row(
-            name,
-            before.get(name),
-            after.get(name),
-            time_change(
-                _timing(before.get(name)),
-                _timing(after.get(name)),
-                resampler,
-                options.threshold,
-                incomparable=obstacle,
-            ),
+    for name in dict.fromkeys((*rows_before, *rows_after)):
+        before, after = rows_before.get(name), rows_after.get(name)
+        old, new = _titles(before), _titles(after)
+        is_known = bool(before and after and before.profile and after.profile)
+        times = _timing(before), _timing(after)
+        yield BenchmarkRowChange(
+            name=name,
+            presence=presence_of(before, after),
+            reference_status=before.status if before else None,
+            candidate_status=after.status if after else None,
+            status_note=_status_note(before, after),
+            time=time_change(*times, resampler, options.threshold, incomparable=obstacle),
+            reference_launches=before.kernels_launched if before else None,
+            candidate_launches=after.kernels_launched if after else None,
+            kernels_added=_missing(new, old) if is_known else (),
+            kernels_removed=_missing(old, new) if is_known else (),
+            reference_relative=before.ratio if before else None,
+            candidate_relative=after.ratio if after else None,
         )
-        for name in dict.fromkeys((*before, *after))
-    )
 
 
 def _timing(row: BenchmarkRow | None) -> Timing | None:
@@ -167,27 +153,6 @@ def _timing(row: BenchmarkRow | None) -> Timing | None:
     samples_ns = tuple(float(sample) for sample in row.samples_ns)
     interval = median_interval(samples_ns)
     return Timing(interval.median_ns, samples_ns, interval.bounds_ns)
-
-
-def _row(
-    name: str, reference: BenchmarkRow | None, candidate: BenchmarkRow | None, time: TimeChange
-) -> BenchmarkRowChange:
-    before, after = _titles(reference), _titles(candidate)
-    is_known = bool(reference and candidate and reference.profile and candidate.profile)
-    return BenchmarkRowChange(
-        name=name,
-        presence=presence_of(reference, candidate),
-        reference_status=reference.status if reference else None,
-        candidate_status=candidate.status if candidate else None,
-        status_note=_status_note(reference, candidate),
-        time=time,
-        reference_launches=reference.kernels_launched if reference else None,
-        candidate_launches=candidate.kernels_launched if candidate else None,
-        kernels_added=_missing(after, before) if is_known else (),
-        kernels_removed=_missing(before, after) if is_known else (),
-        reference_relative=reference.ratio if reference else None,
-        candidate_relative=candidate.ratio if candidate else None,
-    )
 
 
 def _status_note(reference: BenchmarkRow | None, candidate: BenchmarkRow | None) -> str | None:
@@ -264,7 +229,6 @@ def incomparable(reference: BenchmarkResult, candidate: BenchmarkResult) -> str 
 
 
 def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> Iterator[Finding]:
-    """What qualifies the figures of one point."""
     obstacle = incomparable(reference, candidate)
     if obstacle is not None:
         yield Finding(
@@ -273,7 +237,16 @@ def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> It
             f"{_name(reference)}: {obstacle}. Ratios are shown, but get no verdict.",
             "Measure both with the same --clock and --cache",
         )
-    yield from _clock_finding(reference, candidate)
+    states = (one.device_state_after for one in (reference, candidate))
+    before, after = (None if state is None else state.sm_clock_mhz for state in states)
+    if before and after and abs(after - before) > _CLOCK_TOLERANCE * before:
+        yield Finding(
+            "compare.clocks_differ",
+            Severity.WARNING,
+            f"{_name(reference)}: the GPU ran at {before} MHz after the reference, at {after} MHz after the "
+            "candidate; compute-bound work takes longer at lower clocks.",
+            evidence={"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after},
+        )
     for side, result in (("reference", reference), ("candidate", candidate)):
         if not result.complete:
             yield Finding(
@@ -289,25 +262,6 @@ def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> It
                 f"{_name(result)}: clocks were lowered during the {side}, for {', '.join(throttled)}.",
                 evidence={"rows": throttled},
             )
-
-
-def _clock_finding(reference: BenchmarkResult, candidate: BenchmarkResult) -> Iterator[Finding]:
-    clocks = (_sm_clock(reference), _sm_clock(candidate))
-    before, after = clocks
-    if not before or not after or abs(after - before) <= _CLOCK_TOLERANCE * before:
-        return
-    yield Finding(
-        "compare.clocks_differ",
-        Severity.WARNING,
-        f"{_name(reference)}: the GPU ran at {before} MHz after the reference, at {after} MHz after the "
-        "candidate; compute-bound work takes longer at lower clocks.",
-        evidence={"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after},
-    )
-
-
-def _sm_clock(result: BenchmarkResult) -> int | None:
-    state = result.device_state_after
-    return None if state is None else state.sm_clock_mhz
 
 
 def _name(result: BenchmarkResult) -> str:
@@ -334,12 +288,8 @@ def growth_exponent(points: Sequence[BenchmarkResult], name: str, parameter: str
             continue
         others = tuple(sorted((k, str(v)) for k, v in point.parameters.items() if k != parameter))
         groups[others].append((math.log(value), math.log(median_ns)))
-    return _common_slope(list(groups.values()))
-
-
-def _common_slope(groups: Sequence[Sequence[tuple[float, float]]]) -> float | None:
     products = squares = 0.0
-    for group in groups:
+    for group in groups.values():
         mean_x = sum(x for x, _ in group) / len(group)
         mean_y = sum(y for _, y in group) / len(group)
         products += sum((x - mean_x) * (y - mean_y) for x, y in group)

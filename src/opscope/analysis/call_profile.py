@@ -10,11 +10,11 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from opscope.analysis.kernel_titles import kernel_title
-from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
-from opscope.analysis.totals import KernelTotal, kernel_totals
+from opscope.analysis.provenance import read_provenance
+from opscope.analysis.totals import kernel_totals
 from opscope.capture.calls import profile_call
 from opscope.errors import CaptureError, OpscopeError
 from opscope.ingest.reader import load
@@ -36,8 +36,7 @@ def call_profiler(calls: int = _CALLS) -> Callable[[Callable[[], object]], CallP
     It raises CaptureError where nothing can be recorded, for instance because a profiler is running already;
     the errors of the recorded function are its cause.
 
-    Args:
-        calls: Calls to record. Those that launch different kernels make counts that are no integers.
+    Calls that launch different kernels make counts that are no integers.
     """
 
     def inspect(fn: Callable[[], object]) -> CallProfile:
@@ -73,46 +72,40 @@ def call_profile_of(session: Session, calls: int) -> CallProfile:
     launches = session.records(sql(__package__, "launches"))
     device_ns = sum(row["total_ns"] for row in launches)
     totals = kernel_totals(launches, provenance, device_ns)
-    operators = _operators(launches)
-    return CallProfile(
-        calls=calls,
-        kernels_launched=_per_call(sum(total.calls for total in totals), calls),
-        device_ns=device_ns / calls,
-        kernels=tuple(_use(total, provenance, operators.get(total.name), calls) for total in totals),
-    )
-
-
-def _use(total: KernelTotal, provenance: Provenance, operator: str | None, calls: int) -> KernelUse:
-    facts = provenance.kernels.get(total.name)
-    geometries = total.geometries
-    return KernelUse(
-        name=total.name,
-        title=total.name if facts is None else kernel_title(facts),
-        kind=total.kind,
-        launches=_per_call(total.calls, calls),
-        device_ns=total.total_ns / calls,
-        operator=operator,
-        grid=_only(one.grid for one in geometries),
-        block=_only(one.block for one in geometries),
-        registers_per_thread=_only(one.registers_per_thread for one in geometries),
-        shared_memory_bytes=_only(one.shared_memory_bytes for one in geometries),
-        source_file=None if facts is None else _source_file(facts),
-    )
-
-
-def _operators(launches: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """By kernel name: the operator whose launches of it took longest."""
+    # By kernel name: the operator whose launches of it took longest.
     time_ns: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in launches:
         if row["operator"]:
             time_ns[row["name"]][row["operator"]] += row["total_ns"]
-    return {name: max(sorted(of), key=of.__getitem__) for name, of in time_ns.items()}
-
-
-def _source_file(facts: KernelFacts) -> str | None:
-    if len(facts.units) == 1:
-        return facts.units[0]
-    return None if facts.location is None else facts.location.file
+    uses = []
+    for total in totals:
+        facts, of = provenance.kernels.get(total.name), time_ns.get(total.name, {})
+        source_file = None
+        if facts is not None and len(facts.units) == 1:
+            source_file = facts.units[0]
+        elif facts is not None and facts.location is not None:
+            source_file = facts.location.file
+        uses.append(
+            KernelUse(
+                name=total.name,
+                title=total.name if facts is None else kernel_title(facts),
+                kind=total.kind,
+                launches=_per_call(total.calls, calls),
+                device_ns=total.total_ns / calls,
+                operator=max(sorted(of), key=of.__getitem__, default=None),
+                grid=_only(one.grid for one in total.geometries),
+                block=_only(one.block for one in total.geometries),
+                registers_per_thread=_only(one.registers_per_thread for one in total.geometries),
+                shared_memory_bytes=_only(one.shared_memory_bytes for one in total.geometries),
+                source_file=source_file,
+            )
+        )
+    return CallProfile(
+        calls=calls,
+        kernels_launched=_per_call(sum(total.calls for total in totals), calls),
+        device_ns=device_ns / calls,
+        kernels=tuple(uses),
+    )
 
 
 def _only(values: Iterable[T | None]) -> T | None:

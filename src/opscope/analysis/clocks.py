@@ -8,25 +8,20 @@ error: it holds how far ends of a collective are really apart, and how clocks dr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
 
 
 class RankClock(msgspec.Struct, frozen=True):
-    """The clock of one rank against that of a reference.
+    """The clock of one rank against that of a reference."""
 
-    Attributes:
-        offset_ns: What to take from its times to have them by the reference's clock.
-        error_ns: The most by which an aligned end of its collectives is off the middle of that collective's
-            ends; with that of the rank by which its group is tied to the reference.
-        collectives: How many this rests on.
-    """
-
-    offset_ns: int
+    offset_ns: int  # what to take from its times to have them by the reference's clock
+    # The most by which an aligned end of its collectives is off the middle of that collective's ends; with
+    # that of the rank by which its group is tied to the reference
     error_ns: int
-    collectives: int
+    collectives: int  # how many this rests on
 
 
 def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
@@ -34,8 +29,7 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
 
     Ranks that share no group with the reference, directly or through others, are left out.
 
-    Args:
-        ends: Of each collective when it ended on each rank, in ns by that rank's own clock.
+    `ends` are, of each collective, when it ended on each rank, in ns by that rank's own clock.
     """
     groups: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
     for one in ends:
@@ -52,22 +46,16 @@ def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
         waiting.remove(chosen)
         ranks, rows = chosen
         by = next((rank for rank in ranks if rank in known), ranks[0])
-        tie = known.get(by, RankClock(0, 0, 0))
-        for rank, clock in zip(ranks, _within(rows, ranks.index(by), tie), strict=True):
+        tie, reference = known.get(by, RankClock(0, 0, 0)), ranks.index(by)
+        ends_ns = np.array(rows, dtype=np.int64)
+        # Small before they are floating-point numbers: nanoseconds of today have 61 bits.
+        apart_ns = ends_ns - ends_ns[:, [reference]]
+        offsets = np.median(apart_ns - np.median(apart_ns, axis=1, keepdims=True), axis=0)
+        offsets_ns = np.rint(offsets - offsets[reference]).astype(np.int64)
+        aligned_ns = apart_ns - offsets_ns
+        errors = np.abs(aligned_ns - np.median(aligned_ns, axis=1, keepdims=True)).max(axis=0)
+        clocks = zip(ranks, offsets_ns.tolist(), np.ceil(errors).tolist(), strict=True)
+        for rank, offset_ns, error_ns in clocks:
+            clock = RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
             known.setdefault(rank, clock)
     return known
-
-
-def _within(rows: Sequence[Sequence[int]], reference: int, tie: RankClock) -> list[RankClock]:
-    """The clocks of one group, by that of one of its members."""
-    ends_ns = np.array(rows, dtype=np.int64)
-    # Small before they are floating-point numbers: nanoseconds of today have 61 bits.
-    apart_ns = ends_ns - ends_ns[:, [reference]]
-    offsets_ns = np.median(apart_ns - np.median(apart_ns, axis=1, keepdims=True), axis=0)
-    offsets_ns = np.rint(offsets_ns - offsets_ns[reference]).astype(np.int64)
-    aligned_ns = apart_ns - offsets_ns
-    errors_ns = np.abs(aligned_ns - np.median(aligned_ns, axis=1, keepdims=True)).max(axis=0)
-    return [
-        RankClock(tie.offset_ns + offset_ns, tie.error_ns + int(error_ns), len(rows))
-        for offset_ns, error_ns in zip(offsets_ns.tolist(), np.ceil(errors_ns).tolist(), strict=True)
-    ]

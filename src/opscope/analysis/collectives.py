@@ -18,11 +18,12 @@ import msgspec
 import numpy as np
 
 from opscope.analysis.clocks import RankClock, align
-from opscope.analysis.links import RankLink, common_spec, link_of
+from opscope.analysis.links import RankLink, link_of
 from opscope.analysis.pipeline import POINT_TO_POINT, PipelineStage, find_bubbles
+from opscope.analysis.session_limits import common_spec
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.timeline.host import SessionRecords
-from opscope.analysis.timeline.records import TraceRecords, WorkKind
+from opscope.analysis.timeline.records import WorkKind
 from opscope.analysis.timeline.spans import NOTHING, Spans, merge, overlap, total
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
@@ -41,32 +42,23 @@ _MISMATCHES = 5
 
 
 class CollectiveKernel(msgspec.Struct, frozen=True):
-    """A collective's kernel on one rank.
-
-    Attributes:
-        start_ns: On the clock of its trace.
-        collective: Its name as recorded; None where it was not, so for all below.
-        members: The process group by name and ranks.
-        sequence: The group's own count of operations.
-        in_element_count: Elements that the rank gives.
-        element_count: The larger of what it gives and gets.
-    """
+    """A collective's kernel on one rank."""
 
     trace_id: int
     activity_id: int
     kernel: str
     step: int | None
     device: int
-    start_ns: int
+    start_ns: int  # on the clock of its trace
     duration_ns: int
-    collective: str | None
-    members: str | None
+    collective: str | None  # its name as recorded; None where it was not, so for all below
+    members: str | None  # the process group by name and ranks
     group_name: str | None
     group_description: str | None
     group_size: int | None
-    sequence: int | None
-    in_element_count: int | None
-    element_count: int | None
+    sequence: int | None  # the group's own count of operations
+    in_element_count: int | None  # elements that the rank gives
+    element_count: int | None  # the larger of what it gives and gets
     data_type: str | None
 
     @property
@@ -81,17 +73,11 @@ class CollectiveKernel(msgspec.Struct, frozen=True):
 
 
 class MatchedCollective(msgspec.Struct, frozen=True, dict=True):
-    """One collective on the ranks that recorded it.
+    """One collective on the ranks that recorded it."""
 
-    Attributes:
-        kernels: Of each rank, by trace.
-        ranks: Their ranks.
-        exposed_ns: Time in which nothing but communication ran on a rank's device, summed over the ranks.
-    """
-
-    kernels: tuple[CollectiveKernel, ...]
-    ranks: tuple[int | None, ...]
-    exposed_ns: int
+    kernels: tuple[CollectiveKernel, ...]  # of each rank, by trace
+    ranks: tuple[int | None, ...]  # their ranks
+    exposed_ns: int  # time in which nothing but communication ran on a rank's device, summed over the ranks
 
     @property
     def is_complete(self) -> bool:
@@ -106,7 +92,6 @@ class MatchedCollective(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def wait_ns(self) -> int | None:
-        """Time the ranks waited for the last one, summed over them."""
         least = self.transfer_ns
         return None if least is None else sum(one.duration_ns - least for one in self.kernels)
 
@@ -148,37 +133,26 @@ class Parallelism(msgspec.Struct, frozen=True):
 
 
 class CollectiveTotal(msgspec.Struct, frozen=True):
-    """Collectives of one process group and name. Times are sums over all of them; None where any is unknown.
+    """Collectives of one process group and name. Times are sums of all of them; None where any is unknown."""
 
-    Attributes:
-        members: The process group by name and ranks.
-        ranks: Ranks that recorded them.
-        size_bytes: Their messages together.
-        last_rank: The rank that most often came last; None if none clearly did.
-        last_count: How often it did.
-        algorithm_bytes_per_s: Their messages by the time that moved them.
-        bus_bytes_per_s: Bytes on each link by the time that moved them.
-        link: What each link carries at most; None if unknown.
-        meanwhile: What the rank that came last did while others waited for it, the most first.
-    """
-
-    members: str | None
+    members: str | None  # the process group by name and ranks
     process_group: str | None
     group_description: str | None
     parallelism: Parallelism | None
     name: str
     sequence: int | None
-    ranks: int
+    ranks: int  # ranks that recorded them
     calls: int
-    size_bytes: int | None
-    last_rank: int | None
-    last_count: int
+    size_bytes: int | None  # their messages together
+    last_rank: int | None  # the rank that most often came last; None if none clearly did
+    last_count: int  # how often it did
     wait_ns: int | None
     transfer_ns: int | None
     exposed_ns: int
-    algorithm_bytes_per_s: float | None
-    bus_bytes_per_s: float | None
-    link: RankLink | None = None
+    algorithm_bytes_per_s: float | None  # their messages by the time that moved them
+    bus_bytes_per_s: float | None  # bytes on each link by the time that moved them
+    link: RankLink | None = None  # what each link carries at most; None if unknown
+    # What the rank that came last did while others waited for it, the most first
     meanwhile: tuple[Meanwhile, ...] = ()
 
     @property
@@ -190,25 +164,17 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
 
 
 class JobCollectives(msgspec.Struct, frozen=True, dict=True):
-    """The collectives of a job.
-
-    Attributes:
-        matched: In the order of their first rank.
-        evidence: How they were matched.
-        findings: Sizes that differ, and ranks that lack a collective.
-        meanwhile: What the last rank of each matched one did while others waited, by place in `matched`.
-        spec: The GPU of all ranks; None if they differ or it is unknown.
-        stages: Those of pipelines, and what they wait.
-        purpose: What ran the model tells of its only process group, `data` or `tensor`; None if nothing.
-    """
+    """The collectives of a job."""
 
     ranks: Mapping[int, int | None]
-    matched: tuple[MatchedCollective, ...] = ()
-    evidence: SkewEvidence = SkewEvidence.ORDER
-    findings: tuple[Finding, ...] = ()
+    matched: tuple[MatchedCollective, ...] = ()  # in the order of their first rank
+    evidence: SkewEvidence = SkewEvidence.ORDER  # how they were matched
+    findings: tuple[Finding, ...] = ()  # sizes that differ, and ranks that lack a collective
+    # What the last rank of each matched one did while others waited, by place in `matched`
     meanwhile: Mapping[int, tuple[Meanwhile, ...]] = msgspec.field(default_factory=dict)
-    spec: DeviceSpec | None = None
-    stages: tuple[PipelineStage, ...] = ()
+    spec: DeviceSpec | None = None  # the GPU of all ranks; None if they differ or it is unknown
+    stages: tuple[PipelineStage, ...] = ()  # those of pipelines, and what they wait
+    # What ran the model tells of its only process group, `data` or `tensor`; None if nothing
     purpose: str | None = None
 
     @cached_property
@@ -218,7 +184,6 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def totals(self) -> tuple[CollectiveTotal, ...]:
-        """By process group and name, the longest wait first."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for place, one in enumerate(self.matched):
             groups[one.kernels[0].members, one.kernels[0].title].append(place)
@@ -232,7 +197,6 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def each(self) -> tuple[CollectiveTotal, ...]:
-        """Every matched collective, in order."""
         return tuple(self._total([place]) for place in range(len(self.matched)))
 
     @cached_property
@@ -243,32 +207,25 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def _links(self) -> dict[str | None, RankLink | None]:
-        """What joins the ranks of each process group."""
-        seen: dict[str | None, list[float | None]] = defaultdict(list)
-        devices: dict[str | None, list[int]] = {}
+    def _groups(self) -> dict[str | None, tuple[RankLink | None, Parallelism | None]]:
+        """What joins the ranks of each process group, and what the group is for."""
+        by_members: dict[str | None, list[MatchedCollective]] = defaultdict(list)
         for one in self.matched:
-            members = one.kernels[0].members
-            seen[members].append(one.bus_bytes_per_s)
-            devices[members] = [kernel.device for kernel in one.kernels]
-        return {members: link_of(self.spec, devices[members], rates) for members, rates in seen.items()}
-
-    @cached_property
-    def _parallelisms(self) -> dict[str | None, Parallelism | None]:
-        names: dict[str | None, Counter[str]] = defaultdict(Counter)
-        described: dict[str | None, str | None] = {}
-        for one in self.matched:
-            first = one.kernels[0]
-            names[first.members][first.title or ""] += 1
-            described[first.members] = first.group_description
-        found = {members: _parallelism(described[members], titles) for members, titles in names.items()}
-        if self.purpose is not None and list(found.values()) == [None]:
-            return dict.fromkeys(found, Parallelism(self.purpose, "inferred"))
+            by_members[one.kernels[0].members].append(one)
+        found = {}
+        for members, mine in by_members.items():
+            last = mine[-1].kernels
+            link = link_of(self.spec, [one.device for one in last], [one.bus_bytes_per_s for one in mine])
+            purpose = _parallelism(last[0].group_description, {one.kernels[0].title or "" for one in mine})
+            if purpose is None and self.purpose is not None and len(by_members) == 1:
+                purpose = Parallelism(self.purpose, "inferred")
+            found[members] = link, purpose
         return found
 
     def _total(self, places: Sequence[int]) -> CollectiveTotal:
         found = [self.matched[place] for place in places]
         first = found[0].kernels[0]
+        link, parallelism = self._groups[first.members]
         last = Counter(one.ranks[one.last] for one in found if one.last is not None)
         rank, count = max(last.items(), key=lambda item: (item[1], -(item[0] or 0)), default=(None, 0))
         transfer_ns = _sum(one.transfer_ns for one in found)
@@ -282,7 +239,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
             members=first.members,
             process_group=first.group_name,
             group_description=first.group_description,
-            parallelism=self._parallelisms[first.members],
+            parallelism=parallelism,
             name=first.title or "",
             sequence=first.sequence if len(found) == 1 else None,
             ranks=len({trace.trace_id for one in found for trace in one.kernels}),
@@ -297,7 +254,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
             if size_bytes is not None and transfer_ns
             else None,
             bus_bytes_per_s=None if any(rate is None for rate, _ in rates) else bus,
-            link=self._links[first.members],
+            link=link,
             meanwhile=tuple(Meanwhile(name, ns) for name, ns in done.most_common()),
         )
 
@@ -338,9 +295,7 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
 
     None unless the traces are of different, known ranks.
 
-    Args:
-        session: The Session.
-        records: Of it: of traces with steps, collectives of these count.
+    Of traces with steps, collectives of these count.
     """
     ranks, windows = {trace.trace_id: trace.rank for trace in records.traces}, records.windows
     if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
@@ -350,8 +305,9 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
     communication = [name_id for name_id, name in names if kernel_category(decode(name)) == "communication"]
     found = [
         one
-        for one in _kernels(session, communication)
-        if one.trace_id not in numbers or one.step in numbers[one.trace_id]
+        for row in session.query(sql(__package__, "collectives:kernels"), [communication])
+        for one in (CollectiveKernel(*row),)
+        if one.title is not None and (one.trace_id not in numbers or one.step in numbers[one.trace_id])
     ]
     # Between two ranks the others do not take part, and one side may rightly take longer.
     kernels = [one for one in found if one.title not in POINT_TO_POINT]
@@ -363,7 +319,11 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
     else:
         runs, differing = _in_order(kernels)
         evidence, findings = SkewEvidence.ORDER, _differences_by_order(differing, ranks)
-    computing = _computing(records.traces)
+    # When kernels that do not communicate ran.
+    computing = {}
+    for device in (device for trace in records.traces for device in trace.devices):
+        mine = device.is_kernel & (device.work == WorkKind.COMPUTE)
+        computing[device.trace_id, device.device] = merge((device.start_ns[mine], device.end_ns[mine]))
     exposed = _exposed(runs, computing)
     matched = tuple(
         MatchedCollective(
@@ -388,14 +348,6 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
         find_bubbles(pairwise, ranks, computing, step_times),
         session.scalar(sql(__package__, "collectives:purpose")),
     )
-
-
-def _kernels(session: Session, communication: Sequence[int]) -> list[CollectiveKernel]:
-    if not communication:
-        return []
-    rows = session.query(sql(__package__, "collectives:kernels"), [list(communication)])
-    kernels = [CollectiveKernel(*row) for row in rows]
-    return [one for one in kernels if one.title is not None]
 
 
 def _in_order(
@@ -431,15 +383,6 @@ def _matched(keyed: Iterable[tuple[CollectiveKernel, Hashable]]) -> list[list[Co
     return [run for run in found.values() if len({one.trace_id for one in run}) == len(run) > 1]
 
 
-def _computing(traces: Iterable[TraceRecords]) -> dict[tuple[int, int], Spans]:
-    """When kernels that do not communicate ran, by trace and device."""
-    found = {}
-    for device in (device for trace in traces for device in trace.devices):
-        mine = device.is_kernel & (device.work == WorkKind.COMPUTE)
-        found[device.trace_id, device.device] = merge((device.start_ns[mine], device.end_ns[mine]))
-    return found
-
-
 def _exposed(
     runs: Sequence[Sequence[CollectiveKernel]], computing: Mapping[tuple[int, int], Spans]
 ) -> dict[int, int]:
@@ -461,29 +404,25 @@ def _meanwhile(
     session: Session, matched: Sequence[MatchedCollective], communication: Sequence[int]
 ) -> dict[int, tuple[Meanwhile, ...]]:
     """What the last rank's device did between the first arrival of another rank and its own."""
-    found: dict[int, tuple[Meanwhile, ...]] = {}
     late = [(place, one.kernels[one.last]) for place, one in enumerate(matched) if one.last is not None]
     if not late:
-        return found
+        return {}
     waited = {place: max(one.duration_ns for one in matched[place].kernels) for place, _ in late}
-    columns: list[list[int]] = [
-        [place for place, _ in late],
-        [one.trace_id for _, one in late],
-        [one.device for _, one in late],
-        [one.start_ns + one.duration_ns - waited[place] for place, one in late],
-        [one.start_ns for _, one in late],
+    asked = [
+        (place, one.trace_id, one.device, one.start_ns + one.duration_ns - waited[place], one.start_ns)
+        for place, one in late
     ]
-    rows = session.query(sql(__package__, "collectives:meanwhile"), [*columns, list(communication)])
-    busy: dict[int, list[tuple[str, int, int, int]]] = defaultdict(list)
-    for place, name, start_ns, end_ns in rows:
-        busy[place].append((name, end_ns - start_ns, start_ns, end_ns))
+    parameters = [*map(list, zip(*asked, strict=True)), list(communication)]
+    busy: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
+    for place, *rest in session.query(sql(__package__, "collectives:meanwhile"), parameters):
+        busy[place].append(tuple(rest))
+    found = {}
     for place, one in late:
         done: Counter[str | None] = Counter()
-        for name, ns, _, _ in busy[place]:
-            done[name] += ns
-        starts = np.array([start for _, _, start, _ in busy[place]], dtype=np.int64)
-        ends = np.array([end for _, _, _, end in busy[place]], dtype=np.int64)
-        done[None] = waited[place] - one.duration_ns - total(merge((starts, ends)))
+        for name, start_ns, end_ns in busy[place]:
+            done[name] += end_ns - start_ns
+        edges = np.array([rest for _, *rest in busy[place]], dtype=np.int64).reshape(-1, 2)
+        done[None] = waited[place] - one.duration_ns - total(merge((edges[:, 0], edges[:, 1])))
         found[place] = tuple(Meanwhile(name, ns) for name, ns in done.most_common() if ns > 0)
     return found
 
@@ -604,7 +543,7 @@ _DESCRIBED = (
 )
 
 
-def _parallelism(description: str | None, names: Mapping[str, int]) -> Parallelism | None:
+def _parallelism(description: str | None, names: set[str]) -> Parallelism | None:
     """What a group is for, by its description, else by what it exchanges; None if neither tells."""
     text = (description or "").lower()
     for kind, words in _DESCRIBED:

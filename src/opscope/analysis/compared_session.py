@@ -35,41 +35,36 @@ _SOURCES_SQL = "SELECT source FROM traces ORDER BY trace_id"
 
 @dataclass(frozen=True)
 class ComparedRecording:
-    """What is read of one Session, before anyone knows what it is compared with.
-
-    Args:
-        calls: Rows of `compared_operators.sql`.
-        launches: Rows of `compared_launches.sql`.
-        steps: Duration of each step in ns, by trace and number, without those that begin the program.
-        unrecorded_ns: Times of steps without the profiler; empty if unknown.
-        has_stacks: Whether Python frames were recorded, which slows the host down.
-    """
+    """What is read of one Session, before anyone knows what it is compared with."""
 
     sources: tuple[str, ...]
     environment: Mapping[str, str]
-    calls: list[dict[str, Any]]
-    launches: list[dict[str, Any]]
+    calls: list[dict[str, Any]]  # rows of `compared_operators.sql`
+    launches: list[dict[str, Any]]  # rows of `compared_launches.sql`
+    # Duration of each step in ns, by trace and number, without those that begin the program
     steps: Mapping[tuple[int, int], int]
-    unrecorded_ns: tuple[float, ...]
-    has_stacks: bool
+    unrecorded_ns: tuple[float, ...]  # times of steps without the profiler; empty if unknown
+    has_stacks: bool  # whether Python frames were recorded, which slows the host down
     provenance: Provenance
     findings: tuple[Finding, ...]
 
     @property
     def has_device(self) -> bool:
-        """Whether any device activity was recorded."""
         return bool(self.launches)
 
 
 def read_recording(session: Session) -> ComparedRecording:
-    """Everything a comparison reads of a Session."""
     provenance = read_provenance(session)
+    durations: Counter[tuple[int, int]] = Counter()
+    for trace_id, window in read_windows(session).items():
+        for step in window.counted.steps:
+            durations[trace_id, step.number] += step.end_ns - step.start_ns
     return ComparedRecording(
         sources=tuple(source for (source,) in session.query(_SOURCES_SQL)),
-        environment=_environment(session, _certain_release(provenance)),
+        environment=_environment(session, provenance),
         calls=session.records(sql(__package__, "compared_operators")),
         launches=session.records(sql(__package__, "compared_launches")),
-        steps=_steps(session),
+        steps=dict(sorted(durations.items())),
         unrecorded_ns=unrecorded_samples(session),
         has_stacks=bool(session.scalar("SELECT count(*) FROM (SELECT 1 FROM frames LIMIT 1)")),
         provenance=provenance,
@@ -77,41 +72,26 @@ def read_recording(session: Session) -> ComparedRecording:
     )
 
 
-def _steps(session: Session) -> dict[tuple[int, int], int]:
-    durations: Counter[tuple[int, int]] = Counter()
-    for trace_id, window in read_windows(session).items():
-        for step in window.counted.steps:
-            durations[trace_id, step.number] += step.end_ns - step.start_ns
-    return dict(sorted(durations.items()))
+def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
+    """What a Session tells of where it was recorded."""
 
+    def joined(values: Iterable[str | None]) -> str | None:
+        return ", ".join(sorted({value for value in values if value})) or None
 
-def _environment(session: Session, recognized_torch: str | None) -> dict[str, str]:
-    """What a Session tells of where it was recorded.
-
-    Args:
-        session: The Session.
-        recognized_torch: The release its kernels were recognized by, where its traces name none.
-    """
-    versions = session.query(_VERSIONS_SQL)
+    # The release the kernels were recognized by, unless it is only the one that fits best.
+    is_certain = provenance.torch_version_grade in {Grade.EXACT, Grade.RELEASE_INDEX}
+    recognized = provenance.torch_version if is_certain else None
+    rows = session.query(_VERSIONS_SQL)
+    torch, cuda, driver = (joined(row[column] for row in rows) for column in range(3))
     devices = [name if count == 1 else f"{count} × {name}" for name, count in session.query(_DEVICES_SQL)]
     facts = {
         "GPU": ", ".join(devices),
-        "CPU": None if devices else _joined(row[0] for row in session.query(_CPUS_SQL)),
-        "PyTorch": _joined(row[0] for row in versions) or recognized_torch,
-        "CUDA": _joined(row[1] for row in versions),
-        "CUDA driver": _joined(row[2] for row in versions),
+        "CPU": None if devices else joined(cpu for (cpu,) in session.query(_CPUS_SQL)),
+        "PyTorch": torch or recognized,
+        "CUDA": cuda,
+        "CUDA driver": driver,
     }
     return {label: value for label, value in facts.items() if value}
-
-
-def _joined(values: Iterable[str | None]) -> str | None:
-    return ", ".join(sorted({value for value in values if value})) or None
-
-
-def _certain_release(provenance: Provenance) -> str | None:
-    """The release the kernels were recognized by, unless it is only the one that fits best."""
-    is_certain = provenance.torch_version_grade in {Grade.EXACT, Grade.RELEASE_INDEX}
-    return provenance.torch_version if is_certain else None
 
 
 @dataclass
@@ -124,7 +104,6 @@ class Sums:
     step_ns: Counter[int] = field(default_factory=Counter)
 
     def add(self, sample: int | None, *, calls: int = 0, launches: int = 0, time_ns: int = 0) -> None:
-        """Adds to the sums, and to those of a sample."""
         self.calls += calls
         self.launches += launches
         self.time_ns += time_ns
@@ -179,14 +158,12 @@ class ComparedSession:
         return Use(sums.calls, sums.launches, sums.time_ns, by_step)
 
     def wall(self) -> Sums:
-        """Durations of the steps."""
         wall = Sums()
         for key, duration_ns in self.recording.steps.items():
             wall.add(self._samples[key], calls=1, time_ns=duration_ns)
         return wall
 
     def side(self) -> SessionSide:
-        """The facts of this side."""
         recording = self.recording
         return SessionSide(
             sources=recording.sources,
@@ -202,7 +179,6 @@ class ComparedSession:
         )
 
     def facts(self, kernel: str) -> KernelFacts:
-        """What is known of a kernel's name."""
         return self.recording.provenance.kernels.get(kernel) or KernelFacts(kernel, OTHER)
 
     def category(self, operator: str | None, kernel: str | None = None) -> str:
@@ -216,7 +192,6 @@ class ComparedSession:
         return self.facts(kernel).category
 
     def _add(self, row: Mapping[str, Any]) -> None:
-        """Counts a row of calls, or of launches."""
         is_call = "kernel" not in row
         counted = {"calls": row["calls"]} if is_call else {}
         if not is_call:

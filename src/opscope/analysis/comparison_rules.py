@@ -54,7 +54,6 @@ class Timing:
 
 
 def presence_of(reference: object | None, candidate: object | None) -> Presence:
-    """On which sides something is."""
     if reference is None:
         return Presence.ADDED
     return Presence.REMOVED if candidate is None else Presence.BOTH
@@ -171,9 +170,20 @@ class RatioResampler:
         self._seed = seed
 
     def interval(self, numerator: Samples, denominator: Samples) -> Interval:
-        """95 % interval of statistic(numerator) / statistic(denominator), widened for few samples."""
+        """95 % interval of statistic(numerator) / statistic(denominator), widened for few samples.
+
+        Source: Hesterberg, "What Teachers Should Know About the Bootstrap" (2015), the expanded percentile
+        interval: each end cuts off Φ(-sqrt(n / (n - 1)) t), t the quantile of Student's distribution with
+        n - 1 degrees of freedom.
+        """
         above, below = self._resampled(0, numerator), self._resampled(1, denominator)
-        return _bounds(above, below, _tail(min(len(numerator), len(denominator))))
+        count = min(len(numerator), len(denominator))
+        tail = NormalDist().cdf(-sqrt(count / (count - 1)) * student_quantile(count - 1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.nan_to_num(above / below, nan=1.0, posinf=np.inf)
+        # Order statistics, not interpolated: between two finite ratios and an infinite one lies nothing.
+        low, high = np.quantile(ratios, (tail, 1 - tail), method="inverted_cdf")
+        return float(low), float(high)
 
     def _resampled(self, role: int, samples: Samples) -> Samples:
         """The statistic of each resample; `role` tells the random numbers of the two sides apart."""
@@ -219,23 +229,6 @@ class MedianResampler(RatioResampler):
         return np.concatenate(parts)
 
 
-def _bounds(above: Samples, below: Samples, tail: float) -> Interval:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.nan_to_num(above / below, nan=1.0, posinf=np.inf)
-    # Order statistics, not interpolated: between two finite ratios and an infinite one lies nothing.
-    low, high = np.quantile(ratios, (tail, 1 - tail), method="inverted_cdf")
-    return float(low), float(high)
-
-
-def _tail(count: int) -> float:
-    """Probability to cut off at each end, so that the interval covers what it says also for few samples.
-
-    Source: Hesterberg, "What Teachers Should Know About the Bootstrap" (2015), the expanded percentile
-    interval: Φ(-sqrt(n / (n - 1)) t), t the quantile of Student's distribution with n - 1 degrees of freedom.
-    """
-    return NormalDist().cdf(-sqrt(count / (count - 1)) * student_quantile(count - 1))
-
-
 def gate_reasons(comparison: BenchmarkComparison | SessionComparison, fail_on: FailOn) -> tuple[str, ...]:
     """Why the comparison fails the gate; empty if it passes.
 
@@ -247,7 +240,11 @@ def gate_reasons(comparison: BenchmarkComparison | SessionComparison, fail_on: F
     """
     if isinstance(comparison, BenchmarkComparison):
         return _benchmark_reasons(comparison, fail_on)
-    reasons = _session_reasons(comparison, fail_on)
+    options = comparison.options
+    least_ns = options.relevant_fraction * (comparison.total.reference_ns or 0)
+    relevant = [row for row in comparison.operators if (row.time.reference_ns or 0) >= least_ns]
+    times = [("the total", comparison.total), *((row.name, row.time) for row in relevant)]
+    reasons = tuple(_sentence(name, time) for name, time in times if _fails(time, fail_on, options.threshold))
     return reasons + differences(comparison) if fail_on is FailOn.DIFFERENT else reasons
 
 
@@ -273,14 +270,6 @@ def _fails(time: TimeChange, fail_on: FailOn, threshold: float) -> bool:
         return False
     is_asked = fail_on is FailOn.DIFFERENT or time.verdict.value == fail_on.value
     return is_asked and max(time.ratio, 1 / time.ratio) > 1 + threshold
-
-
-def _session_reasons(comparison: SessionComparison, fail_on: FailOn) -> tuple[str, ...]:
-    options = comparison.options
-    least_ns = options.relevant_fraction * (comparison.total.reference_ns or 0)
-    relevant = [row for row in comparison.operators if (row.time.reference_ns or 0) >= least_ns]
-    times = [("the total", comparison.total), *((row.name, row.time) for row in relevant)]
-    return tuple(_sentence(name, time) for name, time in times if _fails(time, fail_on, options.threshold))
 
 
 def _sentence(name: str, time: TimeChange) -> str:

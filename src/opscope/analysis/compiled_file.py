@@ -20,19 +20,12 @@ class KernelOutlook(msgspec.Struct, frozen=True):
 
 
 class CompiledFile(msgspec.Struct, frozen=True):
-    """What a compilation came to.
+    """What a compilation came to."""
 
-    Attributes:
-        compilation: Its facts.
-        outlooks: Of its kernels, in their order.
-        findings: What is to be said.
-        dynamic_shared_bytes: Of each block, as the occupancy assumes.
-    """
-
-    compilation: Compilation
-    outlooks: tuple[KernelOutlook, ...]
-    findings: tuple[Finding, ...]
-    dynamic_shared_bytes: int = 0
+    compilation: Compilation  # its facts
+    outlooks: tuple[KernelOutlook, ...]  # of its kernels, in their order
+    findings: tuple[Finding, ...]  # what is to be said
+    dynamic_shared_bytes: int = 0  # of each block, as the occupancy assumes
 
 
 def examine_compilation(
@@ -41,7 +34,6 @@ def examine_compilation(
     block_sizes: Sequence[int] = BLOCK_SIZES,
     dynamic_shared_bytes: int = 0,
 ) -> CompiledFile:
-    """Add what follows from a compilation."""
     outlooks = tuple(
         KernelOutlook(
             kernel,

@@ -66,7 +66,6 @@ def _finding(
     gain: Mapping[str, Any] | None = None,
     **evidence: Any,
 ) -> Finding:
-    """The finding of a code; `counters.toml` has what all of a code share."""
     shared = counter_book().findings[code]
     return Finding(
         f"counters.{code}",
@@ -125,7 +124,11 @@ def _uncoalesced_accesses(kernel: CountedKernel) -> Finding | None:
 def _bank_conflicts(kernel: CountedKernel) -> Finding | None:
     shared = kernel.counters.shared
     fraction = shared.conflict_fraction
-    cycles = _conflict_cycles_fraction(kernel)
+    # Share of a multiprocessor's active cycles that conflicts take, at one wavefront a cycle.
+    active, sm_count = kernel.counters.ratio(Quantity.ACTIVE_CYCLES), kernel.counters.device.sm_count
+    cycles = None
+    if active and sm_count and shared.excess is not None:
+        cycles = shared.excess / (active * sm_count)
     if fraction is None or fraction < threshold("conflict_fraction"):
         return None
     if cycles is not None and cycles < threshold("conflict_cycles_fraction"):
@@ -139,13 +142,6 @@ def _bank_conflicts(kernel: CountedKernel) -> Finding | None:
         excess_wavefronts=shared.excess,
         cycles_fraction=cycles,
     )
-
-
-def _conflict_cycles_fraction(kernel: CountedKernel) -> float | None:
-    """Share of a multiprocessor's active cycles that conflicts take, at one wavefront a cycle."""
-    cycles = kernel.counters.ratio(Quantity.ACTIVE_CYCLES)
-    sm_count, excess = kernel.counters.device.sm_count, kernel.counters.shared.excess
-    return None if not cycles or not sm_count or excess is None else excess / (cycles * sm_count)
 
 
 def _extra_traffic(kernel: CountedKernel) -> Finding | None:

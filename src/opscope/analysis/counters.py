@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from statistics import median_low
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -56,13 +57,11 @@ class CounterBook(msgspec.Struct, frozen=True):
 
 @cache
 def counter_book() -> CounterBook:
-    """The packaged numbers and words."""
     text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomli.loads(text), CounterBook)
 
 
 def threshold(name: str) -> float:
-    """A threshold's value by name."""
     return counter_book().thresholds[name].value
 
 
@@ -137,26 +136,22 @@ class CountedKernel(msgspec.Struct, frozen=True):
 
     @property
     def limit(self) -> CounterLimit | None:
-        """What limits it."""
         return limit_of(self.counters)
 
     @property
     def min_bytes(self) -> int | None:
-        """Least bytes of the call, if this kernel is all that the call issues."""
         if self.call is None or self.call.activities_per_call != 1:
             return None
         return self.call.cost.min_bytes
 
     @property
     def traffic_ratio(self) -> float | None:
-        """Bytes of device memory moved over the least of the call."""
         if self.counters.dram_bytes is None or not self.min_bytes:
             return None
         return self.counters.dram_bytes / self.min_bytes
 
     @property
     def no_ratio_reason(self) -> str | None:
-        """Why there is no ratio; None if there is one."""
         if self.traffic_ratio is not None:
             return None
         if self.match is None:
@@ -187,7 +182,7 @@ Kind = tuple[str, Extent | None, Extent | None]
 _UNKNOWN = -1
 
 
-class _Launch(msgspec.Struct, frozen=True):
+class _Launch(NamedTuple):
     kind: Kind
     duration_ns: int
     step: int | None
@@ -218,7 +213,17 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
     for launch in launches:
         alike[launch.kind].append(launch)
     steps = int(session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps"))
-    calls = _calls(session, {launch.call_id for launch in launches})
+    activities = dict(session.query("SELECT call_id, count(*) FROM activity_costs GROUP BY call_id"))
+    launched = {launch.call_id for launch in launches}
+    calls = {}
+    for call in read_costs(session):
+        if call.call_id in launched:
+            operator = call.name if call.attribution is None else None
+            each = activities[call.call_id] / call.calls
+            calls[call.call_id] = CountedCall(
+                operator, call.overload, call.shapes, call.types, call.concrete, call.calls, each,
+                call.attribution, call.cost,
+            )  # fmt: skip
     kinds = [(name, kernel.grid, kernel.block) for kernel, name in zip(report.kernels, names, strict=True)]
     by_order = _by_order(kinds, launches)
     return tuple(
@@ -231,25 +236,6 @@ def extent(sizes: Sequence[int | None]) -> Extent | None:
     """Blocks or threads along x, y and z; None where one is unknown."""
     x, y, z = sizes
     return None if x is None or y is None or z is None else (x, y, z)
-
-
-def _calls(session: Session, call_ids: set[int]) -> dict[int, CountedCall]:
-    activities = dict(session.query("SELECT call_id, count(*) FROM activity_costs GROUP BY call_id"))
-    return {
-        call.call_id: CountedCall(
-            operator=call.name if call.attribution is None else None,
-            overload=call.overload,
-            shapes=call.shapes,
-            types=call.types,
-            concrete=call.concrete,
-            calls=call.calls,
-            attribution=call.attribution,
-            activities_per_call=activities[call.call_id] / call.calls,
-            cost=call.cost,
-        )
-        for call in read_costs(session)
-        if call.call_id in call_ids
-    }
 
 
 def _by_order(kinds: Sequence[Kind], launches: Sequence[_Launch]) -> list[int | None]:

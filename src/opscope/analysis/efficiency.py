@@ -34,58 +34,46 @@ class TensorCoreUse(MeaningEnum):
 
 
 class Roofline(msgspec.Struct, frozen=True):
-    """A set of calls held against the device's limits.
+    """A set of calls held against the device's limits."""
 
-    Attributes:
-        device_ns: Their device time.
-        costed_ns: The part of it whose bytes and operations are known; everything below is about that part.
-        flop_count: Sum over its calls; None without any.
-        min_bytes: Likewise.
-        attainable_ns: Time the same work needs at the device's limits: per call the longer of bytes over
-            bandwidth and operations over the peak of their type. None if no limit is known.
-        bound: What limits most of its device time; None where that is unknown for half of it.
-        bound_ns: Device time by what limits it. May reach beyond the costed part: that a call is shorter than
-            its launch shows without knowing its cost.
-        data_type: Type whose peak was taken for most of the time; None where nothing was computed.
-        tensor_cores: For most of the time of products; None if unknown.
-        held_ns: The part of `costed_ns` that `attainable_ns` is about, so that the fraction compares like
-            with like; None: all of it. Collectives and copies to or from the host are held against nothing.
-        cache_resident_ns: The part of `held_ns` whose calls move fewer bytes than the level-2 cache holds
-            (or, if faster than memory, less than twice as many). Such data may come from there: a fraction
-            above 1 then is no error.
-        excess_ns: The part of `costed_ns` that took less time than what was counted needs at the limits,
-            though no cache explains it: it did less (one tensor passed twice, a causal mask, Winograd's
-            algorithm). It is held against nothing.
-    """
-
-    device_ns: int
-    costed_ns: int
-    flop_count: int | None = None
-    min_bytes: int | None = None
+    device_ns: int  # their device time
+    costed_ns: int  # the part of it whose bytes and operations are known; everything below is about that part
+    flop_count: int | None = None  # sum over its calls; None without any
+    min_bytes: int | None = None  # likewise
+    # Time the same work needs at the device's limits: per call the longer of bytes over bandwidth and
+    # operations over the peak of their type. None if no limit is known.
     attainable_ns: float | None = None
+    # What limits most of its device time; None where that is unknown for half of it
     bound: Bound | None = None
+    # Device time by what limits it. May reach beyond the costed part: that a call is shorter than its launch
+    # shows without knowing its cost.
     bound_ns: Mapping[Bound, int] = msgspec.field(default_factory=dict)
+    # Type whose peak was taken for most of the time; None where nothing was computed
     data_type: DataType | None = None
-    tensor_cores: TensorCoreUse | None = None
+    tensor_cores: TensorCoreUse | None = None  # for most of the time of products; None if unknown
+    # The part of `costed_ns` that `attainable_ns` is about, so that the fraction compares like with like;
+    # None: all of it. Collectives and copies to or from the host are held against nothing.
     held_ns: int | None = None
+    # The part of `held_ns` whose calls move fewer bytes than the level-2 cache holds (or, if faster than
+    # memory, less than twice as many). Such data may come from there: a fraction above 1 then is no error.
     cache_resident_ns: int = 0
+    # The part of `costed_ns` that took less time than what was counted needs at the limits, though no cache
+    # explains it: it did less (one tensor passed twice, a causal mask, Winograd's algorithm). It is held
+    # against nothing.
     excess_ns: int = 0
 
     @property
     def arithmetic_intensity(self) -> float | None:
-        """Operations per least byte."""
         return None if self.flop_count is None or not self.min_bytes else self.flop_count / self.min_bytes
 
     @property
     def achieved_flop_per_s(self) -> float | None:
-        """Operations per second of device time."""
         return (
             None if self.flop_count is None or not self.costed_ns else self.flop_count / self.costed_ns * 1e9
         )
 
     @property
     def achieved_bytes_per_s(self) -> float | None:
-        """Least bytes per second of device time."""
         return None if self.min_bytes is None or not self.costed_ns else self.min_bytes / self.costed_ns * 1e9
 
     @property
@@ -122,7 +110,6 @@ class CallEfficiency(msgspec.Struct, frozen=True):
 
     @property
     def gap_ns(self) -> float | None:
-        """Device time beyond the attainable."""
         attainable_ns = self.roofline.attainable_ns
         return None if attainable_ns is None else max(0.0, self.roofline.device_ns - attainable_ns)
 
@@ -141,18 +128,12 @@ class CostCoverage(msgspec.Struct, frozen=True):
 
 
 class Efficiency(msgspec.Struct, frozen=True):
-    """Everything known of a Session's distance from the limits.
+    """Everything known of a Session's distance from the limits."""
 
-    Attributes:
-        limits: Of the device; None where devices differ or are unknown.
-        operators: By operator name.
-        kernels: By (operator name, kernel name), and under None as operator of all launches of the kernel
-            together, whoever launched it. A kernel has its call's cost where it alone does the call's work.
-        calls: The distinct calls, most device time first.
-    """
-
-    limits: DeviceLimits | None = None
+    limits: DeviceLimits | None = None  # of the device; None where devices differ or are unknown
     coverage: CostCoverage = CostCoverage()
-    operators: Mapping[str, Roofline] = msgspec.field(default_factory=dict)
+    operators: Mapping[str, Roofline] = msgspec.field(default_factory=dict)  # by operator name
+    # By (operator name, kernel name), and under None as operator of all launches of the kernel together,
+    # whoever launched it. A kernel has its call's cost where it alone does the call's work.
     kernels: Mapping[tuple[str | None, str], Roofline] = msgspec.field(default_factory=dict)
-    calls: tuple[CallEfficiency, ...] = ()
+    calls: tuple[CallEfficiency, ...] = ()  # the distinct calls, most device time first

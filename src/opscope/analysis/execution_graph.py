@@ -24,16 +24,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host, ThreadEvents
-from opscope.analysis.timeline.records import CallRole, Flags, TraceRecords, blocked_launches
+from opscope.analysis.columns import Columns, Flags
+from opscope.analysis.cuda_calls import CallRole
+from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host
+from opscope.analysis.timeline.records import TraceRecords, blocked_launches
 from opscope.analysis.timeline.spans import covering
 from opscope.ingest.nesting import Int64
+
+if TYPE_CHECKING:
+    from opscope.analysis.job_model import JobGraph
 
 Ints = npt.NDArray[np.signedinteger[Any]]  # as small as they may be
 NEVER_NS = -(1 << 60)
@@ -76,12 +81,8 @@ class Edge(IntEnum):
     HAND_OVER = 5
 
 
-class OrderLevel(NamedTuple):
-    """Runs that depend on earlier levels alone: where they lie, and in there those of several nodes."""
-
-    low: int
-    high: int
-    runs: tuple[tuple[int, int], ...]
+# Runs that depend on earlier levels alone: where they lie, and in there those of several nodes.
+OrderLevel = tuple[int, int, tuple[tuple[int, int], ...]]
 
 
 class RunOrder(NamedTuple):
@@ -89,72 +90,46 @@ class RunOrder(NamedTuple):
 
     A host between two waits is one run, and so is what it launched on a stream meanwhile. What else a run
     depends on lies in levels before its own, so that one pass of array operations simulates a whole level.
-
-    Attributes:
-        order: int64[n], the nodes by position; the given ones first.
-        place: int64[n], the positions by node.
-        before: int64[3, n], positions of what each depends on; slot 0 is 0 within a run.
-        follows: bool[n], whether a position follows the one before it in its run.
-        levels: The levels, in order.
     """
 
-    order: Int64
-    place: Int64
-    before: Int64
-    follows: Flags
-    levels: tuple[OrderLevel, ...]
+    order: Int64  # int64[n], the nodes by position; the given ones first
+    place: Int64  # int64[n], the positions by node
+    before: Int64  # int64[3, n], positions of what each depends on; slot 0 is 0 within a run
+    follows: Flags  # bool[n], whether a position follows the one before it in its run
+    levels: tuple[OrderLevel, ...]  # the levels, in order
 
 
 class ExecutionGraph(msgspec.Struct, frozen=True):
     """One trace's steps as nodes in an order in which all that a node depends on comes before it.
 
     Node 0 is what nothing waits for, node 1 the beginning of the first step, then the tails of the streams.
-
-    Attributes:
-        kind: `NodeKind`[n].
-        time_ns: int64[n], when it was recorded, from the beginning of the first step.
-        duration_ns: int64[n], of activities; 0 of others.
-        before: int64[3, n], the nodes it depends on; 0 for none.
-        lag_ns: int64[3, n], from each of them to the node's beginning.
-        edge: `Edge`[3, n].
-        excess_ns: int64[n], what the edges leave unexplained of the time recorded.
-        own_ns: int64[n], the thread's lag (slot 0) without what a call waited, explained or not.
-        recorder_ns: int64[3, n], what recording is estimated to have added to the host's lags: to those of
-            the thread (slot 0) and of the hand-over from another (slot 2).
-        thread_id: int64[n], -1 on devices.
-        call: int64[n], position of the runtime call among the trace's; -1 for none.
-        device_row: int64[n], position of the device among the trace's; -1 on the host.
-        activity: int64[n], position of the activity among its device's; -1 for none.
-        order: In which it is simulated.
-        tails: Nodes that end a round, by the TAIL node that they replace: the last activity of each stream.
-        end: Node at which the last step ends.
-        steps: How many steps it holds; 1 where none were recorded.
-        dropped_edges: Edges that would run backward in time.
-        event_waits: Waits of streams for others of which both streams were recorded.
-        contradicted_waits: Of these, those whose stream went on before the other had got so far: clocks
-            disagree, or streams are said to wait for each other.
     """
 
     trace_id: int
-    kind: Ints
-    time_ns: Int64
-    duration_ns: Int64
-    before: Int64
-    lag_ns: Int64
-    edge: Ints
-    excess_ns: Int64
-    own_ns: Int64
+    kind: Ints  # `NodeKind`[n]
+    time_ns: Int64  # int64[n], when it was recorded, from the beginning of the first step
+    duration_ns: Int64  # int64[n], of activities; 0 of others
+    before: Int64  # int64[3, n], the nodes it depends on; 0 for none
+    lag_ns: Int64  # int64[3, n], from each of them to the node's beginning
+    edge: Ints  # `Edge`[3, n]
+    excess_ns: Int64  # int64[n], what the edges leave unexplained of the time recorded
+    own_ns: Int64  # int64[n], the thread's lag (slot 0) without what a call waited, explained or not
+    # int64[3, n], what recording is estimated to have added to the host's lags: to those of the thread (slot
+    # 0) and of the hand-over from another (slot 2)
     recorder_ns: Int64
-    thread_id: Ints
-    call: Ints
-    device_row: Ints
-    activity: Ints
-    order: RunOrder
+    thread_id: Ints  # int64[n], -1 on devices
+    call: Ints  # int64[n], position of the runtime call among the trace's; -1 for none
+    device_row: Ints  # int64[n], position of the device among the trace's; -1 on the host
+    activity: Ints  # int64[n], position of the activity among its device's; -1 for none
+    order: RunOrder  # in which it is simulated
+    # Nodes that end a round, by the TAIL node that they replace: the last activity of each stream
     tails: dict[int, int]
-    end: int
-    steps: int
-    dropped_edges: int = 0
-    event_waits: int = 0
+    end: int  # node at which the last step ends
+    steps: int  # how many steps it holds; 1 where none were recorded
+    dropped_edges: int = 0  # edges that would run backward in time
+    event_waits: int = 0  # waits of streams for others of which both streams were recorded
+    # Of these, those whose stream went on before the other had got so far: clocks disagree, or streams are
+    # said to wait for each other
     contradicted_waits: int = 0
 
     def __len__(self) -> int:
@@ -181,25 +156,6 @@ class ExecutionGraph(msgspec.Struct, frozen=True):
         return int(self.time_ns[list(self.carried.values())].max())
 
 
-class Simulated(Protocol):
-    """What can be simulated: the graph of a trace, or of several as one; attributes as `ExecutionGraph`'s."""
-
-    @property
-    def kind(self) -> Ints: ...
-    @property
-    def time_ns(self) -> Int64: ...
-    @property
-    def lag_ns(self) -> Int64: ...
-    @property
-    def duration_ns(self) -> Int64: ...
-    @property
-    def order(self) -> RunOrder: ...
-    @property
-    def carried(self) -> dict[int, int]: ...
-    @property
-    def steps(self) -> int: ...
-
-
 class Simulation(NamedTuple):
     """Times of the nodes in the last of the rounds, and the mean step of that round."""
 
@@ -208,7 +164,7 @@ class Simulation(NamedTuple):
 
 
 def simulate(
-    graph: Simulated,
+    graph: ExecutionGraph | JobGraph,
     *,
     lag_ns: Int64 | None = None,
     duration_ns: Int64 | None = None,
@@ -259,10 +215,8 @@ _NODES_AT_ONCE = 1 << 16
 def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> RunOrder:
     """Levels of runs of nodes, those that others depend on first.
 
-    Args:
-        before: int64[3, n], the nodes that each depends on.
-        given: Nodes that depend on none.
-        sequence: The others, each after all that it depends on.
+    `before` (int64[3, n]) are the nodes that each depends on; `given` depend on none; `sequence` are the
+    others, each after all that it depends on.
     """
     # A node goes on with the run of what it depends on by slot 0, unless another node does, or it depends on
     # what is in that run otherwise, or on a run of no earlier level.
@@ -298,26 +252,18 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
         own = begins[slice(*np.searchsorted(begins, (low, high + 1)))] - low
         several = np.flatnonzero(np.diff(own) > 1)
         runs = zip(own[several].tolist(), own[several + 1].tolist(), strict=True)
-        levels.append(OrderLevel(low, high, tuple(runs)))
+        levels.append((low, high, tuple(runs)))
     return RunOrder(order, place, by_position, follows, tuple(levels))
 
 
 class CriticalPath(NamedTuple):
-    """What the steps could not have gone faster without; the last first.
+    """What the steps could not have gone faster without; the last first."""
 
-    Attributes:
-        node: int64[n], its nodes.
-        edge: int64[n], the `Edge` by which each came.
-        edge_ns: int64[n], how long that took.
-        own_ns: int64[n], how long each lasted itself.
-        end_ns: When the last one came, from the beginning of the first step.
-    """
-
-    node: Int64
-    edge: Ints
-    edge_ns: Int64
-    own_ns: Int64
-    end_ns: int
+    node: Int64  # int64[n], its nodes
+    edge: Ints  # int64[n], the `Edge` by which each came
+    edge_ns: Int64  # int64[n], how long that took
+    own_ns: Int64  # int64[n], how long each lasted itself
+    end_ns: int  # when the last one came, from the beginning of the first step
 
 
 def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> CriticalPath:
@@ -355,17 +301,11 @@ class StepsWindow(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """A synchronization whose streams were recorded.
+    """A synchronization whose streams were recorded."""
 
-    Attributes:
-        stream: The stream that waits; where the host waits, the one it waits for.
-        source: The stream waited for by another one; None where the host waits.
-        source_call: Position of the call that recorded the event waited for; None if unknown.
-    """
-
-    stream: int
-    source: int | None = None
-    source_call: int | None = None
+    stream: int  # the stream that waits; where the host waits, the one it waits for
+    source: int | None = None  # the stream waited for by another one; None where the host waits
+    source_call: int | None = None  # position of the call that recorded the event waited for; None if unknown
 
 
 def build_graph(
@@ -373,11 +313,7 @@ def build_graph(
 ) -> ExecutionGraph | None:
     """The execution graph of one trace's steps; None where nothing was launched in them.
 
-    Args:
-        trace: The trace.
-        host: What its launching threads did.
-        window: Its steps.
-        syncs: Synchronizations whose streams were recorded, by position of the call.
+    `syncs` are by position of the call.
     """
     work, tail_ns = _work(trace, window)
     if not len(work) or not trace.launch_threads:
@@ -393,20 +329,17 @@ def build_graph(
     return builder.graph()
 
 
-class _Work(NamedTuple):
+class _Work(Columns, frozen=True):
     """Activities of all devices of a trace, by device, stream and start; `lane` numbers the streams."""
 
     device_row: Int64
     activity: Int64
-    lane: Int64
     stream: Int64
     start_ns: Int64
     end_ns: Int64
     call: Int64
     launched_ns: Int64
-
-    def __len__(self) -> int:
-        return len(self.lane)
+    lane: Int64
 
 
 def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
@@ -417,30 +350,22 @@ def _work(trace: TraceRecords, window: StepsWindow) -> tuple[_Work, Int64]:
         known = device.call >= 0
         launched_ns[known] = trace.calls.start_ns[device.call[known]]
         launched_ns[device.is_early] = NEVER_NS
-        activity = np.arange(len(device))
-        device_row = np.full(len(device), row)
-        parts.append(
-            (device_row, activity, device.stream, device.start_ns, device.end_ns, device.call, launched_ns)
-        )
+        at = np.full(len(device), row), np.arange(len(device))
+        parts.append((*at, device.stream, device.start_ns, device.end_ns, device.call, launched_ns))
     if not parts:
         return _Work(*(np.empty(0, dtype=np.int64),) * 8), np.empty(0, dtype=np.int64)
-    device_row, activity, stream, start_ns, end_ns, call, launched_ns = map(
-        np.concatenate, zip(*parts, strict=True)
-    )
-    order = np.lexsort((start_ns, stream, device_row))
-    is_new = (np.diff(stream[order], prepend=stream[order[0]]) != 0) | (
-        np.diff(device_row[order], prepend=0) != 0
-    )
-    lane = np.cumsum(is_new)
-    columns = (device_row[order], activity[order], lane, stream[order], start_ns[order], end_ns[order],
-               call[order], launched_ns[order])  # fmt: skip
-    everything = _Work(*columns)
-    is_before = everything.launched_ns < window.began_ns[0]
-    is_within = ~is_before & (everything.launched_ns < window.end_ns)
-    held_ns = max(NEVER_NS, window.held_until_ns - window.began_ns[0])
-    tail_ns = np.full(int(lane[-1]) + 1, held_ns, dtype=np.int64)
-    np.maximum.at(tail_ns, lane[is_before], end_ns[order][is_before] - window.began_ns[0])
-    return _Work(*(column[is_within] for column in everything)), tail_ns
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    columns.append(np.zeros(len(columns[0]), dtype=np.int64))
+    work = _Work(*columns)
+    work = work.at(np.lexsort((work.start_ns, work.stream, work.device_row)))
+    is_new = np.diff(work.stream, prepend=work.stream[0]) != 0
+    is_new |= np.diff(work.device_row, prepend=0) != 0
+    np.cumsum(is_new, out=work.lane)
+    began_ns = window.began_ns[0]
+    is_before = work.launched_ns < began_ns
+    tail_ns = np.full(int(work.lane[-1]) + 1, max(NEVER_NS, window.held_until_ns - began_ns), dtype=np.int64)
+    np.maximum.at(tail_ns, work.lane[is_before], work.end_ns[is_before] - began_ns)
+    return work.at(~is_before & (work.launched_ns < window.end_ns)), tail_ns
 
 
 _HOLDING = (CallRole.WAITS, CallRole.FREES, CallRole.ALLOCATES)
@@ -465,9 +390,10 @@ class _Builder:
         within = np.isin(calls.thread_id, trace.launch_threads)
         within &= (calls.start_ns >= self.origin_ns) & (calls.start_ns < window.end_ns)
         launches = np.flatnonzero(within & calls.is_launch)
-        self.main = (
-            window.thread_id if window.thread_id in trace.launch_threads else _busiest(trace, launches)
-        )
+        # Where that of the steps launches nothing, the thread that launches most, if any does within them.
+        threads, counts = np.unique(calls.thread_id[launches], return_counts=True)
+        busiest = int(threads[counts.argmax()]) if len(threads) else trace.launch_threads[0]
+        self.main = window.thread_id if window.thread_id in trace.launch_threads else busiest
         holds = np.isin(calls.role, _HOLDING)
         holds[blocked_launches(trace)[0]] = True
         waits = np.flatnonzero(
@@ -536,12 +462,14 @@ class _Builder:
                 continue
             before = np.concatenate(([1], nodes[:-1]))
             lag_ns = self.time_ns[nodes] - self.time_ns[before]
-            self.before[0, nodes], self.edge[0, nodes], self.typical_ns[0, nodes] = (
-                before,
-                Edge.THREAD,
-                lag_ns,
-            )
-            self.cost_ns[thread] = cost_ns = _recorder_cost(events, self.time_ns + self.origin_ns)
+            self.before[0, nodes], self.edge[0, nodes] = before, Edge.THREAD
+            self.typical_ns[0, nodes] = lag_ns
+            cost_ns = np.zeros(len(self.kind), dtype=np.int64)
+            for what, began_ns in events.recorded_ns.items():
+                cost_ns += RECORDED_EVENT_NS[what] * np.searchsorted(
+                    np.sort(began_ns), self.time_ns + self.origin_ns
+                )
+            self.cost_ns[thread] = cost_ns
             self.recorder_ns[0, nodes] = np.diff(cost_ns[nodes], prepend=cost_ns[1])
 
     def tie_streams(self) -> None:
@@ -589,35 +517,23 @@ class _Builder:
             until_ns = wait_ns
             if sync is not None and sync.source_call is not None:
                 until_ns = int(calls.start_ns[sync.source_call])
-                self._check_wait(lanes, sync, until_ns, target)
-            source = lanes.last_ended(
-                until_ns,
-                int(work.start_ns[target]),
-                stream=None if sync is None else sync.source,
-                other_than=int(work.lane[target]),
-            )
+                due = lanes.last_launched(until_ns, stream=sync.source)
+                if due >= 0:
+                    began_ns = int(work.start_ns[target])
+                    self.event_waits += 1
+                    self.contradicted_waits += int(work.end_ns[due] > began_ns + TOLERANCE_NS)
+            stream, lane = None if sync is None else sync.source, int(work.lane[target])
+            source = lanes.last_ended(until_ns, int(work.start_ns[target]), stream=stream, other_than=lane)
             if source >= 0:
                 self._tie_event(target, source)
-        self._tie_replays()
-
-    def _check_wait(self, lanes: _Lanes, sync: Sync, until_ns: int, target: int) -> None:
-        """Counts a wait whose streams were recorded, and whether times contradict it."""
-        due = lanes.last_launched(until_ns, stream=sync.source)
-        if due >= 0:
-            self.event_waits += 1
-            ended_ns, began_ns = self.work.end_ns[due], self.work.start_ns[target]
-            self.contradicted_waits += int(ended_ns > began_ns + TOLERANCE_NS)
-
-    def _tie_replays(self) -> None:
-        """Within one replay on several streams, the first on each follows the last that ended elsewhere."""
-        work = self.work
-        replays = np.flatnonzero((work.call >= 0) & self.calls.is_graph[work.call])
+        # Within one replay on several streams, the first on each follows the last that ended elsewhere.
+        replays = np.flatnonzero((work.call >= 0) & calls.is_graph[work.call])
         replays = replays[np.argsort(work.call[replays], kind="stable")]
         for mine in np.split(replays, np.flatnonzero(np.diff(work.call[replays])) + 1):
             for first in mine[np.diff(work.lane[mine], prepend=-1) != 0].tolist():
-                before = mine[work.end_ns[mine] <= work.start_ns[first]]
-                if len(before):
-                    self._tie_event(first, int(before[work.end_ns[before].argmax()]))
+                ended = mine[work.end_ns[mine] <= work.start_ns[first]]
+                if len(ended):
+                    self._tie_event(first, int(ended[work.end_ns[ended].argmax()]))
 
     def _tie_event(self, target: int, source: int) -> None:
         node, before = self.work_node[target], self.work_node[source]
@@ -659,7 +575,12 @@ class _Builder:
             if source < 0:
                 # What was launched before the steps ends no later than this: in a row, what the step before
                 # left.
-                before, ended_ns = self._tail_within(start_ns, end_ns)
+                tails_ns = self.tail_ns + self.origin_ns
+                inside = np.flatnonzero(
+                    (self.tail_ns > NEVER_NS) & (tails_ns > start_ns) & (tails_ns <= end_ns)
+                )
+                last = int(inside[tails_ns[inside].argmax()]) if len(inside) else -1
+                before, ended_ns = (2 + last, int(tails_ns[last])) if len(inside) else (-1, 0)
             if before < 0:
                 self.unexplained_ns[node] = waited_ns if is_wait else 0
                 continue
@@ -670,15 +591,6 @@ class _Builder:
         return_ns = _typical(np.array([one for one in late_ns if one < 10 * _RETURN_NS]), _RETURN_NS)
         for node, before in found:
             self.before[1, node], self.edge[1, node], self.typical_ns[1, node] = before, Edge.WAIT, return_ns
-
-    def _tail_within(self, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Tail of a stream that ends in an interval, the last of them, and when; -1 for none."""
-        ended_ns = self.tail_ns + self.origin_ns
-        inside = np.flatnonzero((self.tail_ns > NEVER_NS) & (ended_ns > start_ns) & (ended_ns <= end_ns))
-        if not len(inside):
-            return -1, 0
-        last = int(inside[ended_ns[inside].argmax()])
-        return 2 + last, int(ended_ns[last])
 
     def tie_pauses(self) -> None:
         """Slot 2 of host nodes: where a thread paused while another ran, the other's last node."""
@@ -864,12 +776,6 @@ def _positions(keys: Int64, chosen: Flags, count: int) -> Int64:
     return found
 
 
-def _busiest(trace: TraceRecords, launches: Int64) -> int:
-    """The thread that launches most; any that launches, where no launch began within the steps."""
-    threads, counts = np.unique(trace.calls.thread_id[launches], return_counts=True)
-    return int(threads[counts.argmax()]) if len(threads) else trace.launch_threads[0]
-
-
 def _last_lane(builder: _Builder, thread: int) -> Callable[[int], int | None]:
     """By moment, the stream on which a thread launched last."""
     work, calls = builder.work, builder.calls
@@ -882,14 +788,6 @@ def _last_lane(builder: _Builder, thread: int) -> Callable[[int], int | None]:
         return int(lanes[position]) if position >= 0 else None
 
     return at
-
-
-def _recorder_cost(events: ThreadEvents, time_ns: Int64) -> Int64:
-    """What recording the events of a thread that began before each moment cost it, in all."""
-    cost_ns = np.zeros(len(time_ns), dtype=np.int64)
-    for what, started_ns in events.recorded_ns.items():
-        cost_ns += RECORDED_EVENT_NS[what] * np.searchsorted(np.sort(started_ns), time_ns)
-    return cost_ns
 
 
 def _typical(samples_ns: Int64, default_ns: int) -> int:

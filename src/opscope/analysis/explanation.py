@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 from msgspec.structs import replace
@@ -29,8 +30,9 @@ from opscope.model.notebook import notebook_html
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
+from opscope.provenance.installation import package_folders, torch_build
 from opscope.provenance.kernel_names.families import FAMILIES
-from opscope.provenance.operators import OperatorTable, installed_table, packaged_versions, table_for
+from opscope.provenance.operators import OperatorTable, packaged_versions, table_for
 from opscope.provenance.releases import recognize, release_versions
 from opscope.provenance.resolution import session_of_names
 from opscope.provenance.sources import nearest_index
@@ -63,39 +65,26 @@ class ExplainedKernel(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """All that is known of one name.
+    """All that is known of one name."""
 
-    Args:
-        name: As found: `gelu` becomes `aten::gelu`.
-        subject: What it names.
-        torch_version: Release the answers are for; None if unknown.
-        torch_version_grade: How that is known; None if it is not.
-        torch_version_reason: The same in words.
-        overload: The one asked for; None for all of the operator.
-        functions: Native functions: the overloads of the operator, or those implemented in the file.
-        operators: The trace's operators concerned, most device time first; empty without a trace.
-        kernels: The kernels concerned, longest first.
-        derivatives: Nodes of autograd that differentiate the operator.
-        summary: Of the trace, or None.
-    """
-
-    name: str
-    subject: Subject
-    torch_version: str | None
-    torch_version_grade: Grade | None = None
-    torch_version_reason: str | None = None
-    overload: str | None = None
+    name: str  # as found: `gelu` becomes `aten::gelu`
+    subject: Subject  # what it names
+    torch_version: str | None  # release the answers are for; None if unknown
+    torch_version_grade: Grade | None = None  # how that is known; None if it is not
+    torch_version_reason: str | None = None  # the same in words
+    overload: str | None = None  # the one asked for; None for all of the operator
+    # Native functions: the overloads of the operator, or those implemented in the file
     functions: tuple[NativeFunctionUse, ...] = ()
+    # The trace's operators concerned, most device time first; empty without a trace
     operators: tuple[OperatorTotal, ...] = ()
-    kernels: tuple[ExplainedKernel, ...] = ()
-    derivatives: tuple[NativeFunctionUse, ...] = ()
-    summary: Summary | None = None
+    kernels: tuple[ExplainedKernel, ...] = ()  # the kernels concerned, longest first
+    derivatives: tuple[NativeFunctionUse, ...] = ()  # nodes of autograd that differentiate the operator
+    summary: Summary | None = None  # of the trace, or None
 
     _repr_html_ = notebook_html
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the trace holds calls or launches of it."""
         return bool(self.operators) or any(use.total is not None for use in self.kernels)
 
     @property
@@ -106,16 +95,13 @@ class Explanation(msgspec.Struct, frozen=True):
     @property
     def locations(self) -> tuple[SourceLocation, ...]:
         """Every place in source code the explanation names, once, in reading order."""
-        found: dict[tuple[str, int | None], SourceLocation] = {}
-        for function in (*self.functions, *self.derivatives):
-            for location in (function.location, function.stub_location):
-                if location is not None:
-                    found.setdefault((location.file, location.line), location)
-        for kernel in self.kernels:
-            for location in (kernel.facts.location, kernel.facts.template):
-                if location is not None:
-                    found.setdefault((location.file, location.line), location)
-        return tuple(found.values())
+        functions = (*self.functions, *self.derivatives)
+        places = [place for one in functions for place in (one.location, one.stub_location)]
+        places += [place for one in self.kernels for place in (one.facts.location, one.facts.template)]
+        # Of one place the first, so that they are put in from behind.
+        known = {(one.file, one.line): one for one in reversed(places) if one is not None}
+        order = dict.fromkeys((one.file, one.line) for one in places if one is not None)
+        return tuple(known[key] for key in order)
 
 
 def explain(name: str, session: Session | None = None, *, torch_version: str | None = None) -> Explanation:
@@ -130,11 +116,22 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     Raises:
         InputError: Nothing is known by that name (the message names similar ones), or of that release.
     """
-    if torch_version is not None:
-        _check_release(torch_version, session)
+    if torch_version is not None and session is not None:
+        raise InputError("a recording tells itself which PyTorch it is of", hint="Leave the release out")
+    if torch_version is not None and recognize((), torch_version=torch_version).version is None:
+        raise InputError(
+            f"nothing is known of PyTorch {torch_version}",
+            hint=f"Name one of {', '.join(release_versions())}, or one near to these",
+        )
+    if torch_version is None and session is None:
+        # The installed torch, else the newest release there are tables of.
+        build = next((torch_build(folder) for folder in package_folders("torch")[:1]), None)
+        torch_version = None if build is None else build.version
+        if torch_version is None or recognize((), torch_version=torch_version).version is None:
+            torch_version = packaged_versions()[-1]
     wanted = name.strip()
     summary = None if session is None else Summary(session)
-    asked = _Asked(session, summary, torch_version or (_default_version() if session is None else None))
+    asked = _Asked(session, summary, torch_version)
     if wanted in _CATEGORIES:
         return _category(wanted, asked)
     if _FILE.fullmatch(wanted):
@@ -146,7 +143,14 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     is_kernel = bool(recorded) and recorded[0].name == wanted and (operator or ("",))[0] != wanted
     if operator is not None and not is_kernel:
         return _operator(*operator, table, asked)
-    explanation = _recorded(wanted, recorded, asked) if recorded else _kernel(wanted, asked)
+    explanation = (
+        _kernel(wanted, asked)
+        if not recorded
+        else replace(
+            asked.explanation(recorded[0].name if len(recorded) == 1 else wanted, Subject.KERNEL, None),
+            kernels=_uses(recorded, summary) if summary else (),
+        )
+    )
     if explanation is None:
         raise _unknown_name(wanted, _known_names(table, summary, sorted(_CATEGORIES)))
     return explanation
@@ -187,7 +191,6 @@ class _Asked(msgspec.Struct, frozen=True):
         return known if limit is None else limited(known, limit)
 
     def explanation(self, name: str, subject: Subject, known: Provenance | None) -> Explanation:
-        """What all explanations have in common."""
         source = self.summary or known
         if source is None:
             raise ValueError("neither a recording nor what is known of names")
@@ -199,24 +202,6 @@ class _Asked(msgspec.Struct, frozen=True):
             source.torch_version_reason,
             summary=self.summary,
         )
-
-
-def _check_release(asked: str, session: Session | None) -> None:
-    if session is not None:
-        raise InputError("a recording tells itself which PyTorch it is of", hint="Leave the release out")
-    if recognize((), torch_version=asked).version is None:
-        raise InputError(
-            f"nothing is known of PyTorch {asked}",
-            hint=f"Name one of {', '.join(release_versions())}, or one near to these",
-        )
-
-
-def _default_version() -> str:
-    """The installed torch, else the newest release there are tables of."""
-    installed = installed_table()
-    if installed is not None and installed.version is not None:
-        return installed.version.partition("+")[0]
-    return packaged_versions()[-1]
 
 
 def _operator_name(
@@ -247,7 +232,14 @@ def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Ask
     summary = asked.summary
     total = next((one for one in summary.operators if one.name == name), None) if summary else None
     entries = [entry.overload for entry in table.overloads(name) if overload in (None, entry.overload)]
-    nodes = _backward_nodes(name, overload, table)
+    nodes = []
+    for derivative in table.derivatives:
+        if overload is None:
+            differentiated = {forward.partition(".")[0] for forward in derivative.forward}
+        else:
+            differentiated = set(derivative.forward)
+        if (name if not overload else f"{name}.{overload}") in differentiated:
+            nodes.append(derivative.node)
     overloads: list[str | None] = [*entries] or [None]
     known = asked.known([*((name, one) for one in overloads), *((node, None) for node in nodes)])
     functions = total.native_functions if total else ()
@@ -267,18 +259,6 @@ def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Ask
     )
 
 
-def _backward_nodes(name: str, overload: str | None, table: OperatorTable) -> tuple[str, ...]:
-    wanted = name if not overload else f"{name}.{overload}"
-    return tuple(
-        derivative.node
-        for derivative in table.derivatives
-        if any(
-            wanted == (forward.partition(".")[0] if overload is None else forward)
-            for forward in derivative.forward
-        )
-    )
-
-
 def _recorded_kernels(wanted: str, summary: Summary | None) -> tuple[KernelTotal, ...]:
     """Kernels of the recording by that name, mangled or not; else those of a function of that name."""
     if summary is None:
@@ -295,12 +275,6 @@ def _recorded_kernels(wanted: str, summary: Summary | None) -> tuple[KernelTotal
         if one.facts and one.facts.function and f"::{one.facts.function}".endswith(f"::{wanted}")
     )
     return tuple(exact or named)
-
-
-def _recorded(wanted: str, kernels: Sequence[KernelTotal], asked: _Asked) -> Explanation:
-    name = kernels[0].name if len(kernels) == 1 else wanted
-    uses = _uses(kernels, asked.summary) if asked.summary else ()
-    return replace(asked.explanation(name, Subject.KERNEL, None), kernels=uses)
 
 
 def _kernel(wanted: str, asked: _Asked) -> Explanation | None:
@@ -332,7 +306,7 @@ def _category(name: str, asked: _Asked) -> Explanation:
 def _file(name: str, asked: _Asked) -> Explanation:
     known = _all_functions(asked)
     summary = asked.summary
-    functions = tuple(use for uses in known.functions.values() for use in uses if _lies_in(use, name))
+    functions = tuple(use for uses in known.functions.values() for use in uses if _touches(use, name))
     kernels = [one for one in summary.kernels if one.facts and _touches(one.facts, name)] if summary else []
     if not functions and not kernels:
         raise _unknown_name(name, _known_files(known, summary))
@@ -341,7 +315,7 @@ def _file(name: str, asked: _Asked) -> Explanation:
         one
         for one in (summary.operators if summary else ())
         if any(kernel.name in own for kernel in one.kernels)
-        or any(_lies_in(use, name) for use in one.native_functions)
+        or any(_touches(use, name) for use in one.native_functions)
     ]
     return replace(
         asked.explanation(name, Subject.FILE, known),
@@ -351,25 +325,24 @@ def _file(name: str, asked: _Asked) -> Explanation:
     )
 
 
-def _lies_in(use: NativeFunctionUse, name: str) -> bool:
-    return any(
-        location is not None and is_file(location.file, name)
-        for location in (use.location, use.stub_location)
-    )
+def _all_functions(asked: _Asked) -> Provenance:
+    return asked.known([(entry.name, entry.overload) for entry in asked.table.functions])
 
 
-def _touches(facts: KernelFacts, name: str) -> bool:
-    places = [location.file for location in (facts.location, facts.template) if location is not None]
-    return any(is_file(file, name) for file in (*facts.units, *places))
+def _files_of(one: NativeFunctionUse | KernelFacts) -> list[str]:
+    """Files that a function, or a kernel, lies in."""
+    if isinstance(one, NativeFunctionUse):
+        return [place.file for place in (one.location, one.stub_location) if place is not None]
+    return [*one.units, *(place.file for place in (one.location, one.template) if place is not None)]
+
+
+def _touches(one: NativeFunctionUse | KernelFacts, name: str) -> bool:
+    return any(is_file(file, name) for file in _files_of(one))
 
 
 def is_file(path: str, name: str) -> bool:
     """Whether a path is the file meant by a name or by the end of a path."""
     return path == name or path.endswith(f"/{name}")
-
-
-def _all_functions(asked: _Asked) -> Provenance:
-    return asked.known([(entry.name, entry.overload) for entry in asked.table.functions])
 
 
 def _uses(kernels: Iterable[KernelTotal], summary: Summary) -> tuple[ExplainedKernel, ...]:
@@ -403,10 +376,9 @@ def _known_files(known: Provenance, summary: Summary | None) -> dict[str, str]:
     """Names of source files without folders: those of an index of the release, and those of a recording."""
     index = nearest_index(known.torch_version)
     files = set(index.source.files if index is not None else ())
-    for function in (use for uses in known.functions.values() for use in uses):
-        files |= {place.file for place in (function.location, function.stub_location) if place is not None}
-    if summary is not None:
-        files.update(_files_of(summary.kernels))
+    facts = [one.facts for one in summary.kernels if one.facts is not None] if summary is not None else []
+    of_each: list[NativeFunctionUse | KernelFacts] = [*facts, *chain(*known.functions.values())]
+    files.update(file for one in of_each for file in _files_of(one))
     names = sorted({file.rpartition("/")[2] for file in files})
     return dict(zip(names, names, strict=True))
 
@@ -414,9 +386,7 @@ def _known_files(known: Provenance, summary: Summary | None) -> dict[str, str]:
 def _unknown_name(wanted: str, known: Mapping[str, str]) -> InputError:
     """The error that nothing is known by a name; it names similar ones.
 
-    Args:
-        wanted: The name.
-        known: Full names by what people type of them.
+    `known` are full names by what people type of them.
     """
     last = wanted.rpartition("::")[2].rpartition("/")[2]
     close = difflib.get_close_matches(last, known, n=_SIMILAR, cutoff=_ALIKE)
@@ -428,10 +398,3 @@ def _unknown_name(wanted: str, known: Mapping[str, str]) -> InputError:
         "(SoftMax.cu)"
     )
     return InputError(f"nothing is known by the name {wanted!r}", hint=hint)
-
-
-def _files_of(kernels: Iterable[KernelTotal]) -> Iterator[str]:
-    for facts in (one.facts for one in kernels):
-        if facts is not None:
-            yield from facts.units
-            yield from (place.file for place in (facts.location, facts.template) if place is not None)

@@ -6,11 +6,10 @@ everything else is left to hardware counters, with the command that reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
-from opscope.analysis.counter_commands import kernel_filter, suggest_command
 from opscope.analysis.efficiency import Bound, Efficiency, Roofline
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.totals import KernelTotal, OperatorTotal
@@ -68,13 +67,10 @@ def find_improvements(
 ) -> dict[str, OperatorImprovement]:
     """By operator name, for those that launched kernels.
 
-    Args:
-        session: The Session.
-        operators: Ranked by self device time.
-        quality: Of its launches, most device time first.
-        efficiency: Of its calls.
-        compute_capability: Of its device, as `"9.0"`.
+    Operators are ranked by self device time, `quality` by device time.
     """
+    from opscope.analysis.counter_commands import kernel_filter, suggest_command  # noqa: PLC0415
+
     longest = [
         (one, kernel)
         for one in operators
@@ -82,8 +78,17 @@ def find_improvements(
     ]
     first: dict[tuple[str | None, str], LaunchQuality] = {}
     for launch in quality:
-        first.setdefault((launch.operator, launch.kernel), launch)
-    indices = _launch_indices(session, [(operator.name, kernel.name) for operator, kernel in longest])
+        first.setdefault((launch.operator, launch.kernel.name), launch)
+    # Place of each kernel's longest launch among those its filter matches, in the order they began.
+    names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
+    alike = {}
+    for _, kernel in longest:
+        matches = kernel_filter([kernel.name])
+        alike[kernel.name] = [name for name in names if name == kernel.name or matches.covers(name)]
+    pairs = [(one.name, kernel.name, name) for one, kernel in longest for name in alike[kernel.name]]
+    columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
+    rows = session.query(sql(__package__, "launch_indices"), columns)
+    indices = {(operator, kernel): index for operator, kernel, index in rows}
     found = {}
     for operator, kernel in longest:
         key = (operator.name, kernel.name)
@@ -100,21 +105,6 @@ def find_improvements(
     return found
 
 
-def _launch_indices(session: Session, wanted: list[tuple[str, str]]) -> Mapping[tuple[str | None, str], int]:
-    """Place of each kernel's longest launch among those its filter matches, in the order they began."""
-    names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
-    alike = {kernel: _alike(kernel, names) for _, kernel in wanted}
-    pairs = [(operator, kernel, name) for operator, kernel in wanted for name in alike[kernel]]
-    columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
-    rows = session.query(sql(__package__, "launch_indices"), columns)
-    return {(operator, kernel): index for operator, kernel, index in rows}
-
-
-def _alike(kernel: str, names: Iterable[str]) -> list[str]:
-    matches = kernel_filter([kernel])
-    return [name for name in names if name == kernel or matches.covers(name)]
-
-
 def _topics(
     operator: OperatorTotal, kernel: KernelTotal, launch: LaunchQuality | None, roofline: Roofline | None
 ) -> Iterable[Improvement]:
@@ -128,7 +118,13 @@ def _topics(
         "none: the kernel uses no shared memory" if unshared else None,
         needs_counters=not unshared,
     )
-    yield Improvement(Topic.DIVERGENCE, _divergence(launch), needs_counters=True)
+    divergence = None
+    if launch is not None and launch.partial_warp_loss:
+        share = 100 * launch.partial_warp_loss
+        divergence = (
+            f"blocks of {launch.thread_count} threads leave {share:.0f} % of their warps' lanes unused"
+        )
+    yield Improvement(Topic.DIVERGENCE, divergence, needs_counters=True)
     yield Improvement(Topic.FUSION, _fusion(operator, roofline), needs_counters=False)
 
 
@@ -150,7 +146,7 @@ def _occupancy(launch: LaunchQuality | None) -> str | None:
         f"{held.max_warps_per_sm}), limited by {limited}"
     )
     if launch.idle_sm_count:
-        return f"{text}; {launch.blocks:,} blocks leave {launch.idle_sm_count} of {launch.sm_count} idle"
+        return f"{text}; {launch.block_count:,} blocks leave {launch.idle_sm_count} of {launch.sm_count} idle"
     if launch.waves is not None:
         text += f"; {launch.waves.count:.2f} waves, {100 * launch.waves.tail_loss:.0f} % of their slots empty"
     return text
@@ -165,13 +161,6 @@ def _coalescing(kernel: KernelTotal, roofline: Roofline | None) -> str | None:
     if isinstance(width, int) and width > 1:
         return f"each thread loads {width} neighboring elements at once, by the kernel's name"
     return None
-
-
-def _divergence(launch: LaunchQuality | None) -> str | None:
-    if launch is None or not launch.partial_warp_loss:
-        return None
-    share = 100 * launch.partial_warp_loss
-    return f"blocks of {launch.threads} threads leave {share:.0f} % of their warps' lanes unused"
 
 
 def _fusion(operator: OperatorTotal, roofline: Roofline | None) -> str | None:

@@ -30,7 +30,7 @@ from opscope.analysis.execution_graph import (
     run_order,
     simulate,
 )
-from opscope.analysis.step_model import Gain, GraphChange, StepExecution, StepModel, gain_of
+from opscope.analysis.step_model import NEXT_TO_NOTHING, Gain, GraphChange, StepExecution, StepModel, gain_of
 from opscope.ingest.nesting import Int64
 
 R = TypeVar("R")
@@ -50,19 +50,9 @@ class JobPath(NamedTuple):
 
 
 class JobGraph(NamedTuple):
-    """The graphs of several ranks as one: `execution_graph.Simulated`, as recorded but for what ranks waited.
+    """The graphs of several ranks as one, to be simulated: as recorded but for what ranks waited.
 
     Nodes of the ranks come first, then where each collective's kernel begins, then what joins those.
-
-    Attributes:
-        before: int64[3, n], the nodes that each depends on.
-        given: int64, nodes whose times are given.
-        bounds: Where each rank's nodes begin, and the last one's end.
-        begins: int64[c], of each kernel of a collective the node at which it begins.
-        ends: int64[c], that at which it ends.
-        transfer_ns: int64[c], how long it took from when the last rank had come.
-        recorded_ns: int64[c], how long it took, waiting included.
-        clock_error_ns: The most by which an aligned end is off the middle of its collective's ends.
     """
 
     kind: Int64
@@ -72,17 +62,15 @@ class JobGraph(NamedTuple):
     order: RunOrder
     carried: dict[int, int]
     steps: int
-    before: Int64
-    given: Int64
-    bounds: tuple[int, ...]
-    begins: Int64
-    ends: Int64
-    transfer_ns: Int64
-    recorded_ns: Int64
-    clock_error_ns: int
+    before: Int64  # int64[3, n], the nodes that each depends on
+    given: Int64  # int64, nodes whose times are given
+    bounds: tuple[int, ...]  # where each rank's nodes begin, and the last one's end
+    begins: Int64  # int64[c], of each kernel of a collective the node at which it begins
+    ends: Int64  # int64[c], that at which it ends
+    transfer_ns: Int64  # int64[c], how long it took from when the last rank had come
+    recorded_ns: Int64  # int64[c], how long it took, waiting included
 
     def edited(self, parts: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
-        """Lags and durations with those of the ranks."""
         lag_ns, duration_ns = self.lag_ns.copy(), self.duration_ns.copy()
         count = self.bounds[-1]
         lag_ns[:, :count] = np.concatenate([lags for lags, _ in parts], axis=1)
@@ -99,16 +87,30 @@ class JobGraph(NamedTuple):
 def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]) -> JobGraph | None:
     """The graphs of these ranks as one; None where their collectives contradict each other.
 
-    Args:
-        models: The ranks.
-        collectives: Activities that are one collective each, by trace id.
+    `collectives` are activities that are one collective each, by trace id.
     """
     graphs = [model.graph for model in models]
     bounds = tuple(np.cumsum([0, *map(len, graphs)]).tolist())
-    nodes = _collective_nodes(models, collectives)
+    # The node of each collective by rank's place, of those that lie in the steps of two ranks or more.
+    known = [model.node_of_activity for model in models]
+    places = {model.trace.trace_id: place for place, model in enumerate(models)}
+    found = (
+        {
+            places[trace_id]: node
+            for trace_id, activity_id in one.items()
+            if trace_id in places and (node := known[places[trace_id]].get(activity_id)) is not None
+        }
+        for one in collectives
+    )
+    nodes = [one for one in found if len(one) > 1]
     if not nodes:
         return None
-    begun_ns, ended_ns, clock_error_ns = _aligned(models, nodes)
+    # By one clock. Ranks that share no collective with the others have their own, compared with nothing.
+    ended = [{rank: int(graphs[rank].time_ns[node]) for rank, node in one.items()} for one in nodes]
+    offsets_ns = {rank: clock.offset_ns for rank, clock in align(ended).items()}
+    ended_ns = np.array([ns - offsets_ns.get(rank, 0) for one in ended for rank, ns in one.items()])
+    lasted_ns = np.array([graphs[rank].duration_ns[node] for one in nodes for rank, node in one.items()])
+    begun_ns = ended_ns - lasted_ns
     of_collective = np.repeat(np.arange(len(nodes)), [len(one) for one in nodes])
     latest_ns = np.full(len(nodes), NEVER_NS)
     np.maximum.at(latest_ns, of_collective, begun_ns)
@@ -140,52 +142,18 @@ def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
         ends=ends,
         transfer_ns=np.maximum(0, ended_ns - latest_ns[of_collective]),
         recorded_ns=np.concatenate([graph.duration_ns for graph in graphs])[ends],
-        clock_error_ns=clock_error_ns,
     )
     lag_ns, duration_ns = graph.edited([(one.lag_ns, one.duration_ns) for one in graphs])
     return graph._replace(lag_ns=lag_ns, duration_ns=duration_ns)
-
-
-def _collective_nodes(
-    models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]
-) -> list[dict[int, int]]:
-    """The node of each collective by rank's place, of those that lie in the steps of two ranks or more."""
-    known = [model.node_of_activity for model in models]
-    places = {model.trace.trace_id: place for place, model in enumerate(models)}
-    found = []
-    for one in collectives:
-        nodes = {
-            places[trace_id]: node
-            for trace_id, activity_id in one.items()
-            if trace_id in places and (node := known[places[trace_id]].get(activity_id)) is not None
-        }
-        if len(nodes) > 1:
-            found.append(nodes)
-    return found
-
-
-def _aligned(models: Sequence[StepModel], nodes: Sequence[Mapping[int, int]]) -> tuple[Int64, Int64, int]:
-    """When the kernels of collectives began and ended, by one clock, and how far ends are off by it.
-
-    Ranks that share no collective with the others have a clock of their own, which nothing is compared with.
-    """
-    ended = [{rank: int(models[rank].graph.time_ns[node]) for rank, node in one.items()} for one in nodes]
-    clocks = align(ended)
-    offsets_ns = {rank: clock.offset_ns for rank, clock in clocks.items()}
-    ended_ns = np.array([ns - offsets_ns.get(rank, 0) for one in ended for rank, ns in one.items()])
-    lasted_ns = np.array(
-        [models[rank].graph.duration_ns[node] for one in nodes for rank, node in one.items()]
-    )
-    error_ns = max((clock.error_ns for clock in clocks.values()), default=0)
-    return ended_ns - lasted_ns, ended_ns, error_ns
 
 
 def _joins(of_collective: Int64, begins: Int64, first: int) -> tuple[Int64, Int64]:
     """Nodes that come when all kernels of a collective have begun, chained; and the last one of each."""
     columns: list[tuple[int, int, int]] = []
     last = np.zeros(int(of_collective.max()) + 1, dtype=np.int64)
-    for place in range(len(last)):
-        waiting = begins[of_collective == place].tolist()
+    of_each = np.split(begins, np.flatnonzero(np.diff(of_collective)) + 1)
+    for place, mine in enumerate(of_each):
+        waiting = mine.tolist()
         while len(waiting) > 1:
             chosen, waiting = waiting[:_SLOTS], waiting[_SLOTS:]
             columns.append((*chosen, *[0] * (_SLOTS - len(chosen))))
@@ -222,7 +190,6 @@ class JobChange(NamedTuple):
     changes: tuple[GraphChange, ...]
 
     def __and__(self, other: JobChange) -> JobChange:
-        """Both at once."""
         return JobChange(tuple(one & two for one, two in zip(self.changes, other.changes, strict=True)))
 
 
@@ -282,11 +249,9 @@ class Job:
 
     @property
     def is_host_bound(self) -> bool:
-        """Whether a host alone needs longer than the devices alone."""
         return self.host_ns > self.device_ns
 
     def changed(self, effect: Callable[[GraphChange], object]) -> JobChange:
-        """A change on every rank."""
         changes = tuple(model.change() for model in self.models)
         for one in changes:
             effect(one)
@@ -302,7 +267,6 @@ class Job:
 
     @property
     def step_ns(self) -> float:
-        """A step without the profiler."""
         return self.steps_ns[0]
 
     def gain_ns(self, change: JobChange) -> float:
@@ -323,7 +287,6 @@ class Job:
         return change.changes[self.models.index(self.middle)].device_saved_ns
 
     def missing_for(self, change: JobChange) -> str | None:
-        """Why this change cannot be simulated, in words; None where enough is known."""
         every = zip(self.models, change.changes, strict=True)
         return next((reason for model, one in every if (reason := model.missing_for(one))), None)
 
@@ -358,11 +321,9 @@ class Job:
         host_share = min(1.0, median(of_hosts) / late.host_ns) if late.host_ns else 1.0
         own_ns = late.own_device_ns
         device_share = 1.0 - min(own_ns, max(0.0, more_ns)) / own_ns if own_ns else 1.0
-        changes = (
-            one.change().as_fast_as(host_share, device_share) if one is late else one.change()
-            for one in self.models
-        )
-        return JobChange(tuple(changes))
+        changes = {one.trace.trace_id: one.change() for one in self.models}
+        changes[trace_id].scale(~late.is_communication, device_share).host_scale *= host_share
+        return JobChange(tuple(changes.values()))
 
     def _device_alone_ns(self, place: int) -> float:
         """What the device of one rank needs for a step if no other kept it waiting, with its gaps."""
@@ -376,9 +337,12 @@ class Job:
 
     def overlapped(self, activities: Mapping[int, Collection[int]]) -> JobChange:
         """Collectives, by trace id and kernel, that move their data beside all else; ranks still meet."""
-        return JobChange(
-            tuple(one.change().hide_activities(activities.get(one.trace.trace_id, ())) for one in self.models)
-        )
+        changes = []
+        for one in self.models:
+            nodes = one.node_of_activity
+            mine = [nodes[each] for each in activities.get(one.trace.trace_id, ()) if each in nodes]
+            changes.append(one.change().scale(mine, NEXT_TO_NOTHING))
+        return JobChange(tuple(changes))
 
     def _apply(self, graph: JobGraph, change: JobChange, way: int, strength: float = 1.0) -> float:
         """A mean step with a change, where all hosts ran in this way."""
@@ -418,30 +382,20 @@ def _across_ranks(graph: JobGraph, models: Sequence[StepModel]) -> dict[int, Cri
     return found
 
 
-class ChosenRanks(NamedTuple):
-    """The ranks of a job that are simulated, and the middle one by its time."""
-
-    trace_ids: frozenset[int]
-    middle: int | None
-
-
 def choose_ranks(
     steps_ns: Mapping[int, float], nodes: Mapping[int, int], awaited_ns: Mapping[int, int]
-) -> ChosenRanks:
-    """All ranks, or of too many the middle one and those for which the others wait most.
+) -> tuple[frozenset[int], int | None]:
+    """All ranks, or of too many the middle one and those for which the others wait most; and the middle one.
 
-    Args:
-        steps_ns: The step of each rank alone, by trace id.
-        nodes: How many nodes its graph has.
-        awaited_ns: How long others waited for it.
+    All by trace id: the step of each rank alone, how many nodes its graph has, how long others waited for it.
     """
     if not steps_ns:
-        return ChosenRanks(frozenset(), None)
+        return frozenset(), None
     middle = _middle(sorted(steps_ns), steps_ns.__getitem__)
     order = sorted(steps_ns, key=lambda one: (one != middle, -awaited_ns.get(one, 0), -steps_ns[one], one))
     reached = np.cumsum([nodes[one] for one in order])
     count = max(1, int((reached <= _MOST_NODES).sum()))
-    return ChosenRanks(frozenset(order[:count]), middle)
+    return frozenset(order[:count]), middle
 
 
 def _middle(ranks: Sequence[R], step_ns: Callable[[R], float]) -> R:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 
 import msgspec
 
@@ -34,21 +33,13 @@ class WhatIf(msgspec.Struct, frozen=True):
 
 
 class JobOutlook(msgspec.Struct, frozen=True):
-    """The ranks of a job, simulated together.
+    """The ranks of a job, simulated together."""
 
-    Attributes:
-        ranks: How many the job has here.
-        simulated: How many of them are in the simulation.
-        step_ns: A step of them without the profiler.
-        path: The critical path of the recorded steps across ranks, the largest first.
-        what_ifs: Changes by kind, the most worth first.
-    """
-
-    ranks: int
-    simulated: int
-    step_ns: float
-    path: tuple[JobPath, ...]
-    what_ifs: tuple[WhatIf, ...]
+    ranks: int  # how many the job has here
+    simulated: int  # how many of them are in the simulation
+    step_ns: float  # a step of them without the profiler
+    path: tuple[JobPath, ...]  # the critical path of the recorded steps across ranks, the largest first
+    what_ifs: tuple[WhatIf, ...]  # changes by kind, the most worth first
 
     @property
     def path_by_trace(self) -> dict[int, float]:
@@ -64,19 +55,23 @@ def look_at_job(
 ) -> JobOutlook | None:
     """What is known of the ranks together; None where they cannot be simulated together.
 
-    Args:
-        job: Their steps.
-        collectives: Theirs.
-        straggler: The one the others wait for; else the rank that is waited for most is tried.
+    Without a straggler the rank that is waited for most is tried.
     """
     if job is None or job.graph is None:
         return None
     what_ifs = []
-    late = straggler.trace_id if straggler is not None else _most_awaited(collectives)
+    most = max(collectives.skews, key=lambda one: one.awaited_ns, default=None)
+    late = most.trace_id if most is not None and most.awaited_ns else None
+    late = late if straggler is None else straggler.trace_id
     if late is not None and (change := job.as_fast_as_median(late)) is not None:
         gain = job.gain(change)
         what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, gain, rank=collectives.ranks[late]))
-    kernels = _kernels_by_total(collectives)
+    # Activities by process group and name of the collective, then by trace.
+    kernels: dict[tuple[str | None, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for one in collectives.matched:
+        for kernel in one.kernels:
+            of_total = kernels[one.kernels[0].members, one.kernels[0].title or ""]
+            of_total[kernel.trace_id].add(kernel.activity_id)
     for total in collectives.totals[:_COLLECTIVES]:
         gain = job.gain(job.overlapped(kernels[total.members, total.name]))
         what_ifs.append(
@@ -84,20 +79,3 @@ def look_at_job(
         )
     what_ifs.sort(key=lambda one: -one.gain.ns)
     return JobOutlook(len(collectives.ranks), len(job.models), job.step_ns, job.path, tuple(what_ifs))
-
-
-def _most_awaited(collectives: JobCollectives) -> int | None:
-    most = max(collectives.skews, key=lambda one: one.awaited_ns, default=None)
-    return most.trace_id if most is not None and most.awaited_ns else None
-
-
-def _kernels_by_total(
-    collectives: JobCollectives,
-) -> Mapping[tuple[str | None, str], Mapping[int, set[int]]]:
-    """Activities by process group and name of the collective, then by trace."""
-    found: dict[tuple[str | None, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for one in collectives.matched:
-        first = one.kernels[0]
-        for kernel in one.kernels:
-            found[first.members, first.title or ""][kernel.trace_id].add(kernel.activity_id)
-    return found

@@ -7,21 +7,17 @@ does with its blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from opscope.analysis.common_device import common_device
+from opscope.analysis.session_limits import common_device
 from opscope.analysis.totals import KernelTotal, OperatorTotal, geometry_of
 from opscope.hardware.architectures import WARP_SIZE
-from opscope.hardware.occupancy import ActiveBlocks, Limiter, Waves
-from opscope.launches import (
-    LaunchExplanation,
-    LaunchFacts,
-    explain,
-    parse_compile_arguments,
-)
-from opscope.launches.facts import LaunchGeometry
+from opscope.hardware.occupancy import Limiter
+from opscope.launches.facts import LaunchFacts, LaunchGeometry, parse_compile_arguments
+from opscope.launches.launch_explanation import LaunchExplanation, explain
 from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -31,46 +27,11 @@ from opscope.provenance.kernel_names import decode
 _GEOMETRIES = 2  # configurations of one kernel that are explained, the longest first
 
 
-class LaunchQuality(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class LaunchQuality(LaunchFacts):
     """One launch configuration of a kernel under one operator; None is unknown, no operator too."""
 
-    launch: LaunchFacts
     operator: str | None = None
-
-    @property
-    def kernel(self) -> str:
-        return self.launch.kernel.name
-
-    @property
-    def geometry(self) -> LaunchGeometry:
-        return self.launch.geometry
-
-    @property
-    def total_ns(self) -> int:
-        return self.geometry.total_ns
-
-    @property
-    def blocks(self) -> int | None:
-        return self.launch.block_count
-
-    @property
-    def threads(self) -> int | None:
-        return self.launch.thread_count
-
-    @property
-    def sm_count(self) -> int | None:
-        """Multiprocessors of the device."""
-        return self.launch.sm_count
-
-    @property
-    def active(self) -> ActiveBlocks | None:
-        """Active blocks of a multiprocessor; None without registers, shared memory or the device's limits."""
-        return self.launch.active
-
-    @property
-    def waves(self) -> Waves | None:
-        """How the grid fills the device; None without active blocks or multiprocessors."""
-        return self.launch.waves
 
     @property
     def occupancy(self) -> float | None:
@@ -79,15 +40,13 @@ class LaunchQuality(msgspec.Struct, frozen=True):
 
     @property
     def limiters(self) -> tuple[Limiter, ...]:
-        """The resources that allow no more blocks."""
         return () if self.active is None else self.active.limiters
 
     @property
     def idle_sm_count(self) -> int | None:
-        """Multiprocessors that get no block."""
-        if self.blocks is None or self.sm_count is None:
+        if self.block_count is None or self.sm_count is None:
             return None
-        return max(0, self.sm_count - self.blocks)
+        return max(0, self.sm_count - self.block_count)
 
     @property
     def is_underfilled(self) -> bool | None:
@@ -99,10 +58,10 @@ class LaunchQuality(msgspec.Struct, frozen=True):
     @property
     def partial_warp_loss(self) -> float | None:
         """Share of a block's thread slots that its last warp leaves empty, 0–1."""
-        if self.threads is None:
+        if self.thread_count is None:
             return None
-        unused = -self.threads % WARP_SIZE
-        return unused / (self.threads + unused)
+        unused = -self.thread_count % WARP_SIZE
+        return unused / (self.thread_count + unused)
 
 
 class ExplainedLaunch(msgspec.Struct, frozen=True):
@@ -121,11 +80,11 @@ def launch_quality(
     rows = session.records(sql(__package__, "launches")) if launches is None else launches
     device = common_device(session)
     found = [
-        LaunchQuality(LaunchFacts(decode(row["name"]), geometry_of(row), device=device), row["operator"])
+        LaunchQuality(decode(row["name"]), geometry_of(row), device=device, operator=row["operator"])
         for row in rows
         if row["kind"] == "kernel"
     ]
-    return tuple(sorted(found, key=lambda one: (-one.total_ns, one.kernel, one.operator or "")))
+    return tuple(sorted(found, key=lambda one: (-one.geometry.total_ns, one.kernel.name, one.operator or "")))
 
 
 class LeadingKernel(msgspec.Struct, frozen=True):

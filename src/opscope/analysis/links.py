@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from opscope.hardware.devices import DeviceSpec, match_device
-from opscope.model.session import Session
+from opscope.hardware.devices import DeviceSpec
 from opscope.text_enum import TextEnum
 
 
@@ -38,15 +37,6 @@ class RankLink(msgspec.Struct, frozen=True):
     kind: LinkKind
     bytes_per_s: float
     evidence: LinkEvidence
-
-
-def common_spec(session: Session) -> DeviceSpec | None:
-    """The GPU that all of a Session's devices in use are; None where they differ or it is not known."""
-    rows = session.query("SELECT DISTINCT name, sm_count FROM devices WHERE activity_count > 0")
-    if len(rows) != 1 or rows[0][0] is None:
-        return None
-    name, sm_count = rows[0]
-    return match_device(name, sm_count=sm_count).spec
 
 
 def link_of(spec: DeviceSpec | None, devices: Sequence[int], seen: Iterable[float | None]) -> RankLink | None:

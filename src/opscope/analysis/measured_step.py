@@ -50,59 +50,39 @@ class StepClockKind(TextEnum):
 
 
 class UnrecordedTime(msgspec.Struct, frozen=True):
-    """A step of the program without a recorder.
+    """A step of the program without a recorder."""
 
-    Attributes:
-        median: Nanoseconds.
-        low: Lower end of the distribution-free 95 % interval of the median; with fewer than six samples the
-            least of them.
-        high: Upper end; the largest.
-        samples: How many there are, the warm-up left out.
-        coverage: Probability that the interval holds the median of the program's steps.
-        warmup_samples: Left out as warm-up.
-        clock: The slower one.
-        kind: What was timed.
-        place: When; None if some ran before the recording and some after it.
-        least_host_ns: The shortest step by the host's clock alone, warm-up included: the host was no slower.
-        alone_ns: Least, median and most of the steps that began with an idle device, by the host's clock.
-    """
-
-    median: float
+    median: float  # nanoseconds
+    # Lower end of the distribution-free 95 % interval of the median; with fewer than six samples the least of
+    # them
     low: float
-    high: float
-    samples: int
-    coverage: float
-    warmup_samples: int
-    clock: StepClockKind
-    kind: StepKind
-    place: StepPlace | None = None
+    high: float  # upper end; the largest
+    samples: int  # how many there are, the warm-up left out
+    coverage: float  # probability that the interval holds the median of the program's steps
+    warmup_samples: int  # left out as warm-up
+    clock: StepClockKind  # the slower one
+    kind: StepKind  # what was timed
+    place: StepPlace | None = None  # when; None if some ran before the recording and some after it
+    # The shortest step by the host's clock alone, warm-up included: the host was no slower
     least_host_ns: float | None = None
+    # Least, median and most of the steps that began with an idle device, by the host's clock
     alone_ns: tuple[float, float, float] | None = None
 
     @property
     def has_interval(self) -> bool:
-        """Whether there are enough samples for a 95 % interval."""
         return self.coverage >= CONFIDENCE
 
 
 class MeasuredStep(msgspec.Struct, frozen=True):
-    """A step of one trace, recorded and not.
+    """A step of one trace, recorded and not."""
 
-    Attributes:
-        trace_id: The trace.
-        recorded_ns: Mean of the recorded steps; None if no steps were recorded.
-        busy_ns: Busy time of the busiest device in a recorded step; None if unknown.
-        unrecorded_ns: A step without the profiler; None if unknown.
-    """
-
-    trace_id: int | None = None
-    recorded_ns: float | None = None
-    busy_ns: float | None = None
-    unrecorded_ns: UnrecordedTime | None = None
+    trace_id: int | None = None  # the trace
+    recorded_ns: float | None = None  # mean of the recorded steps; None if no steps were recorded
+    busy_ns: float | None = None  # busy time of the busiest device in a recorded step; None if unknown
+    unrecorded_ns: UnrecordedTime | None = None  # a step without the profiler; None if unknown
 
     @property
     def host_stretch(self) -> float | None:
-        """The recorded step over the unrecorded one."""
         if self.recorded_ns is None or self.unrecorded_ns is None or not self.unrecorded_ns.median:
             return None
         return self.recorded_ns / self.unrecorded_ns.median
@@ -133,10 +113,7 @@ def measured_steps(
 ) -> tuple[MeasuredStep, ...]:
     """The step of each trace that tells one, by trace.
 
-    Args:
-        session: The Session.
-        windows: The windows of its traces; steps that begin the program are left out.
-        hosts: What the timeline says of each trace, for the busy time.
+    Steps that begin the program are left out; `hosts` are for the busy time.
     """
     recorded_ns = {
         trace_id: sum(step.end_ns - step.start_ns for step in steps) / len(steps)
@@ -177,9 +154,8 @@ def _samples(session: Session) -> Mapping[int, list[UnrecordedStep]]:
 def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> UnrecordedTime | None:
     """A step's time by these samples; None if none is left after the warm-up.
 
-    Args:
-        samples: In the order taken, all of one kind, but for those of the host alone.
-        has_device: The program uses a device: then the host's clock alone tells nothing.
+    `samples` are in the order taken, all of one kind, but for those of the host alone. Where the program uses
+    a device, the host's clock alone tells nothing.
     """
     found = _decisive(samples, has_device=has_device)
     if found is None:
@@ -205,9 +181,7 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
 def step_times(samples: Sequence[UnrecordedStep], *, has_device: bool) -> tuple[list[float], float]:
     """Times in ns of steps after the warm-up, by the slower clock, and what the warm-up took beyond as many.
 
-    Args:
-        samples: In the order taken, all of one kind, but for those of the host alone.
-        has_device: The program uses a device: then the host's clock alone tells nothing.
+    Arguments as of `unrecorded_time`.
     """
     found = _decisive(samples, has_device=has_device)
     if found is None:
@@ -230,30 +204,27 @@ def _decisive(
     samples: Sequence[UnrecordedStep], *, has_device: bool
 ) -> tuple[Sequence[UnrecordedStep], int, StepClockKind, list[float]] | None:
     """The samples that count, how many were warm-up, and the slower clock with their times by it."""
-    settled, warmup = _settled([one for one in samples if one.kind is not StepKind.ALONE])
-    chosen = _chosen(settled)
+    timed = [one for one in samples if one.kind is not StepKind.ALONE]
+    settled: list[UnrecordedStep] = []
+    for _, stretch in groupby(timed, key=lambda one: (one.place, one.stretch)):
+        of_one = list(stretch)
+        settled += of_one[max(map(warmup_count, _clocks(of_one))) :]
+    warmup = len(timed) - len(settled)
+    # Those before a profiler, if they are enough.
+    before = [one for one in settled if one.place is StepPlace.BEFORE]
+    is_enough = sum(one.step_count for one in before) >= _FEWEST_STEPS and len(before) >= _FEWEST_SAMPLES
+    chosen = before if is_enough else settled
     if not chosen:
         return None
     on_device = [one for one in chosen if one.device_ns is not None]
     if 2 * len(on_device) >= len(chosen):
-        host_ns, device_ns = (
-            sum(one.host_ns for one in on_device),
-            sum(one.device_ns or 0 for one in on_device),
-        )
+        host_ns = sum(one.host_ns for one in on_device)
+        device_ns = sum(one.device_ns or 0 for one in on_device)
         if device_ns >= _AS_LONG * host_ns:
             return chosen, warmup, StepClockKind.DEVICE, list(_clocks(on_device))[1]
     elif has_device:
         return None
     return chosen, warmup, StepClockKind.HOST, next(_clocks(chosen))
-
-
-def _settled(samples: Sequence[UnrecordedStep]) -> tuple[list[UnrecordedStep], int]:
-    """The samples without warm-up, and how many those were."""
-    kept: list[UnrecordedStep] = []
-    for _, stretch in groupby(samples, key=lambda one: (one.place, one.stretch)):
-        of_one = list(stretch)
-        kept += of_one[max(map(warmup_count, _clocks(of_one))) :]
-    return kept, len(samples) - len(kept)
 
 
 def _clocks(samples: Sequence[UnrecordedStep]) -> Iterator[list[float]]:
@@ -273,10 +244,3 @@ def warmup_count(times_ns: Sequence[float]) -> int:
     _, limit = usual_and_limit(later)
     slow = np.flatnonzero(rest[: len(rest) // 2] > limit)
     return 1 + (int(slow[-1]) + 1 if len(slow) else 0)
-
-
-def _chosen(settled: Sequence[UnrecordedStep]) -> Sequence[UnrecordedStep]:
-    """Those before a profiler, if they are enough."""
-    before = [one for one in settled if one.place is StepPlace.BEFORE]
-    is_enough = sum(one.step_count for one in before) >= _FEWEST_STEPS and len(before) >= _FEWEST_SAMPLES
-    return before if is_enough else settled

@@ -36,7 +36,6 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Headings in nsys' order."""
         unit = "MB" if self.is_size else "ns"
         head = (f"Total ({unit})",) if self.is_size else ("Time (%)", f"Total Time ({unit})")
         figures = tuple(f"{word} ({unit})" for word in ("Avg", "Med", "Min", "Max", "StdDev"))
@@ -101,28 +100,25 @@ def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, 
     Raises:
         InputError: There is no such report.
     """
-    asked = [_parsed(name) for name in names]
-    statistics = {style: _statistics(session, style) for style in dict.fromkeys(style for _, style in asked)}
-    return tuple(_table(report, statistics[style]) for report, style in asked)
-
-
-def _parsed(name: str) -> tuple[Report, str]:
-    report, _, style = name.partition(":")
-    if report not in REPORTS or style not in _NAME_STYLES:
-        raise InputError(
-            f"there is no report '{name}'",
-            hint=f"There are {', '.join(REPORTS)}; :base after a name shortens kernel names",
-        )
-    return REPORTS[report], style
-
-
-def _statistics(session: Session, style: str) -> list[_Row]:
-    names = session.query(_NAMES)
-    labels = [
-        _base_name(name) if style == "base" else recorded or _operation_name(name)
-        for _, name, recorded in names
-    ]
-    return session.records(sql(__package__, "nsys_statistics"), [[one for one, _, _ in names], labels])
+    found: list[ReportTable] = []
+    statistics: dict[str, list[_Row]] = {}
+    recorded = session.query(_NAMES)
+    for name in names:
+        report, _, style = name.partition(":")
+        if report not in REPORTS or style not in _NAME_STYLES:
+            raise InputError(
+                f"there is no report '{name}'",
+                hint=f"There are {', '.join(REPORTS)}; :base after a name shortens kernel names",
+            )
+        if style not in statistics:
+            labels = [
+                _base_name(own) if style == "base" else nsys_name or _operation_name(own)
+                for _, own, nsys_name in recorded
+            ]
+            parameters = [[name_id for name_id, _, _ in recorded], labels]
+            statistics[style] = session.records(sql(__package__, "nsys_statistics"), parameters)
+        found.append(_table(REPORTS[report], statistics[style]))
+    return tuple(found)
 
 
 _COPY = re.compile(r"Memcpy (?P<unified>Unified )?(?P<source>[HDAP])to(?P<target>[HDAP])\b")

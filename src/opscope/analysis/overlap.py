@@ -17,27 +17,17 @@ from opscope.ingest.source import TraceFile, find_traces
 
 
 class CommunicationOverlap(msgspec.Struct, frozen=True):
-    """One device of one trace.
+    """One device of one trace."""
 
-    Attributes:
-        trace: The file.
-        rank: None if the trace does not tell.
-        device: Its ordinal.
-        computation_ns: Time in which computing kernels ran.
-        communication_ns: Time in which communicating ones did.
-        overlapped_ns: Time in which both did.
-    """
-
-    trace: str
-    rank: int | None
-    device: int
-    computation_ns: int
-    communication_ns: int
-    overlapped_ns: int
+    trace: str  # the file
+    rank: int | None  # None if the trace does not tell
+    device: int  # its ordinal
+    computation_ns: int  # time in which computing kernels ran
+    communication_ns: int  # time in which communicating ones did
+    overlapped_ns: int  # time in which both did
 
     @property
     def exposed_ns(self) -> int:
-        """Communication beside which nothing was computed."""
         return self.communication_ns - self.overlapped_ns
 
     @property

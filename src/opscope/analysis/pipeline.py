@@ -25,28 +25,20 @@ POINT_TO_POINT = frozenset(("send", "recv", "SendRecv", "coalesced"))
 
 
 class PipelineStage(msgspec.Struct, frozen=True):
-    """What one rank waits in a pipeline, in its steps.
-
-    Attributes:
-        transfers: Its sends and receives.
-        steps: Steps that these are of; 1 where none were recorded.
-        bubble_ns: Time in which its device computes nothing and waits in them.
-        step_ns: Time of the steps.
-        ideal_fraction: (p − 1) / (m + p − 1) for p stages and m microbatches, of a schedule without
-            interleaving; None where receives are not told apart, or the group is not known.
-    """
+    """What one rank waits in a pipeline, in its steps."""
 
     trace_id: int
     rank: int | None
-    transfers: int
-    steps: int
-    bubble_ns: int
-    step_ns: int
+    transfers: int  # its sends and receives
+    steps: int  # steps that these are of; 1 where none were recorded
+    bubble_ns: int  # time in which its device computes nothing and waits in them
+    step_ns: int  # time of the steps
+    # (p − 1) / (m + p − 1) for p stages and m microbatches, of a schedule without interleaving; None where
+    # receives are not told apart, or the group is not known
     ideal_fraction: float | None
 
     @property
     def bubble_fraction(self) -> float | None:
-        """Of the steps; None where they have no time."""
         return self.bubble_ns / self.step_ns if self.step_ns else None
 
 
@@ -58,11 +50,8 @@ def find_bubbles(
 ) -> tuple[PipelineStage, ...]:
     """The stages of a job's pipelines, by trace.
 
-    Args:
-        kernels: Of sends and receives in steps.
-        ranks: By trace id.
-        computing: When kernels that do not communicate ran, by trace and device.
-        step_times: Durations of the steps in ns, by trace.
+    `kernels` are of sends and receives in steps; `computing` is when kernels that do not communicate ran, by
+    trace and device; `step_times` are durations in ns, by trace.
     """
     told = [one for one in kernels if one.collective is not None]
     quickest: dict[tuple[int | None, str | None], int] = {}

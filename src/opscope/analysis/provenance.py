@@ -22,26 +22,17 @@ from opscope.provenance.resolution import annotate
 
 
 class GeneratedCode(msgspec.Struct, frozen=True):
-    """What one compiled graph's code for a kernel stands for, as its recording noted it.
-
-    Args:
-        graph: e.g. `0_forward`; None for a kernel of no graph.
-        original_aten: Operators it computes.
-        source_nodes: Nodes of the program's graph.
-        modules: Modules of the program's model whose code they are of.
-        post_grad_nodes: Nodes of the lowered graph.
-        program_lines: Lines of the user's program, `FILE:LINE` and the code in it where known.
-        copy: The copied source, relative to the trace's folder.
-    """
+    """What one compiled graph's code for a kernel stands for, as its recording noted it."""
 
     kind: str
-    graph: str | None
-    original_aten: tuple[str, ...]
-    source_nodes: tuple[str, ...]
-    modules: tuple[str, ...]
-    post_grad_nodes: tuple[str, ...]
+    graph: str | None  # e.g. `0_forward`; None for a kernel of no graph.
+    original_aten: tuple[str, ...]  # operators it computes
+    source_nodes: tuple[str, ...]  # nodes of the program's graph
+    modules: tuple[str, ...]  # modules of the program's model whose code they are of
+    post_grad_nodes: tuple[str, ...]  # nodes of the lowered graph
+    # Lines of the user's program, `FILE:LINE` and the code in it where known
     program_lines: tuple[tuple[str, str | None], ...]
-    copy: str | None
+    copy: str | None  # the copied source, relative to the trace's folder
 
 
 class KernelFacts(msgspec.Struct, frozen=True):
@@ -96,11 +87,16 @@ class NativeFunctionUse(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """All of it for one Session. `functions` are by operator name, most device time first."""
+    """All of it for one Session. `functions` are by operator name, most device time first.
+
+    `tables_version` is the release whose tables answer: a neighbor where those of `torch_version` are not
+    known.
+    """
 
     kernels: Mapping[str, KernelFacts]
     functions: Mapping[str, tuple[NativeFunctionUse, ...]]
     torch_version: str | None
+    tables_version: str | None
     torch_version_grade: Grade | None
     torch_version_reason: str | None
     hit_rates: Mapping[str, float]
@@ -124,11 +120,11 @@ SELECT c.name AS operator, f.*, c.calls, c.self_device_ns FROM native_functions 
 ORDER BY c.self_device_ns DESC, c.calls DESC, f.native_function_id"""
 
 
+_LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
 _HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_sources)"
 
 
 def read_provenance(session: Session) -> Provenance:
-    """The provenance of a Session."""
     annotate(session)
     functions: dict[str, list[NativeFunctionUse]] = defaultdict(list)
     for row in session.records(_FUNCTIONS_SQL):
@@ -137,7 +133,12 @@ def read_provenance(session: Session) -> Provenance:
     for row in session.records(_GENERATED_SQL):
         generated[row["kernel"]].append(_generated(row))
     rows = session.records(sql(__package__, "triton_kernels")) if session.scalar(_HAS_TRITON_SQL) else ()
-    triton = {row["name"]: _triton(row) for row in rows}
+    triton: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        stated = {name: row[name] for name in _LAUNCH_FACTS if row[name] is not None}
+        configurations = json.loads(row["configurations"] or "[]")
+        if stated or configurations:
+            triton[row["name"]] = {**stated, "configurations": configurations}
     recognition = session.records("SELECT * FROM recognition")[0]
     return Provenance(
         kernels={
@@ -146,6 +147,7 @@ def read_provenance(session: Session) -> Provenance:
         },
         functions={name: tuple(uses) for name, uses in functions.items()},
         torch_version=recognition["torch_version"],
+        tables_version=recognition["operator_table"],
         torch_version_grade=_grade(recognition["grade"]),
         torch_version_reason=recognition["reason"],
         hit_rates=json.loads(recognition["hit_rates"] or "{}"),
@@ -155,43 +157,30 @@ def read_provenance(session: Session) -> Provenance:
 
 def limited(provenance: Provenance, grade: Grade) -> Provenance:
     """The same, nothing in it known better than by that grade: the release is itself only so well known."""
+
+    def weaker(known: Grade | None) -> Grade | None:
+        return None if known is None else weakest((known, grade))
+
+    def place(known: SourceLocation | None) -> SourceLocation | None:
+        if known is None:
+            return None
+        return replace(
+            known, file_grade=weaker(known.file_grade) or grade, line_grade=weaker(known.line_grade)
+        )
+
+    def function(use: NativeFunctionUse) -> NativeFunctionUse:
+        places = {"location": place(use.location), "stub_location": place(use.stub_location)}
+        return replace(use, overload_grade=weaker(use.overload_grade), **places)
+
+    def kernel(facts: KernelFacts) -> KernelFacts:
+        places = {"location": place(facts.location), "template": place(facts.template)}
+        return replace(facts, unit_grade=weaker(facts.unit_grade), **places)
+
     return replace(
         provenance,
-        kernels={name: _limited_kernel(facts, grade) for name, facts in provenance.kernels.items()},
-        functions={
-            name: tuple(_limited_function(use, grade) for use in uses)
-            for name, uses in provenance.functions.items()
-        },
+        kernels={name: kernel(facts) for name, facts in provenance.kernels.items()},
+        functions={name: tuple(map(function, uses)) for name, uses in provenance.functions.items()},
     )
-
-
-def _limited_kernel(facts: KernelFacts, grade: Grade) -> KernelFacts:
-    return replace(
-        facts,
-        unit_grade=_weaker(facts.unit_grade, grade),
-        location=_limited_location(facts.location, grade),
-        template=_limited_location(facts.template, grade),
-    )
-
-
-def _limited_function(use: NativeFunctionUse, grade: Grade) -> NativeFunctionUse:
-    return replace(
-        use,
-        overload_grade=_weaker(use.overload_grade, grade),
-        location=_limited_location(use.location, grade),
-        stub_location=_limited_location(use.stub_location, grade),
-    )
-
-
-def _limited_location(location: SourceLocation | None, grade: Grade) -> SourceLocation | None:
-    if location is None:
-        return None
-    file_grade = weakest((location.file_grade, grade)) or grade
-    return replace(location, file_grade=file_grade, line_grade=_weaker(location.line_grade, grade))
-
-
-def _weaker(known: Grade | None, grade: Grade) -> Grade | None:
-    return None if known is None else weakest((known, grade))
 
 
 def _generated(row: dict[str, Any]) -> GeneratedCode:
@@ -207,15 +196,6 @@ def _generated(row: dict[str, Any]) -> GeneratedCode:
         tuple(lines.items()),
         row["copy"],
     )
-
-
-_LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
-
-
-def _triton(row: Mapping[str, Any]) -> dict[str, Any]:
-    stated = {name: row[name] for name in _LAUNCH_FACTS if row[name] is not None}
-    configurations = json.loads(row["configurations"] or "[]")
-    return {**stated, "configurations": configurations} if stated or configurations else {}
 
 
 def _kernel(

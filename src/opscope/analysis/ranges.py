@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from opscope.errors import InputError
 from opscope.model.queries import sql
 from opscope.model.schema import ReplayEvidence, ReplaySource
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 from opscope.provenance.kernel_names import decode
-from opscope.provenance.serving import ServingPhase, ServingStep, engine_of, serving_step
+from opscope.provenance.serving import ServingPhase, engine_of, serving_step
 
 _BY_RANGE = "range:"
 _COUNTED = "[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+"
@@ -63,22 +63,18 @@ class RangeTotal(msgspec.Struct, frozen=True):
 
     @property
     def device_ns_per_token(self) -> float | None:
-        """Device time of one token."""
         return self.device_ns / self.tokens if self.tokens else None
 
     @property
     def device_ns_per_call(self) -> float:
-        """Device time of one range."""
         return self.device_ns / self.calls
 
     @property
     def device_ns_per_layer(self) -> float | None:
-        """Device time of one layer of one range."""
         return None if not self.layers else self.device_ns / self.calls / self.layers
 
 
 def serving_engine(session: Session) -> str | None:
-    """The serving engine that was recorded; None if none was."""
     named = "SELECT DISTINCT name FROM {} WHERE name IS NOT NULL ORDER BY name"
     annotations, operators = (
         [row[0] for row in session.query(named.format(table))] for table in ("annotations", "operators")
@@ -98,29 +94,49 @@ def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple
     Raises:
         InputError: It is no such expression.
     """
-    group_of = _phase_of if by is None else _found_by(by)
+    pattern = None if by is None else _pattern(by)
     rows = session.query(
         "SELECT annotation_id, name FROM annotations WHERE side = 'host' AND duration_ns >= 0 "
         "ORDER BY annotation_id"
     )
     groups: dict[str, int] = {}
-    names = {}
+    names: dict[int, str] = {}
     wanted = []
     for annotation_id, name in rows:
-        group = group_of(name)
+        if pattern is None:
+            step = serving_step(name)
+            group = None if step is None else step.phase.value
+        else:
+            match = pattern.search(name)
+            found = () if match is None else (*match.groups(), match.group())
+            group = next((one for one in found if one is not None), None)
         if group is not None:
             names[annotation_id] = name
             wanted.append((annotation_id, groups.setdefault(group, len(groups))))
     if not wanted:
         return ()
+    kernels = session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
+    attention = [name_id for name_id, name in kernels if decode(name).family in _ATTENTION]
+    ids = np.array(wanted, dtype=np.int64)
     members: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in _measured(session, wanted):
-        members[row["group_id"]].append(row)
+    with registered(session.connection, wanted_ranges={"annotation_id": ids[:, 0], "group_id": ids[:, 1]}):
+        for row in session.records(sql(__package__, "ranges"), [attention]):
+            members[row["group_id"]].append(row)
     totals = [
         _total(name, members[number], names, device_time_ns, is_engine=by is None)
         for name, number in groups.items()
     ]
     return tuple(sorted(totals, key=lambda one: (-one.device_ns, one.name)))
+
+
+def _pattern(by: str) -> re.Pattern[str]:
+    text, hint = by.removeprefix(_BY_RANGE), "Write --by range:REGEX"
+    if not by.startswith(_BY_RANGE):
+        raise InputError(f"'{by}' names no grouping", hint=hint)
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InputError(f"'{text}' is not a regular expression ({error})", hint=hint) from error
 
 
 def annotation_kinds(session: Session) -> tuple[str, ...]:
@@ -132,54 +148,13 @@ def annotation_kinds(session: Session) -> tuple[str, ...]:
     return tuple(row[0] for row in rows)
 
 
-def _phase_of(name: str) -> str | None:
-    step = serving_step(name)
-    return None if step is None else step.phase.value
-
-
-def _found_by(by: str) -> Callable[[str], str | None]:
-    if not by.startswith(_BY_RANGE):
-        raise InputError(f"'{by}' names no grouping", hint="Write --by range:REGEX")
-    try:
-        pattern = re.compile(by.removeprefix(_BY_RANGE))
-    except re.error as error:
-        raise InputError(
-            f"'{by.removeprefix(_BY_RANGE)}' is not a regular expression ({error})",
-            hint="Write --by range:REGEX",
-        ) from error
-
-    def group(name: str) -> str | None:
-        match = pattern.search(name)
-        if match is None:
-            return None
-        return next((one for one in match.groups() if one is not None), match.group())
-
-    return group
-
-
-def _measured(session: Session, wanted: list[tuple[int, int]]) -> list[dict[str, Any]]:
-    attention = [
-        name_id
-        for name_id, name in session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'kernel'")
-        if decode(name).family in _ATTENTION
-    ]
-    session.connection.execute(
-        "CREATE OR REPLACE TEMP TABLE wanted_ranges AS SELECT unnest(?::BIGINT[]) AS annotation_id, "
-        "unnest(?::INTEGER[]) AS group_id",
-        [list(column) for column in zip(*wanted, strict=True)],
-    )
-    try:
-        return session.records(sql(__package__, "ranges"), [attention])
-    finally:
-        session.connection.execute("DROP TABLE wanted_ranges")
-
-
 def _total(
     name: str, rows: list[dict[str, Any]], names: dict[int, str], device_time_ns: int, *, is_engine: bool
 ) -> RangeTotal:
     device_ns = sum(row["device_ns"] for row in rows)
     steps = [step for row in rows if (step := serving_step(names[row["annotation_id"]])) is not None]
     is_whole = len(steps) == len(rows)  # an expression may name other ranges too
+    tokens = [step.tokens for step in steps]
     layers = {row["attention_launches"] for row in rows if row["kernels"]}
     return RangeTotal(
         name,
@@ -191,52 +166,29 @@ def _total(
         steps[0].engine if is_whole else None,
         steps[0].phase if is_whole and is_engine else None,
         sum(step.requests for step in steps) if is_whole else None,
-        _tokens(steps) if is_whole else None,
+        sum(one or 0 for one in tokens) if is_whole and None not in tokens else None,
         layers.pop() or None if len(layers) == 1 else None,
     )
 
 
-def _tokens(steps: list[ServingStep]) -> int | None:
-    counts = [step.tokens for step in steps]
-    return None if None in counts else sum(one for one in counts if one is not None)
-
-
 class GraphTotal(msgspec.Struct, frozen=True):
-    """All recorded replays of one CUDA graph that are known alike.
+    """All recorded replays of one CUDA graph that are known alike."""
 
-    Attributes:
-        graph: Its number, from 1 in the order of first replays.
-        replays: Launches of the graph.
-        activities: Kernels, copies and sets of each.
-        device_ns: Of all replays.
-        source: What its operators are known from; None if they are not.
-        evidence: How replays were matched; None if they were not.
-        file: Trace that tells them.
-        reason: Why its operators are unknown, or what of them is.
-    """
-
-    graph: int
-    replays: int
-    activities: int
-    device_ns: int
-    source: ReplaySource | None
-    evidence: ReplayEvidence | None
-    file: str | None
-    reason: str | None
+    graph: int  # its number, from 1 in the order of first replays
+    replays: int  # launches of the graph
+    activities: int  # kernels, copies and sets of each
+    device_ns: int  # of all replays
+    source: ReplaySource | None  # what its operators are known from; None if they are not
+    evidence: ReplayEvidence | None  # how replays were matched; None if they were not
+    file: str | None  # trace that tells them
+    reason: str | None  # why its operators are unknown, or what of them is
 
 
 def graph_totals(session: Session) -> tuple[GraphTotal, ...]:
     """CUDA graphs whose replays were recorded, most device time first."""
-    rows = session.query(
-        "SELECT graph, count(*), max(activity_count), sum(device_ns)::BIGINT, source, evidence, file, reason "
+    rows = session.records(
+        "SELECT graph, count(*) AS replays, max(activity_count) AS activities, "
+        "sum(device_ns)::BIGINT AS device_ns, source, evidence, file, reason "
         "FROM graph_replays GROUP BY ALL ORDER BY 4 DESC, 1, 5, 6"
     )
-    return tuple(
-        GraphTotal(
-            graph, replays, activities, device_ns,
-            None if source is None else ReplaySource(source),
-            None if evidence is None else ReplayEvidence(evidence),
-            file, reason,
-        )
-        for graph, replays, activities, device_ns, source, evidence, file, reason in rows
-    )  # fmt: skip
+    return tuple(msgspec.convert(rows, list[GraphTotal]))

@@ -24,23 +24,14 @@ from opscope.model.session import Session
 
 
 class RankExamination(msgspec.Struct, frozen=True):
-    """What is known of one rank.
+    """What is known of one rank."""
 
-    Attributes:
-        execution: Its simulated step; None where nothing was launched in one.
-        hosts: How fast its host may have been, as `StepModel.hosts`.
-        node_count: Of its execution graph.
-        timeline: Of this rank alone.
-        packed: What `unpacked` gives, compressed: few of many ranks are simulated together.
-        first_thread: What to add to the threads in there.
-    """
-
-    execution: StepExecution | None = None
-    hosts: tuple[HostSpeed, ...] = ()
-    node_count: int = 0
-    timeline: Timeline = Timeline()
-    packed: bytes = b""
-    first_thread: int = 0
+    execution: StepExecution | None = None  # its simulated step; None where nothing was launched in one
+    hosts: tuple[HostSpeed, ...] = ()  # how fast its host may have been, as `StepModel.hosts`
+    node_count: int = 0  # of its execution graph
+    timeline: Timeline = Timeline()  # of this rank alone
+    packed: bytes = b""  # what `unpacked` gives, compressed: few of many ranks are simulated together
+    first_thread: int = 0  # what to add to the threads in there
 
     def unpacked(self) -> tuple[ExecutionGraph | None, dict[int, Spans]]:
         """Its execution graph, and when its threads waited for data."""
@@ -62,7 +53,6 @@ class RankExamination(msgspec.Struct, frozen=True):
 
 
 def examine_ranks(session: Session) -> dict[int, RankExamination]:
-    """What is known of each trace of a Session, by trace id."""
     records = read_session(session)
     # First: what they take beside the graphs of a long trace is too much.
     timelines = [measure_timeline(session, one) for one in records.of_each()]
@@ -79,5 +69,4 @@ def examine_ranks(session: Session) -> dict[int, RankExamination]:
 
 
 def examination_of(model: StepModel) -> RankExamination:
-    """What a model tells."""
     return RankExamination(model.execution, model.hosts, len(model.graph))

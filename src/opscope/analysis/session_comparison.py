@@ -97,12 +97,9 @@ class _Matcher:
         self._resampler = MeanResampler(options.seed)
 
     def comparison(self, metric: Metric, basis: Basis) -> SessionComparison:
-        """Everything."""
         reference, candidate = self.reference, self.candidate
-        operators = _ranked(map(self._operator, _names(reference.operators, candidate.operators)))
-        unattributed = _ranked(
-            map(self._unattributed, _names(reference.unattributed, candidate.unattributed))
-        )
+        operators = _ranked(map(self._operator, sorted({*reference.operators, *candidate.operators})))
+        reasons = sorted({*reference.unattributed, *candidate.unattributed})
         has_steps = basis is Basis.STEP
         return SessionComparison(
             reference=reference.side(),
@@ -114,13 +111,12 @@ class _Matcher:
             wall=self._change(reference.wall(), candidate.wall())["time"] if has_steps else None,
             unrecorded=self._unrecorded(),
             operators=operators,
-            unattributed=unattributed,
+            unattributed=_ranked(map(self._unattributed, reasons)),
             categories=self._categories(operators, metric),
             findings=comparison_findings(reference, candidate, metric, basis, operators),
         )
 
     def _unrecorded(self) -> TimeChange | None:
-        """The step without the profiler, where both sides timed it."""
         sides = (self.reference.recording.unrecorded_ns, self.candidate.recording.unrecorded_ns)
         if not all(sides):
             return None
@@ -131,26 +127,25 @@ class _Matcher:
     def _change(self, reference: Sums | None, candidate: Sums | None) -> dict[str, Any]:
         """The fields of a `Change`: both sides per step (in all, without steps), and the verdict."""
         first, second = self.reference.use(reference), self.candidate.use(candidate)
-        time = time_change(
-            _timing(first, self.reference),
-            _timing(second, self.candidate),
-            self._resampler,
-            self._options.threshold,
-        )
+        timings = _timing(first, self.reference), _timing(second, self.candidate)
+        time = time_change(*timings, self._resampler, self._options.threshold)
         return {
-            "presence": presence_of(first, second),
-            "reference": first,
-            "candidate": second,
-            "time": time,
-        }
+            "presence": presence_of(first, second), "reference": first, "candidate": second, "time": time
+        }  # fmt: skip
 
     def _operator(self, name: str) -> OperatorChange:
         before, after = self.reference.operators.get(name), self.candidate.operators.get(name)
         kernels = self._kernels(name, before, after)
+        old, new = before.variants if before else {}, after.variants if after else {}
         return OperatorChange(
             name=name,
             category=self._operator_category(name, kernels),
-            variants=self._variants(before, after),
+            variants=_ranked(
+                VariantChange(
+                    overload=key[0], input_shapes=key[1], **self._change(old.get(key), new.get(key))
+                )
+                for key in dict.fromkeys((*old, *new))
+            ),
             kernels=kernels,
             **self._change(before.total if before else None, after.total if after else None),
         )
@@ -161,18 +156,6 @@ class _Matcher:
             reason=reason,
             kernels=self._kernels(None, before, after),
             **self._change(before.total if before else None, after.total if after else None),
-        )
-
-    def _variants(
-        self, reference: OperatorUse | None, candidate: OperatorUse | None
-    ) -> tuple[VariantChange, ...]:
-        before = reference.variants if reference else {}
-        after = candidate.variants if candidate else {}
-        return _ranked(
-            VariantChange(
-                overload=key[0], input_shapes=key[1], **self._change(before.get(key), after.get(key))
-            )
-            for key in dict.fromkeys((*before, *after))
         )
 
     def _kernels(
@@ -247,7 +230,7 @@ class _Matcher:
                     before[self.reference.category(one.name, old)] += kernel.time.reference_ns or 0
                 if new := kernel.candidate_name:
                     after[self.candidate.category(one.name, new)] += kernel.time.candidate_ns or 0
-        rows = [CategoryChange(name, before[name], after[name]) for name in _names(before, after)]
+        rows = [CategoryChange(name, before[name], after[name]) for name in sorted({*before, *after})]
         return tuple(sorted(rows, key=lambda row: (-abs(row.difference_ns), row.category)))
 
 
@@ -257,10 +240,6 @@ def _timing(use: Use | None, side: ComparedSession) -> Timing | None:
     ranks, samples = side.ranks_per_step, side.sample_count
     by_step = tuple(step_ns / ranks for step_ns in use.step_ns)
     return Timing(use.time_ns / (ranks * samples or 1), by_step)
-
-
-def _names(first: Iterable[str], second: Iterable[str]) -> list[str]:
-    return sorted({*first, *second})
 
 
 def _of_kind(times_ns: Mapping[KernelKey, int], kind: str) -> dict[str, int]:
@@ -282,10 +261,7 @@ def pair_kernels(
 ) -> list[tuple[str, str]]:
     """Pairs (removed, added) of one operator's kernels of one kind; each kernel is in one pair at most.
 
-    Args:
-        removed: Time of each kernel only the reference has, by name.
-        added: Time of each kernel only the candidate has.
-        facts: What is known of a name.
+    Both sides are times of kernels by name.
     """
     pairs: list[tuple[str, str]] = []
     left, right = dict(removed), dict(added)
@@ -359,6 +335,9 @@ def _word(value: object) -> str:
     return "–" if value is None else str(value)
 
 
+_SIDES = ("reference", "candidate")
+
+
 def comparison_findings(
     reference: ComparedSession,
     candidate: ComparedSession,
@@ -366,44 +345,48 @@ def comparison_findings(
     basis: Basis,
     operators: Sequence[OperatorChange],
 ) -> tuple[Finding, ...]:
-    """All findings of a session comparison, most severe first."""
     sides = (reference, candidate)
     recordings = (reference.recording, candidate.recording)
     found = [
         *environment_finding(recordings[0].environment, recordings[1].environment),
-        *_metric_finding(recordings, metric),
-        *_rank_finding(recordings),
+        *_recording_findings(recordings, metric),
         *_input_finding(operators),
-        *_step_findings(sides, basis),
-        *_recording_finding(recordings),
-        *_own_findings(recordings, metric),
+        *(_step_findings(sides) if basis is Basis.STEP else _totals_findings(sides)),
     ]
+    if recordings[0].has_stacks != recordings[1].has_stacks:
+        message = (
+            f"Only the {_SIDES[recordings[1].has_stacks]} was recorded with Python stacks, which slows the "
+            "host down: CPU times and the duration of steps do not compare."
+        )
+        found.append(Finding("compare.recording_differs", Severity.WARNING, message))
+    # What makes one side's own data doubtful. Unattributed time has rows of its own.
+    said = {_NO_DEVICE_CODE} if metric is Metric.CPU else set()
+    for name, recording in zip(_SIDES, recordings, strict=True):
+        for one in recording.findings:
+            is_said = one.code in said or one.code.startswith("attribution.")
+            if one.severity is not Severity.INFO and not is_said:
+                message = f"{name.capitalize()}: {one.message}"
+                found.append(Finding(one.code, one.severity, message, one.suggestion, evidence=one.evidence))
     return most_severe_first(found)
 
 
-def _metric_finding(recordings: Sequence[ComparedRecording], metric: Metric) -> Iterator[Finding]:
-    if metric is Metric.DEVICE:
-        return
-    lacking = [
-        name for name, one in zip(("reference", "candidate"), recordings, strict=True) if not one.has_device
-    ]
-    if len(lacking) == 2:
+def _recording_findings(recordings: Sequence[ComparedRecording], metric: Metric) -> Iterator[Finding]:
+    """What the two hold that does not compare."""
+    lacking = [name for name, one in zip(_SIDES, recordings, strict=True) if not one.has_device]
+    if metric is Metric.CPU and len(lacking) == 2:
         yield Finding(
             "compare.cpu_time",
             Severity.INFO,
             "Neither recording holds device activity: operators are compared by their own CPU time.",
         )
-        return
-    yield Finding(
-        "compare.device_missing",
-        Severity.WARNING,
-        f"The {lacking[0]} holds no device activity: operators are compared by their own CPU time, which for "
-        "the other side is mostly the time of launching work.",
-        "Record both with CUDA activities",
-    )
-
-
-def _rank_finding(recordings: Sequence[ComparedRecording]) -> Iterator[Finding]:
+    elif metric is Metric.CPU:
+        yield Finding(
+            "compare.device_missing",
+            Severity.WARNING,
+            f"The {lacking[0]} holds no device activity: operators are compared by their own CPU time, which "
+            "for the other side is mostly the time of launching work.",
+            "Record both with CUDA activities",
+        )
     ranks = [len(recording.sources) for recording in recordings]
     if ranks[0] != ranks[1]:
         yield Finding(
@@ -417,9 +400,16 @@ def _rank_finding(recordings: Sequence[ComparedRecording]) -> Iterator[Finding]:
 
 def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
     """That operators of both sides were called with shapes of which none is in common."""
+
+    def has_other_shapes(operator: OperatorChange) -> bool:
+        known = [one for one in operator.variants if one.input_shapes is not None]
+        before = {one.input_shapes for one in known if one.reference is not None}
+        after = {one.input_shapes for one in known if one.candidate is not None}
+        return bool(before and after and before.isdisjoint(after))
+
     both = [operator for operator in operators if operator.presence is Presence.BOTH]
     whole_ns = sum(operator.time.reference_ns or 0 for operator in both)
-    others = [operator for operator in both if _has_other_shapes(operator)]
+    others = [operator for operator in both if has_other_shapes(operator)]
     others_ns = sum(operator.time.reference_ns or 0 for operator in others)
     if not whole_ns or others_ns < _RELEVANT_FRACTION * whole_ns:
         return
@@ -434,19 +424,7 @@ def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
     )
 
 
-def _has_other_shapes(operator: OperatorChange) -> bool:
-    shapes: dict[bool, set[Any]] = {True: set(), False: set()}
-    for variant in operator.variants:
-        if variant.input_shapes is not None:
-            for is_reference, use in ((True, variant.reference), (False, variant.candidate)):
-                shapes[is_reference] |= {variant.input_shapes} if use is not None else set()
-    return bool(shapes[True] and shapes[False] and shapes[True].isdisjoint(shapes[False]))
-
-
-def _step_findings(sides: Sequence[ComparedSession], basis: Basis) -> Iterator[Finding]:
-    if basis is Basis.TOTAL:
-        yield from _totals_finding(sides)
-        return
+def _step_findings(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
     steps = [side.sample_count for side in sides]
     if steps[0] != steps[1]:
         yield Finding(
@@ -455,9 +433,10 @@ def _step_findings(sides: Sequence[ComparedSession], basis: Basis) -> Iterator[F
             f"The reference holds {steps[0]} steps, the candidate {steps[1]}: all figures are per step.",
             evidence={"reference_steps": steps[0], "candidate_steps": steps[1]},
         )
-    if min(steps) < FEWEST_ROUNDS and _differ(sides):
-        count = min(steps)
-        yield _no_interval("One step is not enough" if count == 1 else f"{count} steps of a side are too few")
+    count = min(steps)
+    if count < FEWEST_ROUNDS:
+        few = "One step is not enough" if count == 1 else f"{count} steps of a side are too few"
+        yield from _no_interval(few, sides)
     outside = [side.side().outside_steps_ns for side in sides]
     if any(outside):
         yield Finding(
@@ -469,10 +448,8 @@ def _step_findings(sides: Sequence[ComparedSession], basis: Basis) -> Iterator[F
         )
 
 
-def _totals_finding(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
-    lacking = [
-        name for name, side in zip(("reference", "candidate"), sides, strict=True) if not side.recording.steps
-    ]
+def _totals_findings(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
+    lacking = [name for name, side in zip(_SIDES, sides, strict=True) if not side.recording.steps]
     if len(lacking) == 1:
         yield Finding(
             "compare.steps_missing",
@@ -480,43 +457,16 @@ def _totals_finding(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
             f"The {lacking[0]} recorded no steps, so whole recordings are compared, however much each holds.",
             "Record both with a schedule of steps",
         )
-    if _differ(sides):
-        yield _no_interval("One recording each, without steps, is not enough")
+    yield from _no_interval("One recording each, without steps, is not enough", sides)
 
 
-def _differ(sides: Sequence[ComparedSession]) -> bool:
-    return len({(side.use(side.total), side.sample_count) for side in sides}) > 1
-
-
-def _no_interval(what: str) -> Finding:
-    return Finding(
-        "compare.no_interval",
-        Severity.INFO,
-        f"{what} for an interval: times are shown, but only equal ones get a verdict. Launches and kernels "
-        "are exact.",
-        f"Record {FEWEST_ROUNDS} steps or more on both sides.",
-    )
-
-
-def _recording_finding(recordings: Sequence[ComparedRecording]) -> Iterator[Finding]:
-    if recordings[0].has_stacks != recordings[1].has_stacks:
-        which = "reference" if recordings[0].has_stacks else "candidate"
+def _no_interval(what: str, sides: Sequence[ComparedSession]) -> Iterator[Finding]:
+    """What sides that differ lack for a verdict."""
+    if len({(side.use(side.total), side.sample_count) for side in sides}) > 1:
         yield Finding(
-            "compare.recording_differs",
-            Severity.WARNING,
-            f"Only the {which} was recorded with Python stacks, which slows the host down: CPU times and the "
-            "duration of steps do not compare.",
+            "compare.no_interval",
+            Severity.INFO,
+            f"{what} for an interval: times are shown, but only equal ones get a verdict. Launches and "
+            "kernels are exact.",
+            f"Record {FEWEST_ROUNDS} steps or more on both sides.",
         )
-
-
-def _own_findings(recordings: Sequence[ComparedRecording], metric: Metric) -> Iterator[Finding]:
-    """What makes one side's own data doubtful. Unattributed time has rows of its own."""
-    said = {_NO_DEVICE_CODE} if metric is Metric.CPU else set()
-    for name, recording in zip(("Reference", "Candidate"), recordings, strict=True):
-        for finding in recording.findings:
-            is_said = finding.code in said or finding.code.startswith("attribution.")
-            if finding.severity is not Severity.INFO and not is_said:
-                message = f"{name}: {finding.message}"
-                yield Finding(
-                    finding.code, finding.severity, message, finding.suggestion, evidence=finding.evidence
-                )

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from opscope.analysis.columns import Flags, columns
 from opscope.analysis.execution_graph import (
     NEVER_NS,
     TOLERANCE_NS,
@@ -32,7 +33,7 @@ from opscope.analysis.execution_graph import (
 from opscope.analysis.measured_step import UnrecordedTime, measured_steps
 from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
-from opscope.analysis.timeline.records import Flags, TraceRecords, WorkKind, columns
+from opscope.analysis.timeline.records import TraceRecords, WorkKind
 from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session, registered
@@ -42,17 +43,11 @@ Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 class HostSpeed(NamedTuple):
-    """One way the host may have run without the profiler.
+    """One way the host may have run without the profiler."""
 
-    Attributes:
-        recorder: How much of what recording is estimated to add is taken away.
-        share: What is left of the rest of the host's time near its launches.
-        work: What is left of its other time.
-    """
-
-    recorder: float
-    share: float = 1.0
-    work: float = 1.0
+    recorder: float  # how much of what recording is estimated to add is taken away
+    share: float = 1.0  # what is left of the rest of the host's time near its launches
+    work: float = 1.0  # what is left of its other time
 
 
 _AS_RECORDED = HostSpeed(0.0)
@@ -67,8 +62,11 @@ _DEVICE_DECIDES = 0.95
 # program's own (random numbers, decoding, NumPy), which has no events that recording could slow.
 _NEAR_LAUNCH_NS = 200_000
 _LEAST_SHARE, _MOST_SHARE = 0.5, 2.0
+# From a launch to its kernel on an idle device, or from its end to the call that waits for it, there are 2 to
+# 70 µs. In what takes longer the host loads code or allocates.
+_LONGEST_CROSSING_NS = 100_000
 # Of a duration: what takes no time at all is not waited for either.
-_NEXT_TO_NOTHING = 1e-3
+NEXT_TO_NOTHING = 1e-3
 _FIT_ROUNDS = 12
 
 
@@ -83,10 +81,9 @@ class Gain(msgspec.Struct, frozen=True):
 def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], error: float) -> Gain:
     """The gain of a change, and its interval.
 
-    Args:
-        steps_ns: The step in each way in which hosts may have run, the likely one first.
-        changed: The step with the change, by the number of the way and how much of it comes true.
-        error: How far the device time it saves may be off, as a fraction of it.
+    `changed` gives the step with the change, by the number of the way in which hosts may have run (the likely
+    one first) and how much of the change comes true; `error` is how far the device time it saves may be off,
+    as a fraction of it.
     """
     strengths = (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
     gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths]
@@ -94,16 +91,12 @@ def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], e
 
 
 class PathTotal(msgspec.Struct, frozen=True):
-    """What a mean step's critical path holds of one kind and name.
+    """What a mean step's critical path holds of one kind and name."""
 
-    Attributes:
-        kind: `kernel`, `communication`, `copy`, `host`, `launch latency`, `kernel gap`, `wait`, `stream
-            event` or `hand-over`.
-        name: Kernel; of host time, the operator that is launched at its end.
-    """
-
+    # `kernel`, `communication`, `copy`, `host`, `launch latency`, `kernel gap`, `wait`, `stream event` or
+    # `hand-over`
     kind: str
-    name: str | None
+    name: str | None  # kernel; of host time, the operator that is launched at its end
     ns: float
     fraction: float
 
@@ -118,19 +111,13 @@ class PathPiece(NamedTuple):
 
 
 class _Stretches(NamedTuple):
-    """Pieces of a path as columns.
+    """Pieces of a path as columns."""
 
-    Attributes:
-        kind: Position in `_PATH_KINDS`.
-        named: Of what the host did, the operator launched at its end; of activities, the name; -1 for none.
-        until_ns: When each ended.
-        ns: How long each took.
-    """
-
-    kind: Int64
+    kind: Int64  # position in `_PATH_KINDS`
+    # Of what the host did, the operator launched at its end; of activities, the name; -1 for none
     named: Int64
-    until_ns: Int64
-    ns: Int64
+    until_ns: Int64  # when each ended
+    ns: Int64  # how long each took
 
 
 _BALANCED = 0.05  # of the longer side: no nearer is what simulations of the two are worth
@@ -145,34 +132,24 @@ class StepBound(MeaningEnum):
 
 
 class StepExecution(msgspec.Struct, frozen=True):
-    """The simulated step of one trace; times are of a mean step, in nanoseconds.
-
-    Attributes:
-        recorded_ns: As recorded, in a row with others.
-        step_ns: Without what the recorder added to the host.
-        step_interval_ns: The same at least and at most, by how much that may have been.
-        host_ns: What the host alone needs for that.
-        device_ns: What the device alone needs.
-        recorded_error: Share of the recorded step that no known edge of the graph explains.
-        unrecorded_error: How far the simulated step is off steps that were timed without the profiler; None
-            if none were.
-        missing_edges: Nodes that come later than what they are known to depend on explains, and edges that
-            would run backward in time because clocks disagree.
-        critical_path: What the step could not have gone faster without, the largest first: the step without
-            the recorder where such were timed, else the recorded one.
-        missing: Why no change is simulated, in words; None where enough is known of what ties the events.
-    """
+    """The simulated step of one trace; times are of a mean step, in nanoseconds."""
 
     trace_id: int
-    recorded_ns: float
-    step_ns: float
-    step_interval_ns: tuple[float, float]
-    host_ns: float
-    device_ns: float
-    recorded_error: float
+    recorded_ns: float  # as recorded, in a row with others
+    step_ns: float  # without what the recorder added to the host
+    step_interval_ns: tuple[float, float]  # the same at least and at most, by how much that may have been
+    host_ns: float  # what the host alone needs for that
+    device_ns: float  # what the device alone needs
+    recorded_error: float  # share of the recorded step that no known edge of the graph explains
+    # How far the simulated step is off steps that were timed without the profiler; None if none were
     unrecorded_error: float | None
+    # Nodes that come later than what they are known to depend on explains, and edges that would run backward
+    # in time because clocks disagree
     missing_edges: int
+    # What the step could not have gone faster without, the largest first: the step without the recorder where
+    # such were timed, else the recorded one
     critical_path: tuple[PathTotal, ...]
+    # Why no change is simulated, in words; None where enough is known of what ties the events
     missing: str | None = None
 
     @property
@@ -201,7 +178,6 @@ class GraphChange:
         self.least_ns = 0.0
 
     def __and__(self, other: GraphChange) -> GraphChange:
-        """Both at once."""
         both = GraphChange(self.model)
         # What both make shorter is as short as the stronger makes it; what stands for others stays longer.
         mine, others = self.duration_scale, other.duration_scale
@@ -214,33 +190,31 @@ class GraphChange:
         both.least_ns = max(self.least_ns, other.least_ns)
         return both
 
+    def scale(self, nodes: Flags | Sequence[int], factor: float) -> GraphChange:
+        """Device time of activities, times a factor."""
+        self.duration_scale[nodes] *= factor
+        return self
+
     def scale_calls(self, factors: dict[int, float]) -> GraphChange:
         """Device time of distinct calls, by call id, times a factor."""
         for call_id, factor in factors.items():
-            self.duration_scale[self.model.call_of_node == call_id] *= factor
+            self.scale(self.model.call_of_node == call_id, factor)
         return self
 
-    def scale_operators(self, operator_ids: Iterable[int], factor: float) -> GraphChange:
-        """Device time that operators launched themselves, times a factor."""
-        self.duration_scale[np.isin(self.model.operator_of_node, list(operator_ids))] *= factor
+    def drop(self, nodes: Flags) -> GraphChange:
+        """Activities that are no longer there."""
+        self.is_dropped |= nodes
         return self
 
-    def scale_kernels(self, names: Iterable[str], factor: float) -> GraphChange:
-        """Device time of activities by name, times a factor."""
-        self.duration_scale[self.model.is_named(names)] *= factor
-        return self
-
-    def drop_operators(self, operator_ids: Sequence[int], *, with_host: bool = True) -> GraphChange:
-        """Operators that are no longer called; `with_host`, their time on the host goes too."""
-        self.is_dropped |= np.isin(self.model.operator_of_node, operator_ids)
-        return self.drop_host_of(operator_ids) if with_host else self
+    def drop_operators(self, operator_ids: Sequence[int]) -> GraphChange:
+        """Operators that are no longer called: what they launched, and their time on the host."""
+        self.drop(self.model.is_launched_by(operator_ids))
+        return self.drop_host(self.model.extents(operator_ids))
 
     def merge_operators(self, operator_ids: Iterable[int], factor: float) -> GraphChange:
         """What operators launch becomes one activity per step, of their device time times a factor."""
         graph = self.model.graph
-        mine = np.flatnonzero(
-            np.isin(self.model.operator_of_node, list(operator_ids)) & (graph.activity >= 0)
-        )
+        mine = np.flatnonzero(self.model.is_launched_by(operator_ids))
         step = np.searchsorted(np.flatnonzero(graph.kind == NodeKind.MARK), mine)
         is_first = np.diff(step, prepend=-1) != 0
         total_ns = np.bincount(step, weights=graph.duration_ns[mine])[step[is_first]]
@@ -258,47 +232,19 @@ class GraphChange:
         self.duration_scale[mine] *= share if keep_waiting else 1.0 - share
         return self
 
-    def as_fast_as(self, host_share: float, device_share: float) -> GraphChange:
-        """All that the host does, and all that the device computes and copies, times a share."""
-        self.host_scale *= host_share
-        self.duration_scale[~self.model.is_communication] *= device_share
-        return self
-
-    def hide_activities(self, activity_ids: Iterable[int]) -> GraphChange:
-        """Collectives, by ids of their kernels, that move their data beside all else; ranks still meet."""
-        nodes = self.model.node_of_activity
-        mine = [nodes[one] for one in activity_ids if one in nodes]
-        self.duration_scale[mine] *= _NEXT_TO_NOTHING
-        return self
-
-    def free_copies(self, names: Iterable[str]) -> GraphChange:
-        """Copies by name that the host no longer waits for."""
-        launched = np.flatnonzero(self.model.is_named(names))
-        return self.free_waits(self.model.call_id_of_activity[launched].tolist())
-
     def run_beside(self, names: Sequence[str]) -> GraphChange:
         """Copies by name that run beside all else, and nobody waits for: a step lasts as long as they do."""
-        graph = self.model.graph
-        copied_ns = int(graph.duration_ns[self.model.is_named(names)].sum()) / graph.steps
-        self.least_ns = max(self.least_ns, copied_ns)
-        return self.drop_kernels(names).free_copies(names)
-
-    def drop_kernels(self, names: Iterable[str]) -> GraphChange:
-        """Activities by name that no longer run; the host goes on as it did."""
-        self.duration_scale[self.model.is_named(names)] = 0.0
-        return self
+        graph, copies = self.model.graph, self.model.is_named(names)
+        self.least_ns = max(self.least_ns, int(graph.duration_ns[copies].sum()) / graph.steps)
+        return self.scale(copies, 0.0).free_launches(copies)
 
     def drop_launches(self, names: Iterable[str], *, but_of: Collection[int] = ()) -> GraphChange:
         """Activities by name that are no longer launched, but for those of some distinct calls, by id."""
         mine = self.model.is_named(names) & ~np.isin(self.model.call_of_node, list(but_of))
-        self.duration_scale[mine] = 0.0
+        self.scale(mine, 0.0)
         launches = self.model.call_id_of_activity
         # Replays of a graph launch others too.
         return self.drop_calls(np.setdiff1d(launches[mine], launches[~mine]).tolist())
-
-    def drop_host_of(self, operator_ids: Sequence[int]) -> GraphChange:
-        """The host's time in operators."""
-        return self.drop_host(self.model.extents(operator_ids))
 
     def drop_host_between(self, gaps: Iterable[tuple[int, int, int]], share: float = 1.0) -> GraphChange:
         """A share of the host's time in gaps of devices, by trace id, start and end, on all threads."""
@@ -326,6 +272,10 @@ class GraphChange:
             self.host_added_ns[launches] += ns_per_step * self.model.graph.steps / launches.sum()
         return self
 
+    def free_launches(self, nodes: Flags) -> GraphChange:
+        """Activities whose launch, a copy for one, no longer waits for them."""
+        return self.free_waits(self.model.call_id_of_activity[nodes].tolist())
+
     def free_waits(self, call_ids: Iterable[int]) -> GraphChange:
         """Runtime calls that no longer wait for the device, by id."""
         is_one = np.isin(self.model.call_id_of_node, list(call_ids))
@@ -333,7 +283,6 @@ class GraphChange:
         return self
 
     def drop_calls(self, call_ids: Iterable[int]) -> GraphChange:
-        """Runtime calls that are no longer made, by id."""
         calls = self.model.trace.calls
         found = np.flatnonzero(np.isin(calls.call_id, list(call_ids)))
         self.free_waits(calls.call_id[found].tolist())
@@ -343,9 +292,9 @@ class GraphChange:
     def drop_questions(self, call_ids: Sequence[int]) -> GraphChange:
         """Numbers that are no longer asked for: no waits (by id), no copies, none of their operators."""
         self.drop_calls(call_ids)
-        self.is_dropped |= np.isin(self.model.call_id_of_activity, call_ids)
+        self.drop(np.isin(self.model.call_id_of_activity, call_ids))
         asked = self.model.session.query(_ASKED_SQL, [list(call_ids)])
-        return self.drop_host_of([operator_id for (operator_id,) in asked])
+        return self.drop_host(self.model.extents([operator_id for (operator_id,) in asked]))
 
     def replay(self, host_ns: float) -> GraphChange:
         """All launches of a step as one CUDA graph: the host needs so long per step, and waits as before.
@@ -359,21 +308,17 @@ class GraphChange:
         self.hand_over_scale = 0.0
         marks = graph.kind == NodeKind.MARK
         self.host_added_ns[marks] += host_ns
-        self.is_free |= (graph.kind == NodeKind.RETURN) & ~self.model.is_last_wait
         return self
 
     @property
     def device_saved_ns(self) -> float:
-        """Device time that a step loses."""
         kept = np.where(self.is_dropped, 0.0, self.duration_scale)
         return float((self.model.graph.duration_ns * (1.0 - kept)).sum()) / self.model.graph.steps
 
     def apply(self, host: HostSpeed, strength: float = 1.0) -> float:
         """A mean step with the change.
 
-        Args:
-            host: How fast the host is.
-            strength: How much of the change comes true on the device.
+        `strength` is how much of the change comes true on the device.
         """
         lag_ns, duration_ns = self.edited(host, strength)
         return max(simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns, self.least_ns)
@@ -392,7 +337,6 @@ class GraphChange:
         return (step_ns - explained_ns) / whole_ns if step_ns else 0.0
 
     def edited(self, host: HostSpeed, strength: float = 1.0) -> tuple[Int64, Int64]:
-        """Lags and durations with the change."""
         graph = self.model.graph
         lag_ns = self.model.unrecorded_lags(host)
         handed = self.model.is_handed_over
@@ -445,7 +389,6 @@ class StepModel:
 
     @property
     def unrecorded_ns(self) -> float | None:
-        """A step as timed without the profiler; None if it was not."""
         return None if self.timed is None else self.timed.median
 
     @property
@@ -459,15 +402,20 @@ class StepModel:
         Where the device decides, that step tells only that the host is no slower; how fast it is show steps
         that began with an idle device. Without those it is estimated from what was recorded.
         """
-        device_ns = self._step_ns(HostSpeed(_MOST_RECORDER, 0.0))
-        if device_ns <= _DEVICE_DECIDES * timed.median:
-            if self._step_ns(_AS_RECORDED) <= timed.median:
-                return self.hosts
-            return self._taking((timed.low, timed.median, timed.high), self._step_ns)
-        alone_ns = timed.alone_ns
+        alone_ns, device_ns = timed.alone_ns, self.device_ns
+        by_alone: tuple[HostSpeed, ...] = ()
         # Within a step whose own waits take as long, nothing shows of the host.
-        if alone_ns is not None and alone_ns[0] > self._alone_ns(HostSpeed(0.0, 0.0)):
-            return self._taking(alone_ns, self._alone_ns)
+        if (
+            alone_ns is not None
+            and alone_ns[1] < _DEVICE_DECIDES * timed.low
+            and alone_ns[0] > self._alone_ns(HostSpeed(0.0, 0.0, 0.0))
+        ):
+            by_alone = self._taking(alone_ns, self._alone_ns)
+        if by_alone and abs(self._step_ns(by_alone[0]) / timed.median - 1) <= 1 - _DEVICE_DECIDES:
+            return by_alone
+        if device_ns <= _DEVICE_DECIDES * timed.median:
+            # Where both disagree, the host was one or the other.
+            return (*self._taking((timed.low, timed.median, timed.high), self._step_ns), *by_alone[:1])
         enough_ns = self._host_ns(self._slowed(0.0, device_ns / _DEVICE_DECIDES, self._step_ns))
         quick_ns = timed.least_host_ns or self.recorded_host_ns
         likely, least, most = _UNTIMED
@@ -482,7 +430,7 @@ class StepModel:
         What recording took may lie in its events alone, or in all that the host did; likely are both.
         """
         low_ns, goal_ns, high_ns = goals_ns
-        whole = self._recorder_of(goal_ns, time_of)
+        whole = _bisect(-goal_ns, 0.0, _MOST_RECORDER, lambda one: -time_of(HostSpeed(one)))
         likely = min(1.0, whole)
         wanted = ((likely, goal_ns), (0.0, goal_ns), (whole, goal_ns), (likely, low_ns), (likely, high_ns))
         return tuple(self._slowed(*one, time_of) for one in dict.fromkeys(wanted))
@@ -491,21 +439,20 @@ class StepModel:
     def _slowed(recorder: float, time_ns: float, time_of: Callable[[HostSpeed], float]) -> HostSpeed:
         """The host whose share of the rest makes a time of the step what it should be.
 
-        Where launching twice as fast is not enough, all that it does was faster.
+        Where launching twice as fast is not enough, all that it does was faster; where it was slower than
+        recorded, all that it does was.
         """
 
         def faster(work: float) -> HostSpeed:
             return HostSpeed(recorder, _LEAST_SHARE * work, work)
 
+        def slower(share: float) -> HostSpeed:
+            return HostSpeed(recorder, share, max(1.0, share))
+
         if time_of(faster(1.0)) > time_ns:
             return faster(_bisect(time_ns, 0.0, 1.0, lambda work: time_of(faster(work))))
-        share = _bisect(time_ns, _LEAST_SHARE, _MOST_SHARE, lambda one: time_of(HostSpeed(recorder, one)))
-        return HostSpeed(recorder, share)
-
-    @staticmethod
-    def _recorder_of(goal_ns: float, time_of: Callable[[HostSpeed], float]) -> float:
-        """How much of the recorder to take so that a time of the step is what it should be."""
-        return _bisect(-goal_ns, 0.0, _MOST_RECORDER, lambda one: -time_of(HostSpeed(one)))
+        share = _bisect(time_ns, _LEAST_SHARE, _MOST_SHARE, lambda one: time_of(slower(one)))
+        return slower(share)
 
     def _host_ns(self, host: HostSpeed) -> float:
         """What the host needs for a step if no device ever kept it waiting."""
@@ -540,12 +487,10 @@ class StepModel:
 
     @cached_property
     def steps_ns(self) -> tuple[float, ...]:
-        """A step without the profiler, by `hosts`."""
         return tuple(map(self._step_ns, self.hosts))
 
     @property
     def step_ns(self) -> float:
-        """A step without the profiler."""
         return self.steps_ns[0]
 
     @cached_property
@@ -565,8 +510,9 @@ class StepModel:
 
     @property
     def lags_without_host(self) -> Int64:
-        """Lags where everything is launched at once."""
         lag_ns: Int64 = self.graph.lag_ns.copy()
+        crosses = np.isin(self.graph.edge, (Edge.LAUNCH, Edge.WAIT))
+        lag_ns[crosses] = np.minimum(lag_ns[crosses], _LONGEST_CROSSING_NS)
         lag_ns[0, self.graph.thread_id >= 0] = 0
         return lag_ns
 
@@ -598,7 +544,6 @@ class StepModel:
         )
 
     def missing_for(self, change: GraphChange) -> str | None:
-        """Why this change cannot be simulated."""
         return self.missing or unexplained(change.unexplained_share, "the step with the change")
 
     @property
@@ -617,7 +562,6 @@ class StepModel:
 
     @property
     def busy_ns(self) -> float:
-        """Durations of a step's activities, summed."""
         return int(self.graph.duration_ns.sum()) / self.graph.steps
 
     @cached_property
@@ -638,29 +582,26 @@ class StepModel:
 
     @property
     def is_host_bound(self) -> bool:
-        """Whether the host alone needs longer than the device alone."""
         return self.host_ns > self.device_ns
 
     @property
     def unrecorded_share(self) -> float:
-        """Host time without the profiler over that with it."""
         return self.host_ns / self.recorded_host_ns if self.recorded_host_ns else 1.0
 
     @property
     def execution(self) -> StepExecution:
-        """What there is to say of it."""
         return StepExecution(
-            trace_id=self.trace.trace_id,
-            recorded_ns=self.recorded_ns,
-            step_ns=self.step_ns,
-            step_interval_ns=(min(self.steps_ns), max(self.steps_ns)),
-            host_ns=self.host_ns,
-            device_ns=self.device_ns,
-            recorded_error=self.recorded_error,
-            unrecorded_error=self.unrecorded_error,
-            missing_edges=self.graph.missing_edges + self.graph.dropped_edges,
-            critical_path=self.path,
-            missing=self.missing,
+            self.trace.trace_id,
+            self.recorded_ns,
+            self.step_ns,
+            (min(self.steps_ns), max(self.steps_ns)),
+            self.host_ns,
+            self.device_ns,
+            self.recorded_error,
+            self.unrecorded_error,
+            self.graph.missing_edges + self.graph.dropped_edges,
+            self.path,
+            self.missing,
         )
 
     @property
@@ -675,9 +616,7 @@ class StepModel:
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change.
 
-        Args:
-            change: The change.
-            error: How far the device time it saves may be off, as a fraction of it.
+        `error` is how far the device time that it saves may be off, as a fraction of it.
         """
         return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
 
@@ -704,7 +643,6 @@ class StepModel:
 
     @cached_property
     def node_of_activity(self) -> dict[int, int]:
-        """Node of each activity, by id."""
         nodes = np.flatnonzero(self.graph.activity >= 0)
         return dict(zip(self._ids["activity"][nodes].tolist(), nodes.tolist(), strict=True))
 
@@ -725,7 +663,6 @@ class StepModel:
 
     @cached_property
     def is_communication(self) -> Flags:
-        """Activities that communicate with other ranks."""
         graph, found = self.graph, np.zeros(len(self.graph), dtype=np.bool_)
         for row, device in enumerate(self.trace.devices):
             mine = np.flatnonzero(graph.device_row == row)
@@ -738,35 +675,30 @@ class StepModel:
         return int(self.graph.duration_ns[~self.is_communication].sum()) / self.graph.steps
 
     def launching(self, names: Iterable[str]) -> list[int]:
-        """Operators that launched activities of these names."""
         found = np.unique(self.operator_of_node[self.is_named(names)])
         return [int(one) for one in found if one >= 0]
 
     @cached_property
     def call_of_node(self) -> Int64:
         """Distinct call (`call_costs.call_id`) of each activity; -1 of others."""
-        found, activities = columns(self.session, "activity_costs"), self._ids["activity"]
+        found, activities = (
+            columns(self.session, "SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs"),
+            self._ids["activity"],
+        )
         last = max(int(found["activity_id"].max(initial=-1)), int(activities.max(initial=-1)))
         distinct = np.full(last + 2, -1, dtype=np.int64)
         distinct[found["activity_id"]] = found["call_id"]
         return distinct[activities]
 
-    @cached_property
-    def is_last_wait(self) -> Flags:
-        """Of each step, the last call that waits for the device: it delivers the step's result."""
-        graph = self.graph
-        waits = np.flatnonzero((graph.kind == NodeKind.RETURN) & (graph.before[1] > 0))
-        step = np.searchsorted(np.flatnonzero(graph.kind == NodeKind.MARK), waits)
-        is_last = np.zeros(len(graph), dtype=np.bool_)
-        is_last[waits[np.diff(step, append=-1) != 0]] = True
-        return is_last
-
     def is_named(self, names: Iterable[str]) -> Flags:
-        """Activities of these names."""
         wanted = self.session.query(
             "SELECT name_id FROM kernel_names WHERE list_contains(?::VARCHAR[], name)", [list(names)]
         )
         return np.isin(self._ids["name"], [name_id for (name_id,) in wanted]) & (self.graph.activity >= 0)
+
+    def is_launched_by(self, operator_ids: Iterable[int]) -> Flags:
+        """Activities that operators launched themselves."""
+        return np.isin(self.operator_of_node, list(operator_ids)) & (self.graph.activity >= 0)
 
     def extents(self, operator_ids: Sequence[int]) -> dict[int, Spans]:
         """When operators ran on the host, by thread."""
@@ -785,7 +717,6 @@ class StepModel:
         return as_extents([(one[0], one[1], other[edge]) for one, other in pairs if one[0] == other[0]])
 
     def change(self) -> GraphChange:
-        """Nothing changed yet."""
         return GraphChange(self)
 
     @cached_property
@@ -935,21 +866,17 @@ def step_models(
 def _syncs(session: Session, traces: Sequence[TraceRecords]) -> dict[int, dict[int, Sync]]:
     """Synchronizations whose stream was recorded, by trace and position of the call."""
     found: dict[int, dict[int, Sync]] = {trace.trace_id: {} for trace in traces}
-    rows = session.query(
-        "SELECT s.trace_id, r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s "
-        "JOIN runtime_calls r ON r.trace_id = s.trace_id AND r.correlation_id = s.correlation_id "
-        "LEFT JOIN runtime_calls e ON e.trace_id = s.trace_id "
-        "AND e.correlation_id = s.wait_on_event_correlation_id "
-        "WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL"
-    )
-    positions = {
-        trace.trace_id: {call_id: place for place, call_id in enumerate(trace.calls.call_id.tolist())}
-        for trace in (traces if rows else ())
-    }
-    for trace_id, call_id, stream, source, source_call in rows:
-        if trace_id not in positions:
-            continue
-        place = positions[trace_id]
-        sync = Sync(stream, source if source is not None and source >= 0 else None, place.get(source_call))
-        found[trace_id][place[call_id]] = sync
+    ids = {trace.trace_id: trace.calls.call_id for trace in traces}
+    for trace_id, call_id, stream, source, source_call in session.query(_SYNCS_SQL):
+        if trace_id in ids:
+            place, source_place = np.searchsorted(ids[trace_id], (call_id, source_call or -1)).tolist()
+            waited_for = source if source is not None and source >= 0 else None
+            found[trace_id][place] = Sync(stream, waited_for, None if source_call is None else source_place)
     return found
+
+
+_SYNCS_SQL = """
+SELECT s.trace_id, r.runtime_call_id, s.stream, s.wait_on_stream, e.runtime_call_id FROM syncs s
+JOIN runtime_calls r ON r.trace_id = s.trace_id AND r.correlation_id = s.correlation_id
+LEFT JOIN runtime_calls e ON e.trace_id = s.trace_id AND e.correlation_id = s.wait_on_event_correlation_id
+WHERE s.kind IN ('Stream Sync', 'Stream Wait Event') AND s.stream IS NOT NULL"""

@@ -19,22 +19,15 @@ from opscope.text_enum import TextEnum
 
 
 class RankStep(msgspec.Struct, frozen=True):
-    """How one rank arrived at the collectives of one step.
-
-    Attributes:
-        collectives: Those of the step that were matched.
-        last_count: Of those, how often it was clearly the last.
-        waiting_ns: Time its kernels waited for others.
-        awaited_ns: Time the kernels of others waited for it, summed over them.
-    """
+    """How one rank arrived at the collectives of one step."""
 
     trace_id: int
     rank: int | None
     step: int | None
-    collectives: int
-    last_count: int
-    waiting_ns: int
-    awaited_ns: int
+    collectives: int  # those of the step that were matched
+    last_count: int  # of those, how often it was clearly the last
+    waiting_ns: int  # time its kernels waited for others
+    awaited_ns: int  # time the kernels of others waited for it, summed over them
 
 
 class RankDifference(msgspec.Struct, frozen=True):
@@ -54,24 +47,18 @@ class StragglerKind(TextEnum):
 
 
 class Straggler(msgspec.Struct, frozen=True):
-    """The rank for which the others wait.
-
-    Attributes:
-        lag_ns_per_step: What every other rank waits for it per step, or more; what every rank waits for
-            others, of a wandering one.
-        awaited_fraction: Of all waiting, what is for this rank.
-        late_steps: Steps in which the others waited for it more than for anybody else, and for long.
-        steps: Steps in which collectives were matched.
-        differences: What takes it longer than the others, the most first; none of a wandering one.
-    """
+    """The rank for which the others wait."""
 
     trace_id: int
     rank: int | None
     kind: StragglerKind
+    # What every other rank waits for it per step, or more; what every rank waits for others, of a wandering
+    # one
     lag_ns_per_step: float
-    awaited_fraction: float
-    late_steps: int
-    steps: int
+    awaited_fraction: float  # of all waiting, what is for this rank
+    late_steps: int  # steps in which the others waited for it more than for anybody else, and for long
+    steps: int  # steps in which collectives were matched
+    # What takes it longer than the others, the most first; none of a wandering one
     differences: tuple[RankDifference, ...] = ()
 
 
@@ -94,12 +81,7 @@ def find_straggler(
 
     None as well where not all ranks of the job were recorded: the last one may be another.
 
-    Args:
-        session: The Session.
-        skews: How its ranks arrived.
-        rank_steps: The same by step.
-        durations: Trace and duration in ns of each step.
-        left_out: Trace and number of the steps that count for none.
+    `durations` are trace and ns of each step, `left_out` trace and number of those that count for none.
     """
     if not durations or len(skews) <= 1:
         return None
@@ -122,31 +104,18 @@ def find_straggler(
     lag_ns = least.waiting_ns / max(1, steps.get(least.trace_id, 0))
     if lag_ns < _LEAST_LAG_FRACTION * step_ns:
         return None
-    if not is_steady:
-        return Straggler(
-            late.trace_id,
-            late.rank,
-            StragglerKind.WANDERING,
-            lag_ns,
-            awaited,
-            late_steps[late.trace_id],
-            count,
-        )
-    differences = tuple(
-        one
-        for one in _differences(session, late.trace_id, [skew.trace_id for skew in others], steps, left_out)
-        if max(one.device_ns, one.host_ns) >= _LEAST_DIFFERENCE_FRACTION * lag_ns
-    )
+    kind, differences = StragglerKind.WANDERING, []
+    if is_steady:
+        kind, ids = StragglerKind.STEADY, [skew.trace_id for skew in others]
+        differences = [
+            one
+            for one in _differences(session, late.trace_id, ids, steps, left_out)
+            if max(one.device_ns, one.host_ns) >= _LEAST_DIFFERENCE_FRACTION * lag_ns
+        ]
+    late_count = late_steps[late.trace_id]
     return Straggler(
-        late.trace_id,
-        late.rank,
-        StragglerKind.STEADY,
-        lag_ns,
-        awaited,
-        late_steps[late.trace_id],
-        count,
-        differences,
-    )
+        late.trace_id, late.rank, kind, lag_ns, awaited, late_count, count, tuple(differences)
+    )  # fmt: skip
 
 
 def _late_in_steps(rank_steps: Sequence[RankStep], least_ns: float) -> Iterator[int]:

@@ -12,15 +12,17 @@ from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from opscope.analysis.accuracy import Accuracy, measure_accuracy
-from opscope.analysis.common_device import common_device
+from opscope.analysis.collectives import JobCollectives, read_collectives
 from opscope.analysis.efficiency import Efficiency
 from opscope.analysis.improvement import OperatorImprovement, find_improvements
+from opscope.analysis.job_model import Job, choose_ranks, job_of
+from opscope.analysis.job_outlook import JobOutlook, look_at_job
 from opscope.analysis.launch_quality import (
     ExplainedLaunch,
     LaunchQuality,
@@ -29,6 +31,9 @@ from opscope.analysis.launch_quality import (
     launch_quality,
     leading_kernel,
 )
+from opscope.analysis.measured_step import MeasuredStep, measured_steps
+from opscope.analysis.program.totals import program_totals
+from opscope.analysis.program.values import ProgramTotals
 from opscope.analysis.provenance import Provenance, read_provenance
 from opscope.analysis.ranges import (
     GraphTotal,
@@ -38,8 +43,14 @@ from opscope.analysis.ranges import (
     range_totals,
     serving_engine,
 )
-from opscope.analysis.roofline.measure import measure_efficiency
-from opscope.analysis.session_limits import limits_of_session
+from opscope.analysis.rank_examination import RankExamination, examination_of
+from opscope.analysis.roofline import measure_efficiency
+from opscope.analysis.session_limits import common_device, limits_of_session
+from opscope.analysis.step_model import StepExecution, StepModel, step_models
+from opscope.analysis.straggler import Straggler, find_straggler
+from opscope.analysis.timeline.host import SessionRecords, read_session
+from opscope.analysis.timeline.measure import join_timelines, measure_timeline
+from opscope.analysis.timeline.values import Timeline
 from opscope.analysis.totals import (
     CategoryTotal,
     KernelTotal,
@@ -48,6 +59,7 @@ from opscope.analysis.totals import (
     kernel_totals,
     operator_totals,
 )
+from opscope.hardware.limits import DeviceLimits
 from opscope.ingest.trace_rows import is_of_torch
 from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
@@ -56,19 +68,6 @@ from opscope.model.finding import Finding
 from opscope.model.notebook import notebook_html
 from opscope.model.queries import sql
 from opscope.model.session import Session
-
-if TYPE_CHECKING:
-    from opscope.analysis.collectives import JobCollectives
-    from opscope.analysis.job_model import Job
-    from opscope.analysis.job_outlook import JobOutlook
-    from opscope.analysis.measured_step import MeasuredStep
-    from opscope.analysis.program.values import ProgramTotals
-    from opscope.analysis.rank_examination import RankExamination
-    from opscope.analysis.step_model import StepExecution, StepModel
-    from opscope.analysis.straggler import Straggler
-    from opscope.analysis.timeline.host import SessionRecords
-    from opscope.analysis.timeline.values import Timeline, TimePartition
-    from opscope.hardware.limits import DeviceLimits
 
 
 class DeviceTime(msgspec.Struct, frozen=True):
@@ -201,9 +200,14 @@ class Summary:
     @cached_property
     def devices(self) -> tuple[DeviceTime, ...]:
         """Devices in use, by trace."""
-        partitions = {(one.trace_id, one.device): one for one in self.timeline.partitions}
-        devices = (DeviceTime(**row) for row in self.session.records(_DEVICES_SQL))
-        return tuple(_in_window(one, partitions.get((one.trace_id, one.device))) for one in devices)
+        found = {}
+        for row in self.session.records(_DEVICES_SQL):
+            found[row["trace_id"], row["device"]] = DeviceTime(**row)
+        for one in self.timeline.partitions:
+            at = one.trace_id, one.device
+            if at in found:
+                found[at] = replace(found[at], span_ns=one.span_ns, busy_ns=one.busy_ns, idle_ns=one.idle_ns)
+        return tuple(found.values())
 
     @cached_property
     def steps(self) -> tuple[StepTotal, ...]:
@@ -315,7 +319,7 @@ class Summary:
 
     @cached_property
     def torch_version(self) -> str | None:
-        """The release whose tables were asked."""
+        """The release that recorded, as far as known; None if no table answers for it."""
         return self._provenance.torch_version
 
     @cached_property
@@ -330,7 +334,8 @@ class Summary:
         is_rocm = self.session.scalar(
             "SELECT count(*) FROM traces WHERE properties::VARCHAR LIKE '%hip_runtime_version%'"
         )
-        return None if is_rocm else self.torch_version
+        is_sure = self.torch_version_grade in {Grade.EXACT, Grade.RELEASE_INDEX}
+        return self.torch_version if is_sure and not is_rocm else None
 
     @cached_property
     def torch_version_grade(self) -> Grade | None:
@@ -373,12 +378,10 @@ class Summary:
     @cached_property
     def timeline(self) -> Timeline:
         """What devices did at every nanosecond, and why they waited."""
-        from opscope.analysis.timeline import measure  # noqa: PLC0415 - not every report has it
-
         if self.session.examined:
             known = [one.timeline for one in self.session.examined.values()]
-            return measure.join_timelines(known, self.collectives.skews)
-        return measure.measure_timeline(self.session, self._records, self.collectives.skews)
+            return join_timelines(known, self.collectives.skews)
+        return measure_timeline(self.session, self._records, self.collectives.skews)
 
     @property
     def counted_steps(self) -> tuple[StepTotal, ...]:
@@ -387,10 +390,19 @@ class Summary:
         return tuple(step for step in self.steps if (step.trace_id, step.step) not in left_out)
 
     @cached_property
+    def operators_per_step(self) -> dict[str, tuple[float, float]]:
+        """Calls of each operator in one of these steps on average, and device time of its own launches."""
+        steps = self.counted_steps
+        rows = self.session.query(
+            "SELECT name, count(*), sum(self_device_ns) FROM operators SEMI JOIN (SELECT unnest(?::INT[])"
+            " AS trace_id, unnest(?::INT[]) AS step) USING (trace_id, step) GROUP BY name",
+            [[one.trace_id for one in steps], [one.step for one in steps]],
+        )
+        return {name: (calls / len(steps), float(total_ns) / len(steps)) for name, calls, total_ns in rows}
+
+    @cached_property
     def counted_timeline(self) -> Timeline:
         """The timeline of these steps alone."""
-        from opscope.analysis.timeline.measure import measure_timeline  # noqa: PLC0415 - not every report has it
-
         if not self.timeline.left_out:
             return self.timeline
         windows = {trace_id: window.counted for trace_id, window in self._records.windows.items()}
@@ -401,22 +413,16 @@ class Summary:
     @cached_property
     def measured_steps(self) -> tuple[MeasuredStep, ...]:
         """A step of each trace with the recorder and without it, by trace."""
-        from opscope.analysis.measured_step import measured_steps  # noqa: PLC0415 - imports numpy
-
         return measured_steps(self.session, self._records.windows, self.timeline.host)
 
     @property
     def measured_step(self) -> MeasuredStep:
         """That of the slowest trace, as recorded; one of which nothing is known where no trace has steps."""
-        from opscope.analysis.measured_step import MeasuredStep  # noqa: PLC0415 - imports numpy
-
         return max(self.measured_steps, key=lambda one: one.recorded_ns or 0.0, default=MeasuredStep())
 
     @cached_property
     def program(self) -> ProgramTotals:
         """Device time by module and line of the program."""
-        from opscope.analysis.program.totals import program_totals  # noqa: PLC0415 - not every report has it
-
         return program_totals(self.session)
 
     @cached_property
@@ -443,8 +449,6 @@ class Summary:
     @cached_property
     def straggler(self) -> Straggler | None:
         """The rank for which the others wait; None without one, or where a rank of the job is missing."""
-        from opscope.analysis.straggler import find_straggler  # noqa: PLC0415 - not every report has it
-
         durations = [(step.trace_id, step.duration_ns) for step in self.counted_steps]
         return find_straggler(
             self.session,
@@ -480,8 +484,6 @@ class Summary:
     @cached_property
     def step_models(self) -> tuple[StepModel, ...]:
         """The step of each trace that launched something, to be simulated; until the Summary is complete."""
-        from opscope.analysis.step_model import step_models  # noqa: PLC0415 - not every report has it
-
         if not self.is_usable:
             return ()
         if self._records.is_large:
@@ -491,49 +493,38 @@ class Summary:
     @cached_property
     def job(self) -> Job | None:
         """These steps together, to be simulated; None where there are none. Until the Summary is complete."""
-        from opscope.analysis.job_model import choose_ranks, job_of  # noqa: PLC0415 - not every report has it
-        from opscope.analysis.step_model import step_models  # noqa: PLC0415
-
         examined = self._examined.items()
         steps_ns = {trace_id: one.execution.step_ns for trace_id, one in examined if one.execution}
         nodes = {trace_id: one.node_count for trace_id, one in examined}
         awaited_ns = {skew.trace_id: skew.awaited_ns for skew in self.collectives.skews}
-        chosen = choose_ranks(steps_ns, nodes, awaited_ns)
+        chosen, middle = choose_ranks(steps_ns, nodes, awaited_ns)
         if self.session.examined and self.is_usable:
-            models = step_models(self.session, self._records, chosen.trace_ids)
+            models = step_models(self.session, self._records, chosen)
         else:
-            models = tuple(one for one in self.step_models if one.trace.trace_id in chosen.trace_ids)
-        return job_of(models, self.collectives.activities, chosen.middle)
+            models = tuple(one for one in self.step_models if one.trace.trace_id in chosen)
+        return job_of(models, self.collectives.activities, middle)
 
     @cached_property
     def job_outlook(self) -> JobOutlook | None:
         """What holds the ranks up, and what changes would bring; None where they are not simulated."""
         if len(self.ranks) < 2:
             return None
-        from opscope.analysis.job_outlook import look_at_job  # noqa: PLC0415 - not every report has it
-
         return look_at_job(self.job, self.collectives, self.straggler)
 
     @cached_property
     def _examined(self) -> Mapping[int, RankExamination]:
         """What is known of each trace alone: of the processes that read them, else worked out here."""
-        from opscope.analysis.rank_examination import examination_of  # noqa: PLC0415 - not every report has it
-
         if self.session.examined and self.is_usable:
             return self.session.examined
         return {one.trace.trace_id: examination_of(one) for one in self.step_models}
 
     def _collectives(self, records: SessionRecords) -> JobCollectives:
-        from opscope.analysis.collectives import JobCollectives, read_collectives  # noqa: PLC0415 - not every report
-
         if len(self.ranks) < 2:
             return JobCollectives({})
         return read_collectives(self.session, records)
 
     @cached_property
     def _records(self) -> SessionRecords:
-        from opscope.analysis.timeline.host import read_session  # noqa: PLC0415 - not every report has it
-
         return read_session(self.session)
 
     @cached_property
@@ -552,12 +543,6 @@ class Summary:
     @cached_property
     def _limits(self) -> tuple[DeviceLimits | None, str | None]:
         return limits_of_session(self.session, *self._measured)
-
-
-def _in_window(device: DeviceTime, partition: TimePartition | None) -> DeviceTime:
-    if partition is None:
-        return device
-    return replace(device, span_ns=partition.span_ns, busy_ns=partition.busy_ns, idle_ns=partition.idle_ns)
 
 
 _UNTIL_COMPLETE = (

@@ -8,7 +8,6 @@ A name that does not tell gives None, never a guess.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import msgspec
 
@@ -86,27 +85,34 @@ class TensorCoreEvidence(msgspec.Struct, frozen=True):
     passes: int = 1
 
 
-def tensor_core_evidence(
+def tensor_core_evidence(  # noqa: PLR0911 - each answer where its reason is known
     kernel: DecodedKernel, data_type: DataType | None = None, compute_capability: str | None = None
 ) -> TensorCoreEvidence:
     """The evidence of one kernel.
 
-    Args:
-        kernel: Its name, decoded.
-        data_type: Of the operands of its call; what the name says if None.
-        compute_capability: Of the device, as `"9.0"`; None if unknown.
+    Without a `data_type` of the operands, what the name says counts.
     """
     if kernel.family is None:
         return TensorCoreEvidence(None, "nothing is known of the kernel")
     if not is_product(kernel):
         reason = _NO_MATRICES.get(kernel.family, "it multiplies no matrices")
         return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, kernel.grades.get("family"))
-    read = next((found for rule in _RULES if (found := rule(kernel, data_type)) is not None), None)
+    read = _read(kernel, data_type)
     if read is None:
         return TensorCoreEvidence(None, "the name does not tell what it computes on")
     if read.use is not TensorCoreUse.ELIGIBLE:
         return read
-    return _unused(read, data_type or operand_type(kernel), compute_capability)
+    # Eligible only where the device has tensor cores for the operands.
+    operands = data_type or operand_type(kernel)
+    if operands is None:
+        return TensorCoreEvidence(None, f"{read.reason}, for operands of unknown type", read.grade)
+    available = has_tensor_cores_for(operands, compute_capability)
+    if available is None:
+        return TensorCoreEvidence(None, f"{read.reason}, on an unknown device", read.grade)
+    if available:
+        return read
+    reason = f"tensor cores of compute capability {compute_capability} take no {operands}"
+    return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, read.grade)
 
 
 def is_product(kernel: DecodedKernel) -> bool:
@@ -132,37 +138,44 @@ def has_tensor_cores_for(data_type: DataType, compute_capability: str | None) ->
     return capability >= _FIRST_CAPABILITY[data_type]
 
 
-def _unused(
-    read: TensorCoreEvidence, data_type: DataType | None, compute_capability: str | None
-) -> TensorCoreEvidence:
-    """Eligible only where the device has tensor cores for the operands."""
-    if data_type is None:
-        return TensorCoreEvidence(None, f"{read.reason}, for operands of unknown type", read.grade)
-    available = has_tensor_cores_for(data_type, compute_capability)
-    if available is None:
-        return TensorCoreEvidence(None, f"{read.reason}, on an unknown device", read.grade)
-    if available:
-        return read
-    reason = f"tensor cores of compute capability {compute_capability} take no {data_type}"
-    return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, read.grade)
+def _read(  # noqa: PLR0911 - each sign says what it tells
+    kernel: DecodedKernel, data_type: DataType | None
+) -> TensorCoreEvidence | None:
+    """What the name tells, by the first sign that does; None without any.
 
-
-def _narrow(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
-    if _NARROW.search(kernel.name) is None:
-        return None
-    reason = "the product is too narrow for matrix instructions"
-    return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, Grade.INFERRED)
-
-
-def _named(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
-    """What the grammar of the name says."""
-    if kernel.tensor_core is None:
-        return None
-    grade = kernel.grades.get("tensor_core")
-    if kernel.tensor_core:
+    FlashAttention exists for matrix instructions alone.
+    Source: Dao-AILab/flash-attention, csrc/flash_attn/src/kernel_traits.h (`MMA_Atom`).
+    """
+    used, eligible, inferred = TensorCoreUse.USED, TensorCoreUse.ELIGIBLE, Grade.INFERRED
+    if _NARROW.search(kernel.name):
+        reason = "the product is too narrow for matrix instructions"
+        return TensorCoreEvidence(TensorCoreUse.NOT_APPLICABLE, reason, inferred)
+    if kernel.tensor_core is not None:  # what the grammar of the name says
+        grade = kernel.grades.get("tensor_core")
+        if not kernel.tensor_core:
+            return TensorCoreEvidence(eligible, "its name says CUDA cores", grade)
         narrow = f", with operands aligned to {kernel.alignment} element" if kernel.alignment == 1 else ""
-        return TensorCoreEvidence(TensorCoreUse.USED, f"its name says so{narrow}", grade)
-    return TensorCoreEvidence(TensorCoreUse.ELIGIBLE, "its name says CUDA cores", grade)
+        return TensorCoreEvidence(used, f"its name says so{narrow}", grade)
+    if (found := _memory_efficient(kernel, data_type)) is not None:
+        return found
+    if kernel.family == "attention_flash":
+        return TensorCoreEvidence(used, "FlashAttention has no other code", inferred)
+    if kernel.variant == "template":
+        # Types of CUTLASS that an instance of its templates is made of.
+        # Source: NVIDIA/cutlass, include/cutlass/gemm/warp (`MmaTensorOp`, `MmaSimt`), include/cute/arch.
+        if _MATRIX_TYPES.search(kernel.name):
+            return TensorCoreEvidence(used, "built of matrix instructions", Grade.NAME_PATTERN)
+        if "MmaSimt" in kernel.name or "OpClassSimt" in kernel.name:
+            reason = "built of multiply-adds on CUDA cores"
+            return TensorCoreEvidence(eligible, reason, Grade.NAME_PATTERN)
+    if kernel.library == "tensile" and kernel.mma_shape is not None:
+        reason = f"matrix instruction {kernel.mma_shape}"
+        return TensorCoreEvidence(used, reason, kernel.grades.get("mma_shape"))
+    if kernel.library == "triton" and data_type in _DOT_TYPES:
+        return TensorCoreEvidence(used, f"tl.dot of {data_type}", inferred)
+    if _CUDA_CORE_FUNCTIONS.search(kernel.name):
+        return TensorCoreEvidence(eligible, "a kernel for CUDA cores", inferred)
+    return None
 
 
 def _memory_efficient(kernel: DecodedKernel, data_type: DataType | None) -> TensorCoreEvidence | None:
@@ -184,60 +197,3 @@ def _memory_efficient(kernel: DecodedKernel, data_type: DataType | None) -> Tens
     least = 70 if operand is DataType.FP16 else 75
     use = TensorCoreUse.USED if generation >= least else TensorCoreUse.ELIGIBLE
     return TensorCoreEvidence(use, f"{operand} kernel built for sm{architecture}", Grade.NAME_PATTERN)
-
-
-def _flash(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
-    """FlashAttention exists for matrix instructions alone.
-
-    Source: Dao-AILab/flash-attention, csrc/flash_attn/src/kernel_traits.h (`MMA_Atom`).
-    """
-    if kernel.family != "attention_flash":
-        return None
-    return TensorCoreEvidence(TensorCoreUse.USED, "FlashAttention has no other code", Grade.INFERRED)
-
-
-def _cutlass_template(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
-    """Types of CUTLASS that an instance of its templates is made of.
-
-    Source: NVIDIA/cutlass, include/cutlass/gemm/warp (`MmaTensorOp`, `MmaSimt`), include/cute/arch.
-    """
-    if kernel.variant != "template":
-        return None
-    grade = Grade.NAME_PATTERN
-    if _MATRIX_TYPES.search(kernel.name):
-        return TensorCoreEvidence(TensorCoreUse.USED, "built of matrix instructions", grade)
-    if "MmaSimt" in kernel.name or "OpClassSimt" in kernel.name:
-        return TensorCoreEvidence(TensorCoreUse.ELIGIBLE, "built of multiply-adds on CUDA cores", grade)
-    return None
-
-
-def _tensile(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
-    """AMD's matrix instruction, where the name has one."""
-    if kernel.library != "tensile" or kernel.mma_shape is None:
-        return None
-    grade = kernel.grades.get("mma_shape")
-    return TensorCoreEvidence(TensorCoreUse.USED, f"matrix instruction {kernel.mma_shape}", grade)
-
-
-def _triton(kernel: DecodedKernel, data_type: DataType | None) -> TensorCoreEvidence | None:
-    if kernel.library != "triton" or data_type not in _DOT_TYPES:
-        return None
-    return TensorCoreEvidence(TensorCoreUse.USED, f"tl.dot of {data_type}", Grade.INFERRED)
-
-
-def _on_cuda_cores(kernel: DecodedKernel, _: DataType | None) -> TensorCoreEvidence | None:
-    if _CUDA_CORE_FUNCTIONS.search(kernel.name) is None:
-        return None
-    return TensorCoreEvidence(TensorCoreUse.ELIGIBLE, "a kernel for CUDA cores", Grade.INFERRED)
-
-
-_RULES: tuple[Callable[[DecodedKernel, DataType | None], TensorCoreEvidence | None], ...] = (
-    _narrow,
-    _named,
-    _memory_efficient,
-    _flash,
-    _cutlass_template,
-    _tensile,
-    _triton,
-    _on_cuda_cores,
-)

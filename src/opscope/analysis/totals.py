@@ -5,7 +5,7 @@ Times are integer nanoseconds; fractions are 0–1 of all device time (of CPU ti
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -116,7 +116,7 @@ def operator_totals(
                 kernels=kernels,
                 native_functions=functions,
                 called_operators=tuple(called[name]),
-                source=_device_source(functions, kernels, provenance.torch_version),
+                source=_device_source(functions, kernels, provenance.tables_version),
             )
         )
     side = "device" if has_device else "cpu"
@@ -128,22 +128,22 @@ def _operator_category(
     name: str, functions: tuple[NativeFunctionUse, ...], kernels: tuple[KernelTotal, ...]
 ) -> str:
     """That of its native function; of an operator no table knows, that of its longest kernels."""
-    own = functions[0].category if functions else category_of(name)
+    own = _own_category(name, functions)
     if own != OTHER or not kernels:
         return own
     time_ns = _device_ns_by_category(kernels)
     return max(time_ns, key=lambda category: (time_ns[category], category))
 
 
+def _own_category(name: str, functions: tuple[NativeFunctionUse, ...]) -> str:
+    return functions[0].category if functions else category_of(name)
+
+
 def _device_ns_by_category(kernels: tuple[KernelTotal, ...]) -> dict[str, int]:
     time_ns: dict[str, int] = defaultdict(int)
     for kernel in kernels:
-        time_ns[_kernel_category(kernel)] += kernel.total_ns
+        time_ns[(kernel.facts and kernel.facts.category) or OTHER] += kernel.total_ns
     return time_ns
-
-
-def _kernel_category(kernel: KernelTotal) -> str:
-    return (kernel.facts.category if kernel.facts else None) or OTHER
 
 
 def _device_source(
@@ -193,26 +193,23 @@ def kernel_totals(
 
 
 def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:
+    """The launch configurations of rows that may have some in common, longest first."""
     merged: dict[LaunchGeometry, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         merged[replace(geometry_of(row), calls=0, total_ns=0, example_operator_id=None)].append(row)
-    found = [
-        replace(
-            geometry,
-            calls=sum(row["calls"] for row in alike),
-            total_ns=sum(row["total_ns"] for row in alike),
-            example_operator_id=max(alike, key=lambda row: row["max_ns"])["example_operator_id"],
-        )
-        for geometry, alike in merged.items()
-    ]
+    found = []
+    for geometry, alike in merged.items():
+        example = max(alike, key=lambda row: row["max_ns"])["example_operator_id"]
+        calls, total_ns = (sum(row[name] for row in alike) for name in ("calls", "total_ns"))
+        found.append(replace(geometry, calls=calls, total_ns=total_ns, example_operator_id=example))
     return tuple(sorted(found, key=lambda geometry: -geometry.total_ns))
 
 
 def geometry_of(row: dict[str, Any]) -> LaunchGeometry:
-    """The launch configuration of one row of `launches.sql`."""
+    grid, block = ((row[f"{name}_x"], row[f"{name}_y"], row[f"{name}_z"]) for name in ("grid", "block"))
     return LaunchGeometry(
-        _triple(row, "grid"),
-        _triple(row, "block"),
+        None if None in grid else grid,
+        None if None in block else block,
         row["registers_per_thread"],
         row["shared_memory_bytes"],
         row["occupancy_estimate"],
@@ -222,31 +219,19 @@ def geometry_of(row: dict[str, Any]) -> LaunchGeometry:
     )
 
 
-def _triple(row: dict[str, Any], name: str) -> tuple[int, int, int] | None:
-    values = (row[f"{name}_x"], row[f"{name}_y"], row[f"{name}_z"])
-    return None if None in values else values
-
-
 def category_totals(
     operators: tuple[OperatorTotal, ...],
     device_time_ns: int,
     cpu_time_ns: int,
     without_operator: tuple[KernelTotal, ...] = (),
 ) -> tuple[CategoryTotal, ...]:
-    """All categories, the largest first.
-
-    Args:
-        operators: All operators.
-        device_time_ns: Of all activities.
-        cpu_time_ns: Of all operators.
-        without_operator: Kernels, copies and sets of no operator.
-    """
-    device_ns: dict[str, int] = defaultdict(int)
-    cpu_ns: dict[str, int] = defaultdict(int)
-    calls: dict[str, int] = defaultdict(int)
+    """All categories, the largest first."""
+    device_ns, cpu_ns, calls = Counter[str](), Counter[str](), Counter[str]()
     for operator in operators:
-        for category, part_ns in _split_by_category(operator).items():
-            device_ns[category] += part_ns
+        # That of a range no table knows is split by its kernels' categories.
+        own = _own_category(operator.name, operator.native_functions)
+        split = {operator.category: operator.self_device_ns}
+        device_ns.update(_device_ns_by_category(operator.kernels) if own == OTHER else split)
         cpu_ns[operator.category] += operator.self_cpu_ns
         calls[operator.category] += operator.calls
     part, whole = (device_ns, device_time_ns) if device_time_ns else (cpu_ns, cpu_time_ns)
@@ -254,24 +239,13 @@ def category_totals(
         CategoryTotal(name, device_ns[name], cpu_ns[name], _fraction(part[name], whole), calls[name])
         for name in {**calls, **device_ns}
     ]
-    launches: dict[str, int] = defaultdict(int)
+    launches = Counter[str]()
     for kernel in without_operator:
-        launches[_kernel_category(kernel)] += kernel.calls
-    totals += [
-        CategoryTotal(
-            name, time_ns, 0, _fraction(time_ns, device_time_ns), launches[name], without_operator=True
-        )
-        for name, time_ns in _device_ns_by_category(without_operator).items()
-    ]
+        launches[(kernel.facts and kernel.facts.category) or OTHER] += kernel.calls
+    for name, ns in _device_ns_by_category(without_operator).items():
+        share = _fraction(ns, device_time_ns)
+        totals.append(CategoryTotal(name, ns, 0, share, launches[name], without_operator=True))
     return tuple(sorted(totals, key=lambda total: (-total.fraction, -total.cpu_ns, total.category)))
-
-
-def _split_by_category(operator: OperatorTotal) -> dict[str, int]:
-    """An operator's own device time; that of a range no table knows is split by its kernels' categories."""
-    functions = operator.native_functions
-    if (functions[0].category if functions else category_of(operator.name)) != OTHER:
-        return {operator.category: operator.self_device_ns}
-    return _device_ns_by_category(operator.kernels)
 
 
 def _fraction(part: int, whole: int) -> float:

@@ -106,7 +106,7 @@ def sweep_of(targets: Sequence[Target], request: BenchmarkRequest) -> Sweep:
     for option, value in suites_own.items():
         if value:
             raise InputError(
-                f"--{option} belongs to suites",
+                f"'{option}' belongs to suites",
                 hint="Functions get their sizes by --param, e.g. --param n=1024",
             )
     if names:

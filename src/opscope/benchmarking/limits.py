@@ -449,7 +449,7 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
         if require_torch().version.hip is not None:
             raise InputError(
                 "limits are measured of NVIDIA GPUs, and this PyTorch is built for AMD's",
-                hint="Use --device cpu, or a CUDA build of PyTorch",
+                hint="Measure the CPU (cpu), or use a CUDA build of PyTorch",
             )
         cold, hot = (CudaEventTimer(resolved, state) for state in (CacheState.COLD, CacheState.HOT))
         bench = _Bench(resolved, cold, hot, monitor_for(resolved)[0])

@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from opscope.benchmarking.problem import BenchmarkRequest, Implementation, Inputs, Problem
 from opscope.errors import DependencyError, InputError, MeasurementError
-from opscope.kernels.triton_loader import interpreted, load_triton, require_triton
+from opscope.kernels.triton_loader import decide_interpreter, load_triton, require_triton
 from opscope.model.benchmark import Engine
 from opscope.operators.element_types import element_type
 from opscope.workloads.runtime import require_torch, resolve_device, resolve_dtype
@@ -88,7 +90,9 @@ class Suite:
         if asked.interpret:
             kept = tuple(one for one in problem.implementations if one.engine is Engine.TRITON)
             if not kept:
-                raise InputError(f"'{self.name}' has no Triton implementation", hint="Leave --interpret out")
+                raise InputError(
+                    f"'{self.name}' has no Triton implementation", hint="Leave --device interpreter out"
+                )
             # A shape that was asked for is the one that is checked.
             small = problem.small_inputs if asked.shape is None else problem.make_inputs
             problem = replace(problem, implementations=kept, small_inputs=small)
@@ -113,7 +117,7 @@ class Suite:
             names, given = " ".join(self.shape_names), " ".join(map(str, shape)) or "none"
             raise InputError(
                 f"the shape of '{self.name}' is {len(self.shape_names)} sizes ({names}), not {given}",
-                hint=f"For example --shape {' '.join(map(str, self.cuda_shape))}",
+                hint=f"For example --param shape={'x'.join(map(str, self.cuda_shape))}",
             )
         for name, size in zip(self.shape_names, shape, strict=True):
             if size < 1:
@@ -229,14 +233,17 @@ def triton(
     It is of `opscope.kernels.triton`'s `module`, which is named like the kernel if None is given; `constants`
     are further arguments.
     """
+    # Before another implementation imports Triton.
+    decide_interpreter(interpret=not settings.is_cuda)
 
     def build() -> _Function:
         loaded = load_triton(module or kernel, interpret=not settings.is_cuda)
         function: _Function = getattr(loaded, f"{kernel}_teaching" if teaching else kernel)
         if constants:
             function = functools.partial(function, **constants)
-        if not settings.is_cuda:
-            return interpreted(function)
+        if not settings.is_cuda:  # as on a GPU, overflow is infinity and no warning
+            quiet: _Function = np.errstate(all="ignore")(function)
+            return quiet
         _check_triton_driver()
         return function
 

@@ -240,7 +240,7 @@ def _triton_matmul(settings: Settings, note: str, **options: Any) -> Implementat
         # NumPy has no bfloat16: the interpreter keeps its bits in integers, and `tl.dot` multiplies those
         # (seen in Triton 3.2, 3.6 and 3.9).
         raise MeasurementError(
-            "Triton's interpreter cannot multiply bfloat16 matrices", hint="Use --dtype float16 or float32"
+            "Triton's interpreter cannot multiply bfloat16 matrices", hint="Use float16 or float32"
         )
 
     return replace(implementation, build=refuse)

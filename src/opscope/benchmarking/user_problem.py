@@ -254,7 +254,10 @@ def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> N
     """Return if every swept parameter has an inputs function or a benchmarked one that takes it."""
     for name in names:
         if name in {"seed", "device"}:
-            raise InputError(f"'{name}' is not a parameter to sweep over", hint=f"Use the option --{name}")
+            raise InputError(
+                f"'{name}' is not a parameter to sweep over",
+                hint="Use the option --device" if name == "device" else "opscope.bench takes one: seed=1",
+            )
         if not any(takes(group, name) for group in groups):
             sources = dict.fromkeys(_name_of(group.inputs) for group in groups)
             raise InputError(

@@ -411,7 +411,7 @@ class ProgramRecorder:
             f"nothing was recorded: {made} recognized, and recording starts after {counted(before, 'step')}",
             hint="Record the whole program with --steps none, or name what ends a step: --steps FUNCTION"
             if not self.step_count
-            else "Use fewer --wait and --warmup steps, or record the whole program with --steps none",
+            else "Use fewer --wait steps, or record the whole program with --steps none",
         )
 
     def _start(self) -> None:

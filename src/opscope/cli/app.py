@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from opscope._version import __version__
 from opscope.errors import OpscopeError
@@ -118,6 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if argv is None else argv)
     own = len(tokens)
     try:
+        first = next((token for token in tokens if token not in (*_OF_ALL, *_LANGUAGE)), "")
+        if first and first not in verbs() and Path(first).exists():
+            tokens.insert(tokens.index(first), "analyze")
         tokens = separate_script(tokens)
         own = tokens.index("--") if "--" in tokens else len(tokens)
         tokens[:own] = ["/dev/stdin" if token == "-" else token for token in tokens[:own]]
@@ -224,24 +227,39 @@ def verbs() -> dict[str, tuple[str, str]]:
     return found
 
 
+_GROUPS = {
+    "Start here": ("analyze", "run", "try"),
+    "Look closer at a recording": ("compare", "explain", "flamegraph", "sql", "stats"),
+    "Measure": ("bench", "ncu", "profile", "trace"),
+    "What is here": ("devices", "doctor", "nvcc"),
+}
+
+
 def _app(tokens: Sequence[str]) -> App:
+    options = Group("Options", sort_key=len(_GROUPS))
     app = App(
         name="opscope",
+        group_commands=options,
+        group_parameters=options,
         help="Where every nanosecond of GPU time goes in PyTorch.",
         version=__version__,
         version_flags=["--version"],
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(negative=(), show_default=False),
         help_format="plaintext",  # Markdown takes half of the time that `opscope --help` takes
         help_epilogue="Exit codes: 0 fine, 1 an error, 2 wrong usage, 130 interrupted.",
     )
+    groups = [Group(name, sort_key=place) for place, name in enumerate(_GROUPS)]
+    group_of = {verb: group for group in groups for verb in _GROUPS[str(group.name)]}
     for verb, (module, summary) in verbs().items():
         # An import string: the module is loaded when its verb runs, or tells what it does by its docstring.
         app.command(
             f"opscope.cli.{module}:{module}",
             name=verb,
+            group=group_of[verb],
             help=None if verb in tokens else summary,
             help_format="markdown",
         )
+    app.register_install_completion_command(help="Complete verbs and options in this shell")
     return app
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -26,24 +27,22 @@ from opscope.benchmarking.implementation_code import ImplementationCode, impleme
 from opscope.benchmarking.problem import BenchmarkRequest, Problem
 from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES
+from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    Force,
+    Json,
+    Output,
     Parts,
     check_outputs,
     load_noticed,
-    markdown,
-    print_document,
-    print_json,
     say,
     say_wrote,
-    show,
     stderr_console,
-    write_page,
 )
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
-from opscope.model.files import write_text
 from opscope.model.measurement import Clock
 from opscope.report.benchmark import (
     benchmark_document,
@@ -58,9 +57,9 @@ from opscope.report.html.result_charts import benchmark_charts
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
+_FEWEST = 2
 
-_Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
-_Sizes = Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True)]
+_Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
 
 
 @Parameter(name="*", group=Group("What"))
@@ -69,28 +68,21 @@ class GivenOptions:
     """What is measured.
 
     Args:
-        shape: Sizes of the suite's problem, e.g. --shape 8192 8192.
-        dtype: float32, float16 or bfloat16.
-        device: auto, cpu, cuda or cuda:N.
+        param: Of a suite its shape, dtype and own parameters (--param shape=8192x8192 dtype=bfloat16
+            approximate=tanh), of functions what they take; several values are swept over: n=1024,4096.
+        device: auto, cpu, cuda or cuda:N; interpreter checks Triton implementations without a GPU.
         implementations: Names of those to measure; all without it.
         reference: The one that ratios refer to.
-        approximate: How gelu is computed: tanh or erf.
-        param: Values to sweep over: --param n=1024,4096 --param m=8. A suite has sizes, dtype and options.
         inputs: FILE.py:function that makes the arguments of FILE.py:function targets.
         expected: FILE.py:function that computes the right answer in float64.
-        interpret: Check the Triton implementations in Triton's interpreter, on a machine without a GPU.
     """
 
-    shape: _Sizes = None
-    dtype: str | None = None
+    param: _Several = ()
     device: str = "auto"
     implementations: _Several = ()
     reference: str | None = None
-    approximate: str | None = None
-    param: _Several = ()
     inputs: str | None = None
     expected: str | None = None
-    interpret: bool = False
 
 
 @Parameter(name="*", group=Group("Measuring"))
@@ -102,206 +94,185 @@ class MeasuringOptions:
         clock: CUDA events, replay of a CUDA graph (no launch cost), or the wall clock; by device without it.
         cache: Whether the GPU's L2 cache is overwritten before each sample (cold) or left alone (hot).
         time_budget: Seconds of sampling for each implementation.
-        min_samples: Samples taken in any case.
-        max_samples: Samples never exceeded.
-        precision: Sampling ends early once every median is known to this share of itself.
-        same_within: Ratios within 1 ± this are the same.
-        warmup: Seconds of warm-up for each implementation, after its first call.
-        seed: Of the inputs and of the order.
-        skip_profile: Do not record which kernels each launches.
-        skip_check: Do not compare outputs.
-        skip_ceilings: Do not measure what the device can reach.
+        samples: FEWEST-MOST samples of each, or just as many as a single number says.
+        threshold: Ratios within 1 ± this are the same.
+        skip: What not to do: check (compare outputs), profile (record which kernels each launches), ceilings
+            (measure what the device can reach).
     """
 
     clock: Literal["events", "graph", "wall"] | None = None
     cache: Literal["cold", "hot"] | None = None
     time_budget: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().time_budget_s
-    min_samples: Annotated[int, Parameter(validator=Number(gte=2))] = BenchmarkOptions().min_samples
-    max_samples: Annotated[int, Parameter(validator=Number(gte=2))] = BenchmarkOptions().max_samples
-    precision: Annotated[float, Parameter(validator=Number(gte=0))] = BenchmarkOptions().precision
-    same_within: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().same_within
-    warmup: Annotated[float, Parameter(validator=Number(gte=0))] = BenchmarkOptions().warmup_s
-    seed: int = 0
-    skip_profile: bool = False
-    skip_check: bool = False
-    skip_ceilings: bool = False
+    samples: str = f"{BenchmarkOptions().min_samples}-{BenchmarkOptions().max_samples}"
+    threshold: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().same_within
+    skip: Annotated[
+        tuple[Literal["check", "profile", "ceilings"], ...],
+        Parameter(consume_multiple=True, negative=(), show_default=False),
+    ] = ()
+
+    def options(self) -> BenchmarkOptions:
+        """The same for the engine."""
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", self.samples.strip())
+        fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not _FEWEST <= fewest <= most:
+            raise InputError(
+                f"'{self.samples}' samples cannot be taken", hint="Write --samples 20-1000, from 2 on"
+            )
+        return BenchmarkOptions(
+            clock=None if self.clock is None else _CLOCKS[self.clock],
+            cache_state=CacheState(self.cache or "cold"),
+            time_budget_s=self.time_budget,
+            min_samples=fewest,
+            max_samples=most,
+            same_within=self.threshold,
+            check="check" not in self.skip,
+            profile="profile" not in self.skip,
+            ceilings="ceilings" not in self.skip,
+        )
 
 
-@Parameter(name="*", group=Group("Output"))
-@dataclass(frozen=True)
-class OutputOptions:
-    """What comes out.
-
-    Args:
-        json: Print one JSON document and nothing else.
-        save: Also write the result to this JSON file, after every change.
-        report: Also write the report to this Markdown file.
-        html: Also write the report with pictures to this HTML file, which needs no network.
-        force: Overwrite existing files.
-        show_kernels: List the kernels each implementation launches.
-        show_ptx: Print the PTX of what each implementation launches.
-        show_sass: Print the machine code; needs cuobjdump.
-        show_triton: Print the source and Triton's forms of Triton kernels, and what torch.compile writes.
-    """
-
-    json: bool = False
-    save: Path | None = None
-    report: Path | None = None
-    html: Path | None = None
-    force: bool = False
-    show_kernels: bool = False
-    show_ptx: bool = False
-    show_sass: bool = False
-    show_triton: bool = False
-
-    @property
-    def code_kinds(self) -> tuple[CodeKind, ...]:
-        """The kinds of generated code that were asked for."""
-        asked = {
-            CodeKind.PTX: self.show_ptx,
-            CodeKind.SASS: self.show_sass,
-            CodeKind.TRITON: self.show_triton,
-        }
-        return tuple(kind for kind, is_asked in asked.items() if is_asked)
-
-
-_GIVEN, _MEASURING, _OUTPUT = GivenOptions(), MeasuringOptions(), OutputOptions()
-_READING = Parts()
+_GIVEN, _MEASURING, _READING = GivenOptions(), MeasuringOptions(), Parts()
 
 
 def bench(
     *targets: Annotated[str, Parameter(name="TARGET")],
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
-    output: OutputOptions = _OUTPUT,
+    show: Annotated[
+        tuple[Literal["kernels", "ptx", "sass", "triton"], ...],
+        Parameter(consume_multiple=True, negative=(), show_default=False),
+    ] = (),
     reading: Parts = _READING,
-    list: Annotated[bool, Parameter(name="--list")] = False,  # noqa: A002 - the option's name
+    json: Json = False,
+    output: Output = (),
+    save: Path | None = None,
+    force: Force = False,
 ) -> int:
     """Compare implementations: a suite, or functions of your own; or show a saved result again.
 
     Each is checked against a float64 reference, profiled where there is a GPU, and timed in turns with the
     others. Functions are given as FILE.py:fast FILE.py:slow --inputs FILE.py:make_inputs, where make_inputs
     takes any of the --param names, device, dtype and seed and returns a tensor or a tuple; or marked with
-    @opscope.benchmark in one FILE.py.
+    @opscope.benchmark in one FILE.py. Without TARGET, the suites are listed.
 
     Example: opscope bench ops.py:fast ops.py:slow --inputs ops.py:make_inputs --save result.json
 
     Exit codes: 1 also if an implementation or a point of a sweep failed.
 
     Args:
-        targets: A suite (see --list), FILE.py:function …, one FILE.py, or a result that --save wrote (.json).
+        targets: A suite, FILE.py:function …, one FILE.py, or a result that --save wrote (.json).
         given: What is measured.
         measuring: How it is measured.
-        output: What comes out.
-        reading: How much of the report is printed.
-        list: Show the suites and their implementations, and measure nothing.
+        show: The kernels each launches, their PTX, their machine code (needs cuobjdump), the source and
+            Triton's forms of Triton kernels with what torch.compile writes.
+        save: Also write the result to this JSON file, after every change.
     """
-    if list:
-        return _list(json=output.json)
     if not targets:
-        raise InputError(
-            "there is nothing to benchmark", hint=f"Use {', '.join(SUITES)}, or FILE.py:function"
-        )
-    if reading.full:
-        output = replace(output, show_kernels=True)
-    files = [path for path in (output.save, output.report, output.html) if path is not None]
-    check_outputs(files, force=output.force, inputs=targets)
+        suites = list(SUITES.values())
+        console.show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=json)
+        return 0
+    kinds = tuple(kind for kind in (CodeKind.PTX, CodeKind.SASS, CodeKind.TRITON) if str(kind) in show)
+    has_kernels = reading.full or "kernels" in show
+    files = [path for path in (*output, save) if path is not None]
+    check_outputs(files, force=force, inputs=targets)
     for path in files:
-        check_writable(path, force=output.force)
+        check_writable(path, force=force)
+
+    def present(
+        result: BenchmarkResult | BenchmarkSweep, codes: Sequence[tuple[ImplementationCode, ...]]
+    ) -> None:
+        """Print a result, and write the reports that were asked for; `codes` by point."""
+        points = result.points if isinstance(result, BenchmarkSweep) else (result,)
+        of_points = [*codes, *((),) * (len(points) - len(codes))]  # an interrupted point has no code
+        extra = [
+            ((kernel_use_section(point),) if has_kernels else ()) + code_sections(code)
+            for point, code in zip(points, of_points, strict=True)
+        ]
+        document = (
+            sweep_benchmark_document(result, extra=extra)
+            if isinstance(result, BenchmarkSweep)
+            else benchmark_document(result, extra=extra[0])
+        )
+
+        def encoded() -> dict[str, Any]:
+            whole = result_document(result)
+            if kinds:
+                results = whole["points"] if isinstance(result, BenchmarkSweep) else [whole]
+                for one, code in zip(results, codes, strict=False):
+                    one["generated_code"] = code_json(code)
+            return whole
+
+        console.show(
+            encoded,
+            lambda: document,
+            json=json,
+            reading=reading,
+            output=output,
+            charts=lambda: benchmark_charts(result),
+        )
+
     if len(targets) == 1 and targets[0].endswith(".json"):
-        if (given, measuring) != (_GIVEN, _MEASURING) or output.save is not None or output.code_kinds:
+        if (given, measuring) != (_GIVEN, _MEASURING) or save is not None or kinds:
             raise InputError(
                 "a saved result is shown as it is",
                 source=targets[0],
                 hint="Measure again with the suite's name",
             )
-        _present(load_benchmark(targets[0]), output, reading)
+        present(load_benchmark(targets[0]), ())
         return 0
     # What the user's code prints must not stand in the JSON document.
-    with redirect_stdout(sys.stderr) if output.json else nullcontext():
-        run = _Run(sweep_of(targets, _request(given)), _options(measuring), measuring, output)
-        with load_noticed():
-            sweep = run.execute()
-    run.show(sweep, reading)
+    with redirect_stdout(sys.stderr) if json else nullcontext():
+        points, options = sweep_of(targets, _request(given)), measuring.options()
+        codes: list[tuple[ImplementationCode, ...]] = []
+
+        def result_of(sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep | None:
+            """The sweep, or its only point where there is but one."""
+            return sweep if points.has_several else next(iter(sweep.points), None)
+
+        def run(problem: Problem, on_change: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
+            _check_device(problem.device, measuring)
+            result = measure(problem, options, on_change=on_change)
+            codes.append(implementation_code(problem, result, kinds if result.complete else ()))
+            return result
+
+        def keep(sweep: BenchmarkSweep) -> None:
+            if save is not None and (result := result_of(sweep)) is not None:
+                save_benchmark(save, result, force=True)
+
+        with load_noticed(), _progress(points) as progress:
+
+            def changed(sweep: BenchmarkSweep) -> None:
+                progress(sweep)
+                keep(sweep)
+
+            sweep = run_sweep(points, run, on_change=changed, on_point=progress)
+            keep(sweep)
+    if (result := result_of(sweep)) is not None:
+        present(result, codes)
+        say_wrote([] if save is None else [save], on_stderr=json)
     return _exit_code(sweep)
 
 
-def _list(*, json: bool) -> int:
-    suites = list(SUITES.values())
-    show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=json)
-    return 0
-
-
-def _present(
-    result: BenchmarkResult | BenchmarkSweep,
-    output: OutputOptions,
-    reading: Parts,
-    *,
-    codes: Sequence[tuple[ImplementationCode, ...]] = (),
-    saved: Iterable[Path] = (),
-) -> None:
-    """Print a result, and write the reports that were asked for; `codes` by point."""
-    points = result.points if isinstance(result, BenchmarkSweep) else (result,)
-    of_points = [*codes, *((),) * (len(points) - len(codes))]  # an interrupted point has no code
-    extra = [
-        ((kernel_use_section(point),) if output.show_kernels else ()) + code_sections(code)
-        for point, code in zip(points, of_points, strict=True)
-    ]
-    if isinstance(result, BenchmarkSweep):
-        document = sweep_benchmark_document(result, extra=extra)
-    else:
-        document = benchmark_document(result, extra=extra[0])
-    if output.json:
-        encoded = result_document(result)
-        if output.code_kinds:
-            results = encoded["points"] if isinstance(result, BenchmarkSweep) else [encoded]
-            for one, code in zip(results, codes, strict=False):
-                one["generated_code"] = code_json(code)
-        print_json(encoded)
-    else:
-        print_document(document, reading=reading)
-    written = list(saved)
-    if output.report is not None:
-        written.append(write_text(output.report, markdown(document)))
-    if output.html is not None:
-        written.append(write_page(output.html, document, benchmark_charts(result)))
-    say_wrote(written, on_stderr=output.json)
-
-
 def _request(given: GivenOptions) -> BenchmarkRequest:
+    """Of a suite, shape and a single dtype are no parameters that are swept over."""
+    parameters = parse_parameters(given.param)
+    shape, dtypes = parameters.pop("shape", None), parameters.get("dtype", ())
+    if len(dtypes) == 1:
+        del parameters["dtype"]
+    if shape is not None and (len(shape) > 1 or not re.fullmatch(r"\d+(x\d+)*", str(shape[0]))):
+        raise InputError(
+            f"'{','.join(map(str, shape))}' is not a shape", hint="Such as --param shape=8192x8192"
+        )
     return BenchmarkRequest(
-        shape=given.shape,
-        dtype=given.dtype,
-        device=given.device,
+        shape=None if shape is None else tuple(map(int, str(shape[0]).split("x"))),
+        dtype=str(dtypes[0]) if len(dtypes) == 1 else None,
+        device="auto" if given.device == "interpreter" else given.device,
         implementations=given.implementations,
         reference=given.reference,
         inputs=given.inputs,
         expected=given.expected,
-        options={} if given.approximate is None else {"approximate": given.approximate},
-        parameters=parse_parameters(given.param),
-        interpret=given.interpret,
-    )
-
-
-def _options(measuring: MeasuringOptions) -> BenchmarkOptions:
-    if measuring.max_samples < measuring.min_samples:
-        raise InputError(
-            f"at most {measuring.max_samples} and at least {measuring.min_samples} samples cannot be taken",
-            hint="Lower --min-samples or raise --max-samples",
-        )
-    return BenchmarkOptions(
-        clock=None if measuring.clock is None else _CLOCKS[measuring.clock],
-        cache_state=CacheState(measuring.cache or "cold"),
-        warmup_s=measuring.warmup,
-        time_budget_s=measuring.time_budget,
-        min_samples=measuring.min_samples,
-        max_samples=measuring.max_samples,
-        precision=measuring.precision,
-        same_within=measuring.same_within,
-        seed=measuring.seed,
-        check=not measuring.skip_check,
-        profile=not measuring.skip_profile,
-        ceilings=not measuring.skip_ceilings,
+        parameters=parameters,
+        interpret=given.device == "interpreter",
     )
 
 
@@ -321,58 +292,16 @@ def _check_device(device: str, measuring: MeasuringOptions) -> None:
         )
 
 
-@dataclass
-class _Run:
-    """One command: measures its points, saves every change, shows the end."""
-
-    points: Sweep
-    options: BenchmarkOptions
-    measuring: MeasuringOptions
-    output: OutputOptions
-    codes: list[tuple[ImplementationCode, ...]] = field(default_factory=list)
-
-    def execute(self) -> BenchmarkSweep:
-        with _progress(self.points) as progress:
-
-            def changed(sweep: BenchmarkSweep) -> None:
-                progress(sweep)
-                self._save(sweep)
-
-            sweep = run_sweep(self.points, self._measure, on_change=changed, on_point=progress)
-        self._save(sweep)
-        return sweep
-
-    def _measure(self, problem: Problem, on_change: Callable[[BenchmarkResult], object]) -> BenchmarkResult:
-        _check_device(problem.device, self.measuring)
-        result = measure(problem, self.options, on_change=on_change)
-        kinds = self.output.code_kinds if result.complete else ()
-        self.codes.append(implementation_code(problem, result, kinds))
-        return result
-
-    def _save(self, sweep: BenchmarkSweep) -> None:
-        if self.output.save is not None and (sweep.points or self.points.has_several):
-            save_benchmark(self.output.save, self._result(sweep), force=True)
-
-    def _result(self, sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep:
-        """The sweep, or its only point where there is but one."""
-        return sweep if self.points.has_several else sweep.points[0]
-
-    def show(self, sweep: BenchmarkSweep, reading: Parts) -> None:
-        if sweep.points or self.points.has_several:
-            saved = [] if self.output.save is None else [self.output.save]
-            _present(self._result(sweep), self.output, reading, codes=self.codes, saved=saved)
-
-
 @contextmanager
 def _progress(points: Sweep) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
     """Shows what is being done on stderr, where that is a terminal."""
-    console = stderr_console()
-    if not console.is_terminal:
+    stream = stderr_console()
+    if not stream.is_terminal:
         yield lambda now: None
         return
     label = ""
     # No refreshing thread: it would take the interpreter from what is being timed.
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=stream, auto_refresh=False, transient=True) as live:
 
         def show(now: Point | BenchmarkSweep) -> None:
             nonlocal label

@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import Group, Parameter
-from cyclopts.validators import Number
 from rich.console import Console
 
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
-from opscope.report.document import Document, first_screen, only_sections
-from opscope.report.json_encoding import to_json
+from opscope.report.document import Document, only_sections
+from opscope.report.json_encoding import to_json, write_json
 from opscope.report.languages import Language, language_of, translated, translated_words
 from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
@@ -29,70 +28,109 @@ if TYPE_CHECKING:
     from opscope.analysis.summary import Summary
     from opscope.model.session import Session
     from opscope.report.html.figures import Chart
+    from opscope.workloads.workload import WorkloadOptions
 from opscope.visible_text import visible, without_secrets
 
 STDERR = 2  # the file descriptor, where a program's output goes that must not mix with JSON
 
-Top = Annotated[int, Parameter(validator=Number(gte=1))]
-All = Annotated[bool, Parameter(name="--all")]
-Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
-Merge = Annotated[bool, Parameter(name="--merge")]
+
+def _check_top(_: object, top: int | str) -> None:
+    if top != "all" and int(top) < 1:
+        raise ValueError("Must be >= 1, or all.")
+
+
+Json = Annotated[bool, Parameter(help="Print one JSON document and nothing else.")]
+Force = Annotated[bool, Parameter(help="Overwrite existing files.")]
+Top = Annotated[
+    int | Literal["all"],
+    Parameter(validator=_check_top, help="Rows of long tables, the largest first; all for every one."),
+]
+Output = Annotated[
+    tuple[Path, ...],
+    Parameter(
+        name=["--output", "-o"],
+        negative=(),
+        show_default=False,
+        help="Also write the report to FILE.md, with pictures to FILE.html, as JSON to FILE.json; may be "
+        "given several times.",
+    ),
+]
 Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
+Record = Annotated[
+    tuple[Literal["stack", "modules", "memory"], ...],
+    Parameter(
+        consume_multiple=True,
+        negative=(),
+        show_default=False,
+        help="Record more: Python stacks (stack), the calls of nn.Modules (modules), allocations (memory).",
+    ),
+]
+WorkloadParameters = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--param",
+        consume_multiple=True,
+        negative=(),
+        show_default=False,
+        help="How a workload is built, NAME=VALUE: dtype (float32, float16, bfloat16), layers, hidden, "
+        "attn_implementation (sdpa or eager), weights (a checkpoint of the real BERT: a hub name, folder).",
+    ),
+]
+_FULL = Annotated[bool, Parameter(help="Print everything: all rows, and all that is known of each.")]
 
 _READING = Group("Report", sort_key=0)
 
 
 @dataclass(frozen=True)
 class _Parts:
-    brief: bool
     section: tuple[str, ...]
     full: bool
 
     def of(self, document: Document) -> Document:
-        """What is to be read of a report.
+        """What is to be read of a report."""
+        return only_sections(document, self.section, in_language) if self.section else document
 
-        Raises:
-            InputError: It has no such section.
-        """
-        if self.section:
-            return only_sections(document, self.section, in_language)
-        return first_screen(document) if self.brief else document
+    @property
+    def is_screen(self) -> bool:
+        """Whether it is about one screen, as nothing is asked for."""
+        return not self.full and self.section in ((), ("first",))
 
-    def rows(self, top: int | None) -> int | None:
+    def rows(self, top: int | Literal["all"]) -> int | None:
         """How many rows tables have: all of them in a full report."""
-        return None if self.full else top
+        return None if self.full or top == "all" else top
 
 
 @Parameter(name="*", group=_READING)
 @dataclass(frozen=True)
 class Parts(_Parts):
-    """How much of a report is printed.
-
-    Args:
-        brief: Print the first screen alone: what it comes to, and what to change.
-        section: Print the first screen and these sections, by the beginning of their titles: change, kernels.
-        full: Print everything: all rows, and all that is known of each.
-    """
-
-    brief: bool = False
-    section: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = ()
-    full: bool = False
+    section: Annotated[
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            show_default=False,
+            help="Print the first screen and these sections, by a word of their titles: change, kernels; "
+            "first for no other.",
+        ),
+    ] = ()
+    full: _FULL = False
 
 
 @Parameter(name="*", group=_READING)
 @dataclass(frozen=True)
 class ProgramParts(_Parts):
-    """The same for verbs that a program follows: one section after each --section.
+    """The same for verbs that a program follows: one section after each --section."""
 
-    Args:
-        brief: Print the first screen alone: what it comes to, and what to change.
-        section: Print the first screen and this section, by the beginning of its title; once for each.
-        full: Print everything: all rows, and all that is known of each.
-    """
-
-    brief: bool = False
-    section: Annotated[tuple[str, ...], Parameter(negative=())] = ()
-    full: bool = False
+    section: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Print the first screen and this section, by a word of its title, once for each; "
+            "first for no other.",
+        ),
+    ] = ()
+    full: _FULL = False
 
 
 _WHOLE = Parts()
@@ -162,22 +200,55 @@ def show(
     as_document: Callable[[], Document],
     *,
     json: bool,
+    is_printed: bool = True,
     reading: Parts | ProgramParts = _WHOLE,
     on_stderr: bool = False,
+    output: Iterable[Path] = (),
+    charts: Callable[[], Sequence[Chart]] = tuple,
 ) -> None:
-    """Print a result: as the one JSON document on stdout, or as a report.
-
-    Args:
-        as_json: Makes its JSON values.
-        as_document: Makes its report.
-        json: Which of them is printed.
-        reading: How much of the report.
-        on_stderr: Print the report on stderr: stdout is a program's own.
-    """
+    """Print a result: as the one JSON document on stdout, or as a report; and write it to files."""
     if json:
         print_json(as_json())
-    else:
+    elif is_printed:
         print_document(as_document(), reading=reading, on_stderr=on_stderr)
+    written = []
+    for path in output:
+        if path.suffix == ".json":
+            written.append(write_json(path, as_json()))
+        elif is_page(path):
+            written.append(write_page(path, as_document(), charts()))
+        else:
+            written.append(write_text(path, markdown(as_document())))
+    say_wrote(written, on_stderr=json or on_stderr or not is_printed)
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is to hold a page."""
+    return path.suffix.lower() in (".html", ".htm")
+
+
+def recorded(record: Iterable[str]) -> dict[str, Any]:
+    """What to record more, as arguments of a Profiler."""
+    names = {"stack": "with_stack", "modules": "with_modules", "memory": "profile_memory"}
+    asked = set(record)
+    return {name: word in asked for word, name in names.items()}
+
+
+def workload_options(texts: Iterable[str], **given: Any) -> WorkloadOptions:
+    """How a workload is built, of `NAME=VALUE`s."""
+    from opscope.workloads.workload import WorkloadOptions  # noqa: PLC0415 - only for workloads
+
+    kinds = {"dtype": str, "attn_implementation": str, "layers": int, "hidden": int, "weights": str}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in kinds or not value:
+            known = ", ".join(f"{one}=…" for one in kinds)
+            raise InputError(f"'{text}' is no parameter of workloads", hint=f"They are {known}")
+        try:
+            given[name] = kinds[name](value)
+        except ValueError as error:
+            raise InputError(f"'{text}' is not a number", hint="Such as --param layers=2") from error
+    return WorkloadOptions(**given)
 
 
 class _PipeConsole(Console):
@@ -245,15 +316,7 @@ def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> 
 def write_recording_page(
     path: Path, session: Session, summary: Summary, *, top: int | None, trace: str = ""
 ) -> Path:
-    """Likewise of a recording.
-
-    Args:
-        path: The file.
-        session: The recording, open.
-        summary: Of it.
-        top: Operators in detail; all if None.
-        trace: Address of the trace beside the page, where both are served.
-    """
+    """Likewise of a recording."""
     from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
 
     with status("Drawing"):
@@ -267,11 +330,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds_of(text: str) -> float:
-    """The seconds of `90s`, `10m` or `1h`.
-
-    Raises:
-        InputError: It is not a time.
-    """
+    """The seconds of `90s`, `10m` or `1h`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if found is None:
         raise InputError(f"'{text}' is not a time", hint="Write 90s, 10m or 1h")
@@ -279,16 +338,7 @@ def seconds_of(text: str) -> float:
 
 
 def check_outputs(paths: Iterable[Path | None], *, force: bool, inputs: Iterable[object] = ()) -> None:
-    """Stop before work is done whose result could not be written, or would replace what is read.
-
-    Args:
-        paths: Files to write; None for those not asked for.
-        force: Regular files may be replaced.
-        inputs: Files and folders that are read.
-
-    Raises:
-        InputError: One of the files exists and `force` is false, is a folder, or is an input.
-    """
+    """Stop before work is done whose result could not be written, or would replace what is read."""
     existing = [path for path in paths if path is not None and path.exists()]
     read = [file for one in inputs if one is not None for file in _files_of(str(one))] if existing else []
     for path in existing:

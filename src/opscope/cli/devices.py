@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from opscope import api
 from opscope.benchmarking.limits import measure_device
-from opscope.cli.console import check_outputs, note, print_document, print_json, say_wrote, show, status
+from opscope.cli.console import Force, Json, check_outputs, note, say_wrote, show, status
 from opscope.errors import InputError
-from opscope.hardware.devices import DeviceSpec, match_device
 from opscope.hardware.measured import (
     LIMITS_FOLDER,
     cache_measured,
     measured_devices,
     save_measured,
+    spec_of,
 )
 from opscope.model.measured_limits import MeasuredLimits
 from opscope.provenance.cache import cache_folder
@@ -32,16 +32,13 @@ from opscope.report.devices import (
     measured_json,
 )
 
-_MEASURING = Group("Measuring")
-
 
 def devices(
     *name: Annotated[str, Parameter(name="NAME")],
-    measure: Annotated[bool, Parameter(group=_MEASURING)] = False,
-    device: Annotated[str | None, Parameter(group=_MEASURING)] = None,
-    save: Annotated[Path | None, Parameter(group=_MEASURING)] = None,
-    force: Annotated[bool, Parameter(group=_MEASURING)] = False,
-    json: bool = False,
+    measure: bool = False,
+    save: Path | None = None,
+    force: Force = False,
+    json: Json = False,
 ) -> int:
     """Show GPUs: architecture, compute capability, -arch flag, limits and peak rates.
 
@@ -53,35 +50,26 @@ def devices(
 
     Args:
         name: A GPU (h200, rtx 4090, or as a driver reports it), an architecture (hopper), a compute
-            capability (9.0) or a target of nvcc (sm_90).
+            capability (9.0) or a target of nvcc (sm_90); of --measure, cuda (the default), cuda:N or cpu.
         measure: Measure a device of this machine; takes some ten seconds.
-        device: The device to measure: cuda, cuda:N or cpu. Only with --measure.
         save: Also write what was measured to this JSON file. Only with --measure.
-        force: Overwrite an existing file.
-        json: Print one JSON document and nothing else.
     """
     if measure:
-        if name:
-            raise InputError(
-                "--measure measures a device of this machine, not one of a name",
-                hint="Leave the name out, and choose with --device cuda:N",
-            )
-        return _measure(device or "cuda", save, force=force, json=json)
-    if device is not None or save is not None:
-        raise InputError("--device and --save belong to --measure", hint="Add --measure")
-    return _show(" ".join(name), json=json)
-
-
-def _show(name: str, *, json: bool) -> int:
-    found = api.devices(name)
+        return _measure(" ".join(name) or "cuda", save, force=force, json=json)
+    if save is not None:
+        raise InputError("--save belongs to --measure", hint="Add --measure")
+    found = api.devices(" ".join(name))
     shown, capabilities = found.devices, found.architectures
     measured = _measured_here() if name or json else {}
-    if json:
-        print_json(devices_json(shown, capabilities, measured))
-    elif name:
-        print_document(device_details_document(shown, capabilities, measured))
-    else:
-        print_document(device_list_document(shown, capabilities))
+    show(
+        lambda: devices_json(shown, capabilities, measured),
+        lambda: (
+            device_details_document(shown, capabilities, measured)
+            if name
+            else device_list_document(shown, capabilities)
+        ),
+        json=json,
+    )
     return 0
 
 
@@ -91,7 +79,7 @@ def _measure(device: str, save: Path | None, *, force: bool, json: bool) -> int:
         measured = measure_device(device)
     written = [] if save is None else [save_measured(save, measured)]
     written += _cached(measured)
-    spec = _spec_of(measured)
+    spec = None if measured.compute_capability is None else spec_of(measured)
     show(lambda: measured_json(measured, spec), lambda: measured_document(measured, spec), json=json)
     say_wrote(written, on_stderr=json)
     return 0
@@ -106,17 +94,6 @@ def _cached(measured: MeasuredLimits) -> list[Path]:
     except InputError as error:
         note(f"not kept for later commands: {error}")
         return []
-
-
-def _spec_of(measured: MeasuredLimits) -> DeviceSpec | None:
-    if measured.compute_capability is None:
-        return None
-    return match_device(
-        measured.device,
-        compute_capability=measured.compute_capability,
-        memory_bytes=measured.memory_bytes,
-        sm_count=measured.sm_count,
-    ).spec
 
 
 def _measured_here() -> Mapping[str, MeasuredLimits]:

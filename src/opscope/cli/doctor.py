@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from opscope import api
 from opscope.cli.app import EXIT_ERROR
-from opscope.cli.console import show, status
+from opscope.cli.console import Json, show, status
 from opscope.report.doctor import doctor_document, doctor_json
 
 
-def doctor(*, json: bool = False) -> int:
+def doctor(*, json: Json = False) -> int:
     """Check Python, torch, CUDA, the GPUs, the profiler and the tools around them.
 
     Calculates on every GPU, records a few operators with torch's profiler, reads a hardware counter with ncu,
@@ -21,9 +21,6 @@ def doctor(*, json: bool = False) -> int:
     Exit codes: 0 if programs can be profiled here, on the GPU if there is one; 1 if not.
 
     Example: opscope doctor --json
-
-    Args:
-        json: Print one JSON document and nothing else.
     """
     with status("Looking at this machine"):
         diagnosis = api.doctor()

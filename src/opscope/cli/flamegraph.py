@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from opscope import api
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight
-from opscope.cli.console import Merge, Output, check_outputs, open_source, say_wrote, status
+from opscope.cli.console import Force, check_outputs, open_source, say_wrote, status
 from opscope.errors import InputError
 from opscope.model.files import write_text
-from opscope.report.flamegraph import StackFormat
 
 
 def flamegraph(
@@ -22,11 +22,9 @@ def flamegraph(
     weight: StackWeight = StackWeight.DEVICE,
     by: StackBasis | None = None,
     backward: BackwardPlace | None = None,
-    format: StackFormat = StackFormat.SPEEDSCOPE,  # noqa: A002 - the option's name
     step: int | None = None,
-    merge: Merge = False,
-    output: Output = None,
-    force: bool = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    force: Force = False,
 ) -> int:
     """Write stacks from Python down to the kernels, for speedscope.app or other flame graph viewers.
 
@@ -42,11 +40,9 @@ def flamegraph(
             Python where it was recorded by default.
         backward: The backward pass where it ran (own), or under the forward operator it differentiates
             (forward; the default by module).
-        format: speedscope's JSON, or collapsed stacks (outer;…;inner WEIGHT).
         step: Only what was launched in this profiler step (of host time: what was spent in it).
-        merge: Read traces together that are not of one job too.
-        output: The file; without it, stacks are printed for another program to read (|), not on a terminal.
-        force: Overwrite an existing file.
+        output: FILE.json for speedscope, any other for collapsed stacks (outer;…;inner WEIGHT). Without it
+            these are printed for another program to read (|).
     """
     if output is None and sys.stdout.isatty():
         raise InputError(
@@ -54,13 +50,13 @@ def flamegraph(
             hint="Name a file (--output stacks.json), or send them into a pipe",
         )
     check_outputs([output], force=force, inputs=source)
-    with open_source(source, merge=merge) as session, status("Collecting stacks"):
+    with open_source(source, merge=True) as session, status("Collecting stacks"):
         text = api.flamegraph(
             session,
             weight=weight,
             by=by,
             backward=backward,
-            format=format,
+            format="speedscope" if output and output.suffix == ".json" else "collapsed",
             step=step,
             name=", ".join(source),
         )

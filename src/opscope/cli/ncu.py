@@ -7,6 +7,7 @@ Of a program that is run, standard output is its own, and what is said of it goe
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -14,17 +15,18 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Group, Parameter
-from cyclopts.validators import Number
 
 from opscope import api
 from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
 from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cli.console import (
     STDERR,
-    All,
+    Force,
+    Json,
+    Output,
     ProgramParts,
     Top,
     Words,
@@ -33,7 +35,6 @@ from opscope.cli.console import (
     open_source,
     say_wrote,
     show,
-    write_page,
 )
 from opscope.errors import InputError
 from opscope.model.files import scratch_prefix
@@ -50,12 +51,14 @@ from opscope.toolchain.ncu_command import (
     run_ncu,
 )
 from opscope.toolchain.ncu_reading import check_reader, is_report, read_report
-from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
+from opscope.toolchain.ncu_report import metrics_to_collect
 from opscope.units import counted
 
 # Launches whose times the first of two runs takes; a launch takes it about a millisecond.
 _QUICK_LAUNCHES = 1000
-_Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
+_KERNELS = 5  # that are chosen
+_LAUNCHES = 20  # at most
+_WHICH = re.compile("--launch-(skip|count)|-[sc]")  # options that say which launches
 
 
 @dataclass(frozen=True)
@@ -65,103 +68,97 @@ class Collecting:
     Args:
         kernel: Kernels whose demangled name matches this expression; by default those that take most time, by
             the trace or, without one, by a first run that takes times alone.
-        kernels: How many kernels that chooses.
-        launch_skip: Matching launches to pass over.
-        launch_count: Matching launches to profile at most; 20 by default.
-        set: A set of ncu (basic, detailed, full) besides what is read here.
-        ncu_section: Sections of ncu besides those read here.
         metrics: Metrics of ncu besides those read here.
-        replay_mode: kernel runs each launch again for every group of counters; application runs the program
-            again.
-        output: The report to write.
+        ncu_option: A further option of ncu, passed on as it is, such as --ncu-option=--set=full; may be given
+            several times.
     """
 
     kernel: str | None = None
-    kernels: Annotated[int, Parameter(validator=Number(gte=1))] = 5
-    launch_skip: _Count = None
-    launch_count: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
-    set: str | None = None
-    ncu_section: Words = ()
     metrics: Words = ()
-    replay_mode: Literal["kernel", "application"] = "kernel"
-    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("opscope.ncu-rep")
-
-    @property
-    def limit(self) -> int:
-        """Launches at most."""
-        return 20 if self.launch_count is None else self.launch_count
+    ncu_option: Annotated[
+        tuple[str, ...], Parameter(negative=(), show_default=False, allow_leading_hyphen=True)
+    ] = ()
 
 
 _DEFAULT = Collecting()
 _READING = ProgramParts()
+_REPORT = Path("opscope.ncu-rep")
 _Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a program"))]
 
 
 def ncu(
     *target: Annotated[str, Parameter(name="REPORT")],
     trace: Path | None = None,
-    json: bool = False,
+    json: Json = False,
     top: Top = 10,
-    all: All = False,  # noqa: A002 - the option's name
     reading: ProgramParts = _READING,
-    html: Path | None = None,
-    force: bool = False,
+    output: Output = (),
+    force: Force = False,
     collecting: _Collecting = _DEFAULT,
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
 
     Coalescing, bank conflicts, divergence, achieved occupancy, stall reasons and the bytes that really moved
     are counters of the hardware. A report is read on any machine (pip install 'opscope[ncu]'); running a
-    program needs ncu, a GPU and the permission to read counters. Its exit code is passed on.
+    program needs ncu, a GPU and the permission to read counters; it leaves opscope.ncu-rep, or the .ncu-rep
+    that --output names. Its exit code is passed on.
 
     Example: opscope ncu --trace trace.json.gz -- python train.py
 
     Args:
         target: A report (.ncu-rep, .ncu-rep.gz), or -- and the program with its arguments.
         trace: A recording of the same program: says which operator launched each kernel, and the least bytes.
-        json: Print one JSON document and nothing else.
-        top: Launches to show, the longest first.
-        all: Show every launch instead.
-        reading: How much of the report is printed.
-        html: Also write the report with pictures to this HTML file, which needs no network.
-        force: Overwrite existing files.
         collecting: What is profiled of a program.
     """
-    check_outputs([html], force=force, inputs=target)
+    reports = [path for path in output if path.suffix == ".ncu-rep"]
+    written = [path for path in output if path not in reports]
+    check_outputs(written, force=force, inputs=target)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     is_run = len(target) > 1 or not (is_report(target[0]) or shutil.which(target[0]) is None)
-    if not is_run and collecting != _DEFAULT:
+    if not is_run and (collecting != _DEFAULT or reports):
         raise InputError(
             "options of profiling are given, and a report to read",
             hint="A program comes after --: opscope ncu --kernel gemm -- python script.py",
         )
     report, code = (
-        _profile(target, trace, collecting, force=force, stdout=STDERR if json else None)
+        _profile(
+            target, trace, collecting, reports or [_REPORT], force=force, stdout=STDERR if json else None
+        )
         if is_run
         else (Path(target[0]), 0)
     )
     analysis = api.ncu(report, trace)
-    document = ncu_document(analysis, top=None if all else reading.rows(top))
-    show(lambda: ncu_json(analysis), lambda: document, json=json, reading=reading, on_stderr=is_run)
-    if html is not None:
-        page = write_page(html, document, counter_charts(analysis))
-        say_wrote([page], on_stderr=json or is_run)
+    document = ncu_document(analysis, top=reading.rows(top))
+    show(
+        lambda: ncu_json(analysis),
+        lambda: document,
+        json=json,
+        reading=reading,
+        on_stderr=is_run,
+        output=written,
+        charts=lambda: counter_charts(analysis),
+    )
     if is_run:
         say_wrote([report], on_stderr=True)
     return code
 
 
 def _profile(
-    program: tuple[str, ...], trace: Path | None, collecting: Collecting, *, force: bool, stdout: int | None
+    program: tuple[str, ...],
+    trace: Path | None,
+    collecting: Collecting,
+    reports: list[Path],
+    *,
+    force: bool,
+    stdout: int | None,
 ) -> tuple[Path, int]:
     """The report of a program that was run, and the exit code to pass on."""
     check_reader()
     if shutil.which(program[0]) is None:
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
     executable = find_ncu(os.environ.get("PATH"))
-    output = collecting.output
-    report = output if output.suffix == ".ncu-rep" else output.with_name(f"{output.name}.ncu-rep")
+    report = reports[0]
     check_outputs([report], force=force)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
 
@@ -194,8 +191,8 @@ def _plan(
         return None
     if trace is not None:
         with open_source([str(trace)]) as session:
-            plan = plan_by_recording(session, kernels=collecting.kernels, limit=collecting.limit)
-    elif collecting.launch_skip is not None or collecting.launch_count is not None:
+            plan = plan_by_recording(session, kernels=_KERNELS, limit=_LAUNCHES)
+    elif any(map(_WHICH.match, collecting.ncu_option)):
         return None
     else:
         # By a first run of the program, whose output goes to standard error.
@@ -208,7 +205,7 @@ def _plan(
         if quick.was_interrupted:
             raise KeyboardInterrupt
         check_run(quick, report)
-        plan = plan_by_profile(read_report(report), kernels=collecting.kernels, limit=collecting.limit)
+        plan = plan_by_profile(read_report(report), kernels=_KERNELS, limit=_LAUNCHES)
     share = f"{plan.covered_fraction:.0%} of the kernel time"
     launches = counted(plan.launch_count, "launch")
     note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
@@ -218,13 +215,10 @@ def _plan(
 def _collection(plan: CollectionPlan | None, collecting: Collecting) -> Collection:
     metrics = metrics_to_collect(compute_capability(os.environ.get("PATH")))
     own = None if collecting.kernel is None else KernelFilter(collecting.kernel)
-    planned_skip = 0 if plan is None else plan.launch_skip
     return Collection(
         kernels=own if plan is None else plan.kernels,
-        launch_skip=planned_skip if collecting.launch_skip is None else collecting.launch_skip,
-        launch_count=collecting.limit if plan is None else plan.launch_count,
-        sections=(*SECTIONS, *collecting.ncu_section),
+        launch_skip=0 if plan is None else plan.launch_skip,
+        launch_count=_LAUNCHES if plan is None else plan.launch_count,
         metrics=(*metrics, *collecting.metrics),
-        metric_set=collecting.set,
-        replay_mode=collecting.replay_mode,
+        options=collecting.ncu_option,
     )

@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.compiled_file import CompiledFile, examine_compilation
+from opscope.analysis.compiled_file import examine_compilation
 from opscope.cli.console import (
     STDERR,
-    Output,
+    Force,
+    Json,
     Words,
     check_outputs,
     print_document,
@@ -51,11 +52,12 @@ from opscope.nvcc.command import (
     refuse_options,
     runs_on,
 )
-from opscope.nvcc.compile import Compilation, Request, compile_source, request_command, run_compiled
+from opscope.nvcc.compile import Request, compile_source, request_command, run_compiled
 from opscope.provenance.demangle import demangle
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 
 _FAMILY_RELEASE = "12.9"  # PTX ISA 8.8, CUDA 12.9: targets with the letter f
+_PTX = "ptx"
 _KEYWORDS = (NATIVE, ALL, ALL_MAJOR)
 
 
@@ -72,22 +74,8 @@ class OccupancyOptions:
     dynamic_shared: Annotated[int, Parameter(validator=Number(gte=0))] = 0
 
 
-@dataclass(frozen=True)
-class Showing:
-    """Code to print.
-
-    Args:
-        show_sass: The machine code of each kernel (needs cuobjdump: CUDA toolkit, or pip install triton).
-        show_ptx: The PTX of each kernel.
-    """
-
-    show_sass: bool = False
-    show_ptx: bool = False
-
-
 _Options = Annotated[tuple[str, ...], Parameter(show_default=False, allow_leading_hyphen=True)]
 _Occupancy = Annotated[OccupancyOptions, Parameter(name="*", group=Group("Occupancy"))]
-_Showing = Annotated[Showing, Parameter(name="*", group=Group("Code"))]
 
 
 def nvcc(
@@ -95,15 +83,16 @@ def nvcc(
     /,
     *arguments: Annotated[str, Parameter(name="ARGS")],
     arch: Words = (),
-    ptx: bool = False,
     run: bool = False,
     emit: BuildProduct | None = None,
-    output: Output = None,
+    show: Annotated[
+        tuple[Literal["ptx", "sass"], ...], Parameter(consume_multiple=True, negative=(), show_default=False)
+    ] = (),
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     nvcc_option: _Options = (),
-    force: bool = False,
-    json: bool = False,
+    force: Force = False,
+    json: Json = False,
     occupancy: _Occupancy = OccupancyOptions(),
-    showing: _Showing = Showing(),
 ) -> int:
     """Compile a CUDA file: opscope nvcc FILE.cu [OPTIONS] [--run -- ARGS…].
 
@@ -117,103 +106,77 @@ def nvcc(
         source: The file.
         arguments: Of the program, after --. Only with --run.
         arch: Targets, with commas between them: sm_90, sm_90a, a GPU (h200), native (the GPUs here, the
-            default), all, or all-major.
-        ptx: Also embed PTX, which the drivers of newer GPUs compile; always so with all and all-major.
+            default), all, or all-major; ptx among them also embeds PTX, which the drivers of newer GPUs
+            compile (always so with all and all-major).
         run: Run the program. Without -o it is not kept.
         emit: What to make: program (the default), object, shared, fatbin, cubin, or nothing to look at the
             kernels alone.
+        show: Print the PTX of each kernel (ptx), its machine code (sass; needs cuobjdump: CUDA toolkit, or
+            pip install triton).
         output: The file to write; by default named like the source, in the current folder.
         nvcc_option: One more option of nvcc, such as --nvcc-option=-O3; may be given many times.
-        force: Overwrite an existing file.
-        json: Print one JSON document and nothing else.
         occupancy: What occupancy is given for.
-        showing: Code to print.
     """
     product = emit or BuildProduct.PROGRAM
-    block_sizes = _block_sizes(occupancy.block_size)
-    _check(source, arguments, product, nvcc_option, run=run)
-    kept = _kept_output(source, output, product, run=run, force=force)
-    machine = _Machine(read_nvcc(require_nvcc()))
-    targets, ptx_of = _targets(machine, arch, product, with_ptx=ptx)
+    sizes = [word.strip() for word in occupancy.block_size.split(",") if word.strip()]
+    if not sizes or not all(word.isdecimal() and int(word) for word in sizes):
+        raise InputError(
+            f"'{occupancy.block_size}' is not a list of block sizes", hint="Such as --block-size 128,256"
+        )
+    _check(source, arguments, nvcc_option, run=run)
+    if run and product is not BuildProduct.PROGRAM:
+        raise InputError(f"--run needs a program, and --emit {product} makes none")
+    if output is not None and product is BuildProduct.NOTHING:
+        raise InputError("--emit nothing writes no file", hint="Leave -o out")
+    named = Path(default_name(source, product)) if output is None else output
+    kept = None if product is BuildProduct.NOTHING or (output is None and run) else named
+    if kept is not None:
+        check_outputs([kept], force=force, inputs=[source])
+    compiler, gpus = read_nvcc(require_nvcc()), cache(visible_gpus)
+    targets, ptx_of = _targets(compiler, gpus, arch, product)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         # What is not kept stands there as long as it is run or looked at.
         place = Path(folder) / default_name(source, product) if kept is None else kept
         request = Request(source, place, product, targets, ptx_of, nvcc_option)
         if run:
-            _check_runnable(machine, request)
+            _check_runnable(gpus(), request)
         with status(f"Compiling {source.name}"):
-            compilation = compile_source(machine.nvcc, request, os.environ)
-            codes = _codes(compilation, showing)
+            compilation = compile_source(compiler, request, os.environ)
+            texts = [
+                (target, "ptx", {one.symbol: one.text for one in ptx_functions(text)})
+                for target, text in (compilation.ptx.items() if "ptx" in show else ())
+            ]
+            if "sass" in show:
+                texts += [(one.name, "sass", file_sass(place, one.name)) for one in targets]
+            codes = [
+                NvccCode(demangle(symbol) or symbol, target, language, text)
+                for target, language, found in texts
+                for symbol, text in found.items()
+            ]
         compiled = examine_compilation(
             compilation,
-            block_sizes=block_sizes,
+            block_sizes=list(dict.fromkeys(map(int, sizes))),
             dynamic_shared_bytes=occupancy.dynamic_shared,
         )
-        return _finish(compiled, codes, kept, arguments, run=run, json=json)
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """The compiler and the GPUs here."""
-
-    nvcc: Nvcc
-
-    @cached_property
-    def gpus(self) -> tuple[CudaDevice, ...]:
-        return visible_gpus()
-
-    def capabilities(self) -> list[str]:
-        """Of the GPUs here.
-
-        Raises:
-            InputError: There is none.
-        """
-        if not self.gpus:
-            known = ", ".join(target.name for target in self.nvcc.targets if target.is_general)
-            raise InputError(
-                "there is no GPU here whose target could be taken",
-                hint=f"Choose with --arch: {known}, a GPU's name (h200), all-major, or all. "
-                "`opscope devices` says which GPU has which",
-            )
-        return [gpu.compute_capability for gpu in self.gpus]
-
-
-def _finish(
-    compiled: CompiledFile,
-    codes: Sequence[NvccCode],
-    kept: Path | None,
-    arguments: Sequence[str],
-    *,
-    run: bool,
-    json: bool,
-) -> int:
-    """Print what is known, then run the program; its exit code belongs to the JSON."""
-    request = compiled.compilation.request
-    output = kept or Path(default_name(request.source, request.product))
-    # It makes the same, in the current folder where nothing stays.
-    command = request_command(compiled.compilation.nvcc, request, output)
-    if not json:
-        print_document(nvcc_document(compiled, command, codes), on_stderr=run)
-    if kept is not None:
-        say_wrote([kept], on_stderr=run or json)
-    sys.stdout.flush()
-    code = None
-    if run:
-        code = run_compiled(request.output, arguments, os.environ, stdout=STDERR if json else None)
-    if json:
-        written = None if kept is None else str(kept)
-        print_json(nvcc_json(compiled, command, codes=codes, output=written, exit_code=code))
+        # It makes the same, in the current folder where nothing stays.
+        command = request_command(compiler, request, kept or Path(default_name(source, product)))
+        if not json:
+            print_document(nvcc_document(compiled, command, codes), on_stderr=run)
+        if kept is not None:
+            say_wrote([kept], on_stderr=run or json)
+        sys.stdout.flush()
+        code = run_compiled(place, arguments, os.environ, stdout=STDERR if json else None) if run else None
+        if json:
+            written = None if kept is None else str(kept)
+            print_json(nvcc_json(compiled, command, codes=codes, output=written, exit_code=code))
     return code or 0
 
 
-def _check(
-    source: Path, arguments: Sequence[str], product: BuildProduct, options: Sequence[str], *, run: bool
-) -> None:
+def _check(source: Path, arguments: Sequence[str], options: Sequence[str], *, run: bool) -> None:
     if source.suffix != ".cu":
         raise InputError("not a .cu file", source=source, hint="nvcc takes CUDA C++ for what ends in .cu")
     if not source.is_file():
-        what = "a folder" if source.is_dir() else "no such file"
-        raise InputError(what, source=source)
+        raise InputError("a folder" if source.is_dir() else "no such file", source=source)
     refuse_options(options)
     if arguments and not run:
         if parse_target(arguments[0]) is not None:
@@ -224,44 +187,29 @@ def _check(
             f"'{arguments[0]}' is for a program that is not run",
             hint="Add --run; or compile one file at a time",
         )
-    if run and product is not BuildProduct.PROGRAM:
-        raise InputError(f"--run needs a program, and --emit {product} makes none")
-
-
-def _block_sizes(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or not all(word.isdecimal() and int(word) for word in words):
-        raise InputError(f"'{text}' is not a list of block sizes", hint="Such as --block-size 128,256")
-    return list(dict.fromkeys(map(int, words)))
-
-
-def _kept_output(
-    source: Path, output: Path | None, product: BuildProduct, *, run: bool, force: bool
-) -> Path | None:
-    """The file that stays; None where none does."""
-    if product is BuildProduct.NOTHING:
-        if output is not None:
-            raise InputError("--emit nothing writes no file", hint="Leave -o out")
-        return None
-    if output is None and run:
-        return None
-    chosen = Path(default_name(source, product)) if output is None else output
-    check_outputs([chosen], force=force, inputs=[source])
-    return chosen
 
 
 def _targets(
-    machine: _Machine, arch: Sequence[str], product: BuildProduct, *, with_ptx: bool
+    compiler: Nvcc, gpus: Callable[[], Sequence[CudaDevice]], arch: Sequence[str], product: BuildProduct
 ) -> tuple[tuple[Target, ...], Target | None]:
+    def native() -> list[str]:
+        if not gpus():
+            known = ", ".join(target.name for target in compiler.targets if target.is_general)
+            raise InputError(
+                "there is no GPU here whose target could be taken",
+                hint=f"Choose with --arch: {known}, a GPU's name (h200), all-major, or all. "
+                "`opscope devices` says which GPU has which",
+            )
+        return [gpu.compute_capability for gpu in gpus()]
+
     words = [word.strip() for text in arch or (NATIVE,) for word in text.split(",") if word.strip()]
-    meant = [target for word in words for target in _named(word)]
     targets = choose_targets(
-        meant,
-        machine.nvcc.targets,
-        native=machine.capabilities,
-        explain=lambda target: _explain(target, machine.nvcc.release),
+        [target for word in words if word != _PTX for target in _named(word)] or [NATIVE],
+        compiler.targets,
+        native=native,
+        explain=lambda target: _explain(target, compiler.release),
     )
-    has_ptx = with_ptx or any(word in (ALL, ALL_MAJOR) for word in words)
+    has_ptx = any(word in (_PTX, ALL, ALL_MAJOR) for word in words)
     if product is BuildProduct.CUBIN and (len(targets) > 1 or has_ptx):
         raise InputError(
             "a cubin is machine code for one target", hint="Choose one with --arch, or --emit fatbin"
@@ -301,30 +249,12 @@ def _number(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release.split("."))
 
 
-def _check_runnable(machine: _Machine, request: Request) -> None:
+def _check_runnable(gpus: Sequence[CudaDevice], request: Request) -> None:
     """Stop if no GPU here runs the code: its launches would fail, and a program may not notice."""
-    if not machine.gpus:
+    if not gpus:
         raise InputError("--run needs a GPU, and there is none here", hint="Leave --run out to compile alone")
-    for gpu in machine.gpus:
-        if runs_on(request.targets, request.ptx, gpu.compute_capability):
-            return
-    gpus = ", ".join(dict.fromkeys(f"{gpu.name} ({gpu.compute_capability})" for gpu in machine.gpus))
+    if any(runs_on(request.targets, request.ptx, gpu.compute_capability) for gpu in gpus):
+        return
+    here = ", ".join(dict.fromkeys(f"{gpu.name} ({gpu.compute_capability})" for gpu in gpus))
     names = ", ".join(target.name for target in request.targets)
-    raise InputError(f"code for {names} does not run on {gpus}", hint="--arch native compiles for it")
-
-
-def _codes(compilation: Compilation, showing: Showing) -> tuple[NvccCode, ...]:
-    request = compilation.request
-    found: list[NvccCode] = []
-    if showing.show_ptx:
-        for name, text in compilation.ptx.items():
-            found += _named_code({one.symbol: one.text for one in ptx_functions(text)}, name, "ptx")
-    if showing.show_sass:
-        for target in request.targets:
-            texts = file_sass(request.output, target.name)
-            found += _named_code(texts, target.name, "sass")
-    return tuple(found)
-
-
-def _named_code(texts: Mapping[str, str], target: str, language: str) -> list[NvccCode]:
-    return [NvccCode(demangle(symbol) or symbol, target, language, text) for symbol, text in texts.items()]
+    raise InputError(f"code for {names} does not run on {here}", hint="--arch native compiles for it")

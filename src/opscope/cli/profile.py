@@ -6,36 +6,41 @@ capture and workloads, which do so when a workload is built.
 
 from __future__ import annotations
 
-import json
+import json as json_format
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from opscope.api import load
 from opscope.benchmarking.timer import latency_measure
 from opscope.capture.cycle import ACTIVE_STEPS
-from opscope.capture.sweep import ConfigurationRun, configuration_of, run_configuration
+from opscope.capture.sweep import Configuration, configuration_of, run_configuration
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    Force,
+    Json,
+    Output,
     Parts,
+    Record,
     Top,
+    WorkloadParameters,
     check_outputs,
+    is_page,
     load_noticed,
     markdown,
-    print_document,
-    print_json,
+    recorded,
     say,
     say_wrote,
+    show,
     stderr_console,
-    write_page,
+    workload_options,
     write_recording_page,
 )
 from opscope.errors import InputError, OpscopeError
@@ -43,253 +48,141 @@ from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.origins import recorded_origins
-from opscope.report.analysis import configuration_report, full_document
-from opscope.report.document import Document, Section
+from opscope.report.analysis import recording_document
+from opscope.report.document import Document, Section, numbered
 from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
-from opscope.results import summarize
+from opscope.results import load, summarize
 from opscope.units import format_duration
-from opscope.workloads.spec import WorkloadOptions, WorkloadSpec, resolve
+from opscope.workloads.spec import resolve
+from opscope.workloads.workload import WorkloadSpec
+
+_SUMMARY_JSON = "profiling_summary.json"
+_SUMMARY_MARKDOWN = "profiling_summary.md"
+_READING = Parts()
+_Sizes = Annotated[
+    tuple[int, ...],
+    Parameter(consume_multiple=True, negative=(), show_default=False, validator=Number(gte=1)),
+]
+_Steps = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 @dataclass(frozen=True)
-class RecordingOptions:
-    """What the profiler records of each configuration.
-
-    Args:
-        wait: Steps to let pass first.
-        warmup: Steps to run with the profiler attached but not recording.
-        active: Steps to record.
-        with_stack: Record Python stacks.
-        with_modules: Record the calls of nn.Modules.
-        profile_memory: Record allocations.
-    """
-
-    wait: int = 0
-    warmup: int = 2
-    active: int = ACTIVE_STEPS
-    with_stack: bool = False
-    with_modules: bool = False
-    profile_memory: bool = False
-
-
-@dataclass(frozen=True)
-class ConfigurationFiles:
-    """Where a configuration's results lie; the names are a published contract."""
-
-    stats: Path
-    report: Path
-    trace: Path
-
-    @classmethod
-    def of(cls, output_dir: Path, workload: str, label: str) -> ConfigurationFiles:
-        """The files of one configuration."""
-        return cls(
-            output_dir / f"profiling_stats_{label}.json",
-            output_dir / f"kernel_analysis_report_{label}.md",
-            output_dir / f"{_file_stem(workload)}_trace_{label}.json",
-        )
-
-    @property
-    def all(self) -> tuple[Path, ...]:
-        """Every file, the trace's sidecar included."""
-        return (self.stats, self.report, self.trace, sidecar_path(self.trace))
-
-    @property
-    def names(self) -> dict[str, str]:
-        """File names by role."""
-        return {"stats": self.stats.name, "report": self.report.name, "trace": self.trace.name}
-
-
-@dataclass(frozen=True)
-class Task:
-    """One configuration to run: the spec, its sizes, what to record and where to write."""
+class _Task:
+    """One configuration to run."""
 
     spec: WorkloadSpec
-    batch_size: int
-    seq_len: int
-    recording: RecordingOptions
+    configuration: Configuration
+    recording: Mapping[str, Any]  # arguments of a Profiler
     output_dir: Path
     measure: LatencyMeasure | None
-    top: int
+    top: int | None
 
     @property
-    def label(self) -> str:
-        """Part of its file names, e.g. `bs8_seq128`."""
-        return configuration_of(self.spec, self.batch_size, self.seq_len).label
+    def files(self) -> dict[str, Path]:
+        """Where its results lie, by role; the names are a published contract."""
+        name, label = self.spec.name.rpartition(":")[2], self.configuration.label
+        stem = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "workload"
+        return {
+            "stats": self.output_dir / f"profiling_stats_{label}.json",
+            "report": self.output_dir / f"kernel_analysis_report_{label}.md",
+            "trace": self.output_dir / f"{stem}_trace_{label}.json",
+        }
 
     @property
-    def files(self) -> ConfigurationFiles:
-        """Where its results go."""
-        return ConfigurationFiles.of(self.output_dir, self.spec.name, self.label)
+    def all_files(self) -> list[Path]:
+        files = self.files
+        return [*files.values(), sidecar_path(files["trace"])]
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that was asked for, under the names of the stats file's `config`."""
-        configuration = asdict(configuration_of(self.spec, self.batch_size, self.seq_len))
+        configuration = asdict(self.configuration)
         options = {key: value for key, value in asdict(self.spec.options).items() if key not in configuration}
-        return {**configuration, **options, **asdict(self.recording)}
+        return {**configuration, **options, **self.recording}
 
+    def entry(self, stats: Mapping[str, Any] | None, error: str | None = None) -> SweepEntry:
+        names = {} if stats is None else {role: path.name for role, path in self.files.items()}
+        return SweepEntry(self.configuration.label, stats, names, error)
 
-def run_task(task: Task) -> SweepEntry:
-    """Run one configuration and write its files, replacing older ones.
-
-    Raises:
-        OpscopeError: It could not be built, recorded, timed or read back.
-    """
-    files = task.files
-    # Should this run fail, the results of an older one must not stand beside its trace.
-    for stale in files.all:
-        stale.unlink(missing_ok=True)
-    run = run_configuration(
-        task.spec,
-        configuration_of(task.spec, task.batch_size, task.seq_len),
-        task.output_dir,
-        trace_name=files.trace.name,
-        measure=task.measure,
-        overwrite=True,
-        find_origins=recorded_origins,
-        **asdict(task.recording),
-    )
-    stats = _write_results(task, run)
-    return SweepEntry(task.label, stats, files.names)
-
-
-def kept_entry(task: Task) -> SweepEntry | None:
-    """The entry of a configuration that an earlier sweep completed; None if it must run.
-
-    Raises:
-        InputError: Its files were made with other settings.
-    """
-    files = task.files
-    if not all(path.exists() for path in files.all):
-        return None
-    stats = _read_stats(files.stats)
-    if stats is None or (task.measure is not None and stats.get("benchmark") is None):
-        return None
-    config = stats.get("config") or {}
-    differing = [key for key, value in task.settings.items() if key in config and config[key] != value]
-    if differing:
-        key = differing[0]
-        raise InputError(
-            f"it was made with {key} {config[key]}, not {task.settings[key]}",
-            source=files.stats,
-            hint="Resume with the same settings, use another --output-dir, or overwrite with --force",
+    def run(self) -> SweepEntry:
+        """Run it and write its files, replacing older ones."""
+        files = self.files
+        # Should this run fail, the results of an older one must not stand beside its trace.
+        for stale in self.all_files:
+            stale.unlink(missing_ok=True)
+        run = run_configuration(
+            self.spec,
+            self.configuration,
+            self.output_dir,
+            trace_name=files["trace"].name,
+            measure=self.measure,
+            overwrite=True,
+            find_origins=recorded_origins,
+            **self.recording,
         )
-    return SweepEntry(task.label, stats, files.names)
+        with load(str(run.trace_path)) as session:
+            summary = summarize(session)
+        config = {**self.settings, "parameters": run.parameter_count, "steps": run.steps}
+        report = recording_document(
+            summary,
+            top=self.top,
+            is_full=True,
+            config=config,
+            environment=run.environment,
+            latency=run.latency,
+        )
+        walls_ns = run.wall_time_ns_per_step
+        wall_ns = sum(walls_ns) / len(walls_ns) if walls_ns else None
+        stats = stats_document(summary, config, run.environment, run.latency, wall_time_ns_per_step=wall_ns)
+        write_text(files["report"], markdown(numbered(report)))
+        write_json(files["stats"], stats)
+        return self.entry(stats)
 
-
-def _write_results(task: Task, run: ConfigurationRun) -> dict[str, Any]:
-    with load(str(run.trace_path)) as session:
-        summary = summarize(session)
-    config = {**task.settings, "parameters": run.parameter_count, "steps": run.steps}
-    report = configuration_report(summary, config, run.environment, run.latency, top=task.top)
-    walls_ns = run.wall_time_ns_per_step
-    stats = stats_document(
-        summary,
-        config,
-        run.environment,
-        run.latency,
-        wall_time_ns_per_step=sum(walls_ns) / len(walls_ns) if walls_ns else None,
-    )
-    write_text(task.files.report, markdown(report))
-    write_json(task.files.stats, stats)
-    return stats
-
-
-def _read_stats(path: Path) -> Mapping[str, Any] | None:
-    try:
-        stats = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return stats if isinstance(stats, dict) else None
-
-
-def _file_stem(workload: str) -> str:
-    name = workload.rpartition(":")[2]
-    return re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "workload"
-
-
-_PRESETS = {
-    "quick": ((1, 8), (128,)),
-    "full": ((1, 4, 8, 16), (128, 256, 512)),
-}
-_SUMMARY_JSON = "profiling_summary.json"
-_SUMMARY_MARKDOWN = "profiling_summary.md"
-
-_DEFAULT_RECORDING = RecordingOptions()
-_READING = Parts()
-_Recording = Annotated[RecordingOptions, Parameter(name="*", group=Group("Recording"))]
-_Sizes = Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, validator=Number(gte=1))]
-
-
-@Parameter(name="*", group=Group("Model"))
-@dataclass(frozen=True)
-class ModelOptions:
-    """How the workload is built.
-
-    Args:
-        dtype: float32, float16 or bfloat16.
-        device: auto, cpu, cuda or cuda:N.
-        attn_implementation: sdpa (the fused operator) or eager (matmul, softmax, matmul).
-        train: Steps are training steps: forward, loss, backward, optimizer.
-        layers: Number of layers, for small machines.
-        hidden: Hidden size, for small machines.
-        use_real_bert: The bert workload is transformers' BertModel.
-        weights: Checkpoint of the real BERT: a hub name or a local folder.
-    """
-
-    dtype: str = "float32"
-    device: str = "auto"
-    attn_implementation: str = "sdpa"
-    train: bool = False
-    layers: int | None = None
-    hidden: int | None = None
-    use_real_bert: bool = False
-    weights: str | None = None
-
-
-@dataclass
-class _Sweep:
-    """The entries of a sweep so far; its summary files follow every change."""
-
-    output_dir: Path
-    entries: list[SweepEntry] = field(default_factory=list)
-
-    @property
-    def files(self) -> tuple[Path, Path]:
-        return self.output_dir / _SUMMARY_JSON, self.output_dir / _SUMMARY_MARKDOWN
-
-    @property
-    def failed(self) -> bool:
-        return any(entry.error is not None for entry in self.entries)
-
-    def add(self, entry: SweepEntry) -> None:
-        self.entries.append(entry)
-        json_path, markdown_path = self.files
-        write_json(json_path, sweep_document(self.entries))
-        write_text(markdown_path, markdown(sweep_report(self.entries)))
+    def kept(self) -> SweepEntry | None:
+        """What an earlier sweep completed; None if it must run."""
+        file = self.files["stats"]
+        if not all(path.exists() for path in self.all_files):
+            return None
+        try:
+            stats = json_format.loads(file.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        if not isinstance(stats, dict) or (self.measure is not None and stats.get("benchmark") is None):
+            return None
+        config = stats.get("config") or {}
+        for key, value in self.settings.items():
+            if key in config and config[key] != value:
+                raise InputError(
+                    f"it was made with {key} {config[key]}, not {value}",
+                    source=file,
+                    hint="Resume with the same settings, use another --output-dir, or overwrite with --force",
+                )
+        return self.entry(stats)
 
 
 def profile(
     workload: str,
     /,
     *,
-    batch_sizes: _Sizes = None,
-    seq_lens: _Sizes = None,
-    preset: Literal["quick", "full"] = "quick",
+    batch_sizes: _Sizes = (1, 8),
+    seq_lens: _Sizes = (128,),
     output_dir: Path = Path("profiling_results"),
     skip_benchmark: bool = False,
-    model: ModelOptions = ModelOptions(),
-    recording: _Recording = _DEFAULT_RECORDING,
-    html: Path | None = None,
+    device: str = "auto",
+    train: bool = False,
+    use_real_bert: bool = False,
+    param: WorkloadParameters = (),
+    active: _Steps = ACTIVE_STEPS,
+    record: Record = (),
     resume: bool = False,
-    force: bool = False,
-    json: bool = False,
+    json: Json = False,
     top: Top = 10,
     reading: Parts = _READING,
+    output: Output = (),
+    force: Force = False,
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
@@ -304,64 +197,100 @@ def profile(
         workload: bert, transformer, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
         batch_sizes: Batch sizes, e.g. --batch-sizes 1 8.
         seq_lens: Sequence lengths, e.g. --seq-lens 128 256.
-        preset: Sizes not given: quick is 1 8 × 128, full is 1 4 8 16 × 128 256 512.
         output_dir: Where the files go.
         skip_benchmark: Do not measure the latency of single steps; their period is timed all the same.
-        model: How the workload is built.
-        recording: What is recorded.
+        device: auto, cpu, cuda or cuda:N.
+        train: Steps are training steps: forward, loss, backward, optimizer.
+        use_real_bert: The bert workload is transformers' BertModel.
+        active: Steps to record.
         resume: Keep the configurations an earlier sweep completed.
-        html: Also write the report with pictures to this HTML file, which needs no network.
-        force: Overwrite existing files.
-        json: Print the summary as one JSON document and nothing else.
-        top: Operators to report in detail.
-        reading: How much of the report is printed; --full adds that of each configuration.
     """
-    preset_batches, preset_lengths = _PRESETS[preset]
-    spec = resolve(workload, WorkloadOptions(**asdict(model)))
+    options = workload_options(param, device=device, train=train, use_real_bert=use_real_bert)
+    spec = resolve(workload, options)
     measure = None if skip_benchmark else latency_measure()
+    recording = {"wait": 0, "warmup": 2, "active": active, **recorded(record)}
+    rows = None if top == "all" else top
     tasks = [
-        Task(spec, batch_size, seq_len, recording, output_dir, measure, top)
-        for seq_len in dict.fromkeys(seq_lens or preset_lengths)
-        for batch_size in dict.fromkeys(batch_sizes or preset_batches)
+        _Task(spec, configuration_of(spec, batch_size, seq_len), recording, output_dir, measure, rows)
+        for seq_len in dict.fromkeys(seq_lens)
+        for batch_size in dict.fromkeys(batch_sizes)
     ]
-    sweep = _Sweep(output_dir)
+    summaries = output_dir / _SUMMARY_JSON, output_dir / _SUMMARY_MARKDOWN
     if not resume:
-        check_outputs([*sweep.files, *(path for task in tasks for path in task.files.all)], force=force)
-    check_outputs([html], force=force)
-    kept = [kept_entry(task) for task in tasks] if resume and not force else [None] * len(tasks)
-    with load_noticed():
-        code = _run(tasks, kept, sweep, quiet=json)
-    _print(sweep, json=json, reading=reading)
-    if html is not None and sweep.entries:
-        say_wrote([_page(html, sweep, top=top)], on_stderr=json)
+        check_outputs([*summaries, *(path for task in tasks for path in task.all_files)], force=force)
+    check_outputs(output, force=force)
+    kept = [task.kept() for task in tasks] if resume and not force else [None] * len(tasks)
+    entries: list[SweepEntry] = []
+    code = 0
+    with load_noticed(), _progress(len(tasks), quiet=json) as advance:
+        try:
+            for task, known in zip(tasks, kept, strict=True):
+                advance(task.configuration.label, None)
+                entries.append(known or _attempt(task))
+                write_json(summaries[0], sweep_document(entries))
+                write_text(summaries[1], markdown(sweep_report(entries)))
+                advance(task.configuration.label, _outcome(entries[-1], kept=known is not None))
+            code = EXIT_ERROR if any(one.error is not None for one in entries) else 0
+        except KeyboardInterrupt:
+            complete = sum(entry.error is None for entry in entries)
+            say(
+                f"interrupted: {complete} of {len(tasks)} configurations are kept in {output_dir}; "
+                "continue with --resume"
+            )
+            code = EXIT_INTERRUPTED
+    _show(entries, output_dir, output, json=json, reading=reading, top=rows)
+    if entries:
+        of_each = [output_dir / name for entry in entries for name in entry.files.values()]
+        say_wrote([*of_each, *summaries], on_stderr=json)
     return code
 
 
-def _run(tasks: Sequence[Task], kept: Sequence[SweepEntry | None], sweep: _Sweep, *, quiet: bool) -> int:
-    with _progress(len(tasks), quiet=quiet) as advance:
-        try:
-            for task, entry in zip(tasks, kept, strict=True):
-                advance(task.label, None)
-                finished = entry or _attempt(task)
-                sweep.add(finished)
-                advance(task.label, _outcome(finished, kept=entry is not None))
-        except KeyboardInterrupt:
-            complete = sum(entry.error is None for entry in sweep.entries)
-            say(
-                f"interrupted: {complete} of {len(tasks)} configurations are kept in {sweep.output_dir}; "
-                "continue with --resume"
-            )
-            return EXIT_INTERRUPTED
-    return EXIT_ERROR if sweep.failed else 0
+def _show(
+    entries: Sequence[SweepEntry],
+    output_dir: Path,
+    output: Sequence[Path],
+    *,
+    json: bool,
+    reading: Parts,
+    top: int | None,
+) -> None:
+    if not json and not entries:
+        return
+    traces = [(one, str(output_dir / one.files["trace"])) for one in entries if "trace" in one.files]
+
+    def document() -> Document:
+        """The summary; in full, with the report on each configuration."""
+        summary, reports = sweep_report(entries), []
+        for entry, trace in traces if reading.full else ():
+            with load(trace) as session:
+                report = recording_document(summarize(session), is_full=True, top=None)
+            reports.append(Section(entry.label, report.blocks, report.sections))
+        return msgspec.structs.replace(summary, sections=(*summary.sections, *reports))
+
+    # Of a single configuration a page is that of its recording.
+    pages = [path for path in output if is_page(path)] if len(entries) == len(traces) == 1 else []
+    show(
+        lambda: sweep_document(entries),
+        document,
+        json=json,
+        reading=reading,
+        output=[path for path in output if path not in pages],
+        charts=lambda: workload_charts(sweep_document(entries)["configurations"]),
+    )
+    if pages:
+        with load(traces[0][1]) as session:
+            summary = summarize(session)
+            written = [write_recording_page(path, session, summary, top=top) for path in pages]
+        say_wrote(written, on_stderr=json)
 
 
-def _attempt(task: Task) -> SweepEntry:
+def _attempt(task: _Task) -> SweepEntry:
     try:
-        return run_task(task)
+        return task.run()
     except OpscopeError as error:
-        return SweepEntry(task.label, None, error=str(error))
+        return task.entry(None, str(error))
     except Exception as error:  # noqa: BLE001 - a user's workload may raise anything; the others go on
-        return SweepEntry(task.label, None, error=f"{type(error).__name__}: {error}")
+        return task.entry(None, f"{type(error).__name__}: {error}")
 
 
 def _outcome(entry: SweepEntry, *, kept: bool) -> str:
@@ -391,38 +320,3 @@ def _progress(count: int, *, quiet: bool) -> Iterator[Callable[[str, str | None]
                 console.print(f"{label}: {outcome}", markup=False, soft_wrap=True)
 
         yield advance
-
-
-def _print(sweep: _Sweep, *, json: bool, reading: Parts) -> None:
-    if json:
-        print_json(sweep_document(sweep.entries))
-    elif sweep.entries:
-        print_document(_whole(sweep) if reading.full else sweep_report(sweep.entries), reading=reading)
-    if sweep.entries:
-        say_wrote(_written(sweep), on_stderr=json)
-
-
-def _whole(sweep: _Sweep) -> Document:
-    """The summary, and the report on each configuration."""
-    document, reports = sweep_report(sweep.entries), []
-    for entry in sweep.entries:
-        if "trace" in entry.files:
-            with load(str(sweep.output_dir / entry.files["trace"])) as session:
-                report = full_document(summarize(session))
-            reports.append(Section(entry.label, report.blocks, report.sections))
-    return msgspec.structs.replace(document, sections=(*document.sections, *reports))
-
-
-def _page(path: Path, sweep: _Sweep, *, top: int) -> Path:
-    """Maps of the sweep; of a single configuration, its recording."""
-    entries = sweep.entries
-    if len(entries) == 1 and "trace" in entries[0].files:
-        with load(str(sweep.output_dir / entries[0].files["trace"])) as session:
-            return write_recording_page(path, session, summarize(session), top=top)
-    charts = workload_charts(sweep_document(entries)["configurations"])
-    return write_page(path, sweep_report(entries), charts)
-
-
-def _written(sweep: _Sweep) -> list[Path]:
-    of_configurations = [sweep.output_dir / name for entry in sweep.entries for name in entry.files.values()]
-    return [*of_configurations, *sweep.files]

@@ -10,26 +10,30 @@ import warnings
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from opscope.analysis.measured_step import unrecorded_time
-from opscope.capture.cycle import ACTIVE_STEPS, Cycle
+from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.cycle_writer import trace_file_names
 from opscope.capture.environment import launched_as
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import check_program
 from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, program_of, step_source
 from opscope.cli.console import (
+    Force,
+    Output,
     ProgramParts,
     Top,
     check_outputs,
+    is_page,
     load_noticed,
     markdown,
     note,
     print_document,
+    recorded,
     say,
     say_wrote,
     write_recording_page,
@@ -38,7 +42,8 @@ from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
-from opscope.report.analysis import analysis_report, full_document, overview_document
+from opscope.report.analysis import recording_document
+from opscope.report.document import numbered
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
@@ -48,7 +53,7 @@ _REPORTED = 10
 # Read by torch/_inductor/config.py when it is imported.
 _TRACKING = "INDUCTOR_PROVENANCE"
 _STEPWISE = {"wait": 0, "warmup": 1, "active": ACTIVE_STEPS, "repeat": 1}
-_WHOLE = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
+_WHOLE: dict[str, Any] = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
 _Count = Annotated[int | None, Parameter(validator=Number(gte=0))]
 
 
@@ -61,37 +66,29 @@ class ProgramRecording:
             the two that there is; else as none), a FUNCTION of the script, MODULE:FUNCTION, or mark:NAME (a
             range of record_function or NVTX); none records the whole run.
         wait: Steps to let pass after the first one, which is never recorded; 0 by default.
-        warmup: Steps to run with the profiler attached but not recording; 1 by default.
         active: Steps to record; 6 by default.
-        repeat: Cycles of these, a trace each; 1 by default.
-        with_stack: Record Python stacks.
-        with_modules: Record the calls of nn.Modules.
-        profile_memory: Record allocations.
-        track_compile: Have torch.compile note the lines that its kernels stand for.
+        record: Record more, once for each: Python stacks (stack), the calls of nn.Modules (modules),
+            allocations (memory), the lines that kernels of torch.compile stand for (compile).
         max_trace_size: Memory that recording may take (2GB); the step that takes more is the last one, and
             without steps recording ends there.
-        engine: profiler (torch.profiler) or autograd (torch.autograd.profiler).
     """
 
     steps: str = "auto"
     wait: _Count = None
-    warmup: _Count = None
     active: _Count = None
-    repeat: _Count = None
-    with_stack: bool = False
-    with_modules: bool = False
-    profile_memory: bool = False
-    track_compile: bool = False
+    record: Annotated[
+        tuple[Literal["stack", "modules", "memory", "compile"], ...],
+        Parameter(negative=(), show_default=False),
+    ] = ()
     max_trace_size: str | None = None
-    engine: str = "profiler"
 
-    def schedule(self) -> dict[str, int]:
+    def schedule(self) -> dict[str, Any]:
         """Arguments of a Profiler.
 
         Raises:
             InputError: A schedule was given, and there are no steps.
         """
-        given = {name: getattr(self, name) for name in _STEPWISE if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in ("wait", "active") if getattr(self, name) is not None}
         if self.steps != "none":
             return {**_STEPWISE, **given}
         if given:
@@ -113,7 +110,6 @@ class _Outputs:
 
     directory: Path
     rank: int | None
-    page: Path | None = None
 
     @property
     def is_first(self) -> bool:
@@ -146,12 +142,12 @@ def run(
     module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
     recording: _Recording = _DEFAULT_RECORDING,
     output_dir: Path = Path("opscope_run"),
-    html: Path | None = None,
     stop: bool = False,
-    force: bool = False,
     quiet: bool = False,
     top: Top = 10,
     reading: ProgramParts = _READING,
+    output: Output = (),
+    force: Force = False,
 ) -> int:
     """Profile an unmodified training or inference script: opscope run [OPTIONS] SCRIPT [ARGS…].
 
@@ -160,7 +156,7 @@ def run(
     interrupted. Leaves trace.json, analysis.json and report.md; under torchrun (torchrun --no-python opscope
     run …) one of each per rank.
 
-    Example: opscope run --with-stack train.py --epochs 1
+    Example: opscope run --record stack train.py --epochs 1
 
     Args:
         script: A Python file.
@@ -169,28 +165,24 @@ def run(
         recording: What is recorded.
         output_dir: Where the files go.
         stop: End the script once its steps are recorded and timed.
-        html: Also write the report with pictures to this HTML file, which needs no network.
-        force: Overwrite existing files.
-        quiet: Do not print the top operators.
-        top: Operators to list.
-        reading: How much of the report is printed.
+        quiet: Print no report.
     """
     program, source = program_of(script, arguments, step_source(recording.steps), is_module=module)
     if stop and source is None:
         raise InputError("--steps none records the whole run: --stop does not apply", hint="Leave it out")
     schedule = recording.schedule()
     # The script may change the working folder.
-    outputs = _Outputs(output_dir, launched_as()[0], html and html.absolute())
-    traces = trace_file_names(outputs.trace_name, schedule["repeat"])
+    outputs = _Outputs(output_dir, launched_as()[0])
+    further = [path.absolute() for path in output] if outputs.is_first else []
+    traces = trace_file_names(outputs.trace_name, 1)
     check_program(program)
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-    pages = [html] if html and outputs.is_first else []
-    check_outputs([*outputs.all(traces), *pages], force=force)
+    check_outputs([*outputs.all(traces), *further], force=force)
 
     def whole(most_bytes: str) -> Profiler:
         bounded = replace(recording, max_trace_size=recording.max_trace_size or most_bytes)
-        return _profiler(bounded, {**_WHOLE, "repeat": schedule["repeat"]}, outputs, force=force)
+        return _profiler(bounded, _WHOLE, outputs, force=force)
 
     recorder = ProgramRecorder(
         _profiler(recording, schedule, outputs, force=force),
@@ -199,7 +191,7 @@ def run(
         whole=None if recording.steps != "auto" or schedule["wait"] else whole,
         stop=stop,
     )
-    if recording.track_compile:  # a recording would be late: scripts compile in their first step
+    if "compile" in recording.record:  # a recording would be late: scripts compile in their first step
         os.environ[_TRACKING] = "1"
     with load_noticed():
         end = recorder.run(program)
@@ -220,7 +212,7 @@ def run(
                 "no optimizer had stepped when recording ended, so each call of the model is a step; "
                 "--steps optimizer waits for one"
             )
-        _report(recorder, outputs, top=None if quiet else top, reading=reading)
+        _report(recorder, outputs, further, top=None if quiet else top, reading=reading)
     except OpscopeError as error:
         if end.exit_code == 0:
             raise
@@ -230,24 +222,18 @@ def run(
 
 
 def _profiler(
-    recording: ProgramRecording, schedule: dict[str, int], outputs: _Outputs, *, force: bool
+    recording: ProgramRecording, schedule: dict[str, Any], outputs: _Outputs, *, force: bool
 ) -> Profiler:
     profiler = Profiler(
         # The script may change the working folder.
         outputs.directory.absolute(),
         name=outputs.trace_name,
-        with_stack=recording.with_stack,
-        with_modules=recording.with_modules,
-        profile_memory=recording.profile_memory,
-        engine=recording.engine,
+        **recorded(recording.record),
         max_trace_size=recording.max_trace_size,
         overwrite=force,
         find_origins=recorded_origins,
         keep_on_error=True,
-        wait=schedule["wait"],
-        warmup=schedule["warmup"],
-        active=schedule["active"],
-        repeat=schedule["repeat"],
+        **schedule,
     )
     profiler.check_output()
     try:
@@ -257,15 +243,23 @@ def _profiler(
     return profiler
 
 
-def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None, reading: ProgramParts) -> None:
-    """Write what the recording says, and print the last cycle's top operators unless `top` is None."""
+def _report(
+    recorder: ProgramRecorder,
+    outputs: _Outputs,
+    further: list[Path],
+    *,
+    top: int | Literal["all"] | None,
+    reading: ProgramParts,
+) -> None:
+    """Write what the recording says, and print that of the last cycle unless `top` is None."""
     for text in recorder.notes:
         note(text)
-    for name, sidecar in (
-        (one.trace_path.name, one.sidecar) for one in recorder.cycles if one.sidecar.partial
-    ):
-        rest = "what followed the last of them is in the trace too"
-        note(f"{name}: {sidecar.steps} of {sidecar.schedule.active} steps were recorded; {rest}")
+    for name, sidecar in ((one.trace_path.name, one.sidecar) for one in recorder.cycles):
+        if sidecar.partial:
+            note(
+                f"{name}: {sidecar.steps} of {sidecar.schedule.active} steps were recorded; "
+                "what followed the last of them is in the trace too"
+            )
     steps = recorder.cycles[-1].sidecar.unrecorded_steps
     if not recorder.is_whole and unrecorded_time(steps, has_device=False) is None:
         note(
@@ -275,27 +269,30 @@ def _report(recorder: ProgramRecorder, outputs: _Outputs, *, top: int | None, re
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # The script may have turned warnings into errors; ours are not its.
         for cycle in recorder.cycles:
-            is_shown = cycle is recorder.cycles[-1] and outputs.is_first
-            _report_cycle(
-                cycle,
-                outputs,
-                top=top if is_shown else None,
-                reading=reading,
-                page=outputs.page if is_shown else None,
-            )
-
-
-def _report_cycle(
-    cycle: Cycle, outputs: _Outputs, *, top: int | None, reading: ProgramParts, page: Path | None
-) -> None:
-    analysis, report = outputs.of(cycle.trace_path.name)
-    folder = cycle.trace_path.parent
-    with load(cycle.trace_path) as session:
-        summary = summarize(session)
-        write_json(folder / analysis.name, analysis_document(summary, top=None))
-        write_text(folder / report.name, markdown(analysis_report(summary, top=_REPORTED)))
-        if top is not None:
-            document = full_document(summary) if reading.full else overview_document(summary, top=top)
-            print_document(document, reading=reading, on_stderr=True)
-        pages = [] if page is None else [write_recording_page(page, session, summary, top=top or _REPORTED)]
-    say_wrote([outputs.directory / cycle.trace_path.name, analysis, report, *pages], on_stderr=True)
+            is_last = cycle is recorder.cycles[-1] and outputs.is_first
+            shown, pages = (top, further) if is_last else (None, [])
+            analysis, report = outputs.of(cycle.trace_path.name)
+            folder = cycle.trace_path.parent
+            with load(cycle.trace_path) as session:
+                summary = summarize(session)
+                text = markdown(numbered(recording_document(summary, top=_REPORTED, is_full=True)))
+                values = analysis_document(summary, top=None)
+                write_json(folder / analysis.name, values)
+                write_text(folder / report.name, text)
+                if shown is not None:
+                    document = recording_document(
+                        summary,
+                        top=reading.rows(shown),
+                        is_full=reading.full,
+                        is_screen=reading.is_screen,
+                    )
+                    print_document(document, reading=reading, on_stderr=True)
+                rows = _REPORTED if shown is None else None if shown == "all" else shown
+                for path in pages:
+                    if is_page(path):
+                        write_recording_page(path, session, summary, top=rows)
+                    elif path.suffix == ".json":
+                        write_json(path, values)
+                    else:
+                        write_text(path, text)
+            say_wrote([outputs.directory / cycle.trace_path.name, analysis, report, *pages], on_stderr=True)

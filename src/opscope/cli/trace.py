@@ -13,7 +13,6 @@ import site
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +20,19 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.cli.console import STDERR, check_outputs, note, print_document, print_json, say, say_wrote
+from opscope.cli.console import (
+    STDERR,
+    Force,
+    Json,
+    check_outputs,
+    note,
+    print_document,
+    print_json,
+    say,
+    say_wrote,
+)
 from opscope.cupti.events import first_moment_ns
 from opscope.cupti.library import (
-    Cupti,
     CuptiPlaces,
     build_library,
     find_compiler,
@@ -57,41 +65,19 @@ _RECORD_FILES = "*.cuda"
 _SUBSCRIBED = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 
 
-@dataclass(frozen=True)
-class _Output:
-    """Files of one run. Its first process has the plain name, every other one its process id behind it."""
-
-    folder: Path
-    name: str
-
-    @property
-    def records(self) -> Path:
-        """Where the processes leave their records."""
-        return self.folder / f"{self.name}.records"
-
-    def trace(self, recording: CuptiRecording, *, is_first: bool) -> Path:
-        # A program that executes another leaves two files with one process id: 4711.0 and 4711.1.
-        process = recording.path.stem.removesuffix(".0").replace(".", "-")
-        return self.folder / (f"{self.name}.json" if is_first else f"{self.name}_{process}.json")
-
-    def existing(self) -> list[Path]:
-        """Traces of an earlier run, and their sidecars."""
-        if not self.folder.is_dir():
-            return []
-        ours = re.compile(rf"{re.escape(self.name)}(_\d+(-\d+)?)?(\.opscope)?\.json")
-        return sorted(path for path in self.folder.iterdir() if ours.fullmatch(path.name))
-
-
 def trace(
     *program: Annotated[str, Parameter(name="PROGRAM", allow_leading_hyphen=True)],
     output_dir: Path = Path("opscope_trace"),
     name: str = "trace",
-    force: bool = False,
-    keep_records: bool = False,
+    force: Force = False,
     from_records: Path | None = None,
     without_unified_memory: bool = False,
     max_trace_size: str | None = None,
-    json: bool = False,
+    nsys: bool = False,
+    nsys_option: Annotated[
+        tuple[str, ...], Parameter(negative=(), show_default=False, allow_leading_hyphen=True)
+    ] = (),
+    json: Json = False,
 ) -> int:
     """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
 
@@ -106,73 +92,71 @@ def trace(
         program: The program and its arguments, after --.
         output_dir: Where the traces go.
         name: Their name: NAME.json; NAME_PID.json for further processes.
-        force: Overwrite those of an earlier run.
-        keep_records: Keep the files of raw records too, in NAME.records.
         from_records: Run nothing: make the traces of such a folder, which an interrupted recording left.
         without_unified_memory: Do not record copies of unified memory.
         max_trace_size: What the records of each process may take (2GB); later ones are left out and counted.
-        json: Print one JSON document and nothing else: traces, findings, nsys' reports.
+        nsys: Record with Nsight Systems instead: leaves NAME.nsys-rep and its export NAME.sqlite, which every
+            verb reads.
+        nsys_option: An option of `nsys profile`, passed on as it is, such as --nsys-option=--delay=5; may be
+            given several times.
     """
     if bool(program) == (from_records is not None):
         raise InputError("nothing to run, or too much", hint="opscope trace -- ./program ARGS")
     if re.search(r"[/\0]", name) or not name.strip("."):
         raise InputError(f"'{name}' is not a file name", hint="--name takes a name, --output-dir a folder")
-    output = _Output(output_dir, name)
-    check_outputs(output.existing(), force=force)
+    if nsys or nsys_option:
+        if from_records or without_unified_memory or max_trace_size:
+            raise InputError(
+                "options of CUPTI's recorder are given, and --nsys", hint="nsys has its own: --nsys-option"
+            )
+        from opscope.cli.nsys import record_with_nsys  # noqa: PLC0415 - only with --nsys
+
+        return record_with_nsys(program, output_dir / f"{name}.nsys-rep", nsys_option, force=force, json=json)
+    # Its first process has the plain name, every other one its process id behind it.
+    ours = re.compile(rf"{re.escape(name)}(_\d+(-\d+)?)?(\.opscope)?\.json")
+    there = output_dir.iterdir() if output_dir.is_dir() else ()
+    earlier = sorted(path for path in there if ours.fullmatch(path.name))
+    check_outputs(earlier, force=force)
+    output = output_dir / f"{name}.json"
     if from_records is not None:
-        _clear(output, with_records=False)
-        written = _written(output, from_records, None)
-        _show(None, written, (), json=json)
+        _clear(earlier, output_dir)
+        _show(None, _written(output, from_records, None), (), json=json)
         return 0
     most_bytes = None if max_trace_size is None else parse_bytes(max_trace_size)
-    run = _run(
-        program,
-        output,
-        with_unified_memory=not without_unified_memory,
-        most_bytes=most_bytes,
-        json=json,
-    )
+    records = output_dir / f"{name}.records"
+    check_program(program[0], os.environ.get("PATH"))
+    cupti = find_cupti(_places(), driver_cuda_version())
+    compiler = find_compiler(os.environ.get("CC"), os.environ.get("PATH"))
+    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
+        try:
+            library = build_library(cupti, compiler, cache_folder() / "injection")
+        except OSError:  # there can be no cache: made for this run alone
+            library = build_library(cupti, compiler, Path(scratch))
+        environment = trace_environment(
+            os.environ,
+            library=library,
+            cupti=cupti.library,
+            folder=records,
+            with_unified_memory=not without_unified_memory,
+            most_bytes=most_bytes,
+        )
+        _clear(earlier, output_dir, records)
+        sys.stdout.flush()
+        try:
+            run = run_recorded(program, environment, stdout=STDERR if json else None)
+        except OpscopeError:
+            shutil.rmtree(records, ignore_errors=True)
+            raise
     try:
-        written = _written(output, output.records, run)
-        _show(run, written, program, json=json)
+        _show(run, _written(output, records, run), program, json=json)
     except OpscopeError as error:
         if run.exit_code == 0:
             raise
         # The program's own failure comes first.
         say(f"error: {error}")
         return run.exit_code
-    if not keep_records:
-        shutil.rmtree(output.records, ignore_errors=True)
+    shutil.rmtree(records, ignore_errors=True)
     return run.exit_code
-
-
-def _run(
-    program: tuple[str, ...],
-    output: _Output,
-    *,
-    with_unified_memory: bool,
-    most_bytes: int | None,
-    json: bool,
-) -> ProgramRun:
-    """Run the program; its processes leave their records."""
-    check_program(program[0], os.environ.get("PATH"))
-    cupti = find_cupti(_places(), driver_cuda_version())
-    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
-        environment = trace_environment(
-            os.environ,
-            library=_library(cupti, Path(scratch)),
-            cupti=cupti.library,
-            folder=output.records,
-            with_unified_memory=with_unified_memory,
-            most_bytes=most_bytes,
-        )
-        _clear(output, with_records=True)
-        sys.stdout.flush()
-        try:
-            return run_recorded(program, environment, stdout=STDERR if json else None)
-        except OpscopeError:
-            shutil.rmtree(output.records, ignore_errors=True)
-            raise
 
 
 def _places() -> CuptiPlaces:
@@ -184,35 +168,34 @@ def _places() -> CuptiPlaces:
     return CuptiPlaces(toolkits, [Path(folder) for folder in packages if folder])
 
 
-def _library(cupti: Cupti, scratch: Path) -> Path:
-    """The recorder, from the cache; made for this run alone where there can be none."""
-    compiler = find_compiler(os.environ.get("CC"), os.environ.get("PATH"))
+def _clear(earlier: Sequence[Path], folder: Path, records: Path | None = None) -> None:
+    """Remove the traces of an earlier run; make an empty folder for new records."""
     try:
-        return build_library(cupti, compiler, cache_folder() / "injection")
-    except OSError:
-        return build_library(cupti, compiler, scratch)
-
-
-def _clear(output: _Output, *, with_records: bool) -> None:
-    """Remove the traces of an earlier run; with records, make an empty folder for new ones."""
-    try:
-        for stale in output.existing():
+        for stale in earlier:
             stale.unlink()
-        if with_records:
-            shutil.rmtree(output.records, ignore_errors=True)
-            output.records.mkdir(parents=True)
+        if records is not None:
+            shutil.rmtree(records, ignore_errors=True)
+            records.mkdir(parents=True)
     except OSError as error:
-        raise InputError(f"the folder cannot be written ({error.strerror})", source=output.folder) from error
+        raise InputError(f"the folder cannot be written ({error.strerror})", source=folder) from error
 
 
-def _written(output: _Output, records: Path, run: ProgramRun | None) -> list[WrittenTrace]:
+def _written(output: Path, records: Path, run: ProgramRun | None) -> list[WrittenTrace]:
     """The traces of all processes that left any activity, in the order in which they started CUDA.
 
     Raises:
         CaptureError: None could be recorded, or a trace cannot be written; says where the records are.
         InputError: There are no records where the user says.
     """
-    recordings = _read_all(records, is_given=run is None)
+    paths = sorted(records.glob(_RECORD_FILES))
+    if run is None and not paths:
+        raise InputError("the folder holds no records", source=records, hint="They end in .cuda")
+    recordings = []
+    for path in paths:
+        try:
+            recordings.append(read_recording(path))
+        except InputError as error:
+            note(f"a process's records were skipped: {error}")
     failed = [one for one in recordings if one.outcome.failure is not None]
     active = sorted(
         (one for one in recordings if one.activity_count),
@@ -242,30 +225,19 @@ def _written(output: _Output, records: Path, run: ProgramRun | None) -> list[Wri
         )
         note(f"the program never started CUDA{ending}: there is nothing to record")
     base_ns = min((first_moment_ns(one) + one.clock_offset_ns for one in active), default=0)
+    written: list[WrittenTrace] = []
     try:
-        return [
-            _write(output.trace(one, is_first=index == 0), one, base_ns - one.clock_offset_ns)
-            for index, one in enumerate(active)
-        ]
+        for one in active:
+            # A program that executes another leaves two files with one process id: 4711.0 and 4711.1.
+            process = one.path.stem.removesuffix(".0").replace(".", "-")
+            path = output.with_stem(f"{output.stem}_{process}") if written else output
+            written.append(_write(path, one, base_ns - one.clock_offset_ns))
     except CaptureError as error:
         command = f"opscope trace --from-records {records} --output-dir FOLDER"
         raise CaptureError(
             error.message, source=error.source, hint=f"The records are kept: {command} makes the trace"
         ) from error
-
-
-def _read_all(records: Path, *, is_given: bool) -> list[CuptiRecording]:
-    """The recordings of a folder; what is none is said."""
-    paths = sorted(records.glob(_RECORD_FILES))
-    if is_given and not paths:
-        raise InputError("the folder holds no records", source=records, hint="They end in .cuda")
-    recordings = []
-    for path in paths:
-        try:
-            recordings.append(read_recording(path))
-        except InputError as error:
-            note(f"a process's records were skipped: {error}")
-    return recordings
+    return written
 
 
 def _write(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenTrace:

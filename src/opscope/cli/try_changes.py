@@ -6,10 +6,9 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -18,24 +17,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from opscope import __version__
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.cli.console import (
+    Force,
+    Json,
+    Output,
     ProgramParts,
     check_outputs,
     command_line,
-    markdown,
     note,
     say_wrote,
     seconds_of,
     show,
     stderr_console,
-    write_page,
+    workload_options,
 )
-from opscope.cli.profile import ModelOptions
-from opscope.errors import OpscopeError
+from opscope.errors import InputError, OpscopeError
 from opscope.hardware.devices import cpu_name
 from opscope.model.files import write_text
 from opscope.model.trial import TrialResult
 from opscope.report.html.result_charts import trial_charts
-from opscope.report.json_encoding import write_json
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
 from opscope.trials.predictions import append_history
@@ -43,7 +42,6 @@ from opscope.trials.rounds import Told, Trial, TrialPlan
 from opscope.units import counted
 from opscope.workloads.workload import WorkloadOptions
 
-_DEFAULT_MODEL = ModelOptions()
 _READING = ProgramParts()
 _Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 _Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
@@ -55,27 +53,23 @@ def try_changes(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
     module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
     steps: str = "auto",
-    batch_sizes: _Positive = 8,
-    seq_lens: _Positive = 128,
-    model: ModelOptions = _DEFAULT_MODEL,
+    param: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)] = (),
     only: _Names = None,
     change: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
     rounds: _Positive = 3,
     seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
     budget: str | None = None,
-    seed: int = 0,
     allow_precision: bool = False,
     in_place: bool = False,
-    no_predict: bool = False,
-    no_history: bool = False,
+    skip: Annotated[
+        tuple[Literal["predict", "history"], ...], Parameter(negative=(), show_default=False)
+    ] = (),
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     reading: ProgramParts = _READING,
-    json: bool = False,
-    save: Path | None = None,
-    output: Path | None = None,
-    html: Path | None = None,
-    force: bool = False,
+    json: Json = False,
+    output: Output = (),
+    force: Force = False,
 ) -> int:
     """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
 
@@ -94,67 +88,57 @@ def try_changes(
         module: SCRIPT is the name of a module, run as python -m does.
         steps: What ends a step of a script: optimizer, forward, auto (the first of the two that there is),
             FUNCTION, MODULE:FUNCTION or mark:NAME.
-        batch_sizes: Batch size of a workload.
-        seq_lens: Sequence length of a workload.
-        model: How a workload is built.
+        param: How a workload is built, NAME=VALUE: batch_size, seq_len, device, train=yes, use_real_bert=yes,
+            dtype, layers, hidden, attn_implementation, weights.
         only: Try these changes alone, e.g. --only tf32 compile; also those that take minutes.
         change: Files of changes of your own, each with a function change(hooks).
         rounds: Runs of every change.
         seconds: Of steps to time in each run, after the warm-up.
         budget: Time for all, e.g. 10m; what is not tried by then is told.
-        seed: Of torch and random, and of the order of runs.
         allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
         in_place: Run in this folder, for programs that read files relative to it.
-        no_predict: Do not record the program once as well for what advice says, which is shown beside what
-            is measured.
-        no_history: Do not append what advice said and what was measured to the file
-            ~/.local/share/opscope/gains.jsonl (XDG_DATA_HOME counts).
+        skip: What not to do, once for each: predict (record the program once as well for what advice says,
+            which is shown beside what is measured), history (append both to
+            ~/.local/share/opscope/gains.jsonl, where XDG_DATA_HOME counts).
         apply: Write what was found best into the script, as far as it holds lines for it; the script as it
             was is kept beside it (SCRIPT.orig).
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.
-        reading: How much of the report is printed.
-        json: Print one JSON document and nothing else.
-        save: Also write that document to a file.
-        output: Also write the report to this Markdown file.
-        html: Also write the report with pictures to this HTML file, which needs no network.
-        force: Overwrite existing files.
     """
     kept = Path(f"{target}.orig") if apply else None
-    check_outputs([save, output, html, kept], force=force, inputs=[target, *(change or ())])
+    check_outputs([*output, kept], force=force, inputs=[target, *(change or ())])
+    options, sizes = _workload(param)
     plan = trial_plan(
         target,
         arguments,
         module=module,
         steps=steps,
-        sizes=(batch_sizes, seq_lens),
-        options=WorkloadOptions(**asdict(model)),
+        sizes=sizes,
+        options=options,
         only=only,
         change=change or (),
         rounds=rounds,
         seconds=seconds,
         budget_s=None if budget is None else seconds_of(budget),
-        seed=seed,
         allow_precision=allow_precision,
         in_place=in_place,
-        predict=not no_predict,
+        predict="predict" not in skip,
         note=note,
     )
     with _progress(plan.budget_s) as told:
         result = Trial(plan, told).run()
-    if not no_history:
+    if "history" not in skip:
         _remember(result)
     document = trial_document(result, command_line())
-    show(lambda: trial_json(result), lambda: document, json=json, reading=reading)
-    written = []
-    if save is not None:
-        written.append(write_json(save, trial_json(result)))
-    if output is not None:
-        written.append(write_text(output, markdown(document)))
-    if html is not None:
-        written.append(write_page(html, document, trial_charts(result)))
+    show(
+        lambda: trial_json(result),
+        lambda: document,
+        json=json,
+        reading=reading,
+        output=output,
+        charts=lambda: trial_charts(result),
+    )
     if kept is not None and result.best is not None:
-        written += _applied(plan, result.best.names, kept)
-    say_wrote(written, on_stderr=json)
+        say_wrote(_applied(plan, result.best.names, kept), on_stderr=json)
     if result.is_interrupted:
         return EXIT_INTERRUPTED
     speedup = 1.0 if result.best is None else 1 / result.best.ratio
@@ -162,6 +146,18 @@ def try_changes(
         note(f"fails --fail-below {fail_below:g}: the best is {speedup:.2f} times as fast")
         return EXIT_REGRESSION
     return 0
+
+
+def _workload(param: Sequence[str]) -> tuple[WorkloadOptions, tuple[int, int]]:
+    """How a workload is built, with its batch size and sequence length: of a trial each has one value."""
+    given = dict(text.partition("=")[::2] for text in param)
+    sizes = [given.pop(name, default) for name, default in (("batch_size", "8"), ("seq_len", "128"))]
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise InputError(f"{' × '.join(sizes)} are no sizes", hint="Such as --param batch_size=8 seq_len=128")
+    fixed: dict[str, Any] = {"device": given.pop("device", "auto")}
+    fixed |= {name: given.pop(name) != "no" for name in ("train", "use_real_bert") if name in given}
+    options = workload_options([f"{name}={value}" for name, value in given.items()], **fixed)
+    return options, (int(sizes[0]), int(sizes[1]))
 
 
 def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
@@ -214,14 +210,7 @@ def _progress(budget_s: float | None) -> Iterator[Told]:
 
 
 def left_text(took_s: float, done: int, total: int, budget_s: float | None) -> str:
-    """About how long it still takes: the rest of the runs, at most the rest of the budget.
-
-    Args:
-        took_s: Since it began.
-        done: Runs.
-        total: Runs expected by now; more come when changes are combined.
-        budget_s: Time for all; None for any.
-    """
+    """About how long it still takes: the rest of the runs, at most the rest of the budget."""
     if not done:
         return ""
     left_s = took_s / done * (total - done)

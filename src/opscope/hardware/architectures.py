@@ -51,7 +51,7 @@ def sources_of(document: dict[str, Any]) -> dict[str, Source]:
     return {key: Source(entry["title"], entry["date"]) for key, entry in document["source"].items()}
 
 
-WARP_SIZE = 32  # threads, on every compute capability: `warp_threads` of each
+WARP_SIZE = 32  # threads, on every compute capability
 _NUMBER = r"(?:(?P<major>\d{1,2})\.(?P<minor>\d)|(?P<digits>\d{2,3}))(?P<suffix>[af]?)"
 _REAL = re.compile(rf"(?:sm_)?{_NUMBER}", re.IGNORECASE)
 _ANY = re.compile(rf"(?:-arch=)?(?:sm|compute|cc)?[_ ]?{_NUMBER}", re.IGNORECASE)
@@ -123,7 +123,7 @@ class Architecture(msgspec.Struct, frozen=True):
     @property
     def max_warps_per_sm(self) -> int:
         """Resident warps of one multiprocessor."""
-        return self.max_threads_per_sm // self.warp_threads
+        return self.max_threads_per_sm // WARP_SIZE
 
     @property
     def target(self) -> str:
@@ -187,4 +187,4 @@ def _target(match: re.Match[str] | None) -> Target | None:
 def _architecture(facts: dict[str, Any], sources: dict[str, Source]) -> Architecture:
     optional: dict[str, Any] = dict.fromkeys(("last_cuda_version", "specific_target", "products", "note"))
     known = {**optional, **facts, "source": sources[facts["source"]]}
-    return Architecture(**known, toolkit_source=sources["ptx_isa"])
+    return Architecture(**known, warp_threads=WARP_SIZE, toolkit_source=sources["ptx_isa"])

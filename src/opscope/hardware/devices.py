@@ -199,7 +199,6 @@ def _clock_hz(data_type: DataType, device: dict[str, Any]) -> float:
 _LEAST_MEMORY_SHARE = 0.9
 _MOST_MEMORY_SHARE = 1.01
 _PARTITION = re.compile(r"\s+MIG\s+(\S+)$", re.IGNORECASE)
-# AMD reports gfx90a as 9.0, which is no compute capability of CUDA.
 _OTHER_VENDOR = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d)", re.IGNORECASE)
 # Words that drivers add or leave out over the years.
 _BRANDS = frozenset(("nvidia", "tesla", "geforce", "amd", "radeon", "instinct", "oam", "vf", "graphics"))
@@ -230,6 +229,11 @@ class _Reported(msgspec.Struct, frozen=True):
     compute_capability: str | None
     memory_bytes: int | None
     sm_count: int | None
+
+
+def cuda_capability(name: str | None, reported: str | None) -> str | None:
+    """The compute capability that a driver reported; None of another vendor: AMD's gfx90a says 9.0 too."""
+    return None if _OTHER_VENDOR.search(name or "") else reported
 
 
 def match_device(
@@ -369,8 +373,7 @@ def _as_reported(reported: _Reported, named: Sequence[DeviceSpec]) -> DeviceMatc
     if named:
         known = ", ".join(one.name for one in named)
         reason = f"what was reported of '{reported.name}' fits none of {known}"
-    is_cuda = _OTHER_VENDOR.search(reported.name) is None
-    capability = reported.compute_capability if is_cuda else None
+    capability = cuda_capability(reported.name, reported.compute_capability)
     facts = (capability, reported.memory_bytes, reported.sm_count)
     if all(fact is None for fact in facts):
         return DeviceMatch(None, reason)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
-from opscope.hardware.devices import DataType, DeviceSpec, Peak, match_device
+from opscope.hardware.devices import DataType, DeviceSpec, Peak, cuda_capability, match_device
 from opscope.model.measured_limits import MeasuredLimits, MeasuredRate
 from opscope.text_enum import TextEnum
 
@@ -90,7 +90,7 @@ def match_limits(
         launch_ns=_duration_ns(measured, "launch"),
         l2_bytes=spec.l2_bytes if measured is None else measured.l2_bytes or spec.l2_bytes,
         sm_count=sm_count or spec.sm_count,
-        compute_capability=compute_capability or spec.compute_capability,
+        compute_capability=cuda_capability(name, compute_capability) or spec.compute_capability,
         read=_measured(measured, "read"),
         write=_measured(measured, "write"),
         operator_call_ns=_duration_ns(measured, "operator_call"),

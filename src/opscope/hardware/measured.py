@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from opscope.errors import InputError
-from opscope.hardware.devices import is_same_name, match_device
+from opscope.hardware.devices import DeviceSpec, is_same_name, match_device
 from opscope.model.files import UNREADABLE_JSON, finite, write_text
 from opscope.model.measured_limits import MEASURED_LIMITS_SCHEMA_VERSION, MeasuredLimits
 
@@ -96,17 +96,22 @@ def find_measured(folder: Path, name: str, **facts: Any) -> MeasuredLookup:
     return MeasuredLookup(max(found, key=_moment, default=None), ignored)
 
 
+def spec_of(measured: MeasuredLimits) -> DeviceSpec | None:
+    """The known device that was measured; None if it is none."""
+    return match_device(
+        measured.device,
+        compute_capability=measured.compute_capability,
+        memory_bytes=measured.memory_bytes,
+        sm_count=measured.sm_count,
+    ).spec
+
+
 def measured_devices(folder: Path) -> MeasuredDevices:
     """What a folder, which may not exist, holds of which devices."""
     usable, ignored = _read_all(folder)
     newest: dict[str, MeasuredLimits] = {}
     for measured in sorted(usable, key=_moment):
-        spec = match_device(
-            measured.device,
-            compute_capability=measured.compute_capability,
-            memory_bytes=measured.memory_bytes,
-            sm_count=measured.sm_count,
-        ).spec
+        spec = spec_of(measured)
         newest[measured.device if spec is None else spec.name] = measured
     return MeasuredDevices(newest, ignored)
 

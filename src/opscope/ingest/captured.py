@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opscope.ingest import linking, nesting
+from opscope.ingest.linking import CallKind
 from opscope.ingest.nesting import Forest, Int64
 from opscope.ingest.staging import REPEATED, StagedEvents, columns, module_calls, unmasked
 from opscope.model.queries import sql
@@ -129,6 +130,8 @@ class _Staged:
         operators = columns(events.rows["operator"], *placed, "external_id")
         modules = columns(map(module_calls, events.rows["frame"]), *placed)
         self._calls, activities = self._arrays("captured_calls"), self._arrays("launched_activities")
+        self._calls["kind"] = np.array([*map(linking.kind_of_call, self._calls["name"])], dtype=np.int64)
+        self._is_launch = np.isin(self._calls["kind"], linking.OWN_LAUNCHES)
         threads = np.unique(
             np.concatenate([one["thread_key"] for one in (operators, modules, self._calls)])
         )  # fmt: skip
@@ -144,7 +147,7 @@ class _Staged:
     def phases(self) -> Iterator[_Phase]:
         """Launches of each stretch of capturing."""
         calls = self._calls
-        free = (calls["kind"] != "") & (self._activity < 0)
+        free = self._is_launch & (self._activity < 0)
         stretches = list(_stretches(calls))
         for begin, end, thread in stretches:
             alone = not any(b < end and begin < e and t != thread for b, e, t in stretches)
@@ -153,7 +156,7 @@ class _Staged:
 
     def eager(self) -> _Phase:
         """Launches whose activity was recorded, but for those of graphs."""
-        launched = (self._calls["kind"] != "") & (self._activity >= 0)
+        launched = self._is_launch & (self._activity >= 0)
         return self._phase(np.flatnonzero(launched), np.iinfo(np.int64).min)
 
     def _phase(self, calls: Int64, begin_ns: int) -> _Phase:
@@ -186,7 +189,7 @@ class _Staged:
             position = int(self._call_operator[call])
             event = owners.get(position, _NONE)
             activity = int(self._activity[call])
-            kind = self._calls["kind"][call]
+            kind = CallKind(self._calls["kind"][call])
             nth = counts[position] = counts.get(position, -1) + 1
             fields = events[event].columns if event >= 0 else {}
             key = (fields.get("name"), fields.get("input_shapes"), fields.get("input_types"), nth)
@@ -203,8 +206,8 @@ class _Staged:
             if _GLOBAL_SIZE.match(self._calls["name"][call]):
                 grid = _in_blocks(grid, block)
             yield CapturedLaunch(
-                kind, name if kind == "kernel" else None, grid or None, block or None, event=event,
-                place=place,
+                kind.name.lower(), name if kind is CallKind.KERNEL else None, grid or None, block or None,
+                event=event, place=place,
             )  # fmt: skip
 
     def _linked(self, external_id: Int64) -> Int64:
@@ -258,9 +261,9 @@ def _stretches(calls: dict[str, npt.NDArray[Any]]) -> Iterator[tuple[int, int, i
     order = np.argsort(calls["start_ns"], kind="stable")
     for index in order.tolist():
         thread, start_ns = int(calls["thread"][index]), int(calls["start_ns"][index])
-        if calls["capture"][index] == "begin":
+        if calls["kind"][index] == CallKind.BEGIN_CAPTURE:
             opened.setdefault(thread, start_ns)
-        elif calls["capture"][index] == "end" and thread in opened:
+        elif calls["kind"][index] == CallKind.END_CAPTURE and thread in opened:
             yield opened.pop(thread), start_ns, thread
     for thread, start_ns in opened.items():
         yield start_ns, int(np.iinfo(np.int64).max), thread

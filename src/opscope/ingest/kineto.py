@@ -137,7 +137,7 @@ def fill_tables(session: Session, trace_id: int, events: StagedEvents) -> qualit
         tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
         ThreadPoolExecutor(1) as executor,
     ):
-        events.show_on(cursor)
+        events.show_on(cursor, "annotation", "overhead")
         main, side = (
             Statements(connection, trace_id, thread_of) for connection in (session.connection, cursor)
         )
@@ -215,7 +215,7 @@ class _Filler:
     def _calls(self) -> linking.Calls:
         return linking.Calls(**self._columns(
             self.rows["call"], "thread_key", "start_ns", "external_id", "correlation_id",
-            is_graph_launch=lambda part: part.told(lambda name: "GraphLaunch" in (name or ""), "name"),
+            is_graph_launch=lambda part: part.told(linking.kind_of_call, "name") == linking.CallKind.GRAPH,
         ))  # fmt: skip
 
     def _activities(self) -> Columns:
@@ -342,7 +342,7 @@ class _Filler:
             },
             self._activity_links(activities, links, linked.steps, call_step, first_call_id),
         )
-        frames = self._beside(lambda: self._write_frames(modules.result()))
+        frames = self._beside(lambda: self._write_frames(modules.result(0)))
         for extent, read in parts:
             computed = _in_row_order(_operator_links(read(), links, activities["duration_ns"]))
             staged = self.rows["operator"].within(extent)
@@ -565,7 +565,7 @@ def _stream_of(thread: str | None) -> int:
 
 def _modules_at(forest: Forest, modules: Future[_Modules | None]) -> Int64:
     """Innermost nn.Module call open at each operator's start; -1 for none (on the side connection)."""
-    found = modules.result()
+    found = modules.result(0)  # read before it, on the same connection: waiting here would be for itself
     if found is None:
         return np.full(len(forest), -1, dtype=np.int64)
     return gather(found.module_id, nesting.enclosing(found.forest, forest.thread, forest.start_ns))

@@ -1,12 +1,6 @@
 -- Statements that turn one trace's events into tables. `{…}` are filled in by staging.py and kineto.py: integers,
 -- first ids, and fragments of kineto.py. Events are read by class (`operator_events`, …, see staging.py); each row has
--- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in scan.py alone.
-
--- :name macros
--- A launch of a kernel, copy or set of its own, by the name of its call; one of a graph is a launch of many.
-CREATE OR REPLACE MACRO staging.is_own_launch(name) AS
-    regexp_matches(name, '^(cuda|hip|cu)(Ext|Hcc)?(Module)?(Launch|Memcpy|Memset)')
-    AND NOT contains(name, 'GraphLaunch') AND NOT contains(name, 'HostFunc')
+-- its `row_id`, ascending in the order of the file. Raw keys of the exporter appear here and in event_columns.py alone.
 
 -- :name thread_labels
 SELECT thread_key, pid, name, label FROM label_events
@@ -18,13 +12,9 @@ CREATE OR REPLACE TABLE staging.thread_links AS
 SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
 
 -- :name captured_calls
--- Calls that launch a kernel, copy or set (`kind`), or begin or end capturing (`capture`); an absent id is -1.
+-- Calls that may launch a kernel, copy or set, or begin or end capturing; an absent id is -1.
 SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
-    coalesce(correlation_id, -1) AS correlation_id, name, launched_kernel AS kernel, grid, block,
-    CASE WHEN NOT staging.is_own_launch(name) THEN ''
-        WHEN contains(name, 'Memcpy') THEN 'memcpy' WHEN contains(name, 'Memset') THEN 'memset' ELSE 'kernel' END AS kind,
-    CASE WHEN contains(name, 'StreamBeginCapture') THEN 'begin' WHEN contains(name, 'StreamEndCapture') THEN 'end' ELSE '' END
-        AS capture
+    coalesce(correlation_id, -1) AS correlation_id, name, launched_kernel AS kernel, grid, block
 FROM call_events
 WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCapture%' OR name LIKE '%StreamEndCapture%'
 
@@ -141,56 +131,3 @@ WITH ends AS (
 )
 SELECT {first_id} + row_number() OVER (ORDER BY backward, forward) - 1, {trace_id}, forward, backward, evidence
 FROM (FROM arrows UNION ALL FROM numbered)
-
--- :name set_aside
--- Device records that cannot be right, with the reason. Of one stream, 16 records never lie inside of another one
--- (programmatic dependent launch overlaps neighbors), but for replays of a graph with branches.
-WITH host AS (
-    SELECT min(start_ns) AS first_ns, max(start_ns + duration_ns) AS last_ns, greatest({distance}, last_ns - first_ns) AS room_ns
-    FROM (SELECT start_ns, duration_ns FROM operator_events UNION ALL SELECT start_ns, duration_ns FROM call_events)
-), tested AS (
-    SELECT *, CASE
-        WHEN start_ns + duration_ns < first_ns - room_ns OR start_ns + duration_ns > last_ns + room_ns
-            THEN 'outside_recording'
-        WHEN graph_id IS NULL AND count(*) OVER (PARTITION BY correlation_id) = 1
-            AND lead(start_ns + duration_ns, 16) OVER (PARTITION BY device, stream ORDER BY start_ns, row_id)
-                <= start_ns + duration_ns THEN 'overruns_stream' END AS reason
-    FROM activity_events, host
-)
-SELECT row_id, replace(category::VARCHAR, 'gpu_', '') AS kind, name, correlation_id, device, stream, start_ns, duration_ns, reason
-FROM tested WHERE reason IS NOT NULL
-
--- :name launches_without_records
--- Launches that no device record names, but for those into a graph while it is captured; all launches; device records.
-SELECT count(*) FILTER (WHERE a.correlation_id IS NULL), count(*), (SELECT count(*) FROM activity_events)
-FROM (
-    SELECT name, correlation_id, sum(contains(name, 'BeginCapture')::INT - contains(name, 'EndCapture')::INT)
-        OVER (ORDER BY start_ns, row_id) > 0 AS is_capturing FROM call_events
-) LEFT JOIN (SELECT DISTINCT correlation_id FROM activity_events) a USING (correlation_id)
-WHERE NOT is_capturing AND (staging.is_own_launch(name) OR contains(name, 'GraphLaunch'))
-
--- :name launch_lags
--- Of each activity with a launch call of its own: from the begin of the call to its begin.
-SELECT coalesce(a.device, -1) AS device, c.start_ns, a.duration_ns, a.start_ns - c.start_ns AS lag_ns
-FROM activity_events a JOIN call_events c USING (correlation_id)
-WHERE staging.is_own_launch(c.name)
-
--- :name shifted_activity
-SELECT row_id, start_ns + {offset} AS start_ns FROM activity_events WHERE coalesce(device, -1) = {device}
-
--- :name shifted_annotation
-SELECT row_id, start_ns + {offset} AS start_ns FROM annotation_events
-WHERE category = 'gpu_user_annotation' AND TRY_CAST(pid AS INTEGER) = {device} AND start_ns IS NOT NULL
-
--- :name endless_steps
--- Steps without an end, whether they have a length at all, and one to give them: to where the next begins, or to the
--- end of the last host event.
-SELECT row_id, duration_ns IS NULL OR duration_ns < 0 AS is_timeless, greatest(0, coalesce(
-    (SELECT min(start_ns) FROM annotation_events n
-        WHERE n.category = 'user_annotation' AND n.name LIKE 'ProfilerStep#%' AND n.start_ns > s.start_ns),
-    (SELECT max(start_ns + duration_ns)
-        FROM (SELECT start_ns, duration_ns FROM operator_events UNION ALL SELECT start_ns, duration_ns FROM call_events))
-    ) - start_ns) AS duration_ns
-FROM annotation_events s
-WHERE category = 'user_annotation' AND name LIKE 'ProfilerStep#%' AND ph = 'X' AND start_ns IS NOT NULL
-    AND coalesce(s.duration_ns, 0) <= 0

@@ -55,7 +55,7 @@ def read_kineto(
         mapped_text(local.path, trace.name) as mapped,
         staged_events(session, mapped, trace.name, damage=local.damage) as events,
     ):
-        defects = [*end_steps(session, trace_id, events), *distrust(session, trace_id, events)]
+        defects = [*end_steps(trace_id, events), *distrust(session, trace_id, events)]
         graphs.open_in(session, trace_id, events)
         census = fill_tables(session, trace_id, events)
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)

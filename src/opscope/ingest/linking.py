@@ -9,6 +9,9 @@ belong to an operator that was not open. Where that happens more than seldom, th
 
 from __future__ import annotations
 
+import re
+from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -27,6 +30,37 @@ MISSING = np.int64(-1)
 CLOCK_SLACK_NS = 100_000
 # Above this share of impossible ids, the possible ones are coincidences too.
 _MOST_IMPOSSIBLE = 0.01
+
+
+class CallKind(IntEnum):
+    """What a call gives the device to do."""
+
+    OTHER = 0
+    KERNEL = 1
+    MEMCPY = 2
+    MEMSET = 3
+    GRAPH = 4  # a launch of many
+    BEGIN_CAPTURE = 5
+    END_CAPTURE = 6
+
+
+OWN_LAUNCHES = (CallKind.KERNEL, CallKind.MEMCPY, CallKind.MEMSET)  # of one each
+_OWN_LAUNCH = re.compile(r"(?:cuda|hip|cu)(?:Ext|Hcc)?(?:Module)?(?:Launch|Memcpy|Memset)")
+_OTHERS = (
+    ("GraphLaunch", CallKind.GRAPH), ("BeginCapture", CallKind.BEGIN_CAPTURE),
+    ("EndCapture", CallKind.END_CAPTURE), ("HostFunc", CallKind.OTHER),
+)  # fmt: skip
+_COPIES = (("Memcpy", CallKind.MEMCPY), ("Memset", CallKind.MEMSET))
+
+
+@lru_cache(maxsize=4096)
+def kind_of_call(name: str | None) -> CallKind:
+    """What a call of this name is."""
+    name = name or ""
+    is_own = _OWN_LAUNCH.match(name) is not None
+    words = (*_OTHERS, *(_COPIES if is_own else ()))
+    default = CallKind.KERNEL if is_own else CallKind.OTHER
+    return next((kind for word, kind in words if word in name), default)
 
 
 class Calls(msgspec.Struct, frozen=True):

@@ -106,7 +106,7 @@ _LISTS = (
     r"lstm_mps_backward", r"_cudnn_rnn\w*", r"miopen_rnn\w*", r"_backward",
     r"_nested_tensor_from_tensor_list", r"_jagged_to_padded_dense_forward",
     r"_padded_dense_to_jagged_forward", r"_scaled(?:_grouped)?_mm_v2",
-    r"_thnn_\w+", r"_scaled_\w*mm_v2",
+    r"_thnn_\w+", r"_scaled_\w*mm_v2", r"_scaled_addmm_?",
 )  # fmt: skip
 TAKES_TENSOR_LISTS = f"^aten::(?:{'|'.join(_LISTS)})$"
 """Of operators with a list of tensors among their arguments: which shape is whose cannot be told."""

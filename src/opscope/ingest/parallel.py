@@ -24,20 +24,23 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import duckdb
 import msgspec
 import numpy as np
 
 from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
+from opscope.ingest.graph_sources import CaptureTraces
+from opscope.ingest.kineto_file import read_kineto
 from opscope.ingest.recorded import keep_sidecars
-from opscope.ingest.source import TraceFile
+from opscope.ingest.source import TraceFile, is_export, local_text
 from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table
 from opscope.model.session import Session, registered
 from opscope.model.sidecar import Sidecar
+from opscope.signals import raise_if_interrupted
 
 if TYPE_CHECKING:
-    from opscope.ingest.graph_sources import CaptureTraces
     from opscope.ingest.nsys_words import Demangle
 
 Noted = Callable[[str], object]
@@ -112,14 +115,48 @@ _IDENTITIES = {
 }
 
 
+def read_file(
+    session: Session, trace: TraceFile, demangle: Demangle | None, captures: CaptureTraces | None = None
+) -> dict[int, Sidecar]:
+    """Read one file, which holds one trace or several; sidecars by trace id.
+
+    Raises:
+        InputError: It cannot be read; names it and the byte offset.
+    """
+    trace_id = int(session.scalar("SELECT coalesce(max(trace_id) + 1, 0) FROM traces"))
+    with local_text(trace, session.temporary_directory) as local:
+        if is_export(trace, local):
+            from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports
+
+            read_export(session, trace_id, trace, local, demangle)
+            return {}
+        sidecar = read_kineto(session, trace_id, trace, local, captures=captures, demangle=demangle)
+    return {} if sidecar is None else {trace_id: sidecar}
+
+
+@contextmanager
+def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
+    """Turn what the database engine refuses into an error a user can act on."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise_if_interrupted(error)
+        reason = str(error).strip().split("\n", maxsplit=1)[0]
+        hint = None
+        if "Out of Memory" in reason:  # The window reader wraps the exception's own class away.
+            reason, hint = "out of memory", "Set a memory limit, so that the disk is used"
+            if memory_limit is not None:
+                reason = f"the memory limit of {memory_limit} is too low"
+                hint = "Raise it: 400MB suffices for a trace of 180 MB, 1GB for one of 1 GB"
+        raise InputError(f"cannot be loaded: {reason}", source=name, hint=hint) from error
+
+
 def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
     """Some files as tables of their own; what a process of an executor does.
 
     Raises:
         InputError: A file cannot be read.
     """
-    from opscope.ingest.reader import engine_errors, read_file  # noqa: PLC0415 - which imports this module
-
     sidecars: dict[int, Sidecar] = {}
     with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         for trace in traces:

@@ -12,26 +12,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
-
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.graph_sources import CaptureTraces
-from opscope.ingest.kineto_file import read_kineto
 from opscope.ingest.parallel import (
     Examine,
     Noted,
     ReadOptions,
     Workers,
     dask_cluster,
+    engine_errors,
     local_processes,
+    read_file,
     read_parts,
 )
 from opscope.ingest.recorded import keep_sidecars
-from opscope.ingest.source import TraceFile, find_traces, is_export, local_text
+from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
-from opscope.signals import raise_if_interrupted
 
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
@@ -144,42 +142,6 @@ def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
             f"these are not recordings of one job: {reason}",
             hint="Give one of them, or average them all with --merge (merge=True in Python)",
         )
-
-
-def read_file(
-    session: Session, trace: TraceFile, demangle: Demangle | None, captures: CaptureTraces | None = None
-) -> dict[int, Sidecar]:
-    """Read one file, which holds one trace or several; sidecars by trace id.
-
-    Raises:
-        InputError: It cannot be read; names it and the byte offset.
-    """
-    trace_id = int(session.scalar("SELECT coalesce(max(trace_id) + 1, 0) FROM traces"))
-    with local_text(trace, session.temporary_directory) as local:
-        if is_export(trace, local):
-            from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports
-
-            read_export(session, trace_id, trace, local, demangle)
-            return {}
-        sidecar = read_kineto(session, trace_id, trace, local, captures=captures, demangle=demangle)
-    return {} if sidecar is None else {trace_id: sidecar}
-
-
-@contextmanager
-def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
-    """Turn what the database engine refuses into an error a user can act on."""
-    try:
-        yield
-    except duckdb.Error as error:
-        raise_if_interrupted(error)
-        reason = str(error).strip().split("\n", maxsplit=1)[0]
-        hint = None
-        if "Out of Memory" in reason:  # The window reader wraps the exception's own class away.
-            reason, hint = "out of memory", "Set a memory limit, so that the disk is used"
-            if memory_limit is not None:
-                reason = f"the memory limit of {memory_limit} is too low"
-                hint = "Raise it: 400MB suffices for a trace of 180 MB, 1GB for one of 1 GB"
-        raise InputError(f"cannot be loaded: {reason}", source=name, hint=hint) from error
 
 
 def _physical_memory_bytes() -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opscope.ingest.arrow import Column
-from opscope.ingest.scan import FORMATS, MEMBERS, SKIPPED_CATEGORIES, ColumnKind, Scanned
+from opscope.ingest.event_columns import FORMATS, MEMBERS, SKIPPED_CATEGORIES, ColumnKind, Scanned
 
 _DEEPEST, _LARGEST_EVENT, _LARGEST_RETRIED, _MOST_TRIES = 64, 16 << 20, 1 << 20, 1000
 _SPACE = re.compile(rb"[ \n\t\r]*")

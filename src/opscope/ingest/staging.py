@@ -25,10 +25,10 @@ from msgspec.structs import replace
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.arrow import ArrowRows, Column, RowPart, Texts, packed
+from opscope.ingest.event_columns import FORMATS, MEMBERS, ColumnKind, Scanned
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.scan import FORMATS, MEMBERS, Chunk, ColumnKind, Scanned, scan
+from opscope.ingest.scan import Chunk, scan
 from opscope.ingest.source import EventArray, OpenArray, error_offset, open_array, trailer
-from opscope.model.queries import sql
 from opscope.model.session import Session
 
 # Of recorders until 2021.
@@ -239,9 +239,10 @@ class StagedEvents:
         events.show_on(self.session.connection)
         return events
 
-    def show_on(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Let a connection read the events."""
-        for name, rows in self.rows.items():
+    def show_on(self, connection: duckdb.DuckDBPyConnection, *names: str) -> None:
+        """Let a connection read the events, of some classes or of all."""
+        for name in names or self.rows:
+            rows = self.rows[name]
             connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
 
     def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -262,7 +263,6 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
         try:
             # Joins run as written, the larger side first: the engine does not know the sizes of arrays.
             session.connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
-            session.connection.execute(sql(__package__, "kineto:macros"))
             yield StagedEvents(session, Path(folder))
         finally:
             with suppress(duckdb.ConnectionException):  # a signal came meanwhile, and it has been closed

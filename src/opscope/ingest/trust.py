@@ -13,10 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
+from opscope.ingest.kineto import Statements
+from opscope.ingest.linking import OWN_LAUNCHES, CallKind, earliest_of_each, kind_of_call, look_up
+from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.quality import Census
-from opscope.ingest.staging import StagedEvents, rows_of
+from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of
+from opscope.ingest.trace_rows import integer
 from opscope.model.finding import Finding, Severity
-from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.units import counted, format_duration
 
@@ -30,6 +33,10 @@ _OFFSET_ERROR_NS = 20_000
 _STRAY_FRACTION = 0.01
 # Launches at the end of a recording, and copies of nothing, have no record of the device in sound ones.
 _MISSING_FRACTION = 0.1
+# Of one stream, so many records never lie inside of another one: programmatic dependent launch overlaps
+# neighbors.
+_INSIDE = 16
+_REASONS = ("outside_recording", "overruns_stream")
 
 
 def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
@@ -37,33 +44,64 @@ def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[
     yield from _unknown_devices(trace_id, events.census)
     if not events.census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
         return
-    yield from _missing_records(session, trace_id)
-    yield from _impossible_times(session, trace_id, events)
-    yield from _skew(session, trace_id, events)
+    calls = columns(
+        events.rows["call"], "start_ns", "correlation_id", kind=lambda part: part.told(kind_of_call, "name")
+    )
+    activities = columns(
+        events.rows["activity"],
+        *("row_id", "start_ns", "duration_ns", "correlation_id", "device", "stream", "graph_id"),
+    )
+    yield from _missing_records(trace_id, calls, activities)
+    reason = _impossible(activities, _host_extent(events))
+    if (reason >= 0).any():
+        yield _set_aside(session, trace_id, events, reason, activities["duration_ns"])
+        activities = {name: column[reason < 0] for name, column in activities.items()}
+    yield from _skew(trace_id, events, calls, activities)
 
 
-def end_steps(session: Session, trace_id: int, events: StagedEvents) -> list[Finding]:
-    """End the steps that were never closed, and say that this was done."""
+def end_steps(trace_id: int, events: StagedEvents) -> Iterator[Finding]:
+    """End the steps that were never closed where the next one begins or the recording ends, and say so."""
     if "user_annotation" not in events.census.categories:
-        return []
-    query = sql(__package__, "kineto:endless_steps")
-    found = session.connection.execute(query).fetchnumpy()
-    ended, timeless = len(found["row_id"]), int(found.pop("is_timeless").sum())
-    if not ended:
-        return []
-    events.rows["annotation"].change(rows_of(found))
+        return
+    steps = columns(
+        events.rows["annotation"], "row_id", "start_ns", "duration_ns",
+        is_step=lambda part: part.told(
+            lambda name, category: category == "user_annotation" and (name or "").startswith("ProfilerStep#"),
+            "name", "category",
+        ),
+        is_span=lambda part: part.told(lambda ph: ph == "X", "ph"),
+    )  # fmt: skip
+    start_ns, duration_ns = steps["start_ns"], steps["duration_ns"]
+    is_step = steps["is_step"].astype(bool) & (start_ns >= 0)
+    endless = np.flatnonzero(is_step & steps["is_span"].astype(bool) & (duration_ns <= 0))
+    if not len(endless):
+        return
+    starts_ns = np.append(np.unique(start_ns[is_step]), max(_host_extent(events)[1], 0))
+    end_ns = starts_ns[np.searchsorted(starts_ns[:-1], start_ns[endless], side="right")]
+    given = {"row_id": steps["row_id"][endless], "duration_ns": np.maximum(0, end_ns - start_ns[endless])}
+    events.rows["annotation"].change(rows_of(given))
+    timeless = int((duration_ns[endless] < 0).sum())
     events.census = replace(events.census, without_time=events.census.without_time - timeless)
-    finding = _defect(
+    yield _defect(
         trace_id,
         "steps_without_end",
-        f"{counted(ended, 'step')} without an end: taken to last to the next one, or to the end of the "
-        "recording.",
+        f"{counted(len(endless), 'step')} without an end: taken to last to the next one, or to the end of "
+        "the recording.",
         "Close the profiler before the program ends; kernels of the last step may be missing.",
-        count=ended,
+        count=len(endless),
         device_ns=None,
         effect="their lengths are upper bounds",
     )
-    return [finding]
+
+
+def _host_extent(events: StagedEvents) -> Extent:
+    """From the first to the last moment of the host's events; the first is later where there are none."""
+    first_ns, last_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    for part in (*events.rows["operator"], *events.rows["call"]):
+        start_ns = part.integers("start_ns")
+        first_ns = min(first_ns, int(start_ns.min(initial=first_ns)))
+        last_ns = max(last_ns, int((start_ns + part.integers("duration_ns")).max(initial=last_ns)))
+    return first_ns, last_ns
 
 
 def _defect(
@@ -91,16 +129,41 @@ def _unknown_devices(trace_id: int, census: Census) -> Iterator[Finding]:
     )
 
 
-def _impossible_times(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
-    query = sql(__package__, "kineto:set_aside").format(distance=_LEAST_DISTANCE_NS)
-    totals = f"SELECT count(*), coalesce(sum(duration_ns), 0)::BIGINT FROM ({query})"
-    count, device_ns = session.query(totals)[0]
-    if not count:
-        return
-    session.connection.execute(f"INSERT INTO set_aside SELECT {trace_id}, * EXCLUDE row_id FROM ({query})")
-    judged = session.connection.execute(f"SELECT row_id FROM ({query})").fetchnumpy()
-    events.rows["activity"].drop(judged["row_id"])
-    yield _defect(
+def _impossible(activities: Columns, host: Extent) -> Int64:
+    """Why each device record cannot be right, as a place among the reasons; -1 where it can be."""
+    start_ns, end_ns = activities["start_ns"], activities["start_ns"] + activities["duration_ns"]
+    reason = np.full(len(start_ns), -1)
+    order = np.lexsort((activities["row_id"], start_ns, activities["stream"], activities["device"]))
+    one, later = order[:-_INSIDE], order[_INSIDE:]
+    is_inside = end_ns[later] <= end_ns[one]
+    for name in ("device", "stream"):
+        is_inside &= activities[name][one] == activities[name][later]
+    # Replays of a graph with branches do overlap.
+    _, place, launched = np.unique(activities["correlation_id"], return_inverse=True, return_counts=True)
+    is_alone = (launched[place] == 1) & (activities["graph_id"] == -1)
+    reason[one[is_inside & is_alone[one]]] = 1
+    first_ns, last_ns = host
+    if first_ns <= last_ns:
+        room_ns = max(_LEAST_DISTANCE_NS, last_ns - first_ns)
+        reason[(end_ns < first_ns - room_ns) | (end_ns > last_ns + room_ns)] = 0
+    return reason
+
+
+def _set_aside(
+    session: Session, trace_id: int, events: StagedEvents, reason: Int64, duration_ns: Int64
+) -> Finding:
+    """Move device records that cannot be right into a table of their own."""
+    first, rows = 0, []
+    for part in events.rows["activity"]:
+        own = reason[first : first + part.row_count]
+        first += part.row_count
+        aside = part.given({"reason": own}).taken(own >= 0)
+        aside = aside.retold("kind", lambda category: category.removeprefix("gpu_"), "category")
+        rows.append(aside.retold("reason", lambda one: _REASONS[one], "reason"))
+    Statements(session.connection, trace_id, np.empty(0, dtype=np.int64)).write("set_aside", rows)
+    events.rows["activity"].drop(np.concatenate([part.integers("row_id") for part in rows]))
+    count, device_ns = int((reason >= 0).sum()), int(duration_ns[reason >= 0].sum())
+    return _defect(
         trace_id,
         "impossible_times",
         f"{counted(count, 'device activity')} of {format_duration(device_ns)} cannot be right (far outside "
@@ -113,17 +176,27 @@ def _impossible_times(session: Session, trace_id: int, events: StagedEvents) -> 
     )
 
 
-def _missing_records(session: Session, trace_id: int) -> Iterator[Finding]:
-    missing, launches, activities = session.query(sql(__package__, "kineto:launches_without_records"))[0]
+def _missing_records(trace_id: int, calls: Columns, activities: Columns) -> Iterator[Finding]:
+    kind, order = calls["kind"], np.argsort(calls["start_ns"], kind="stable")
+    # What is launched while a graph is captured runs later. cuDNN's recurrent layers call memsets that the
+    # device has no record of, where of all their kernels it has one.
+    captures = (kind == CallKind.BEGIN_CAPTURE).astype(int) - (kind == CallKind.END_CAPTURE)
+    is_captured = np.zeros(len(kind), dtype=bool)
+    is_captured[order] = np.cumsum(captures[order]) > 0
+    launched = np.isin(kind, (CallKind.KERNEL, CallKind.MEMCPY, CallKind.GRAPH)) & ~is_captured
+    launches = int(launched.sum())
+    ids = calls["correlation_id"][launched]
+    missing = launches - int(np.isin(ids[ids >= 0], activities["correlation_id"]).sum())
+    records = len(activities["row_id"])
     # Records that came with other ids are there, and unattributed.
-    if min(missing, launches - activities) <= _MISSING_FRACTION * launches:
+    if min(missing, launches - records) <= _MISSING_FRACTION * launches:
         return
     yield _defect(
         trace_id,
-        "device_records_missing" if activities else "no_device_records",
+        "device_records_missing" if records else "no_device_records",
         f"{counted(launches, 'launch')}, {missing:,} of them without a device record: figures "
         "of the GPU would be of the rest alone."
-        if activities
+        if records
         else f"{counted(launches, 'launch')}, 0 device records: none was delivered; no figure of the GPU can "
         "be given.",
         "Record again with no other profiler attached (nsys, ncu, DCGM), permission to profile "
@@ -135,14 +208,33 @@ def _missing_records(session: Session, trace_id: int) -> Iterator[Finding]:
     )
 
 
-def _skew(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
+def _shift(events: StagedEvents, device: int, offset_ns: int) -> None:
+    """Move what happened on a device."""
+
+    def is_mark(category: str | None, process: str | None) -> bool:
+        return category == "gpu_user_annotation" and integer(process) == device
+
+    for name in ("activity", "annotation"):
+        for part in events.rows[name]:
+            here = part.has("start_ns")
+            here &= (
+                part.integers("device") == device
+                if name == "activity"
+                else part.told(is_mark, "category", "pid")
+            )
+            moved = {"row_id": part.integers("row_id"), "start_ns": part.integers("start_ns") + offset_ns}
+            events.rows[name].change(rows_of({key: column[here] for key, column in moved.items()}))
+
+
+def _skew(trace_id: int, events: StagedEvents, calls: Columns, activities: Columns) -> Iterator[Finding]:
     """Device records that begin before their launch: one offset is taken out, a varying one withholds."""
-    lags = session.connection.execute(sql(__package__, "kineto:launch_lags")).fetchnumpy()
-    for device in np.unique(lags["device"]).tolist():
-        of_device = lags["device"] == device
-        start_ns, lag_ns, duration_ns = (
-            lags[name][of_device] for name in ("start_ns", "lag_ns", "duration_ns")
-        )
+    is_own = np.isin(calls["kind"], OWN_LAUNCHES)
+    ids, first = earliest_of_each(calls["correlation_id"][is_own], calls["start_ns"][is_own])
+    call = look_up(ids, np.flatnonzero(is_own)[first], activities["correlation_id"])
+    for device in np.unique(activities["device"][call >= 0]).tolist():
+        of_device = (activities["device"] == device) & (call >= 0)
+        start_ns, duration_ns = calls["start_ns"][call[of_device]], activities["duration_ns"][of_device]
+        lag_ns = activities["start_ns"][of_device] - start_ns
         early = lag_ns < -_CLOCK_ERROR_NS
         # One record is broken by itself; a clock is behind for many.
         if early.sum() <= max(1, _STRAY_FRACTION * len(early)):
@@ -153,9 +245,7 @@ def _skew(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Fin
         least = [int(lag_ns[part == one].min()) for one in np.unique(part[early])]
         is_constant = max(least) - min(least) <= max(_OFFSET_ERROR_NS, offset_ns // 2)
         if is_constant:
-            for name in ("activity", "annotation"):
-                query = sql(__package__, f"kineto:shifted_{name}").format(device=device, offset=offset_ns)
-                events.rows[name].change(rows_of(session.connection.execute(query).fetchnumpy()))
+            _shift(events, device, offset_ns)
         records, most = counted(int(early.sum()), "device activity"), format_duration(offset_ns)
         early_by = f"{records} begin before their launch, by up to {most}"
         yield _defect(

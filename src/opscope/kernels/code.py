@@ -37,30 +37,19 @@ _NAME_SCOPE = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 
 @dataclass(frozen=True)
 class TritonKernel:
-    """A Triton kernel that was launched.
+    """A Triton kernel that was launched."""
 
-    Args:
-        name: Of its function, which is the kernel's name in a profile.
-        source: Python text of the function; None if it was generated.
-        forms: What it was compiled to, by name: `ttir`, `ttgir`, `llir`, `ptx` as text, `cubin` as bytes.
-    """
-
-    name: str
-    source: str | None
-    forms: Mapping[str, str | bytes]
+    name: str  # of its function, which is the kernel's name in a profile
+    source: str | None  # Python text of the function; None if it was generated
+    forms: Mapping[str, str | bytes]  # what it was compiled to: `ttir`, `ttgir`, `llir`, `ptx`, `cubin`
 
 
 @dataclass(frozen=True)
 class ObservedLaunches:
-    """What one call launched.
+    """What one call launched, in order."""
 
-    Args:
-        triton: Triton kernels, hand-written and torch.compile's, in order of their first launch.
-        kernels: Names of all kernels as a profile shows them, in that order; empty without a GPU.
-    """
-
-    triton: tuple[TritonKernel, ...]
-    kernels: tuple[str, ...]
+    triton: tuple[TritonKernel, ...]  # hand-written and torch.compile's, by their first launch
+    kernels: tuple[str, ...]  # names of all kernels as a profile shows them; empty without a GPU
 
 
 def observe(fn: Callable[..., object], inputs: Sequence[Any]) -> ObservedLaunches:
@@ -177,9 +166,8 @@ class CodeKind(TextEnum):
 
     PTX = "ptx"  # NVIDIA's virtual instruction set
     SASS = "sass"  # the GPU's own instructions
-    TRITON = (
-        "triton"  # source and intermediate forms of Triton kernels, or the code that torch.compile writes
-    )
+    # Source and intermediate forms of Triton kernels, or the code that torch.compile writes
+    TRITON = "triton"
 
 
 class CodeText(NamedTuple):
@@ -217,10 +205,13 @@ def generated_code(kind: str, fn: Callable[..., object], inputs: Sequence[Any]) 
 
 
 def _triton_code(fn: Callable[..., object], inputs: Sequence[Any]) -> list[CodeText]:
-    launches = observe(fn, inputs)
-    texts = [
-        text for kernel in launches.triton if kernel.source is not None for text in _triton_texts(kernel)
-    ]
+    texts = []
+    for kernel in observe(fn, inputs).triton:
+        if kernel.source is not None:
+            texts.append(CodeText(f"{kernel.name}: source", "python", kernel.source))
+            for form, title in (("ttir", "Triton IR"), ("ttgir", "Triton GPU IR")):
+                if isinstance(text := kernel.forms.get(form), str):
+                    texts.append(CodeText(f"{kernel.name}: {title}", "mlir", text))
     graphs = observe_compilation(fn, inputs)
     texts += [
         CodeText(f"torch.compile: graph {number} of {len(graphs)}", "python", graph)
@@ -234,38 +225,29 @@ def _triton_code(fn: Callable[..., object], inputs: Sequence[Any]) -> list[CodeT
     return texts
 
 
-def _triton_texts(kernel: TritonKernel) -> list[CodeText]:
-    texts = [CodeText(f"{kernel.name}: source", "python", kernel.source or "")]
-    for form, title in (("ttir", "Triton IR"), ("ttgir", "Triton GPU IR")):
-        text = kernel.forms.get(form)
-        if isinstance(text, str):
-            texts.append(CodeText(f"{kernel.name}: {title}", "mlir", text))
-    return texts
-
-
 def _kernel_code(kind: CodeKind, launches: ObservedLaunches) -> list[CodeText]:
-    texts = [text for kernel in launches.triton if (text := _compiled_text(kind, kernel)) is not None]
+    texts = []
+    for kernel in launches.triton:
+        ptx, cubin = kernel.forms.get("ptx"), kernel.forms.get("cubin")
+        if kind is CodeKind.PTX and isinstance(ptx, str):
+            texts.append(CodeText(f"{kernel.name} (Triton)", "ptx", ptx))
+        elif kind is CodeKind.SASS and isinstance(cubin, bytes):
+            texts.append(CodeText(f"{kernel.name} (Triton)", "sass", cubin_sass(cubin)))
     from_triton = {kernel.name for kernel in launches.triton}
     others = [name for name in launches.kernels if name not in from_triton]
     found = _library_code(kind, others) if others else {}
+    missing = f"no extension's library holds its {kind}; those of PyTorch and NVIDIA are not searched"
+    if not texts and not others:
+        raise MeasurementError(f"there is no {kind} to show: this call launches no kernel on a GPU")
     if not texts and not found:
-        raise MeasurementError(*_nothing_found(kind, others))
-    return texts + [
-        CodeText(
-            _short_name(name), str(kind) if name in found else "text", found.get(name, _not_searched(kind))
+        launched = ", ".join(map(_short_name, others))
+        raise MeasurementError(
+            f"there is no {kind} to show of what this call launches ({launched}): {missing}"
         )
-        for name in others
-    ]
-
-
-def _compiled_text(kind: CodeKind, kernel: TritonKernel) -> CodeText | None:
-    title = f"{kernel.name} (Triton)"
-    ptx, cubin = kernel.forms.get("ptx"), kernel.forms.get("cubin")
-    if kind is CodeKind.PTX and isinstance(ptx, str):
-        return CodeText(title, "ptx", ptx)
-    if kind is CodeKind.SASS and isinstance(cubin, bytes):
-        return CodeText(title, "sass", cubin_sass(cubin))
-    return None
+    for name in others:
+        language = str(kind) if name in found else "text"
+        texts.append(CodeText(_short_name(name), language, found.get(name, missing)))
+    return texts
 
 
 def _library_code(kind: CodeKind, names: Sequence[str]) -> dict[str, str]:
@@ -278,17 +260,6 @@ def _library_code(kind: CodeKind, names: Sequence[str]) -> dict[str, str]:
         if wanted:
             code |= {wanted[symbol]: text for symbol, text in dump(library, list(wanted)).items()}
     return code
-
-
-def _not_searched(kind: CodeKind) -> str:
-    return f"no extension's library holds its {kind}; those of PyTorch and NVIDIA are not searched"
-
-
-def _nothing_found(kind: CodeKind, kernels: Sequence[str]) -> tuple[str]:
-    if not kernels:
-        return (f"there is no {kind} to show: this call launches no kernel on a GPU",)
-    launched = ", ".join(_short_name(name) for name in kernels)
-    return (f"there is no {kind} to show of what this call launches ({launched}): {_not_searched(kind)}",)
 
 
 def _short_name(name: str) -> str:

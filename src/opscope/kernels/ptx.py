@@ -25,54 +25,34 @@ _BLOCKS = re.compile(r"\.minnctapersm\s+(\d{1,18})")
 
 @dataclass(frozen=True)
 class PtxFunction:
-    """One function.
+    """One function."""
 
-    Attributes:
-        symbol: As the compiler wrote it.
-        is_kernel: It can be launched.
-        text: Its definition.
-        first_line: Line of the file it begins in, from 1.
-        max_threads: Threads a block may have, by `__launch_bounds__` or `__block_size__`; None if not said.
-        min_blocks: Blocks that shall fit on a multiprocessor, by `__launch_bounds__`; None if not said.
-    """
-
-    symbol: str
-    is_kernel: bool
-    text: str
-    first_line: int
+    symbol: str  # as the compiler wrote it
+    is_kernel: bool  # it can be launched
+    text: str  # its definition
+    first_line: int  # of the file, from 1
+    # Threads a block may have, by `__launch_bounds__` or `__block_size__`; None if not said
     max_threads: int | None = None
-    min_blocks: int | None = None
+    min_blocks: int | None = (
+        None  # that shall fit on a multiprocessor, by `__launch_bounds__`; None if not said
+    )
 
 
 def ptx_functions(text: str) -> tuple[PtxFunction, ...]:
     """The functions a file of PTX defines, in its order."""
-    return tuple(
-        PtxFunction(
-            match["symbol"],
-            match["kind"] == "entry",
-            match[0],
-            text.count("\n", 0, match.start()) + 1,
-            _threads(match["head"]),
-            _blocks(match["head"]),
-        )
-        for match in _DEFINITION.finditer(text)
-    )
+    found = []
+    for match in _DEFINITION.finditer(text):
+        threads, line = _THREADS.search(match["head"]), text.count("\n", 0, match.start()) + 1
+        most = None if threads is None else math.prod(map(int, re.findall(r"\d+", threads[1])))
+        blocks = _number(_BLOCKS, match["head"])
+        found.append(PtxFunction(match["symbol"], match["kind"] == "entry", match[0], line, most, blocks))
+    return tuple(found)
 
 
 def ptx_preamble(text: str) -> str:
     """What stands before the first function, from the version on; empty if this is no PTX."""
     version, first = text.find(".version"), _DECLARED.search(text)
     return "" if version < 0 or first is None else text[version : first.start()]
-
-
-def _threads(head: str) -> int | None:
-    sizes = _THREADS.search(head)
-    return None if sizes is None else math.prod(map(int, re.findall(r"\d+", sizes[1])))
-
-
-def _blocks(head: str) -> int | None:
-    blocks = _BLOCKS.search(head)
-    return None if blocks is None else int(blocks[1])
 
 
 _LINE = re.compile(r"^ptxas info\s*: (?P<text>.*)$")
@@ -93,33 +73,19 @@ _CONSTANT = re.compile(r"(\d{1,18}) bytes cmem\[(\d{1,18})\]")
 
 @dataclass(frozen=True)
 class FunctionUse:
-    """What one function uses, compiled for one target.
+    """What one function uses, compiled for one target."""
 
-    Attributes:
-        symbol: As the compiler wrote it.
-        target: For example `sm_90`; None for a function of a module without kernels.
-        is_kernel: It can be launched; else it is a function that kernels call, of which only stack and spills
-            are known.
-        stack_bytes: Local memory of each thread for the function itself, spills included.
-        spill_store_bytes: Written by each thread to local memory because registers did not suffice.
-        spill_load_bytes: Read back by each thread.
-        registers: Of each thread.
-        shared_bytes: Static shared memory of each block; 0 if none is printed.
-        cumulative_stack_bytes: Stack with that of the functions it calls; None if not printed.
-        barriers: Barriers of a block; None in releases that do not print them.
-        constant_bytes: Constant memory by bank, parameters included; empty if not printed.
-    """
-
-    symbol: str
-    target: str | None
-    is_kernel: bool
-    stack_bytes: int
-    spill_store_bytes: int
-    spill_load_bytes: int
-    registers: int | None = None
-    shared_bytes: int = 0
-    cumulative_stack_bytes: int | None = None
-    barriers: int | None = None
+    symbol: str  # as the compiler wrote it
+    target: str | None  # such as `sm_90`; None for a function of a module without kernels
+    is_kernel: bool  # else kernels call it, and only its stack and spills are known
+    stack_bytes: int  # local memory of each thread for the function itself, spills included
+    spill_store_bytes: int  # written by each thread to local memory because registers did not suffice
+    spill_load_bytes: int  # read back by each thread
+    registers: int | None = None  # of each thread
+    shared_bytes: int = 0  # static shared memory of each block; 0 if none is printed
+    cumulative_stack_bytes: int | None = None  # with that of the functions it calls; None if not printed
+    barriers: int | None = None  # of a block; None in releases that do not print them
+    # Constant memory by bank, parameters included; empty if not printed
     constant_bytes: dict[int, int] = field(default_factory=dict)
 
 
@@ -127,81 +93,57 @@ class FunctionUse:
 class _Function:
     """A function whose lines are being read."""
 
-    symbol: str
-    target: str | None
     is_kernel: bool
     stack: tuple[int, int, int] | None = None
     used: str | None = None
 
 
 def parse_ptxas(text: str) -> tuple[FunctionUse, ...]:
-    """Every function of which ptxas printed all, in its order; anything else in the text is passed over."""
-    return tuple(use for one in _functions(text.splitlines()) if (use := _use(one)) is not None)
+    """Every function of which ptxas printed all, in its order; anything else in the text is passed over.
 
-
-def _functions(lines: list[str]) -> Iterator[_Function]:
-    for module in _modules(lines):
-        found = list(_functions_of_module(module))
-        target = next((one.target for one in found if one.target is not None), None)
-        for one in found:
-            one.target = one.target or target
-        yield from found
-
-
-def _modules(lines: list[str]) -> Iterator[list[str]]:
-    """The lines of each module, which is compiled for one target."""
-    module: list[str] = []
+    Registers come after the stacks of the kernel's functions in some releases, before them in others.
+    """
+    found: list[FunctionUse] = []
+    functions: dict[str, _Function] = {}  # of the module at hand, which is compiled for one target
     target: str | None = None
-    for line in lines:
+    kernel = described = _Function(is_kernel=False)
+    for line in text.splitlines():
         info = _LINE.match(line)
-        entry = None if info is None else _ENTRY.match(info["text"])
-        is_first = info is not None and _MODULE.match(info["text"]) is not None
-        if is_first or (entry is not None and target not in (None, entry["target"])):
-            yield module
-            module, target = [], None
+        said = "" if info is None else info["text"]
+        entry = _ENTRY.match(said)
+        if _MODULE.match(said) or (entry is not None and target not in (None, entry["target"])):
+            found += _uses(functions, target)
+            functions, target = {}, None
         if entry is not None:
             target = entry["target"]
-        module.append(line)
-    yield module
+            kernel = functions[entry["symbol"]] = _Function(is_kernel=True)
+        elif (function := _FUNCTION.match(said)) is not None:
+            described = functions.setdefault(function["symbol"], _Function(is_kernel=False))
+        elif info is None and (stack := _STACK.match(line)) is not None:
+            described.stack = (int(stack[1]), int(stack[2]), int(stack[3]))
+        elif _REGISTERS.match(said):
+            kernel.used = said
+    return (*found, *_uses(functions, target))
 
 
-def _functions_of_module(lines: list[str]) -> Iterator[_Function]:
-    """Registers come after the stacks of the kernel's functions in some releases, before them in others."""
-    found: dict[str, _Function] = {}
-    kernel: _Function | None = None
-    described: _Function | None = None
-    for line in lines:
-        info = _LINE.match(line)
-        if info is None:
-            stack = _STACK.match(line)
-            if stack is not None and described is not None:
-                described.stack = (int(stack[1]), int(stack[2]), int(stack[3]))
-        elif (entry := _ENTRY.match(info["text"])) is not None:
-            kernel = found[entry["symbol"]] = _Function(entry["symbol"], entry["target"], is_kernel=True)
-        elif (function := _FUNCTION.match(info["text"])) is not None:
-            symbol = function["symbol"]
-            described = found.setdefault(symbol, _Function(symbol, None, is_kernel=False))
-        elif _REGISTERS.match(info["text"]) and kernel is not None:
-            kernel.used = info["text"]
-    yield from found.values()
-
-
-def _use(function: _Function) -> FunctionUse | None:
-    if function.stack is None or (function.is_kernel and function.used is None):
-        return None
-    used = function.used or ""
-    shared = _SHARED.search(used)
-    return FunctionUse(
-        function.symbol,
-        function.target,
-        function.is_kernel,
-        *function.stack,
-        registers=_number(_REGISTERS, used),
-        shared_bytes=sum(int(part) for part in shared.groups() if part) if shared else 0,
-        cumulative_stack_bytes=_number(_CUMULATIVE, used),
-        barriers=_number(_BARRIERS, used),
-        constant_bytes={int(bank): int(size) for size, bank in _CONSTANT.findall(used)},
-    )
+def _uses(functions: dict[str, _Function], target: str | None) -> Iterator[FunctionUse]:
+    """What the functions of one module use."""
+    for symbol, function in functions.items():
+        if function.stack is None or (function.is_kernel and function.used is None):
+            continue
+        used = function.used or ""
+        shared = _SHARED.search(used)
+        yield FunctionUse(
+            symbol,
+            target,
+            function.is_kernel,
+            *function.stack,
+            registers=_number(_REGISTERS, used),
+            shared_bytes=sum(int(part) for part in shared.groups() if part) if shared else 0,
+            cumulative_stack_bytes=_number(_CUMULATIVE, used),
+            barriers=_number(_BARRIERS, used),
+            constant_bytes={int(bank): int(size) for size, bank in _CONSTANT.findall(used)},
+        )
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int | None:

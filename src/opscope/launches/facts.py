@@ -21,15 +21,6 @@ if TYPE_CHECKING:  # arguments and totals may import this package
     from opscope.operators.arguments import CallArguments, TensorArgument
     from opscope.provenance.kernel_names import DecodedKernel
 
-__all__ = [
-    "DeviceFacts",
-    "Extent",
-    "LaunchFacts",
-    "LaunchGeometry",
-    "parse_compile_arguments",
-]
-
-Shape = tuple[int, ...]
 Extent = tuple[int, int, int]
 
 
@@ -121,12 +112,6 @@ class LaunchFacts:
     def sm_count(self) -> int | None:
         """Multiprocessors of the device."""
         return None if self.device is None else self.device.sm_count
-
-    @property
-    def max_threads_per_sm(self) -> int | None:
-        """Threads one multiprocessor holds."""
-        limits = None if self.device is None else self.device.limits
-        return None if limits is None else limits.max_threads_per_sm
 
     @cached_property
     def active(self) -> ActiveBlocks | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -19,44 +19,23 @@ from typing import Any
 import tomli
 
 from opscope.hardware.occupancy import Limiter, Waves
-from opscope.launches import (
-    attention,
-    elementwise,
-    matrix_product,
-    normalization,
-    reduction,
-    triton,
-)
+from opscope.launches import elementwise, matrix_product, rows, triton
 from opscope.launches.facts import LaunchFacts
-from opscope.launches.prediction import (
-    Expected,
-    Prediction,
-    Rule,
-    extent_text,
-)
+from opscope.launches.prediction import Expected, Prediction, extent_text
 from opscope.model.evidence import Grade
 from opscope.text_enum import TextEnum
 from opscope.units import counted, format_bytes, format_fraction
 
-__all__ = [
-    "Heading",
-    "LaunchCheck",
-    "LaunchExplanation",
-    "LaunchFamily",
-    "Sentence",
-    "Statement",
-    "all_families",
-    "explain",
-]
-
-_RULES = {
-    "attention": attention,
-    "elementwise": elementwise,
-    "matrix_product": matrix_product,
-    "normalization": normalization,
-    "reduction": reduction,
-    "triton": triton,
-}
+_RULES: Mapping[str, Callable[[LaunchFacts], Prediction]] = {
+    rule.__name__: rule
+    for rule in (
+        elementwise.vectorized, elementwise.unrolled, elementwise.strided, elementwise.several_outputs,
+        matrix_product.tiled_product, matrix_product.product, matrix_product.dot_product,
+        matrix_product.convolution, rows.reduction, rows.warp_softmax, rows.block_softmax,
+        rows.spatial_softmax, rows.layer_norm, rows.column_sums, rows.batch_norm, rows.group_norm,
+        rows.attention, rows.attention_parts, triton.program,
+    )
+}  # fmt: skip
 
 
 class Heading(TextEnum):
@@ -78,7 +57,6 @@ _COPY_SIDES = {
     "peer_to_peer": "between devices",
     "host_to_host": "within the host",
 }
-_ORDER = {heading: rank for rank, heading in enumerate(Heading)}
 
 
 @dataclass(frozen=True)
@@ -91,26 +69,13 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class LaunchCheck:
-    """A recorded launch held against a rule: `matched` is what explains it, None if nothing does."""
-
-    tried: tuple[Expected, ...]
-    matched: Expected | None
-    grade: Grade
-
-    @property
-    def is_explained(self) -> bool:
-        """A documented configuration gives the recorded launch."""
-        return self.matched is not None
-
-
-@dataclass(frozen=True)
 class LaunchExplanation:
     """How one launch of a kernel is parallel."""
 
     family: str | None  # of the kernel; None if no rule knows it: then only its geometry is told
     statements: tuple[Statement, ...]  # by heading, in the order of Heading
-    launch_check: LaunchCheck | None = None  # None if the rule had not the numbers to predict a launch
+    # Whether a documented configuration gives the recorded launch; None if none is predicted
+    is_predicted: bool | None = None
     waves: Waves | None = field(default=None, compare=False)  # None without device limits
 
     def under(self, heading: Heading) -> tuple[Statement, ...]:
@@ -118,123 +83,63 @@ class LaunchExplanation:
         return tuple(statement for statement in self.statements if statement.heading is heading)
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence with places for values, and when it is said: see the head of the file."""
-
-    heading: Heading
-    text: str
-    grade: str
-    conditions: tuple[str, ...] = ()
-    each: str | None = None
-
-
-@dataclass(frozen=True)
-class LaunchFamily:
-    """Kernels that are parallel alike: which they are, the rule that knows their numbers, what is said."""
-
-    name: str
-    functions: re.Pattern[str]
-    within: str
-    operator: str
-    rule: Rule | None
-    launch_grade: Grade
-    sentences: tuple[Sentence, ...]
-    values_of: Mapping[str, Mapping[str, Any]]
-
-    def covers(self, launch: LaunchFacts) -> bool:
-        """Whether a launch is of the family."""
-        return (
-            self.functions.fullmatch(launch.function_name) is not None
-            and self.within in (launch.kernel.function or "")
-            and self.operator in ("" if launch.call is None else launch.call.name)
-        )
-
-
 def explain(launch: LaunchFacts) -> LaunchExplanation | None:
     """The explanation of one launch; None if nothing can be said of it."""
-    # By function name where the source is known, else by the family the name was decoded to.
-    by_function, by_decoded = _families()
-    family = next((family for family in by_function if family.covers(launch)), None)
-    family = family or by_decoded.get(launch.kernel.family or "")
+    entry = _entry_of(launch)
     statements: list[Statement] = []
-    check = None
-    if family is not None:
-        predicted = family.rule(launch) if family.rule is not None else Prediction()
-        check = _check(launch, predicted, family.launch_grade)
+    is_predicted = None
+    if entry is not None:
+        predicted = _RULES[entry["rule"]](launch) if "rule" in entry else Prediction()
         values = {
             "threads": launch.thread_count,
+            "block": None if launch.block is None else extent_text(launch.block),
+            "width": None if launch.block is None else launch.block[0],
+            "height": None if launch.block is None else launch.block[1],
             "blocks": launch.block_count,
             "sm_count": launch.sm_count,
             "functor": launch.kernel.functor,
             "moved": format_bytes(launch.size_bytes) if launch.size_bytes else None,
             "sides": _COPY_SIDES.get(launch.kernel.copy_direction or ""),
-            "explained": check is not None and check.is_explained,
-            **family.values_of.get(launch.function_name, {}),
+            **entry.get("values", {}),
+            **entry.get("values_of", {}).get(launch.function_name, {}),
             **predicted.values,
         }
-        for sentence in family.sentences:
-            statements += _said(sentence, values)
-    if check is not None:
-        statements.append(_launch_statement(launch, check))
+        grade = entry.get("grade", Grade.NAME_PATTERN)
+        for heading in Heading:
+            for item in entry.get(heading.value, ()):
+                statements += _said(heading, item, values, grade)
+        if launch.grid is not None and predicted.expected:
+            found = [one for one in predicted.expected if one.matches(launch.grid, launch.block)]
+            is_predicted = bool(found)
+            text = _launch_text(launch, (found or predicted.expected)[0], is_predicted=is_predicted)
+            statements.append(Statement(Heading.LAUNCH, text, Grade(entry.get("launch_grade", grade))))
     statements += _wave_statements(launch)
     statements += _resource_statements(launch)
     if not statements:
         return None
-    statements.sort(key=lambda statement: _ORDER[statement.heading])  # stable: a family's own order stays
-    name = None if family is None else family.name
-    return LaunchExplanation(name, tuple(statements), check, launch.waves)
-
-
-def all_families() -> tuple[LaunchFamily, ...]:
-    """What the file of sentences holds: families by function name, then those that names are decoded to."""
-    by_function, by_decoded = _families()
-    return (*by_function, *by_decoded.values())
+    order = list(Heading)
+    statements.sort(key=lambda one: order.index(one.heading))  # stable: a family's own order stays
+    name = None if entry is None else entry["family"]
+    return LaunchExplanation(name, tuple(statements), is_predicted, launch.waves)
 
 
 @cache
-def _families() -> tuple[tuple[LaunchFamily, ...], dict[str, LaunchFamily]]:
+def read_explanations() -> dict[str, Any]:
+    """The file of sentences, as its head says; not to be changed by callers."""
     file = resources.files(__package__).joinpath("launch_explanations.toml")
-    document = tomli.loads(file.read_text(encoding="utf-8"))
-    entries = [(entry, _family(entry, document["shared"])) for entry in document["kernels"]]
-    by_function = tuple(family for entry, family in entries if "decoded" not in entry)
-    return by_function, {entry["decoded"]: family for entry, family in entries if "decoded" in entry}
+    document: dict[str, Any] = tomli.loads(file.read_text(encoding="utf-8"))
+    return document
 
 
-def _family(entry: Mapping[str, Any], shared: Mapping[str, str]) -> LaunchFamily:
-    grade = entry.get("grade", Grade.NAME_PATTERN.value)
-    rule = None
-    if "rule" in entry:
-        module, _, function = entry["rule"].partition(".")
-        rule = getattr(_RULES[module], function)
-    sentences = []
-    for heading in Heading:
-        for item in entry.get(heading.value, ()):
-            given = {"text": item} if isinstance(item, str) else item
-            text = shared[given["text"][1:]] if given["text"].startswith("@") else given["text"]
-            conditions = tuple(given["if"].split(" and ")) if "if" in given else ()
-            sentences.append(
-                Sentence(heading, text, given.get("grade", grade), conditions, given.get("each"))
-            )
-    return LaunchFamily(
-        entry["family"],
-        re.compile(entry.get("functions", ".*")),
-        entry.get("within", ""),
-        entry.get("operator", ""),
-        rule,
-        Grade(entry.get("launch_grade", grade)),
-        tuple(sentences),
-        entry.get("values_of", {}),
-    )
-
-
-def _check(launch: LaunchFacts, predicted: Prediction, grade: Grade) -> LaunchCheck | None:
-    """The recorded grid and block held against what is expected; None if either side is unknown."""
-    tried = tuple(predicted.expected)
-    if launch.grid is None or not tried:
-        return None
-    matched = next((one for one in tried if one.matches(launch.grid, launch.block)), None)
-    return LaunchCheck(tried, matched, grade)
+def _entry_of(launch: LaunchFacts) -> Mapping[str, Any] | None:
+    """By function name where the source is known, else by the family that the name was decoded to."""
+    entries: list[dict[str, Any]] = read_explanations()["kernels"]
+    function, operator = launch.kernel.function or "", "" if launch.call is None else launch.call.name
+    for entry in entries:
+        is_named = "decoded" not in entry and re.fullmatch(entry.get("functions", ".*"), launch.function_name)
+        if is_named and entry.get("within", "") in function and entry.get("operator", "") in operator:
+            return entry
+    return next((entry for entry in entries if entry.get("decoded", "") == launch.kernel.family), None)
 
 
 class _Wording(string.Formatter):
@@ -257,17 +162,20 @@ _WORDING = _Wording()
 _OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 
-def _said(sentence: Sentence, values: Mapping[str, Any]) -> Iterator[Statement]:
+def _said(heading: Heading, item: Any, values: Mapping[str, Any], grade: str) -> Iterator[Statement]:
     """The sentence with its values; nothing where one is unknown or a condition does not hold."""
-    for condition in sentence.conditions:
+    given = {"text": item} if isinstance(item, str) else item
+    for condition in given["if"].split(" and ") if "if" in given else ():
         name = condition.removeprefix("not ")
         if bool(values.get(name)) == (name != condition):
             return
-    for item in ({},) if sentence.each is None else values.get(sentence.each, ()):
-        text = _worded(sentence.text, {**values, **item})
+    template = given["text"]
+    template = read_explanations()["shared"][template[1:]] if template.startswith("@") else template
+    stated = given.get("grade", grade)
+    for member in values.get(given["each"], ()) if "each" in given else ({},):
+        text = _worded(template, {**values, **member})
         if text is not None:
-            grade = values.get(sentence.grade, sentence.grade)
-            yield Statement(sentence.heading, text, Grade(grade))
+            yield Statement(heading, text, Grade(values.get(stated, stated)))
 
 
 def _worded(text: str, values: Mapping[str, Any]) -> str | None:
@@ -282,21 +190,12 @@ def _worded(text: str, values: Mapping[str, Any]) -> str | None:
     return "".join(parts)
 
 
-def _launch_statement(launch: LaunchFacts, check: LaunchCheck) -> Statement:
+def _launch_text(launch: LaunchFacts, expected: Expected, *, is_predicted: bool) -> str:
     launched = f"grid {extent_text(launch.grid)} of blocks of {extent_text(launch.block)} threads"
-    if check.matched is not None:
-        configuration = f" ({check.matched.configuration})" if check.matched.configuration else ""
-        reason = f"{check.matched.formula}{configuration}"
-        text = f"Launched as {launched}, as predicted from the recording: {reason}."
-    else:
-        expected, parts = check.tried[0], []
-        if expected.grid is not None and expected.grid[0]:
-            parts.append(f"grid {extent_text(expected.grid)}")
-        if expected.block is not None:
-            parts.append(f"blocks of {extent_text(expected.block)} threads")
-        predicted = f"{' of '.join(parts)} ({expected.formula})" if parts else expected.formula
-        text = f"Not as predicted: launched as {launched}, but the recording predicts {predicted}."
-    return Statement(Heading.LAUNCH, text, check.grade)
+    if is_predicted:
+        return f"Launched as {launched}, as predicted from the recording: {expected.formula}."
+    predicted = f"grid {extent_text(expected.grid)} ({expected.formula})"
+    return f"Not as predicted: launched as {launched}, but the recording predicts {predicted}."
 
 
 def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
@@ -310,7 +209,8 @@ def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
     if filled is None:
         return
     held = filled.active
-    limit = " and ".join(_limit(limiter) for limiter in held.limiters)
+    names = {Limiter.BLOCKS: "blocks per multiprocessor", Limiter.SHARED_MEMORY: "shared memory"}
+    limit = " and ".join(names.get(limiter, str(limiter)) for limiter in held.limiters)
     slots = f"{sm_count} multiprocessors × {counted(held.blocks_per_sm, 'resident block')} (limit: {limit})"
     if filled.count <= 1:
         taken = format_fraction(filled.count)
@@ -327,11 +227,6 @@ def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:
         f"({format_fraction(held.occupancy)} occupancy at most).",
         Grade.EXACT,
     )
-
-
-def _limit(limiter: Limiter) -> str:
-    name = str(limiter).replace("_", " ")
-    return "blocks per multiprocessor" if limiter is Limiter.BLOCKS else name
 
 
 def _resource_statements(launch: LaunchFacts) -> Iterator[Statement]:

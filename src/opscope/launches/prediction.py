@@ -5,42 +5,24 @@ The sentences are data (`launch_explanations.toml`); a sentence whose values are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from opscope.launches.facts import Extent, LaunchFacts
-
-__all__ = [
-    "Expected",
-    "Prediction",
-    "Rule",
-    "blocks_over",
-    "ceil_div",
-    "ceiling",
-    "extent_text",
-    "extents",
-    "last_power_of_two",
-    "shape_text",
-]
+from opscope.launches.facts import Extent
 
 
 class Expected(msgspec.Struct, frozen=True):
     """The launch one documented configuration gives for the recorded arguments; None: left open."""
 
     formula: str
-    grid: Extent | None = None
+    grid: Extent
     block: Extent | None = None
-    configuration: str = ""
 
     def matches(self, grid: Extent | None, block: Extent | None) -> bool:
         """Whether the recorded launch is this one; a grid that is unknown never is."""
-        return (
-            grid is not None
-            and (self.grid is None or self.grid == grid)
-            and (self.block is None or block is None or self.block == block)
-        )
+        return self.grid == grid and (self.block is None or block is None or self.block == block)
 
 
 class Prediction(msgspec.Struct, frozen=True):
@@ -50,28 +32,14 @@ class Prediction(msgspec.Struct, frozen=True):
     expected: Sequence[Expected] = ()
 
 
-Rule = Callable[[LaunchFacts], Prediction]
-
-
 def ceil_div(value: int, divisor: int) -> int:
     """The quotient rounded up."""
     return -(-value // divisor)
 
 
-def last_power_of_two(value: int) -> int:
-    """The largest power of two that is not greater; 1 for less than 1."""
-    return 1 << (max(value, 1).bit_length() - 1)
-
-
 def ceiling(value: int, divisor: int) -> str:
     """`ceil(1,000 / 512)`."""
     return f"ceil({value:,} / {divisor:,})"
-
-
-def blocks_over(count: int, per_block: int, threads: int | None = None, what: str = "blocks") -> Expected:
-    """A flat grid of one block per `per_block` of `count` items."""
-    block = None if threads is None else (threads, 1, 1)
-    return Expected(f"{ceiling(count, per_block)} {what}", (ceil_div(count, per_block), 1, 1), block)
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -83,10 +51,8 @@ def extent_text(extent: Extent | None) -> str:
     """`132×2` for (132, 2, 1): trailing ones are left out."""
     if extent is None:
         return "unknown"
-    sizes = list(extent)
-    while len(sizes) > 1 and sizes[-1] == 1:
-        sizes.pop()
-    return shape_text(sizes)
+    shown = 3 if extent[2] != 1 else 2 if extent[1] != 1 else 1
+    return shape_text(extent[:shown])
 
 
 def extents(text: str | None) -> tuple[int, ...]:

@@ -12,6 +12,8 @@ class Grade(MeaningEnum):
 
     EXACT = "exact", "read from this build's own binary, yaml file or header"
     RELEASE_INDEX = "release_index", "from the packaged index of the same release"
+    COMPILED = "compiled", "from line numbers compiled into this release's libraries"
+    BRACKET = "bracket", "a range of lines, from the same"
     NEIGHBOR_VERSION = "neighbor_version", "from the index of another release"
     NAME_PATTERN = "name_pattern", "read from the name by a documented grammar"
     INFERRED = "inferred", "from an undocumented but observed pattern"

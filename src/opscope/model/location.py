@@ -21,7 +21,7 @@ class SourceLocation(msgspec.Struct, frozen=True):
     file: str
     file_grade: Grade  # How the file is known
     line: int | None = None  # First line, from 1; None if unknown
-    end_line: int | None = None  # Last line
+    end_line: int | None = None  # Last line; of a bracket, the last on which it may begin
     line_grade: Grade | None = None  # How the lines are known; None exactly if `line` is
     # Permalink to the file, at the commit at which the line is right; None outside public repositories
     url: str | None = None
@@ -33,7 +33,12 @@ class SourceLocation(msgspec.Struct, frozen=True):
         return known or self.file_grade
 
     def __str__(self) -> str:
-        return self.file if self.line is None else f"{self.file}:{self.line}"
+        if self.line is None:
+            return self.file
+        if self.line_grade is Grade.BRACKET:
+            return f"{self.file}:{self.line}–{self.end_line}"
+        about = "≈" if self.line_grade is Grade.NEIGHBOR_VERSION else ""
+        return f"{self.file}:{about}{self.line}"
 
 
 # `file(line): function`: torch/csrc/profiler/collection.cpp, `ExtraFields<PyCall>::name`.

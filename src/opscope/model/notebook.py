@@ -1,12 +1,8 @@
-"""How values are shown in a notebook: rows as tables of other libraries, results as their reports.
-
-Reports lie layers above the values they are of, so `opscope.results` is looked up by name when one is shown.
-"""
+"""How values are shown in a notebook: rows as tables of other libraries, results as their reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +12,13 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def notebook_html(value: Any) -> str:
+# Makes the report of a value; set by the layer that can, above the values.
+render: Callable[[Any], str] | None = None
+
+
+def notebook_html(value: Any) -> str | None:
     """A value's `_repr_html_`: what `opscope.print_report` prints of it."""
-    html: str = import_module("opscope.results").html_report(value)
-    return html
+    return None if render is None else render(value)
 
 
 class QueryRows(list[Any]):

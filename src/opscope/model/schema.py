@@ -15,6 +15,8 @@ from opscope.model.queries import sql
 from opscope.text_enum import MeaningEnum
 
 SCHEMA_VERSION = 1
+# Filled by `provenance.resolution` when somebody asks for them.
+PROVENANCE_TABLES = ("kernel_provenance", "native_functions", "operator_functions", "recognition")
 
 
 class Attribution(MeaningEnum):

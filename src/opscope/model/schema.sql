@@ -286,12 +286,12 @@ CREATE TABLE operator_functions (
 
 -- Which torch release made the traces, and which tables answered. One row, once provenance was filled.
 CREATE TABLE recognition (
-    torch_version VARCHAR, -- Release the kernels are looked up in; NULL if none fits
+    torch_version VARCHAR, -- Release that made the traces, as far as known; NULL if no table answers for it
     grade VARCHAR, -- Grade of the release
     hit_rates JSON, -- Share of the candidate kernel names found in each release's table
     reason VARCHAR, -- How the release was found, or why not
     candidate_kernels INTEGER, -- Kernel names that could be torch's own
-    operator_table VARCHAR, -- Release whose native_functions.yaml was used
+    operator_table VARCHAR, -- Release whose tables answer
     operator_grade VARCHAR, -- Grade of that table for these traces
     source_indexes VARCHAR[] -- Releases whose source lines were used, best first
 );

@@ -35,8 +35,8 @@ R = TypeVar("R")
 
 _DUCKDB_MAGIC = b"DUCK"
 _DUCKDB_MAGIC_OFFSET = 8
-# Of a DuckDB file of today's defaults: three headers of 4 KiB, then blocks.
-_HEADERS_BYTES, _BLOCK_BYTES = 3 << 12, 1 << 18
+# Of a DuckDB file: three headers, then blocks of the size that the second one tells.
+_HEADER_BYTES, _BLOCK_SIZE_AT = 1 << 12, (1 << 12) + 40
 # Of so little text (a hundred events), queries take longer to optimize than to run.
 _FEW_BYTES = 16 << 10
 # DuckDB's limit counts neither the interpreter nor arrays, file windows and results. On a trace of 1 GB: with
@@ -167,9 +167,11 @@ class Session:
                 source=file,
                 hint="Sessions are written by `opscope analyze TRACE --save FILE.opscope`",
             )
-        if (
-            file.stat().st_size - _HEADERS_BYTES
-        ) % _BLOCK_BYTES:  # of some such files the engine makes no end
+        with file.open("rb") as opened:
+            opened.seek(_BLOCK_SIZE_AT)
+            block_bytes = int.from_bytes(opened.read(8), "little")
+        # Of some files that are cut off the engine makes no end.
+        if not block_bytes or (file.stat().st_size - 3 * _HEADER_BYTES) % block_bytes:
             raise InputError("the session is cut off or damaged", source=file, hint="Copy it again")
         if _state_of(file) not in _own_files:
             confined(_look_at, file, reader="the engine")

@@ -43,7 +43,7 @@ _OWN: tuple[tuple[str, str], ...] = (
     (r"--?(?:arch|gpu-architecture|code|gpu-code|gencode|generate-code)", "--arch chooses the targets"),
     (r"-o|--?output-file|--?odir|--?output-directory", "-o names the output"),
     (r"-c|--?(?:compile|shared|fatbin|cubin|lib|dlink|device-link|link|device-c|device-w|dc|dw)", _EMIT),
-    (r"--?ptx", "--ptx embeds PTX, --show-ptx prints it"),
+    (r"--?ptx", "--arch native,ptx embeds PTX, --show ptx prints it"),
     (r"--?run", "--run runs the program"),
     (r"--?(?:keep|keep-dir|save-temps|dryrun|E|M|MM|preprocess)", "Run nvcc itself for that"),
 )
@@ -113,7 +113,7 @@ def ptx_target(targets: Iterable[Target]) -> Target:
         names = ", ".join(target.ptx_name for target in targets)
         raise InputError(
             f"PTX of {names} is for no later GPU: the letter means features of one GPU or family",
-            hint="Add a target without the letter, such as --arch sm_90a,sm_90, or leave --ptx out",
+            hint="Add a target without the letter, such as --arch sm_90a,sm_90, or leave ptx out",
         )
     newest = max(target.major for target in general)
     return min(target for target in general if target.major == newest)
@@ -144,7 +144,7 @@ def _known(word: str, known: Sequence[Target], explain: Explanation) -> Target:
     if (ptx := _PTX_WORD.fullmatch(word.strip())) is not None:
         raise InputError(
             f"{word} is PTX, which is compiled when the program starts",
-            hint=f"--arch sm_{ptx[1]} --ptx has it beside machine code",
+            hint=f"--arch sm_{ptx[1]},ptx has it beside machine code",
         )
     if target is None:
         raise InputError(f"'{word}' is not a target of nvcc", hint=hint)

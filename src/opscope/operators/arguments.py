@@ -261,27 +261,24 @@ def is_number(tensor: TensorArgument) -> bool:
     return not tensor.shape and known is not None and known.name in _NUMBER_TYPES
 
 
-def distinct_elements(tensor: TensorArgument) -> int | None:
-    """Elements of different addresses; None where strides overlap such that no closed form counts them.
+def distinct_elements(tensor: TensorArgument) -> int:
+    """Elements of different addresses, an expanded dimension (stride 0) counting once.
 
-    An expanded dimension (stride 0) counts once. Without strides all elements count as different.
+    Without strides all count as different; of strides that overlap and leave holes, whatever lies between.
     """
     if 0 in tensor.shape or tensor.strides is None:
         return tensor.element_count
-    pairs = [
-        (abs(stride), size)
-        for size, stride in zip(tensor.shape, tensor.strides, strict=True)
-        if size > 1 and stride
-    ]
-    if _is_nested(pairs):
-        return prod(size for _, size in pairs)
-    return _overlapping_elements(sorted(pairs))
+    pairs = zip(tensor.shape, tensor.strides, strict=True)
+    spread = [(size, abs(stride)) for size, stride in pairs if size > 1 and stride]
+    unit = gcd(*(stride for _, stride in spread)) or 1
+    reached = 1 + sum((size - 1) * stride for size, stride in spread) // unit
+    return min(prod(size for size, _ in spread), reached)
 
 
 def distinct_bytes(tensor: TensorArgument) -> int | None:
-    """Bytes of different addresses; None if they, or the element type, are unknown."""
-    known, elements = type_of(tensor), distinct_elements(tensor)
-    return None if known is None or elements is None else elements * known.size_bytes
+    """Bytes of different addresses; None if the element type is unknown."""
+    known = type_of(tensor)
+    return None if known is None else distinct_elements(tensor) * known.size_bytes
 
 
 class _DefectError(Exception):
@@ -377,25 +374,3 @@ def _integers(value: Any, what: str) -> tuple[int, ...]:
     ):
         raise _DefectError(f"a recorded {what} is no list of integers")
     return tuple(value)
-
-
-def _is_nested(pairs: list[tuple[int, int]]) -> bool:
-    """Whether each dimension steps over all that smaller strides reach: then no address repeats."""
-    reach = 0
-    for stride, size in sorted(pairs):
-        if stride <= reach:
-            return False
-        reach += stride * (size - 1)
-    return True
-
-
-def _overlapping_elements(pairs: list[tuple[int, int]]) -> int | None:
-    """Addresses that overlapping dimensions reach, if these fill a range without holes."""
-    unit = gcd(*(stride for stride, _ in pairs))
-    reach = 0
-    for stride, size in pairs:
-        step = stride // unit
-        if step > reach + 1:
-            return None
-        reach += step * (size - 1)
-    return reach + 1

@@ -11,9 +11,8 @@ same products in their own order of dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
@@ -22,9 +21,8 @@ from opscope.operators.effects import (
     Operator,
     Rule,
     Shape,
-    defined,
     effects_of,
-    registered,
+    known,
     results,
 )
 from opscope.operators.products import MatrixProduct
@@ -104,72 +102,41 @@ def _has_heads_first(call: CallArguments) -> bool:
     return not (call.stem or "").startswith(("_flash", "_efficient"))
 
 
-def _forward_flops(effects: CallEffects) -> int | None:
-    sizes = attention_sizes(effects.call)
-    return None if sizes is None else sizes.forward_flops
-
-
-def _backward_flops(effects: CallEffects) -> int | None:
-    sizes = attention_sizes(effects.call)
-    return None if sizes is None else sizes.backward_flops
-
-
-_SumShape: TypeAlias = Callable[[CallArguments, AttentionSizes], "Shape | None"]
 # Source: PyTorch 2.11.0, ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h, kAlignLSE.
 _EFFICIENT_ALIGNMENT = 32
 
 
-def _forward(sums: _SumShape) -> Rule:
+def _forward(library: str) -> Rule:
     """The result, and what the backward pass needs of each row of scores."""
 
-    def rule(call: CallArguments) -> CallEffects | None:
+    def rule(call: CallArguments) -> CallEffects:
         sizes, query = attention_sizes(call), call.tensor("query")
         if sizes is None and _shapes(call) is not None and not any(map(call.tensor, _BORDERS)):
             raise ContradictionError("the shapes of query, key and value")
-        sum_shape = None if sizes is None else sums(call, sizes)
-        if query is None or sizes is None or sum_shape is None:
-            return None
+        is_wanted = library == "flash" or known(call.boolean("compute_log_sumexp"))
+        sizes, query = known(sizes), known(query)
+        rows: Shape = (sizes.batch, sizes.heads, sizes.queries)
+        if library == "efficient":  # rows filled up; without rows if nobody asked for them
+            filled = -(-sizes.queries // _EFFICIENT_ALIGNMENT) * _EFFICIENT_ALIGNMENT
+            rows = (*rows[:2], filled if is_wanted else 0)
+        elif library == "cudnn":
+            rows = (*rows, 1) if is_wanted else (0,)
         shape = (sizes.batch, sizes.heads, sizes.queries, sizes.value_size)
         if not _has_heads_first(call):
             shape = (shape[0], shape[2], shape[1], shape[3])
-        return results(call, (shape, type_of(query)), (sum_shape, FLOAT32))
+        return results(call, (shape, type_of(query)), (rows, FLOAT32))
 
     return rule
 
 
-def _row_sums(call: CallArguments, sizes: AttentionSizes) -> Shape:
-    """Of flash attention."""
-    del call
-    return (sizes.batch, sizes.heads, sizes.queries)
-
-
-def _aligned_sums(call: CallArguments, sizes: AttentionSizes) -> Shape | None:
-    """Of efficient attention, rows filled up; without rows if nobody asked for them."""
-    is_wanted = call.boolean("compute_log_sumexp")
-    if is_wanted is None:
-        return None
-    rows = -(-sizes.queries // _EFFICIENT_ALIGNMENT) * _EFFICIENT_ALIGNMENT
-    return (sizes.batch, sizes.heads, rows if is_wanted else 0)
-
-
-def _column_sums(call: CallArguments, sizes: AttentionSizes) -> Shape | None:
-    """Of cuDNN's attention."""
-    is_wanted = call.boolean("compute_log_sumexp")
-    if is_wanted is None:
-        return None
-    return (sizes.batch, sizes.heads, sizes.queries, 1) if is_wanted else (0,)
-
-
-def _backward(call: CallArguments) -> CallEffects | None:
+def _backward(call: CallArguments) -> CallEffects:
     """Gradients of query, key and value, and of the bias where it is wanted."""
-    wanted: tuple[bool, ...] | None = (True, True, True, False)
+    known(attention_sizes(call))
+    wanted: tuple[bool, ...] = (True, True, True, False)
     if call.has("grad_input_mask"):
-        wanted = call.switches("grad_input_mask", 4)
+        wanted = known(call.switches("grad_input_mask", 4))
     elif call.has("bias_requires_grad"):
-        needs_bias = call.boolean("bias_requires_grad")
-        wanted = None if needs_bias is None else (True, True, True, needs_bias)
-    if attention_sizes(call) is None or wanted is None:
-        return None
+        wanted = (True, True, True, known(call.boolean("bias_requires_grad")))
     operands = (*(call.tensor(name) for name in _OPERANDS), call.tensor(*_BIASES))
     return effects_of(
         call,
@@ -181,27 +148,26 @@ def _backward(call: CallArguments) -> CallEffects | None:
     )
 
 
-_SUMS = {"flash": _row_sums, "efficient": _aligned_sums, "cudnn": _column_sums}
-_QUERY = ("query",)
+_LIBRARIES = ("flash", "efficient", "cudnn")
 OPERATORS: Mapping[str, Operator] = {
     **{
-        f"_scaled_dot_product_{library}_attention": Operator(
-            _forward(sums), registered(_forward_flops), None, _QUERY
+        name: Operator(
+            _forward(library),
+            lambda effects: known(attention_sizes(effects.call)).forward_flops,
+            None,
+            ("query",),
         )
-        for library, sums in _SUMS.items()
+        for library in _LIBRARIES
+        for name in (f"_scaled_dot_product_{library}_attention", f"_{library}_attention_forward")
     },
     **{
-        f"_{library}_attention_forward": Operator(_forward(sums), defined(_forward_flops), None, _QUERY)
-        for library, sums in _SUMS.items()
-    },
-    **{
-        f"_scaled_dot_product_{library}_attention_backward": Operator(
-            _backward, registered(_backward_flops), None, _QUERY
+        name: Operator(
+            _backward, lambda effects: known(attention_sizes(effects.call)).backward_flops, None, ("query",)
         )
-        for library in _SUMS
-    },
-    **{
-        f"_{library}_attention_backward": Operator(_backward, defined(_backward_flops), None, _QUERY)
-        for library in _SUMS
+        for library in _LIBRARIES
+        for name in (
+            f"_scaled_dot_product_{library}_attention_backward",
+            f"_{library}_attention_backward",
+        )
     },
 }

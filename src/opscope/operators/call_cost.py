@@ -30,14 +30,14 @@ class CostEvidence(MeaningEnum):
         "from the tiles in its kernels' names and their grids, in whole tiles, experts chosen evenly",
     )
     ENGINE_STEP = "engine_step", "from its arguments and the counts in the serving engine's annotation"
-    MATCHED = "matched", "that of the only recorded call which launches this kernel in this geometry"
+    MATCHED = "matched", "that of the recorded call whose kernel, geometry and duration it has"
 
 
 class FlopSource(MeaningEnum):
     """How the operations of a call are counted. A closed set."""
 
-    REGISTRY = "registry", "torch's own formula: a multiplication and an addition are 2"
-    DEFINITION = "definition", "the defining formula, each elementary function counted as one operation"
+    REGISTRY = "registry", "of products, as torch counts them: a multiplication and an addition are 2"
+    DEFINITION = "definition", "so many for each element, each elementary function counted as one"
     RECORDED = "recorded", "as the compiler wrote it"
     FUSED_NAMES = (
         "fused_names",

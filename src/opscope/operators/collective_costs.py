@@ -7,30 +7,21 @@ way the library goes. Sizes are the recorder's counts of elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import msgspec
 
-from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import Collective
-from opscope.operators.element_types import ElementType, element_type_of_scalar
+from opscope.operators.element_types import element_type_of_scalar
 
-_REDUCING = ("allreduce", "reduce_scatter", "reduce", "all_reduce")
-_SENDING, _RECEIVING = ("send",), ("recv", "receive")
+# Names of libraries and recorders, by the first of these that they hold without underscores.
+_PATTERNS = (
+    "allreduce", "reducescatter", "allgather", "alltoall", "broadcast", "scatter", "gather", "reduce", "send",
+    "recv", "receive",
+)  # fmt: skip
+_REDUCING = ("allreduce", "reducescatter", "reduce")
 # The sender of a broadcast reads, the others write; which one this rank is, is not recorded.
 _ONE_SIDED = ("broadcast", "scatter", "gather")
-# Of the bytes of a collective, how many pass each rank's link, by number of ranks n.
-# Source: nccl-tests, doc/PERFORMANCE.md.
-_BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
-    "allreduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "allgather": lambda ranks: (ranks - 1) / ranks,
-    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
-    "alltoall": lambda ranks: (ranks - 1) / ranks,
-    "broadcast": lambda _: 1.0,
-    "reduce": lambda _: 1.0,
-}
 
 
 class CollectiveRate(msgspec.Struct, frozen=True):
@@ -64,26 +55,38 @@ class CollectiveRate(msgspec.Struct, frozen=True):
 
 def cost_of_collective(collective: Collective) -> CallCost:
     """What one rank must do at least."""
-    known = element_type_of_scalar(collective.data_type)
-    given, got = collective.in_element_count, collective.out_element_count
+    known, pattern = element_type_of_scalar(collective.data_type), _pattern(collective.name)
+    given, got, ranks = collective.in_element_count, collective.out_element_count, collective.group_size
     if known is None or given is None or got is None or min(given, got) < 0:
         return CallCost(reason="the sizes of the collective were not recorded")
-    name = _plain(collective.name)
-    flop_count, flop_source = _additions(collective, known, given)
-    if name in _ONE_SIDED:
+    flop_count: int | None = 0
+    if pattern in _REDUCING and known.is_float:
+        flop_count = given * (ranks - 1) // ranks if ranks else None
+    source = FlopSource.DEFINITION if pattern in _REDUCING and known.is_float else FlopSource.NONE
+    flop_source = None if flop_count is None else source
+    if pattern in _ONE_SIDED:
         return CallCost(flop_count, flop_source, reason="whether this rank sends or receives is not recorded")
-    read = 0 if name in _RECEIVING else given * known.size_bytes
-    written = 0 if name in _SENDING else got * known.size_bytes
-    reason = None if flop_count is not None else "the number of ranks was not recorded"
     return CallCost(
-        flop_count, flop_source, read, written, _computed_in(known, flop_count), CostEvidence.RECORDED, reason
+        flop_count,
+        flop_source,
+        0 if pattern in ("recv", "receive") else given * known.size_bytes,
+        0 if pattern == "send" else got * known.size_bytes,
+        known.compute_type if flop_count else None,
+        CostEvidence.RECORDED,
+        "the number of ranks was not recorded" if flop_count is None else None,
     )
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """Of the bytes of a collective, how many pass each rank's link; None for unknown patterns."""
-    factor = _BUS_FACTORS.get(_plain(name))
-    return None if factor is None or not ranks else factor(ranks)
+    """Of the bytes of a collective, how many pass each rank's link; None for unknown patterns.
+
+    Source: nccl-tests, doc/PERFORMANCE.md.
+    """
+    if not ranks:
+        return None
+    others = (ranks - 1) / ranks
+    factors = dict.fromkeys(("allgather", "reducescatter", "alltoall"), others)
+    return {**factors, "allreduce": 2 * others, "broadcast": 1.0, "reduce": 1.0}.get(_pattern(name))
 
 
 def message_bytes(data_type: str | None, element_count: int | None) -> int | None:
@@ -111,34 +114,7 @@ WHERE c.in_element_count IS NOT NULL AND c.out_element_count IS NOT NULL
 GROUP BY ALL ORDER BY device_ns DESC, c.name, elements"""
 
 
-def _plain(name: str) -> str:
-    """`all_gather`, `_allgather_base`, `allgather_into_tensor` are one pattern."""
+def _pattern(name: str) -> str:
+    """`all_gather`, `_allgather_base`, `allgather_into_tensor` are one."""
     text = name.lower().replace("_", "")
-    for pattern in (
-        "allreduce",
-        "reducescatter",
-        "allgather",
-        "alltoall",
-        "broadcast",
-        "scatter",
-        "gather",
-        "reduce",
-    ):
-        if pattern in text:
-            return {"reducescatter": "reduce_scatter"}.get(pattern, pattern)
-    return text
-
-
-def _additions(
-    collective: Collective, known: ElementType, element_count: int
-) -> tuple[int | None, FlopSource | None]:
-    if _plain(collective.name) not in _REDUCING or not known.is_float:
-        return 0, FlopSource.NONE
-    ranks = collective.group_size
-    if not ranks:
-        return None, None
-    return element_count * (ranks - 1) // ranks, FlopSource.DEFINITION
-
-
-def _computed_in(known: ElementType, flop_count: int | None) -> DataType | None:
-    return known.compute_type if flop_count else None
+    return next((pattern for pattern in _PATTERNS if pattern in text), text)

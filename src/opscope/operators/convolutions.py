@@ -21,14 +21,14 @@ from opscope.operators.effects import (
     ContradictionError,
     Operator,
     Shape,
-    defined,
-    registered,
+    UnrecordedError,
+    known,
     result,
     results,
     shape_text,
 )
-from opscope.operators.traffic import UncountableError, bytes_of, inputs_without, item_bytes, tensor_of
-from opscope.operators.windows import Steps, steps_of
+from opscope.operators.traffic import bytes_of, inputs_without, item_bytes
+from opscope.operators.windows import is_transposed_call, steps_of
 
 _DATA = ("input", "self")
 
@@ -43,27 +43,20 @@ class ConvolutionShapes:
     groups: int
 
 
-def convolution_flops(places: TensorArgument, weight: TensorArgument) -> int:
-    """Operations of one pass; `places` is the output, of a transposed convolution the input."""
-    return 2 * places.shape[0] * prod(places.shape[2:]) * weight.element_count
-
-
 def convolution_shapes(call: CallArguments) -> ConvolutionShapes | None:
     """Shapes of a convolution or its gradients, none empty; None where they are not recorded.
 
     A transposed convolution is told as the one whose gradient it is.
     """
-    data, weight, output = call.tensor(*_DATA), call.tensor("weight"), call.tensor("grad_output")
-    is_transposed = _is_transposed(call)
-    if call.stem not in OPERATORS or data is None or weight is None or is_transposed is None:
+    if call.stem not in OPERATORS:
         return None
-    if output is None:
-        try:
-            found = _result(call)
-        except ContradictionError:
-            return None
-        output = None if found is None else found.output
-    if output is None or not len(data.shape) == len(weight.shape) == len(output.shape) >= 3:
+    try:
+        data, weight = known(call.tensor(*_DATA)), known(call.tensor("weight"))
+        output = known(call.tensor("grad_output") or _result(call).output)
+        is_transposed = is_transposed_call(call)
+    except (ContradictionError, UnrecordedError):
+        return None
+    if not len(data.shape) == len(weight.shape) == len(output.shape) >= 3:
         return None
     if is_transposed:
         data, output = output, data
@@ -73,45 +66,31 @@ def convolution_shapes(call: CallArguments) -> ConvolutionShapes | None:
     return ConvolutionShapes(*shapes, groups) if is_whole else None
 
 
-def _steps(call: CallArguments, data: TensorArgument, weight: TensorArgument) -> Steps | None:
-    fits = len(data.shape) > 2 and len(weight.shape) == len(data.shape)
-    return steps_of(call, len(data.shape) - 2) if fits else None
+def _forward(effects: CallEffects) -> int:
+    is_transposed = is_transposed_call(effects.call)
+    return _pass(effects, effects.call.tensor(*_DATA) if is_transposed else effects.output)
 
 
-def _is_transposed(call: CallArguments) -> bool | None:
-    return call.boolean("transposed") if call.has("transposed") else "transpose" in call.name
+def _backward(effects: CallEffects) -> int:
+    wanted = known(effects.call.switches("output_mask", 3))
+    places = "input" if is_transposed_call(effects.call) else "grad_output"
+    return (wanted[0] + wanted[1]) * _pass(effects, effects.call.tensor(places))
 
 
-def _forward(effects: CallEffects) -> int | None:
-    is_transposed = _is_transposed(effects.call)
-    places = effects.call.tensor(*_DATA) if is_transposed else effects.output
-    return None if is_transposed is None else _pass(places, effects.call.tensor("weight"))
+def _pass(effects: CallEffects, places: TensorArgument | None) -> int:
+    """Operations of one pass; `places` is the output, of a transposed convolution the input."""
+    shape, weight = known(places).shape, known(effects.call.tensor("weight"))
+    if not 3 <= len(shape) == len(weight.shape):
+        raise UnrecordedError
+    return 2 * shape[0] * prod(shape[2:]) * weight.element_count
 
 
-def _backward(effects: CallEffects) -> int | None:
-    call = effects.call
-    is_transposed, wanted = _is_transposed(call), call.switches("output_mask", 3)
-    one_pass = _pass(call.tensor("input" if is_transposed else "grad_output"), call.tensor("weight"))
-    if one_pass is None or is_transposed is None or wanted is None:
-        return None
-    return (wanted[0] + wanted[1]) * one_pass
-
-
-def _pass(places: TensorArgument | None, weight: TensorArgument | None) -> int | None:
-    if places is None or weight is None or not 3 <= len(places.shape) == len(weight.shape):
-        return None
-    return convolution_flops(places, weight)
-
-
-def _result(call: CallArguments) -> CallEffects | None:
-    data, weight = call.tensor(*_DATA), call.tensor("weight")
-    if data is None or weight is None:
-        return None
+def _result(call: CallArguments) -> CallEffects:
+    data, weight = known(call.tensor(*_DATA)), known(call.tensor("weight"))
     if len(data.shape) < 3 or len(weight.shape) != len(data.shape):
         raise ContradictionError(f"weights {shape_text(weight.shape)} for {shape_text(data.shape)}")
-    steps, groups = _steps(call, data, weight), call.integer("groups")
-    if steps is None or (groups is None and call.has("groups")):
-        return None
+    steps = steps_of(call, len(data.shape) - 2)
+    groups = known(call.integer("groups")) if call.has("groups") else None
     channels = _channels(data, weight, groups, is_transposed=steps.is_transposed)
     places = steps.places(data.shape[2:], weight.shape[2:])
     return result(call, (data.shape[0], channels, *places), type_of(data))
@@ -132,12 +111,10 @@ def _channels(
     return channels
 
 
-def _gradients(call: CallArguments) -> CallEffects | None:
+def _gradients(call: CallArguments) -> CallEffects:
     """The gradients wanted: of the input, the weight, the bias."""
-    gradient, data, weight = (call.tensor(name) for name in ("grad_output", "input", "weight"))
-    wanted = call.switches("output_mask", 3)
-    if gradient is None or data is None or weight is None or wanted is None:
-        return None
+    gradient, data, weight = (known(call.tensor(name)) for name in ("grad_output", "input", "weight"))
+    wanted = known(call.switches("output_mask", 3))
     if len(gradient.shape) < 3 or not len(gradient.shape) == len(data.shape) == len(weight.shape):
         raise ContradictionError(f"a gradient {shape_text(gradient.shape)} of {shape_text(data.shape)}")
     shapes = (data.shape, weight.shape, gradient.shape[1:2])
@@ -152,9 +129,7 @@ def _forward_traffic(effects: CallEffects) -> tuple[int, int]:
 
 def _gradient_traffic(effects: CallEffects) -> tuple[int, int]:
     """The gradient of the weight needs the input, that of the input the weight."""
-    wanted = effects.call.switches("output_mask", 3)
-    if wanted is None:
-        raise UncountableError("which gradients are wanted was not recorded")
+    wanted = known(effects.call.switches("output_mask", 3))
     read = bytes_of(inputs_without(effects, "input", "weight"))
     read += bytes_of(effects.call.members("weight")) if wanted[0] else 0
     read += _touched(effects) if wanted[1] else 0
@@ -163,34 +138,22 @@ def _gradient_traffic(effects: CallEffects) -> tuple[int, int]:
 
 def _touched(effects: CallEffects) -> int:
     """Bytes of the data that some weight meets; all of them where the steps are not recorded."""
-    data, weight = tensor_of(effects, *_DATA), tensor_of(effects, "weight")
-    steps, whole = _steps(effects.call, data, weight), bytes_of((data,))
-    return whole if steps is None else min(whole, steps.touched_elements(data, weight) * item_bytes(data))
+    data, weight = known(effects.call.tensor(*_DATA)), known(effects.call.tensor("weight"))
+    whole = bytes_of((data,))
+    try:
+        steps = steps_of(effects.call, len(data.shape) - 2)
+    except UnrecordedError:
+        return whole
+    return min(whole, steps.touched_elements(data, weight) * item_bytes(data))
 
 
-_CONVOLUTION = Operator(_result, defined(_forward), _forward_traffic, _DATA)
-_REGISTERED = Operator(_result, registered(_forward), _forward_traffic, _DATA)
+_FORWARD = """
+    convolution _convolution convolution_overrideable cudnn_convolution cudnn_convolution_relu
+    cudnn_convolution_add_relu cudnn_convolution_transpose miopen_convolution miopen_depthwise_convolution
+    miopen_convolution_transpose _slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d
+    slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d _conv_depthwise2d conv_depthwise3d
+"""
 OPERATORS: Mapping[str, Operator] = {
-    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _REGISTERED),
-    **dict.fromkeys(
-        [
-            "cudnn_convolution",
-            "cudnn_convolution_relu",
-            "cudnn_convolution_add_relu",
-            "cudnn_convolution_transpose",
-            "miopen_convolution",
-            "miopen_depthwise_convolution",
-            "miopen_convolution_transpose",
-            "_slow_conv2d_forward",
-            "slow_conv3d_forward",
-            "slow_conv_dilated2d",
-            "slow_conv_dilated3d",
-            "slow_conv_transpose2d",
-            "slow_conv_transpose3d",
-            "_conv_depthwise2d",
-            "conv_depthwise3d",
-        ],
-        _CONVOLUTION,
-    ),
-    "convolution_backward": Operator(_gradients, defined(_backward), _gradient_traffic, ("grad_output",)),
+    **dict.fromkeys(_FORWARD.split(), Operator(_result, _forward, _forward_traffic, _DATA)),
+    "convolution_backward": Operator(_gradients, _backward, _gradient_traffic, ("grad_output",)),
 }

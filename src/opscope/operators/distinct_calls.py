@@ -94,9 +94,9 @@ def collect_calls(session: Session) -> tuple[DistinctCall, ...]:
     return _collect(session, f"({sql(__package__, 'operator_calls')})", _ORDER, _MAP_CALLS, first_id=0)
 
 
-def collect_launches(session: Session, *, before_window: bool, first_id: int) -> tuple[DistinctCall, ...]:
+def collect_launches(session: Session, *, first_id: int) -> tuple[DistinctCall, ...]:
     """Kinds of launches that are in no call, most device time first; they go into `activity_costs`."""
-    query = sql(__package__, "other_launches").replace("?", str(before_window).upper())
+    query = sql(__package__, "other_launches")
     return _collect(session, f"({query})", _LAUNCH_ORDER, _MAP_LAUNCHES, first_id=first_id)
 
 
@@ -157,23 +157,14 @@ def _direction(name: str) -> tuple[bool | None, bool | None]:
 
 
 def _call(record: dict[str, Any]) -> DistinctCall:
+    triton, collective = record.get("triton_kernel"), record.get("collective")
     return DistinctCall(
         **{name: record[name] for name in _COLUMNS if name in record},
-        **{name: record[column] for name, column in _RENAMED.items() if column in record},
+        **{name: record[column] for name, column in ARGUMENT_COLUMNS.items() if column in record},
         triton=None
-        if record.get("triton_kernel") is None
-        else TritonLaunch(
-            record["triton_kernel"], record["triton_hash"], record["kernel_num_gb"], record["kernel_flop"]
-        ),
-        collective=None
-        if record.get("collective") is None
-        else Collective(
-            record["collective"],
-            record["collective_type"],
-            record["in_element_count"],
-            record["out_element_count"],
-            record["group_size"],
-        ),
+        if triton is None
+        else TritonLaunch(triton, record["triton_hash"], record["kernel_num_gb"], record["kernel_flop"]),
+        collective=None if collective is None else Collective(collective, *map(record.get, _SIZES)),
     )
 
 
@@ -181,7 +172,8 @@ _COLUMNS = (
     "call_id", "name", "overload", "attribution", "calls", "self_device_ns", "read_bytes", "written_bytes",
     "kernel", "block_count", "example_id", "engine_step",
 )  # fmt: skip
-_RENAMED = {
+_SIZES = ("collective_type", "in_element_count", "out_element_count", "group_size")
+ARGUMENT_COLUMNS = {
     "shapes": "input_shapes",
     "types": "input_types",
     "strides": "input_strides",

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from opscope.operators.arguments import CallArguments, TensorArgument, is_number, type_of
-from opscope.operators.call_cost import FlopSource
 from opscope.operators.element_types import ElementKind, ElementType
 from opscope.provenance.operators.schema import Kind
+
+Shape: TypeAlias = tuple[int, ...]
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -40,104 +42,68 @@ class CallEffects:
         """The first result."""
         return self.outputs[0] if self.outputs else None
 
-    @cached_property
-    def output_kind(self) -> ElementKind | None:
-        """Kind of elements of the first result; None if unknown."""
-        return _kind(self.outputs[:1])
-
-    @cached_property
+    @property
     def output_elements(self) -> int:
         """Elements of the first result."""
         return self.outputs[0].element_count if self.outputs else 0
 
-
-def _kind(tensors: Sequence[TensorArgument]) -> ElementKind | None:
-    known = type_of(tensors[0]) if tensors else None
-    return None if known is None else known.kind
-
-
-Formula: TypeAlias = Callable[[CallEffects], "int | None"]
-
-
-@dataclass(frozen=True)
-class FlopCount:
-    """Operations of one call, and how they were counted; a reason where they are unknown."""
-
-    count: int | None = None
-    source: FlopSource | None = None
-    reason: str | None = None
+    @property
+    def worked_elements(self) -> int:
+        """Elements it works on: of its data (all of a list), or of the first result where these are more."""
+        data = self.call.tensor("self", "input", "grad_output", "grad_out")
+        members = self.call.tensor_list("self") or (() if data is None else (data,))
+        return max(sum(tensor.element_count for tensor in members), self.output_elements)
 
 
-UNKNOWN_FLOPS = FlopCount(reason="no formula for its operations")
-
-
-@dataclass(frozen=True)
-class FlopDefinition:
-    """A formula and what it stands on."""
-
-    formula: Formula | None  # None: it computes nothing
-    source: FlopSource = FlopSource.DEFINITION  # of its counts
-    # Real operations that one of its operations is on complex numbers; None if they differ
-    complex_factor: int | None = None
-    needs_floats: bool = True  # whether operations on anything but floating-point numbers do not count
-
-
-def nothing() -> FlopDefinition:
-    """No operations."""
-    return FlopDefinition(None, FlopSource.NONE)
-
-
-def registered(formula: Formula) -> FlopDefinition:
-    """A formula that torch has too: for any element type, complex ones as real ones."""
-    return FlopDefinition(formula, FlopSource.REGISTRY, needs_floats=False)
-
-
-def defined(
-    formula: Formula, *, complex_factor: int | None = None, needs_floats: bool = True
-) -> FlopDefinition:
-    """A formula of our own."""
-    return FlopDefinition(formula, complex_factor=complex_factor, needs_floats=needs_floats)
-
-
-def per_element(operations: int, *, complex_factor: int | None = None) -> FlopDefinition:
-    """So many operations for each element of the first result."""
-    return defined(lambda effects: operations * effects.output_elements, complex_factor=complex_factor)
-
-
-Shape: TypeAlias = tuple[int, ...]
-Rule: TypeAlias = Callable[[CallArguments], "CallEffects | None"]
+Rule: TypeAlias = Callable[[CallArguments], CallEffects]
+Formula: TypeAlias = Callable[[CallEffects], int]
 TrafficRule: TypeAlias = Callable[[CallEffects], "tuple[int, int]"]
-Operand: TypeAlias = "tuple[str, ...]"
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What is known of one operator, all its variants alike."""
+    """What is known of one operator, all its variants alike.
+
+    Rules and formulas raise an UnrecordedError where the recorded arguments do not decide.
+    """
 
     # What a call gives; None: unknown, or nothing but its arguments' own children give
     results: Rule | None = None
-    flops: FlopDefinition | None = None  # None: no formula is known
+    # Floating-point operations: so many for each element it works on, each elementary function being one; a
+    # formula where they can limit a call; None: not known
+    operations: int | Formula | None = None
     # Bytes read and written where that is not all inputs and all results, each once
     traffic: TrafficRule | None = None
-    # Names of the argument whose type decides the peak; empty where the widest type does
-    operand: Operand = ()
+    # Names of the argument whose type decides the peak, of products; empty where the widest type does
+    operand: tuple[str, ...] = ()
 
 
-def counting(counts: Mapping[str, int | FlopDefinition], results: Rule | None = None) -> dict[str, Operator]:
-    """Operators by name, each with its operations for each element of the first result."""
-    return {
-        name: Operator(results, count if isinstance(count, FlopDefinition) else per_element(count))
-        for name, count in counts.items()
-    }
+def rows(results: Rule | None, operations: Mapping[int, str]) -> dict[str, Operator]:
+    """Operators with like results, those named in one text with as many operations for each element."""
+    return {name: Operator(results, count) for count, names in operations.items() for name in names.split()}
 
 
-def alike(count: int | FlopDefinition, names: str) -> dict[str, int | FlopDefinition]:
-    """The same operations for operators named in one text."""
-    return dict.fromkeys(names.split(), count)
+def each_of(*names: str) -> Formula:
+    """One operation for each element of an argument."""
+    return lambda effects: known(effects.call.tensor(*names)).element_count
 
 
 class ContradictionError(Exception):
     """Arguments that no operator takes together; the text names the contradiction."""
+
+
+class UnrecordedError(Exception):
+    """What a rule needs was not recorded, or is of a kind that it says nothing of; the text says what."""
+
+    def __init__(self, reason: str = "what it follows from was not recorded") -> None:
+        super().__init__(reason)
+
+
+def known(value: _Value | None) -> _Value:
+    """An argument, or a type, that a rule needs."""
+    if value is None:
+        raise UnrecordedError
+    return value
 
 
 def element_of(tensor: TensorArgument | None) -> ElementType | None:
@@ -155,59 +121,43 @@ def effects_of(call: CallArguments, outputs: Sequence[TensorArgument]) -> CallEf
     return CallEffects(call, tuple(inputs), tuple(outputs))
 
 
-def results(call: CallArguments, *found: tuple[Shape, ElementType | None]) -> CallEffects | None:
-    """Effects of a call with results of these shapes and types: in place, in those given for it, or new.
-
-    None if a type that matters is unknown, or a tensor given for a result cannot hold it.
-    """
+def results(call: CallArguments, *found: tuple[Shape, ElementType | None]) -> CallEffects:
+    """Effects of a call with results of these shapes and types: in place, in those given for it, or new."""
     schema = call.schema
     if schema is not None and schema.kind is Kind.INPLACE:
-        return _in_place(call, found[0][0])
-    known = [(shape, element) for shape, element in found if element is not None]
-    if len(known) < len(found):
-        return None
+        own, shape = known(call.tensor("self")), found[0][0]
+        known(type_of(own))
+        if own.shape != shape:
+            raise ContradictionError(f"a result of {shape_text(shape)} in place of {shape_text(own.shape)}")
+        return effects_of(call, (own,))
+    typed = [(shape, known(element)) for shape, element in found]
     if schema is None or not schema.out:
-        return effects_of(call, [TensorArgument(shape, element.recorded_name) for shape, element in known])
-    outs = [call.tensor(one.name) for one in schema.out]
-    if len(outs) != len(known):
-        return None
-    written = [_written(shape, element, out) for (shape, element), out in zip(known, outs, strict=True)]
-    given = [one for one in written if one is not None]
-    return effects_of(call, given) if len(given) == len(written) else None
+        return effects_of(call, [TensorArgument(shape, element.recorded_name) for shape, element in typed])
+    if len(schema.out) != len(typed):
+        raise UnrecordedError
+    written = []  # the tensors given for results, resized to fit
+    for (shape, element), declared in zip(typed, schema.out, strict=True):
+        out = known(call.tensor(declared.name))
+        kind = known(type_of(out)).kind
+        if element.kind.rank > kind.rank and element.kind is not ElementKind.INTEGER:
+            raise UnrecordedError  # it cannot hold one of such a type
+        written.append(out if out.shape == shape else TensorArgument(shape, out.type_name))
+    return effects_of(call, written)
 
 
-def result(call: CallArguments, shape: Shape | None, element: ElementType | None) -> CallEffects | None:
-    """Effects of a call with one result; None if its shape is unknown."""
-    return None if shape is None else results(call, (shape, element))
+def result(call: CallArguments, shape: Shape, element: ElementType | None) -> CallEffects:
+    """Effects of a call with one result."""
+    return results(call, (shape, element))
 
 
 def like(*names: str) -> Rule:
     """One result of the shape and type of an argument."""
 
-    def rule(call: CallArguments) -> CallEffects | None:
-        data = call.tensor(*names)
-        return None if data is None else result(call, data.shape, type_of(data))
+    def rule(call: CallArguments) -> CallEffects:
+        data = known(call.tensor(*names))
+        return result(call, data.shape, type_of(data))
 
     return rule
-
-
-def _in_place(call: CallArguments, shape: Shape) -> CallEffects | None:
-    own = call.tensor("self")
-    if own is None or type_of(own) is None:
-        return None
-    if own.shape != shape:
-        raise ContradictionError(f"a result of {shape_text(shape)} in place of {shape_text(own.shape)}")
-    return effects_of(call, (own,))
-
-
-def _written(shape: Shape, element: ElementType, out: TensorArgument | None) -> TensorArgument | None:
-    """The tensor given for a result, resized to fit; None if it cannot hold one of such a type."""
-    known = element_of(out)
-    if out is None or known is None:
-        return None
-    if element.kind.rank > known.kind.rank and element.kind is not ElementKind.INTEGER:
-        return None
-    return out if out.shape == shape else TensorArgument(shape, out.type_name)
 
 
 def dimension_of(shape: Shape, dimension: int) -> int:

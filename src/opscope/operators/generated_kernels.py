@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from importlib import resources
 from math import prod
 from typing import Any
 
+import tomli
+
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import (
-    Argument,
     CallArguments,
     ScalarArgument,
     TensorArgument,
@@ -27,7 +30,7 @@ from opscope.operators.arguments import (
 )
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import TritonLaunch
-from opscope.operators.effects import CallEffects
+from opscope.operators.effects import UnrecordedError
 from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names import DecodedKernel, decode
 
@@ -40,66 +43,18 @@ class _Role(Enum):
     CHANGED = (True, True)
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Operators that make values of nothing, and those that build masks and positions from them.
-_CREATIONS = _words(
-    """
-    arange iota full full_like zeros zeros_like ones ones_like empty empty_like rand rand_like randn
-    randn_like randint scalar_tensor lift_fresh eye new_zeros new_ones new_full new_empty tril_indices
-    triu_indices linspace inductor_seeds inductor_random inductor_lookup_seed inductor_randint
-    """
-)
-_MASKING = _words(
-    """
-    eq ne lt le gt ge where logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not
-    add sub mul div remainder masked_fill tril triu rsub neg
-    """
-)
-# Operators that only look at, or move, whole tensors.
-_MOVEMENTS = _words(
-    """
-    view _unsafe_view reshape transpose permute t unsqueeze squeeze expand clone contiguous alias detach
-    _to_copy to copy copy_ convert_element_type movedim flatten unflatten swapaxes as_strided lift_fresh
-    """
-)
-_UNARY = _words(
-    """
-    gelu relu relu6 tanh sigmoid silu exp exp2 expm1 log log2 log10 log1p sqrt rsqrt neg abs erf erfc sin cos
-    tan hardtanh leaky_relu elu softplus mish hardswish hardsigmoid reciprocal square sign floor ceil round
-    trunc sum mean amax amin max min any all argmax argmin prod var std _softmax _log_softmax
-    prepare_softmax_online
-    """
-)
-# Operators that read parts of a tensor, chosen by numbers or other tensors: an element for each of the run.
-_CHOOSING = _words(
-    """
-    embedding gather index index_select _unsafe_index slice select split split_with_sizes narrow chunk unbind
-    take nll_loss_forward
-    """
-)
-# Operators that read overlapping windows, or write parts of a tensor: sizes tell no bytes.
-_UNTOLD = _words(
-    """
-    embedding_dense_backward index_put _unsafe_index_put index_add index_copy scatter scatter_add
-    scatter_reduce slice_scatter select_scatter as_strided_scatter masked_scatter masked_select
-    max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
-    _adaptive_avg_pool2d unfold im2col upsample_nearest2d upsample_bilinear2d grid_sampler_2d
-    """
-)
-# Operators that place or repeat whole tensors in larger ones.
-_PLACING = _words(
-    "cat stack constant_pad_nd roll flip repeat slice_backward select_backward nll_loss_backward"
-)
-# What a softmax is taken apart into: it is counted as a whole.
 _SOFTMAX = frozenset(("_softmax", "_log_softmax"))
-_SOFTMAX_PARTS = frozenset(("exp", "sub", "sum", "amax", "max", "div", "log", "prepare_softmax_online"))
-_REDUCING = frozenset(("sum", "mean", "prod", "var", "std", "linalg_vector_norm", "norm"))
 _REDUCTIONS = frozenset(("fused_reduction", "scan"))
 # torch._inductor.config.kernel_name_max_ops
 _KEPT_NAMES = 10
+
+
+@cache
+def _operators() -> Mapping[str, frozenset[str]]:
+    """The lists of `generated_kernels.toml`."""
+    file = resources.files("opscope.operators").joinpath("generated_kernels.toml")
+    lists: dict[str, str] = tomli.loads(file.read_text(encoding="utf-8"))
+    return {name: frozenset(words.split()) for name, words in lists.items()}
 
 
 @dataclass(frozen=True)
@@ -127,17 +82,9 @@ class _Generated:
         return prod(self.extents) if self.extents else None
 
     @property
-    def data(self) -> TensorArgument:
-        """All elements the kernel runs over (else its largest tensor's), reduced ones last."""
-        whole = max(self.tensors, key=lambda tensor: tensor.element_count)
-        if self.kernel.family in _REDUCTIONS and len(self.extents) > 1:
-            return TensorArgument((prod(self.extents[:-1]), self.extents[-1]), whole.type_name)
-        return TensorArgument((self.element_count or whole.element_count,), whole.type_name)
-
-    @property
-    def rows(self) -> TensorArgument:
-        """One element for each reduction."""
-        return TensorArgument(self.data.shape[:-1], self.data.type_name)
+    def data_elements(self) -> int:
+        """Elements the kernel runs over, else of its largest tensor."""
+        return self.element_count or max(tensor.element_count for tensor in self.tensors)
 
     @property
     def result_sizes(self) -> frozenset[int]:
@@ -163,7 +110,7 @@ def cost_of_generated(
     evidence = CostEvidence.RECORDED if num_gb else CostEvidence.KERNEL_ARGUMENTS
     try:
         read, written = _moved(generated, stated, num_gb)
-    except _UntoldError as error:
+    except UnrecordedError as error:
         return CallCost(flop_count, flop_source, data_type=data_type, reason=call.defect or str(error))
     reason = (
         None if flop_count is not None else "no definition of all operators in the generated kernel's name"
@@ -171,24 +118,21 @@ def cost_of_generated(
     return CallCost(flop_count, flop_source, read, written, data_type, evidence, reason)
 
 
-class _UntoldError(Exception):
-    """The bytes do not follow from the arguments; its text is the reason."""
-
-
 def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | None) -> tuple[int, int]:
     """Bytes read and written."""
+    lists = _operators()
     sizes = [size for tensor in generated.tensors if (size := distinct_bytes(tensor)) is not None]
     if not sizes or len(sizes) != len(generated.tensors):
-        raise _UntoldError("no tensors were recorded of the generated kernel")
+        raise UnrecordedError("no tensors were recorded of the generated kernel")
     roles = _stated_roles(generated, stated) or _inferred_roles(generated)
     if num_gb:
         return _split(round(num_gb * 1e9), roles, sizes)
-    if len(sizes) > 1 and not _UNTOLD.isdisjoint(generated.operators):
-        raise _UntoldError(_PARTS)
+    if len(sizes) > 1 and not lists["untold"].isdisjoint(generated.operators):
+        raise UnrecordedError(_PARTS)
     if roles is None:
-        raise _UntoldError("which of its tensors the generated kernel writes is not recorded")
+        raise UnrecordedError("which of its tensors the generated kernel writes is not recorded")
     read_sizes = [size if role.value[0] else 0 for size, role in zip(sizes, roles, strict=True)]
-    if len(sizes) > 1 and not _CHOOSING.isdisjoint(generated.operators):
+    if len(sizes) > 1 and not lists["choosing"].isdisjoint(generated.operators):
         read_sizes = _chosen(generated, stated, read_sizes)
     return sum(read_sizes), sum(size for size, role in zip(sizes, roles, strict=True) if role.value[1])
 
@@ -205,15 +149,15 @@ def _chosen(generated: _Generated, stated: Mapping[str, Any], sizes: Sequence[in
     larger = [at for at in read if run is not None and generated.tensors[at].element_count > run]
     smaller = [at for at in read if run is None or generated.tensors[at].element_count < run]
     if run is None or not isinstance(loads, int) or (len(larger) > 1 and loads != len(read)):
-        raise _UntoldError(_PARTS)
+        raise UnrecordedError(_PARTS)
     chosen = list(sizes)
     for at in larger:
         own_loads = loads - (len(read) - 1)  # each of the others is loaded once at least
         if len(read) > 1 and own_loads != 1:
-            raise _UntoldError(_PARTS)
+            raise UnrecordedError(_PARTS)
         chosen[at] = min(sizes[at], own_loads * run * (sizes[at] // generated.tensors[at].element_count))
     if sum(chosen[at] for at in smaller) > _NEGLIGIBLE_SHARE * sum(chosen):
-        raise _UntoldError(_PARTS)
+        raise UnrecordedError(_PARTS)
     return chosen
 
 
@@ -246,13 +190,14 @@ def _stated_roles(generated: _Generated, stated: Mapping[str, Any]) -> tuple[_Ro
 
 def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
     """Roles by sizes and names; None where they leave several answers."""
+    lists = _operators()
     operators, count = generated.operators, len(generated.tensors)
     if not generated.names_all:
         return None
     if count == 1:
         # The only tensor: a kernel that computes needs something to read.
-        others = frozenset(operators) - _CREATIONS - _MOVEMENTS
-        if _CREATIONS.isdisjoint(operators) or not others <= _MASKING:
+        others = frozenset(operators) - lists["creations"] - lists["movements"]
+        if lists["creations"].isdisjoint(operators) or not others <= lists["masking"]:
             return (_Role.CHANGED,)
         return None if others else (_Role.WRITTEN,)
     results = [
@@ -260,7 +205,9 @@ def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
         for index, tensor in enumerate(generated.tensors)
         if tensor.element_count in generated.result_sizes
     ]
-    if count == 2 and (_MOVEMENTS | _UNARY).issuperset(operators):  # of which there is one at least
+    if count == 2 and (lists["movements"] | lists["unary"]).issuperset(
+        operators
+    ):  # of which there is one at least
         results = [1]
     if results == [0]:
         return _Role.CHANGED, *[_Role.READ] * (count - 1)
@@ -275,33 +222,19 @@ def _flops(generated: _Generated, recorded: Any) -> tuple[int | None, FlopSource
     operators = generated.operators
     if not generated.names_all or not generated.tensors:
         return None, None
-    total = 0
+    lists, total = _operators(), 0
+    moving = frozenset().union(
+        *map(lists.__getitem__, ("creations", "movements", "choosing", "placing", "untold"))
+    )
     for operator in operators:
-        if operator in _SOFTMAX_PARTS and not _SOFTMAX.isdisjoint(operators):
+        if operator in lists["softmax_parts"] and not _SOFTMAX.isdisjoint(operators):
             continue
-        if operator in _CREATIONS | _MOVEMENTS | _CHOOSING | _PLACING | _UNTOLD:
+        if operator in moving:
             continue
         row = OPERATORS.get(operator)
-        if row is None or row.flops is None:
+        if row is None or not isinstance(row.operations, int):
             return None, None
-        if row.flops.formula is None:
-            continue
-        # On all elements the kernel runs over, with arguments as the definition expects them.
-        data, rows = generated.data, generated.rows
-        arguments: dict[str, Argument] = {"self": data, "other": data}
-        if operator in _SOFTMAX:
-            arguments = {"self": data, "dim": ScalarArgument("-1")}
-        elif operator == "native_layer_norm":
-            given = [one for one in generated.tensors if one.element_count == data.shape[-1]][:2]
-            arguments = {"input": data, **dict(zip(("weight", "bias"), given, strict=False))}
-        named = CallArguments(
-            f"aten::{operator}", arguments=tuple(arguments.values()), given_names=tuple(arguments)
-        )
-        results = (rows, rows) if operator in _REDUCING else (data, rows)
-        count = row.flops.formula(CallEffects(named, (data,), results))
-        if count is None:
-            return None, None
-        total += count
+        total += row.operations * generated.data_elements  # on all that the kernel runs over
     return (total, FlopSource.FUSED_NAMES) if total else (0, FlopSource.NONE)
 
 

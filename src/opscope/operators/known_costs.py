@@ -6,10 +6,10 @@ What nothing tells keeps the reason why.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from opscope.model.session import Session
@@ -17,15 +17,10 @@ from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.collective_costs import cost_of_collective
 from opscope.operators.distinct_calls import DistinctCall
-from opscope.operators.engine_operators import EngineCalls
+from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
-from opscope.operators.recorded_stack import without_stack
-from opscope.operators.tensor_lists import (
-    read_gradients,
-    with_list_members,
-    with_list_types,
-)
+from opscope.operators.tensor_lists import Gradients, read_gradients, with_list_members, with_list_types
 
 # Namespaces whose operators are torch's own.
 _TORCH_NAMESPACES = frozenset(("aten", "prims"))
@@ -39,60 +34,28 @@ SELECT n.name, s.hash, s.meta::VARCHAR FROM kernel_sources s JOIN kernel_names n
 WHERE s.meta IS NOT NULL"""
 
 
-class _Described(msgspec.Struct, frozen=True):
-    """A distinct call that its arguments must tell; `is_recovered` if lists among them were inferred."""
-
-    call: DistinctCall
-    arguments: CallArguments
-    is_recovered: bool = False
-
-
 def known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, CallCost]:
     """Costs by call_id."""
-    costs: dict[int, CallCost] = {}
-    told: list[DistinctCall] = []
-    for call in calls:
-        told_cost = _told_without_arguments(call)
-        if told_cost is None:
-            told.append(call)
-        else:
-            costs[call.call_id] = told_cost
-    described = _describe(session, told)
-    costs |= _generated(session, [one for one in described if one.call.triton is not None])
-    engines = EngineCalls(session)
-    for one in described:
-        if one.call.triton is not None:
-            continue
-        ruled = cost_by_rules(one.arguments) or engines.cost(one.call, one.arguments)
-        ruled = ruled or CallCost(reason=_unruled(one.arguments))
-        if one.is_recovered and ruled.evidence is not None:  # the weaker one of completed arguments
-            ruled = replace(ruled, evidence=CostEvidence.GRADIENTS)
-        costs[one.call.call_id] = ruled
-    for call_id, cost in costs.items():
-        counts = (cost.flop_count, cost.read_bytes, cost.written_bytes)
-        if any(count is not None and not 0 <= count <= _LARGEST for count in counts):
-            costs[call_id] = CallCost(reason="its recorded sizes are implausible")
-    return costs
-
-
-def _told_without_arguments(call: DistinctCall) -> CallCost | None:
-    """The cost where sizes are recorded, or nothing is; None where arguments must tell it."""
-    if call.read_bytes is not None and call.written_bytes is not None:
-        return CallCost(0, FlopSource.NONE, call.read_bytes, call.written_bytes, None, CostEvidence.RECORDED)
-    if call.collective is not None:
-        return cost_of_collective(call.collective)
-    if call.attribution is not None:
-        return CallCost(reason="launched by no operator whose arguments were recorded")
-    return None
-
-
-def _describe(session: Session, calls: Sequence[DistinctCall]) -> list[_Described]:
-    if not calls:
-        return []
     # A recorder that writes overloads leaves out only the default one.
     default = "" if any(call.overload for call in calls) else None
-    parsed = [
-        parse_arguments(
+
+    @cache
+    def gradients() -> Gradients:
+        return read_gradients(session)
+
+    @cache
+    def sources() -> dict[tuple[str, str | None], Any]:
+        return {(name, source): json.loads(meta) for name, source, meta in session.query(_SOURCES_SQL)}
+
+    def cost_of(call: DistinctCall) -> CallCost:
+        if call.read_bytes is not None and call.written_bytes is not None:
+            read, written = call.read_bytes, call.written_bytes
+            return CallCost(0, FlopSource.NONE, read, written, None, CostEvidence.RECORDED)
+        if call.collective is not None:
+            return cost_of_collective(call.collective)
+        if call.attribution is not None:
+            return CallCost(reason="launched by no operator whose arguments were recorded")
+        arguments = parse_arguments(
             call.name,
             overload=call.overload or default,
             shapes=call.shapes,
@@ -100,37 +63,24 @@ def _describe(session: Session, calls: Sequence[DistinctCall]) -> list[_Describe
             strides=call.strides,
             concrete=call.concrete,
         )
-        for call in calls
-    ]
-    version = session.scalar("SELECT operator_table FROM recognition")
-    typed = [
-        with_list_types(arguments, call.kernel)
-        for call, arguments in zip(calls, without_stack(calls, parsed, version), strict=True)
-    ]
-    described = [_Described(call, arguments) for call, arguments in zip(calls, typed, strict=True)]
-    if not any(one.arguments.has_unrecorded_list for one in described):
-        return described
-    gradients = read_gradients(session)
-    completed = []
-    for one in described:
-        found = None
-        if one.arguments.has_unrecorded_list:
-            found = with_list_members(one.arguments, one.call.kernel, one.call.block_count, gradients)
-        completed.append(one if found is None else _Described(one.call, found, is_recovered=True))
-    return completed
+        if call.triton is not None:
+            source = sources().get((call.triton.kernel, call.triton.source_hash))
+            return cost_of_generated(arguments, call.triton, source)
+        arguments, completed = with_list_types(arguments, call.kernel), None
+        if arguments.has_unrecorded_list:
+            completed = with_list_members(arguments, call.kernel, call.block_count, gradients())
+            arguments = completed or arguments
+        cost = cost_by_rules(arguments) or engine_cost(session, call, arguments)
+        cost = cost or CallCost(reason=_unruled(arguments))
+        if completed is not None and cost.evidence is not None:  # the weaker one of completed arguments
+            cost = replace(cost, evidence=CostEvidence.GRADIENTS)
+        return cost
 
-
-def _generated(session: Session, described: Sequence[_Described]) -> dict[int, CallCost]:
-    """Costs of kernels that torch.compile wrote."""
-    if not described:
-        return {}
-    sources = {(name, source): json.loads(meta) for name, source, meta in session.query(_SOURCES_SQL)}
-    costs = {}
-    for one in described:
-        launch = one.call.triton
-        assert launch is not None
-        source: Mapping[str, Any] | None = sources.get((launch.kernel, launch.source_hash))
-        costs[one.call.call_id] = cost_of_generated(one.arguments, launch, source)
+    costs = {call.call_id: cost_of(call) for call in calls}
+    for call_id, cost in costs.items():
+        counts = (cost.flop_count, cost.read_bytes, cost.written_bytes)
+        if any(count is not None and not 0 <= count <= _LARGEST for count in counts):
+            costs[call_id] = CallCost(reason="its recorded sizes are implausible")
     return costs
 
 

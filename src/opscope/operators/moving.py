@@ -13,22 +13,18 @@ from opscope.operators.arguments import CallArguments, TensorArgument, type_of, 
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
-    FlopDefinition,
     Operator,
     Rule,
     Shape,
-    TrafficRule,
-    alike,
-    counting,
-    defined,
+    UnrecordedError,
     dimension_of,
+    each_of,
     effects_of,
-    element_of,
+    known,
     like,
-    nothing,
-    per_element,
     result,
     results,
+    rows,
     shape_text,
 )
 from opscope.operators.element_types import element_type_of_code
@@ -39,54 +35,48 @@ from opscope.operators.traffic import (
     gathering,
     item_bytes,
     scattering,
-    tensor_of,
     without,
 )
 from opscope.provenance.operators.schema import Kind
 
-_ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], "Shape | None"]
+_ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]
 
 
-def _overwritten(call: CallArguments) -> CallEffects | None:
+def _overwritten(call: CallArguments) -> CallEffects:
     """`self` is written, in place: fill_, zero_, random numbers."""
-    is_in_place = call.schema is not None and call.schema.kind is Kind.INPLACE
-    return like("self")(call) if is_in_place else None
+    if known(call.schema).kind is not Kind.INPLACE:
+        raise UnrecordedError
+    return like("self")(call)
 
 
-def _copied(call: CallArguments) -> CallEffects | None:
-    target, source = call.tensor("self"), call.tensor("src")
-    if target is None or source is None or type_of(source) is None:
-        return None
+def _copied(call: CallArguments) -> CallEffects:
+    target, source = known(call.tensor("self")), known(call.tensor("src"))
+    known(type_of(source))
     if common_shape([target, source]) != target.shape:
         raise ContradictionError(f"{shape_text(source.shape)} copied into {shape_text(target.shape)}")
     return result(call, target.shape, type_of(target))
 
 
-def _to_type(call: CallArguments) -> CallEffects | None:
-    data = call.tensor("self")
-    if data is None:
-        return None
+def _to_type(call: CallArguments) -> CallEffects:
+    data = known(call.tensor("self"))
     if call.is_omitted("dtype"):
         return result(call, data.shape, type_of(data))
-    code = call.integer("dtype")
-    return None if code is None else result(call, data.shape, element_type_of_code(code))
+    return result(call, data.shape, element_type_of_code(known(call.integer("dtype"))))
 
 
 def _shaped(shape_of: _ShapeOf, *names: str) -> Rule:
     """One result of the first argument's type."""
 
-    def rule(call: CallArguments) -> CallEffects | None:
-        data = call.tensor(*(names or ("self",)))
-        return None if data is None else result(call, shape_of(call, data), type_of(data))
+    def rule(call: CallArguments) -> CallEffects:
+        data = known(call.tensor(*(names or ("self",))))
+        return result(call, shape_of(call, data), type_of(data))
 
     return rule
 
 
-def _gathered(call: CallArguments, data: TensorArgument) -> Shape | None:
+def _gathered(call: CallArguments, data: TensorArgument) -> Shape:
     """As many as there are indices."""
-    index, dimension = call.tensor("index"), call.integer("dim")
-    if index is None:
-        return None
+    index, dimension = known(call.tensor("index")), call.integer("dim")
     fits = len(index.shape) == len(data.shape) or not data.shape or not index.shape
     if dimension is not None and fits:
         dimension_of(data.shape, dimension)
@@ -95,38 +85,34 @@ def _gathered(call: CallArguments, data: TensorArgument) -> Shape | None:
     return index.shape
 
 
-def _selected(call: CallArguments, data: TensorArgument) -> Shape | None:
-    index, dimension = call.tensor("index"), call.integer("dim")
-    if index is None or dimension is None:
-        return None
-    along = dimension_of(data.shape, dimension)
+def _selected(call: CallArguments, data: TensorArgument) -> Shape:
+    index, along = known(call.tensor("index")), dimension_of(data.shape, known(call.integer("dim")))
     return (*data.shape[:along], index.element_count, *data.shape[along + 1 :]) if data.shape else ()
 
 
-def _taken(call: CallArguments, data: TensorArgument) -> Shape | None:
-    del data
-    index = call.tensor("index")
-    return None if index is None else index.shape
+def _taken(call: CallArguments, data: TensorArgument) -> Shape:
+    return known(call.tensor("index")).shape
 
 
-def _embedded(call: CallArguments, data: TensorArgument) -> Shape | None:
-    index = call.tensor("indices")
-    return None if index is None or len(data.shape) != 2 else (*index.shape, data.shape[1])
+def _embedded(call: CallArguments, data: TensorArgument) -> Shape:
+    if len(data.shape) != 2:
+        raise UnrecordedError
+    return (*known(call.tensor("indices")).shape, data.shape[1])
 
 
-def _repeated(call: CallArguments, data: TensorArgument) -> Shape | None:
-    repeats = call.integers("repeats")
-    if repeats is None or len(repeats) < len(data.shape):
-        return None
+def _repeated(call: CallArguments, data: TensorArgument) -> Shape:
+    repeats = known(call.integers("repeats"))
+    if len(repeats) < len(data.shape):
+        raise UnrecordedError
     sizes = (1,) * (len(repeats) - len(data.shape)) + data.shape
     return tuple(size * count for size, count in zip(sizes, repeats, strict=True))
 
 
-def _padded(call: CallArguments, data: TensorArgument) -> Shape | None:
+def _padded(call: CallArguments, data: TensorArgument) -> Shape:
     """Pairs for dimensions from the last one on."""
-    pad = call.integers("pad")
-    if pad is None or len(pad) % 2 or len(pad) // 2 > len(data.shape):
-        return None
+    pad = known(call.integers("pad"))
+    if len(pad) % 2 or len(pad) // 2 > len(data.shape):
+        raise UnrecordedError
     shape = list(data.shape)
     for position in range(len(pad) // 2):
         shape[-1 - position] += pad[2 * position] + pad[2 * position + 1]
@@ -135,27 +121,24 @@ def _padded(call: CallArguments, data: TensorArgument) -> Shape | None:
     return tuple(shape)
 
 
-def _scattered(call: CallArguments, data: TensorArgument) -> Shape | None:
+def _scattered(call: CallArguments, data: TensorArgument) -> Shape:
     """Like self."""
-    return None if call.tensor("index") is None else data.shape
+    known(call.tensor("index"))
+    return data.shape
 
 
-def _table_gradient(call: CallArguments, gradient: TensorArgument) -> Shape | None:
-    rows = call.integer("num_weights")
-    if rows is None or not gradient.shape or call.tensor("indices") is None:
-        return None
-    return (rows, gradient.shape[-1])
+def _table_gradient(call: CallArguments, gradient: TensorArgument) -> Shape:
+    known(call.tensor("indices"))
+    return (known(call.integer("num_weights")), *gradient.shape[-1:])
 
 
-def _joined(call: CallArguments) -> CallEffects | None:
+def _joined(call: CallArguments) -> CallEffects:
     """Sizes along the dimension add up; empty vectors are skipped.
 
     Members have no recorded type; that of `out` is theirs where they are of one type, which it need not be:
     then only a kernel can tell.
     """
-    members, dimension = call.tensor_list("tensors"), call.integer("dim")
-    if not members or dimension is None:
-        return None
+    members, dimension = known(call.tensor_list("tensors") or None), known(call.integer("dim"))
     filled = [member for member in members if member.shape != (0,)] or list(members[:1])
     first = filled[0].shape
     if not first:
@@ -174,16 +157,14 @@ def _joined(call: CallArguments) -> CallEffects | None:
     return effects_of(call, [TensorArgument(shape)]) if element is None else result(call, shape, element)
 
 
-def _sorted(call: CallArguments) -> CallEffects | None:
+def _sorted(call: CallArguments) -> CallEffects:
     """Values and their positions."""
-    data = call.tensor("self")
-    return None if data is None else results(call, (data.shape, type_of(data)), (data.shape, INT64))
+    data = known(call.tensor("self"))
+    return results(call, (data.shape, type_of(data)), (data.shape, INT64))
 
 
-def _topmost(call: CallArguments) -> CallEffects | None:
-    data, count, dimension = call.tensor("self"), call.integer("k"), call.integer("dim")
-    if data is None or count is None or dimension is None:
-        return None
+def _topmost(call: CallArguments) -> CallEffects:
+    data, count, dimension = known(call.tensor("self")), known(call.integer("k")), known(call.integer("dim"))
     shape = list(data.shape)
     if shape:
         along = dimension_of(data.shape, dimension)
@@ -193,139 +174,106 @@ def _topmost(call: CallArguments) -> CallEffects | None:
     return results(call, (tuple(shape), type_of(data)), (tuple(shape), INT64))
 
 
-def _range(call: CallArguments) -> CallEffects | None:
+def _range(call: CallArguments) -> CallEffects:
     """Arange of a start: into `out`, whose type it takes."""
-    start, end, step = (call.number(name) for name in ("start", "end", "step"))
-    if start is None or end is None or step is None or call.tensor("out") is None:
-        return None
+    start, end, step = (known(call.number(name)) for name in ("start", "end", "step"))
     if not step or (end - start) / step < 0:
         raise ContradictionError(f"a range from {start} to {end} by {step}")
-    return result(call, (ceil((end - start) / step),), element_of(call.tensor("out")))
+    return result(call, (ceil((end - start) / step),), type_of(known(call.tensor("out"))))
 
 
-def _steps(call: CallArguments) -> CallEffects | None:
+def _steps(call: CallArguments) -> CallEffects:
     """linspace: into `out`, whose type it takes."""
-    count = call.integer("steps")
-    return None if count is None or count < 0 else result(call, (count,), element_of(call.tensor("out")))
+    return result(call, (known(call.integer("steps")),), type_of(known(call.tensor("out"))))
 
 
-def _to_host(call: CallArguments) -> CallEffects | None:
+def _to_host(call: CallArguments) -> CallEffects:
     """No result on the device."""
-    return None if element_of(call.tensor("self")) is None else effects_of(call, ())
+    known(type_of(known(call.tensor("self"))))
+    return effects_of(call, ())
 
 
 def _one_element(effects: CallEffects) -> tuple[int, int]:
-    return item_bytes(tensor_of(effects, "self")), 0
+    return item_bytes(known(effects.call.tensor("self"))), 0
 
 
-def _bucketed(call: CallArguments) -> CallEffects | None:
-    data, edges = call.tensor("self"), call.tensor("boundaries", "sorted_sequence")
-    is_narrow = call.boolean("out_int32")
-    if data is None or edges is None or is_narrow is None:
-        return None
-    return result(call, data.shape, element_type_of_code(3 if is_narrow else 4))
+def _bucketed(call: CallArguments) -> CallEffects:
+    known(call.tensor("boundaries", "sorted_sequence"))
+    code = 3 if known(call.boolean("out_int32")) else 4
+    return result(call, known(call.tensor("self")).shape, element_type_of_code(code))
 
 
-def _counted(call: CallArguments, data: TensorArgument) -> Shape | None:
-    del data
-    bins = call.integer("bins")
-    return None if bins is None else (bins,)
-
-
-def _histogram_flops(effects: CallEffects) -> int | None:
-    """The bin of each element: (x − least) · bins / range."""
-    data = effects.call.tensor("self")
-    return None if data is None else 3 * data.element_count
+def _counted(call: CallArguments, data: TensorArgument) -> Shape:
+    return (known(call.integer("bins")),)
 
 
 def _written_rows(effects: CallEffects) -> tuple[int, int]:
     """Sums of gradients, at most a row for each index, into zeros that exist."""
-    gradient = tensor_of(effects, "grad_output")
+    gradient = known(effects.call.tensor("grad_output"))
     return bytes_of(effects.device_inputs), min(bytes_of((gradient,)), bytes_of(effects.outputs))
 
 
-def _added(*names: str) -> FlopDefinition:
-    """One addition for each element that is added where it belongs."""
-
-    def formula(effects: CallEffects) -> int | None:
-        added = effects.call.tensor(*names)
-        return None if added is None else added.element_count
-
-    return defined(formula)
-
-
-def _replaced(effects: CallEffects) -> int | None:
-    """Scattering puts elements in place; whether it adds or multiplies them instead is not recorded."""
-    return None if effects.call.has("reduce") else 0
-
-
-def _filling(count: int | FlopDefinition) -> Operator:
-    return Operator(_overwritten, count if isinstance(count, FlopDefinition) else per_element(count), _UNREAD)
-
-
 def _gathering(shape_of: _ShapeOf, name: str = "self") -> Operator:
-    return Operator(_shaped(shape_of, name), nothing(), gathering(name))
-
-
-def _scattering(flops: FlopDefinition, traffic: TrafficRule | None = None) -> Operator:
-    return Operator(_shaped(_scattered), flops, traffic)
+    return Operator(_shaped(shape_of, name), 0, gathering(name))
 
 
 _UNREAD = without("self")
-_ADDING = _scattering(_added("src", "source"), scattering(reads_target=True))
+_ADDING = Operator(_shaped(_scattered), each_of("src", "source"), scattering(reads_target=True))
+_REPLACING = Operator(_shaped(_scattered), 0, scattering(reads_target=False))
+# Transformations of random numbers: cauchy's median + scale·tan(π·(u − ½)) is 5.
+_FILLS = {
+    0: "fill zero random bernoulli",
+    2: "uniform normal exponential geometric",
+    3: "log_normal",
+    5: "cauchy",
+}
 OPERATORS: Mapping[str, Operator] = {
-    "fill": _filling(nothing()),
-    "zero": _filling(nothing()),
-    "random": _filling(nothing()),
-    "bernoulli": _filling(nothing()),
-    "uniform": _filling(2),  # low + (high − low)·u
-    "normal": _filling(2),  # mean + deviation·z
-    "exponential": _filling(2),  # −log(u) / λ
-    "geometric": _filling(2),  # ceil(log(u) / log(1 − p)), the divisor once
-    "log_normal": _filling(3),  # exp(mean + deviation·z)
-    "cauchy": _filling(5),  # median + scale·tan(π·(u − ½))
-    "index_fill": Operator(_overwritten, nothing()),
-    "copy": Operator(_copied, nothing(), _UNREAD),
-    "_to_copy": Operator(_to_type, nothing()),
-    **counting(alike(nothing(), "clone tril triu flip roll"), like("self")),
+    **{
+        name: Operator(_overwritten, count, _UNREAD)
+        for count, names in _FILLS.items()
+        for name in names.split()
+    },
+    "index_fill": Operator(_overwritten, 0),
+    "copy": Operator(_copied, 0, _UNREAD),
+    "_to_copy": Operator(_to_type, 0),
+    **rows(like("self"), {0: "clone tril triu flip roll"}),
     "gather": _gathering(_gathered),
     "index_select": _gathering(_selected),
     "take": _gathering(_taken),
     "embedding": _gathering(_embedded, "weight"),
-    "repeat": Operator(_shaped(_repeated), nothing()),
-    "constant_pad_nd": Operator(_shaped(_padded), nothing()),
-    "scatter": _scattering(defined(_replaced), scattering(reads_target=False)),
+    "repeat": Operator(_shaped(_repeated), 0),
+    "constant_pad_nd": Operator(_shaped(_padded), 0),
+    "scatter": _REPLACING,
     "scatter_add": _ADDING,
     "index_add": _ADDING,
-    "index_copy": _scattering(nothing(), scattering(reads_target=False)),
+    "index_copy": _REPLACING,
     "embedding_dense_backward": Operator(
-        _shaped(_table_gradient, "grad_output"), _added("grad_output"), _written_rows
+        _shaped(_table_gradient, "grad_output"), each_of("grad_output"), _written_rows
     ),
-    "cat": Operator(_joined, nothing()),
-    "sort": Operator(_sorted, nothing()),
-    "topk": Operator(_topmost, nothing()),
-    "arange": Operator(_range, per_element(2)),  # start + i·step
-    "linspace": Operator(_steps, per_element(2)),
-    **counting(alike(nothing(), "bucketize searchsorted"), _bucketed),
-    "histc": Operator(_shaped(_counted), defined(_histogram_flops)),
-    "_local_scalar_dense": Operator(_to_host, nothing(), _one_element),
+    "cat": Operator(_joined, 0),
+    "sort": Operator(_sorted, 0),
+    "topk": Operator(_topmost, 0),
+    "arange": Operator(_range, 2),  # start + i·step
+    "linspace": Operator(_steps, 2),
+    **rows(_bucketed, {0: "bucketize searchsorted"}),
+    "histc": Operator(_shaped(_counted), 3),  # the bin of each element: (x − least) · bins / range
+    "_local_scalar_dense": Operator(_to_host, 0, _one_element),
     # Named by generated kernels.
-    "range": Operator(None, per_element(2)),
-    "logspace": Operator(None, per_element(3)),
-    **counting(
-        alike(
-            nothing(),
-            """
-            stack pad reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
-            replication_pad3d repeat_interleave rot90 tril_indices triu_indices diag diag_embed im2col unfold
-            channel_shuffle native_channel_shuffle pixel_shuffle pixel_unshuffle _pin_memory item
-            _copy_from_and_resize zeros ones full zeros_like ones_like full_like empty empty_like
-            empty_strided new_zeros new_ones new_full scalar_tensor eye one_hot resize rand randn randint
-            randint_like randperm
-            index masked_select nonzero masked_scatter select_backward slice_backward _unsafe_index
-            as_strided_scatter slice_scatter select_scatter diagonal_scatter
-            argsort msort unique_consecutive _unique _unique2 unique_dim bincount
+    **rows(
+        None,
+        {
+            0: """
+                stack pad reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+                replication_pad2d replication_pad3d repeat_interleave rot90 tril_indices triu_indices diag
+                diag_embed im2col unfold channel_shuffle native_channel_shuffle pixel_shuffle pixel_unshuffle
+                _pin_memory item _copy_from_and_resize zeros ones full zeros_like ones_like full_like empty
+                empty_like empty_strided new_zeros new_ones new_full scalar_tensor eye one_hot resize rand
+                randn randint randint_like randperm index masked_select nonzero masked_scatter select_backward
+                slice_backward _unsafe_index as_strided_scatter slice_scatter select_scatter diagonal_scatter
+                argsort msort unique_consecutive _unique _unique2 unique_dim bincount
             """,
-        )
+            2: "range",
+            3: "logspace",
+        },
     ),
 }

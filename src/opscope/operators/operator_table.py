@@ -26,17 +26,9 @@ from opscope.operators import (
 )
 from opscope.operators.arguments import CallArguments, type_of
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
-from opscope.operators.effects import (
-    UNKNOWN_FLOPS,
-    CallEffects,
-    ContradictionError,
-    FlopCount,
-    FlopDefinition,
-    Operator,
-    element_of,
-)
+from opscope.operators.effects import CallEffects, ContradictionError, Operator, UnrecordedError, element_of
 from opscope.operators.element_types import ElementKind
-from opscope.operators.traffic import least_traffic
+from opscope.operators.traffic import all_bytes
 
 FAMILIES = (
     moving,
@@ -54,6 +46,8 @@ FAMILIES = (
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
 }
+# Real operations of one on complex numbers, about: an addition is 2, a product 6.
+_COMPLEX_OPERATIONS = 4
 
 
 def cost_by_rules(call: CallArguments) -> CallCost | None:
@@ -67,7 +61,7 @@ def cost_by_rules(call: CallArguments) -> CallCost | None:
         effects = effects_by_rules(call)
     except ContradictionError as error:
         return CallCost(reason=f"its recorded arguments contradict: {error}")
-    row = _row(call)
+    row = OPERATORS.get(call.stem or "")
     if effects is None and not call.values_recorded and row is not None and row.results is not None:
         return CallCost(reason="its numbers (dimensions, strides, switches) were not recorded")
     return None if effects is None else assemble_cost(effects, CostEvidence.SHAPE_RULES)
@@ -75,36 +69,62 @@ def cost_by_rules(call: CallArguments) -> CallCost | None:
 
 def effects_by_rules(call: CallArguments) -> CallEffects | None:
     """What a call takes and gives; None where no rule speaks."""
-    row = _row(call)
-    return None if row is None or row.results is None or call.schema is None else row.results(call)
-
-
-def _row(call: CallArguments) -> Operator | None:
-    return OPERATORS.get(call.stem or "")
+    row = OPERATORS.get(call.stem or "")
+    if row is None or row.results is None or call.schema is None:
+        return None
+    try:
+        return row.results(call)
+    except UnrecordedError:
+        return None
 
 
 def assemble_cost(effects: CallEffects, evidence: CostEvidence) -> CallCost:
     """What is known of a call; `evidence` says how its effects are known."""
-    row = _row(effects.call)
-    flops, traffic = count_flops(effects), least_traffic(effects, None if row is None else row.traffic)
+    row = OPERATORS.get(effects.call.stem or "", Operator())
+    flop_count, reason = _operations(effects, row)
+    read_bytes, written_bytes, stated = None, None, None
+    try:
+        read_bytes, written_bytes = (row.traffic or all_bytes)(effects)
+        stated = evidence
+    except UnrecordedError as error:
+        reason = str(error)
+    source = FlopSource.REGISTRY if row.operand else FlopSource.DEFINITION
     return CallCost(
-        flop_count=flops.count,
-        flop_source=flops.source,
-        read_bytes=traffic.read_bytes,
-        written_bytes=traffic.written_bytes,
-        data_type=limiting_type(effects),
-        evidence=None if traffic.reason else evidence,
-        reason=traffic.reason or flops.reason,
+        flop_count=flop_count,
+        flop_source=None if flop_count is None else source if flop_count else FlopSource.NONE,
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        data_type=_limiting_type(effects, row),
+        evidence=stated,
+        reason=reason,
     )
 
 
-def limiting_type(effects: CallEffects) -> DataType | None:
+def _operations(effects: CallEffects, row: Operator) -> tuple[int | None, str | None]:
+    """Floating-point operations, or why they are unknown. Those on integers do not count but in products."""
+    element = element_of(effects.output)
+    is_number = element is not None and element.kind in (ElementKind.FLOAT, ElementKind.COMPLEX)
+    if row.operations is None:
+        return None, "no formula for its operations"
+    if row.operations == 0 or (element is not None and not is_number and not row.operand):
+        return 0, None
+    if element is None and not row.operand:
+        return None, "the element type of its result decides its operations, and is not known"
+    if isinstance(row.operations, int):
+        factor = 1 if element is not None and element.is_float else _COMPLEX_OPERATIONS
+        return factor * row.operations * effects.worked_elements, None
+    try:
+        return row.operations(effects), None
+    except UnrecordedError as error:
+        return None, str(error)
+
+
+def _limiting_type(effects: CallEffects, row: Operator) -> DataType | None:
     """Of a product the type of its operands; of anything else the widest type it computes in.
 
     Elements of 16 and 8 bits are computed with in fp32. None where there are no floating-point numbers.
     """
-    row = _row(effects.call)
-    if row is not None and row.operand:
+    if row.operand:
         known = element_of(effects.call.tensor(*row.operand))
         return None if known is None else known.operand_type
     types = {
@@ -113,40 +133,3 @@ def limiting_type(effects: CallEffects) -> DataType | None:
         if (known := type_of(tensor)) is not None
     }
     return next((one for one in (DataType.FP64, DataType.FP32) if one in types), None)
-
-
-def count_flops(effects: CallEffects) -> FlopCount:
-    """Operations of a call; a reason where no formula is known, or what it needs is not recorded."""
-    row = _row(effects.call)
-    definition = None if row is None else row.flops
-    if definition is None:
-        return UNKNOWN_FLOPS
-    if definition.formula is None:
-        return FlopCount(0, FlopSource.NONE)
-    factor = _factor(effects, definition)
-    if factor is None:
-        return FlopCount(reason=_uncounted(effects))
-    if not factor:
-        return FlopCount(0, FlopSource.NONE)
-    count = definition.formula(effects)
-    if count is None or count < 0:
-        return FlopCount(reason="what its formula needs is not recorded, or contradicts")
-    return FlopCount(factor * count, definition.source)
-
-
-def _uncounted(effects: CallEffects) -> str:
-    if effects.output_kind is ElementKind.COMPLEX:
-        return "no formula for its operations on complex numbers"
-    return "the element type of its result decides its operations, and is not known"
-
-
-def _factor(effects: CallEffects, definition: FlopDefinition) -> int | None:
-    """Real operations of one operation on the result's elements: 0 for integers."""
-    if not definition.needs_floats:
-        return 1
-    kind = effects.output_kind
-    if kind is ElementKind.COMPLEX:
-        return definition.complex_factor
-    if kind is None:
-        return None
-    return int(kind is ElementKind.FLOAT)

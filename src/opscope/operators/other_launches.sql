@@ -1,7 +1,7 @@
--- One row per kind of launch that no operator's arguments describe, before the window or not (parameter: whether
--- before): those outside operators, of CUDA graphs, and kernels that carry their own record of a collective. Launches,
--- device time in ns, and the activities (member_ids). `read_bytes` and `written_bytes` of copies and sets, per launch.
--- Reads device_activities, kernel_names, operators, collectives, transfers (name_id, reads, writes), activity_costs.
+-- One row per kind of launch that no operator's arguments describe: those from before the window that match no call,
+-- outside operators, of CUDA graphs, and kernels that carry their own record of a collective. Launches, device time in ns,
+-- and the activities (member_ids). `read_bytes` and `written_bytes` of copies and sets, per launch. Reads
+-- device_activities, kernel_names, operators, collectives, transfers (name_id, reads, writes), activity_costs.
 WITH communicated AS (
     SELECT activity_id, any_value(name) AS collective, any_value(data_type) AS collective_type,
         any_value(in_element_count) AS in_element_count, any_value(out_element_count) AS out_element_count,
@@ -20,7 +20,6 @@ WITH communicated AS (
     LEFT JOIN communicated c USING (activity_id)
     LEFT JOIN operators o USING (operator_id)
     WHERE (a.operator_id IS NULL OR a.attribution = 'graph' OR c.activity_id IS NOT NULL)
-        AND (a.attribution = 'before_window') = ?
         AND a.activity_id NOT IN (SELECT activity_id FROM activity_costs)
 )
 SELECT l.* EXCLUDE (activity_id, duration_ns), count(*) AS calls, sum(l.duration_ns)::BIGINT AS self_device_ns,

@@ -6,18 +6,22 @@ read-only Session the tables are filled for its connection only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from opscope.hardware.devices import DataType
+from opscope.model.queries import sql
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
-from opscope.operators.before_window import match_before_window
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
-from opscope.operators.distinct_calls import DistinctCall, collect_calls, collect_launches
+from opscope.operators.call_cost import CallCost, CostEvidence
+from opscope.operators.distinct_calls import (
+    ARGUMENT_COLUMNS,
+    DistinctCall,
+    collect_calls,
+    collect_launches,
+)
 from opscope.operators.known_costs import known_costs
 
 COST_TABLES = ("call_costs", "activity_costs")
@@ -46,15 +50,15 @@ def fill_costs(session: Session) -> None:
         return
     for table in COST_TABLES:
         session.replace_rows(table, [])
-    calls = list(collect_calls(session))
-    calls += collect_launches(session, before_window=False, first_id=len(calls))
-    costs = known_costs(session, calls)
-    matched = _match(session, calls, costs)
-    calls += matched
-    early = collect_launches(session, before_window=True, first_id=len(calls))
-    calls += early
-    costs |= known_costs(session, early)
-    _insert(session, calls, costs)
+    calls = collect_calls(session)
+    matched = _match_early(session, calls)
+    launches = collect_launches(session, first_id=len(calls) + len(matched))
+    costs = known_costs(session, [*calls, *launches])
+    for call, recorded_id in matched:
+        cost = costs[recorded_id]
+        costs[call.call_id] = replace(cost, evidence=cost.evidence and CostEvidence.MATCHED)
+    every = (*calls, *(call for call, _ in matched), *launches)
+    session.replace_rows("call_costs", [_row(call, costs[call.call_id]) for call in every])
     if not session.is_read_only:
         session.set_metadata(_DONE, "rules")
 
@@ -74,64 +78,52 @@ def _is_filled(session: Session) -> bool:
     )
 
 
-def _match(session: Session, calls: Sequence[DistinctCall], costs: dict[int, CallCost]) -> list[DistinctCall]:
-    """Rows for launches from before the window that are calls like recorded ones; `costs` gets theirs."""
-    by_id = {call.call_id: call for call in calls}
-    matched = match_before_window(session)
-    numbered = list(enumerate(matched, start=len(calls)))
-    pairs = [(activity_id, call_id) for call_id, one in numbered for activity_id in one.activity_ids]
-    if not pairs:
+def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[DistinctCall, int]]:
+    """Rows for launches from before the window that are like recorded calls, and the ids of these.
+
+    Their activities go into `activity_costs`.
+    """
+    if not session.scalar("SELECT count(*) FROM device_activities WHERE attribution = 'before_window'"):
         return []
-    session.connection.execute(
-        "INSERT INTO activity_costs SELECT unnest(?::BIGINT[]), unnest(?::INTEGER[])",
-        [list(column) for column in zip(*pairs, strict=True)],
-    )
-    times = dict(session.query(_TIMES_SQL, [len(calls)]))
-    rows = []
-    for call_id, one in numbered:
-        cost = costs[one.call_id]
-        costs[call_id] = replace(cost, evidence=cost.evidence and CostEvidence.MATCHED)
-        rows.append(
+    session.connection.execute(f"CREATE OR REPLACE TEMP TABLE early AS {sql(__package__, 'early_launches')}")
+    rows = session.query(_EARLY_SQL)
+    matched = [
+        (
             replace(
-                by_id[one.call_id],
-                call_id=call_id,
+                calls[recorded_id],
+                call_id=len(calls) + number,
                 attribution=Attribution.BEFORE_WINDOW.value,
-                calls=one.calls,
-                self_device_ns=times[call_id],
-            )
+                calls=count,
+                self_device_ns=device_ns,
+            ),
+            recorded_id,
         )
-    return rows
+        for number, (recorded_id, count, device_ns) in enumerate(rows)
+    ]
+    for call, recorded_id in matched:
+        session.connection.execute(
+            "INSERT INTO activity_costs SELECT activity_id, ? FROM early WHERE call_id = ?",
+            [call.call_id, recorded_id],
+        )
+    session.connection.execute("DROP TABLE early")
+    return matched
 
 
-_TIMES_SQL = """
-SELECT c.call_id, sum(a.duration_ns)::BIGINT
-FROM activity_costs c JOIN device_activities a USING (activity_id) WHERE c.call_id >= ? GROUP BY c.call_id"""
-
-
-def _insert(session: Session, calls: Iterable[DistinctCall], costs: dict[int, CallCost]) -> None:
-    session.replace_rows("call_costs", [_row(call, costs[call.call_id]) for call in calls])
+_EARLY_SQL = """
+SELECT call_id, any_value(calls), sum(duration_ns)::BIGINT
+FROM early JOIN device_activities USING (activity_id)
+GROUP BY call_id ORDER BY call_id"""
 
 
 def _row(call: DistinctCall, cost: CallCost) -> dict[str, Any]:
     return {
-        "call_id": call.call_id,
-        "name": call.name,
-        "overload": call.overload,
-        "input_shapes": _raw(call.shapes),
-        "input_types": _raw(call.types),
-        "input_strides": _raw(call.strides),
-        "concrete_inputs": _raw(call.concrete),
-        "attribution": call.attribution,
-        "calls": call.calls,
-        "self_device_ns": call.self_device_ns,
-        "flop_count": cost.flop_count,
-        "flop_source": cost.flop_source and cost.flop_source.value,
-        "read_bytes": cost.read_bytes,
-        "written_bytes": cost.written_bytes,
-        "data_type": cost.data_type and cost.data_type.value,
-        "evidence": cost.evidence and cost.evidence.value,
-        "reason": cost.reason,
+        **{name: getattr(call, name) for name in _PLAIN},
+        **{column: _raw(getattr(call, name)) for name, column in ARGUMENT_COLUMNS.items()},
+        **msgspec.to_builtins(cost),
     }
+
+
+_PLAIN = ("call_id", "name", "overload", "attribution", "calls", "self_device_ns")
 
 
 def _raw(text: str | None) -> msgspec.Raw | None:
@@ -139,24 +131,6 @@ def _raw(text: str | None) -> msgspec.Raw | None:
 
 
 def _costed(row: dict[str, Any]) -> CostedCall:
-    return CostedCall(
-        call_id=row["call_id"],
-        name=row["name"],
-        overload=row["overload"],
-        shapes=row["input_shapes"],
-        types=row["input_types"],
-        strides=row["input_strides"],
-        concrete=row["concrete_inputs"],
-        attribution=row["attribution"],
-        calls=row["calls"],
-        self_device_ns=row["self_device_ns"],
-        cost=CallCost(
-            flop_count=row["flop_count"],
-            flop_source=None if row["flop_source"] is None else FlopSource(row["flop_source"]),
-            read_bytes=row["read_bytes"],
-            written_bytes=row["written_bytes"],
-            data_type=None if row["data_type"] is None else DataType(row["data_type"]),
-            evidence=None if row["evidence"] is None else CostEvidence(row["evidence"]),
-            reason=row["reason"],
-        ),
-    )
+    arguments = {name: row[column] for name, column in ARGUMENT_COLUMNS.items()}
+    cost = msgspec.convert(row, CallCost)
+    return CostedCall(**{name: row[name] for name in _PLAIN}, **arguments, cost=cost)

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from opscope.operators.arguments import CallArguments, TensorArgument
-from opscope.operators.effects import ContradictionError, Shape
-
-_MOST_PLACES = 1 << 20
+from opscope.operators.effects import ContradictionError, Shape, known
 
 
 @dataclass(frozen=True)
@@ -52,45 +50,40 @@ class Steps:
 
     def touched_elements(self, data: TensorArgument, weight: TensorArgument) -> int:
         """Elements of the data that some weight meets: not all where strides leave gaps between windows."""
-        touched = prod(data.shape[:2])
-        for at, (size, extent) in enumerate(zip(data.shape[2:], weight.shape[2:], strict=True)):
-            stride, padding, dilation = self.stride[at], self.padding[at], self.dilation[at]
-            last = size + 2 * padding - dilation * (extent - 1)
-            has_gaps = not self.is_transposed and stride >= 1 and not stride <= dilation == 1
-            if not has_gaps or last * extent > _MOST_PLACES * stride:
-                touched *= size  # no gaps, or too many to look at
-                continue
-            met = {
-                start + dilation * offset - padding
-                for start in range(0, last, stride)
-                for offset in range(extent)
-            }
-            touched *= sum(0 <= element < size for element in met)
-        return touched
+        if self.is_transposed:
+            return data.element_count
+        places = self.places(data.shape[2:], weight.shape[2:])
+        met = (
+            min(size, count * extent)
+            for size, count, extent in zip(data.shape[2:], places, weight.shape[2:], strict=True)
+        )
+        return prod(data.shape[:2]) * prod(met)
 
 
-def numbers_of(call: CallArguments, name: str, default: tuple[int, ...]) -> tuple[int, ...] | None:
-    """A list of one number for each dimension, the default where a call has none; None if not recorded."""
+def numbers_of(call: CallArguments, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """A list of one number for each dimension, the default where a call has none."""
     if not call.has(name):
         return default
-    numbers = call.integers(name)
-    if numbers is None:
-        return None
+    numbers = known(call.integers(name))
     if len(numbers) not in (0, 1, len(default)):
         raise ContradictionError(f"{len(numbers)} numbers for {len(default)} dimensions")
     return (numbers * len(default) if len(numbers) == 1 else numbers) or default
 
 
-def steps_of(call: CallArguments, dimensions: int, window: Shape | None = None) -> Steps | None:
-    """The steps of a convolution or of pooling, the window by default; None if one is not recorded."""
+def steps_of(call: CallArguments, dimensions: int, window: Shape | None = None) -> Steps:
+    """The steps of a convolution or of pooling, the window by default."""
     ones, zeros = (1,) * dimensions, (0,) * dimensions
-    is_transposed = call.boolean("transposed") if call.has("transposed") else "transpose" in call.name
-    rounds_up = call.boolean("ceil_mode") if call.has("ceil_mode") else False
-    defaults = {"stride": window or ones, "padding": zeros, "dilation": ones, "output_padding": zeros}
-    if not is_transposed:
-        del defaults["output_padding"]
-    found = {name: numbers_of(call, name, default) for name, default in defaults.items()}
-    known = {name: numbers for name, numbers in found.items() if numbers is not None}
-    if is_transposed is None or rounds_up is None or len(known) < len(found):
-        return None
-    return Steps(**known, is_transposed=is_transposed, rounds_up=rounds_up)
+    is_transposed = is_transposed_call(call)
+    return Steps(
+        numbers_of(call, "stride", window or ones),
+        numbers_of(call, "padding", zeros),
+        numbers_of(call, "dilation", ones),
+        numbers_of(call, "output_padding", zeros) if is_transposed else (),
+        is_transposed,
+        known(call.boolean("ceil_mode")) if call.has("ceil_mode") else False,
+    )
+
+
+def is_transposed_call(call: CallArguments) -> bool:
+    """Whether a convolution is a transposed one."""
+    return known(call.boolean("transposed")) if call.has("transposed") else "transpose" in call.name

@@ -50,15 +50,6 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def store(path: Path, content: bytes, what: str) -> Path:
-    """Write a file that the user asked for, and return its path."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise InputError(f"the {what} cannot be written ({error.strerror})", source=path) from error
-    return path
-
-
 def kept(
     path: Path,
     decode: Callable[[bytes], Kept | None],

@@ -53,7 +53,7 @@ _LABEL = lazy_pattern(
     r"(?:\+(?P<local>[a-z0-9._-]+))?\s*",
     re.IGNORECASE,
 )
-_OFFICIAL_LOCAL = lazy_pattern(r"cu\d+", re.IGNORECASE)
+_OFFICIAL_LOCAL = lazy_pattern(r"cu\d+|cpu", re.IGNORECASE)
 
 
 _RELEASE = lazy_pattern(r"(\d+)\.(\d+)(?:\.(\d+))?")
@@ -74,14 +74,8 @@ class TorchVersion(msgspec.Struct, frozen=True):
 
     @property
     def is_official(self) -> bool:
-        """It is the release itself, built for CUDA."""
+        """It is the release itself, built for CUDA or for CPUs."""
         return not self.suffix and (not self.local or _OFFICIAL_LOCAL.fullmatch(self.local) is not None)
-
-    def distance(self, other: TorchVersion) -> tuple[int, int] | None:
-        """Minor and patch releases between the two; None between major versions, which are not comparable."""
-        if self.release[0] != other.release[0]:
-            return None
-        return abs(self.release[1] - other.release[1]), abs(self.release[2] - other.release[2])
 
 
 def parse_version(label: str) -> TorchVersion | None:
@@ -101,6 +95,8 @@ def label_order(label: str) -> tuple[bool, tuple[int, ...], str]:
 
 def nearest_release(label: str | None, known: Sequence[str]) -> str | None:
     """The nearest of some releases by minor version, the later of two; the last for an unknown label.
+
+    The one rule for all that is asked of a release.
 
     A function that a release lacks was more often added later than removed before.
     """

@@ -1,7 +1,4 @@
-"""Where the data of provenance lie: packaged with opscope, or added by the user in the cache folder.
-
-Tables of a release lie under `<version>/<file name>`; what the user added counts before what is packaged.
-"""
+"""Where the data of provenance lie: in the package, tables of a release under `<version>/<file name>`."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from pathlib import Path
 from typing import Any, AnyStr, cast
 
 import tomli
-
-from opscope.provenance.cache import cache_folder
 
 
 def packaged_path(*parts: str) -> Path:
@@ -54,12 +49,6 @@ def packaged_table(release: str, name: str) -> Path:
     return packaged_releases() / release / name
 
 
-def added_releases(folder: Path | None = None) -> Path:
-    """The folder with the tables that the user added, in the user's cache folder or the one given."""
-    return (folder or cache_folder()) / "releases"
-
-
-def release_files(name: str, folder: Path | None = None) -> dict[str, Path]:
-    """The files of this name by release or label; what the user added comes before what is packaged."""
-    roots = packaged_releases(), added_releases(folder)
-    return {path.parent.name: path for root in roots for path in sorted(root.glob(f"*/{name}"))}
+def release_files(name: str) -> dict[str, Path]:
+    """The files of this name by release."""
+    return {path.parent.name: path for path in sorted(packaged_releases().glob(f"*/{name}"))}

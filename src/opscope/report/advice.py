@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -29,6 +30,8 @@ from opscope.units import format_duration, format_quantity
 
 _SHOWN = 6
 _CODES = 3
+_OF_A_BLOCK = 2
+_LONGEST_CODE = 140
 _NOTHING = "Nothing: no rule found anything worth changing in what was recorded."
 
 
@@ -37,18 +40,47 @@ def advice_blocks(summary: Summary) -> tuple[Block, ...]:
     advice = summary.advice or ()
     if not advice:
         return (Meaning(_NOTHING),)
-    blocks: list[Block] = []
-    for rank, finding in enumerate(advice[:_SHOWN]):
-        blocks.append(BulletList((_point(finding, summary),)))
+    points = [*_points(summary, advice[:_SHOWN])]
+    if len(advice) > _SHOWN:
+        points.append(BulletList((f"{len(advice) - _SHOWN} more: --full prints them all.",)))
+    return (*_joined_points(points), *_apart(summary))
+
+
+def remarks(summary: Summary) -> tuple[Block, ...]:
+    """What the first lines have no room for: changes of longer code, and what has no gain to name."""
+    found = [
+        one for one in summary.advice or () if not one.is_to_try or (one.change and short_edit(one) is None)
+    ]
+    points = dict.fromkeys(_points(summary, found[:_CODES]))  # code that two have in common stands once
+    rest = [BulletList((f"{len(found) - _CODES} more: --section change.",))] if len(found) > _CODES else []
+    return tuple(_joined_points([*points, *rest]))
+
+
+def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[Block]:
+    """A point each, the first of them with their code."""
+    for rank, finding in enumerate(findings):
+        yield BulletList((_point(finding, summary),))
         if finding.change and rank < _CODES:
-            blocks.append(CodeBlock(finding.change, _language(finding.change)))
-    rest = len(advice) - _SHOWN
-    if rest > 0:
-        blocks.append(BulletList((f"{rest} more: --full prints them all.",)))
-    return (*_joined_points(blocks), *_apart(summary))
+            yield CodeBlock(finding.change, _language(finding.change))
 
 
-def _joined_points(blocks: list[Block]) -> Iterator[Block]:
+def short_edit(finding: Finding) -> str | None:
+    """The first of the code's alternatives, whole and on one line; None if that is too long, or cannot be."""
+    first = (finding.change or "").strip().partition("\n\n")[0].splitlines()
+    lines = [line.partition("   #")[0].rstrip() for line in first]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    opens = bool(lines) and lines[0].endswith(":")
+    edit = " ".join(map(str.strip, lines)) if opens and len(lines) == _OF_A_BLOCK else "; ".join(lines)
+    if not edit or len(edit) > _LONGEST_CODE:
+        return None
+    try:
+        ast.parse(edit)
+    except SyntaxError:
+        return edit if len(lines) == 1 and not opens else None  # a command
+    return edit
+
+
+def _joined_points(blocks: Iterable[Block]) -> Iterator[Block]:
     """Points without code between them are one list."""
     for are_points, run in groupby(blocks, lambda block: isinstance(block, BulletList)):
         if are_points:
@@ -68,9 +100,17 @@ def advice_notes(summary: Summary) -> tuple[Block, ...]:
 
 
 def change_numbers(summary: Summary) -> dict[str, int]:
-    """The number of each change with a gain, by code, the largest gain first, unknown ones last."""
-    gaining = [one.code for one in summary.advice or () if one.is_to_try]
-    return {code: number for number, code in enumerate(dict.fromkeys(gaining), 1)}
+    """The number of each change to try, by code, the most promising first.
+
+    One call of torch.compile is one change, whatever for.
+    """
+    to_try: dict[str, str] = {}
+    for one in summary.advice or ():
+        if one.is_to_try:
+            to_try.setdefault(one.code, one.change or "")
+    compiling = [code for code, change in to_try.items() if "torch.compile(" in change]
+    numbered = (code for code in to_try if code not in compiling[1:])
+    return {code: number for number, code in enumerate(numbered, 1)}
 
 
 def set_text(summary: Summary, codes: Sequence[str]) -> str:
@@ -102,7 +142,7 @@ def _apart(summary: Summary) -> tuple[Block, ...]:
 def _point(finding: Finding, summary: Summary) -> Text:
     parts: list[Inline] = []
     number = change_numbers(summary).get(finding.code)
-    if finding.is_to_try:
+    if finding.is_to_try and number is not None:
         parts += [Strong(f"Change {number}"), ": ", Strong(_gain(finding, summary, "−")), ". "]
     parts.append(finding.message)
     if finding.suggestion:

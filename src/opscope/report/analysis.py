@@ -1,7 +1,7 @@
 """Summary → Document: what reports say, in which order and under which numbers.
 
-The section numbers are part of the report's contract (`### 4.1` is the first operator). Every figure comes
-from the Summary; a value no one has found is said to be unknown, never left out. Imports no renderer.
+The section numbers of files are part of the report's contract (`### 4.1` is the first operator). Every figure
+comes from the Summary; a value no one has found is said to be unknown, never left out. Imports no renderer.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
-from opscope.analysis.ranges import GraphTotal
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
 from opscope.model.environment import Environment
+from opscope.model.finding import Severity
 from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
-from opscope.report.advice import advice_blocks, advice_notes, advice_sections
+from opscope.report.advice import advice_blocks, advice_notes, advice_sections, remarks
 from opscope.report.collectives import collective_blocks
 from opscope.report.document import (
     BarList,
@@ -79,27 +77,6 @@ from opscope.units import (
 )
 
 _STEP_ROWS = 12
-_PAGE_ROWS = 300
-
-
-def _trace_facts(summary: Summary) -> FactList:
-    """Which traces, ranks and devices the report is about."""
-    return facts(
-        *(("Trace", Code(source)) for source in summary.traces),
-        ("Ranks", ", ".join(str(rank) for rank in summary.ranks if rank is not None)),
-        ("Devices", _device_names(summary)),
-    )
-
-
-def _device_names(summary: Summary) -> Text:
-    names = Counter(
-        (device.name or "a device the trace does not describe")
-        + (f" (compute capability {device.compute_capability})" if device.compute_capability else "")
-        for device in summary.devices
-    )
-    return (
-        ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items()) or "none used"
-    )
 
 
 def _environment_facts(environment: Environment) -> FactList:
@@ -139,60 +116,58 @@ def _value(value: Any) -> Text:
     return format_count(value) if isinstance(value, int) else str(value)
 
 
-def _overview_blocks(
-    summary: Summary, benchmark: Latency | None, batch_size: int | None
-) -> tuple[Block, ...]:
-    return blocks(
-        _overview_facts(summary, benchmark, batch_size),
-        _device_table(summary) if summary.devices else None,
-        _step_table(summary) if summary.steps else None,
-        overview_meaning(summary),
-    )
-
-
-def _overview_facts(
-    summary: Summary, benchmark: Latency | None = None, batch_size: int | None = None
-) -> FactList:
-    """The totals of a recording, and its latency without the profiler where measured."""
-    device: list[tuple[str, Text]] = [("Device time", Strong("none: ranked by CPU time"))]
+def _overview_facts(summary: Summary, latency: Latency | None, batch_size: int | None) -> FactList:
+    """The totals of a recording, a step without the profiler first, and its latency where measured."""
+    step, window = summary.measured_step, "the recording"
+    told: list[tuple[str, Text]] = []
+    if step.unrecorded_ns is not None:
+        told.append(
+            ("Step", (Strong(format_duration(step.unrecorded_ns.median)), _samples_text(step.unrecorded_ns)))
+        )
+    if summary.steps:
+        window = "the step" if len(summary.steps) == 1 else "the steps"
+        used = summary.counted_steps
+        duration_ns = sum(one.duration_ns for one in used) / len(used)
+        text = f"{len(used)}, {format_duration(duration_ns)} each on average"
+        if summary.has_device:
+            device_ns = sum(one.device_ns for one in used) / len(used)
+            text += f", {format_duration(device_ns)} of device time each"
+        if left_out := len(summary.steps) - len(used):
+            text += f", {left_out} of start-up left out"
+        told.append(("Recorded steps", f"{text}; {_stretch_text(step)}"))
     operators: list[tuple[str, Text]] = [
         ("CPU time in operators", format_duration(summary.cpu_time_ns)),
         ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
     ]
-    if summary.has_device:
+    if not summary.has_device:
+        told += [("Device time", Strong("none: ranked by CPU time")), *operators]
+    else:
+        whole = f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}"
         attributed = (
             f"{format_duration(summary.attributed_ns)} ({format_fraction(summary.attributed_fraction)})"
         )
-        operators = operators if summary.operators else []
-        device = [
-            (
-                "Device time",
-                f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}",
-            ),
-            ("Attributed to operators", attributed if operators else ""),
+        busy = f"{format_fraction(summary.busy_fraction)} of {window} as recorded"
+        if step.busy_fraction is not None:
+            busy = f"{format_fraction(step.busy_fraction)} of the step; {busy}"
+        told += [
+            ("Device time", whole),
+            ("Attributed to operators", attributed if summary.operators else ""),
             ("Set aside", format_duration(summary.set_aside_ns) if summary.set_aside_ns else ""),
-            ("Device busy", _busy_text(summary)),
+            ("Device busy", busy),
             ("Kernel launches", format_count(summary.kernel_launches)),
+            *(operators if summary.operators else ()),
         ]
-    return facts(
-        *_step_facts(summary),
-        *device,
-        *operators,
-        *([] if benchmark is None else _benchmark_facts(benchmark, batch_size)),
-    )
-
-
-def _step_facts(summary: Summary) -> list[tuple[str, Text]]:
-    """A step without the profiler first, then as recorded; nothing where no step is known."""
-    step = summary.measured_step
-    known: list[tuple[str, Text]] = []
-    if step.unrecorded_ns is not None:
-        known = [
-            ("Step", (Strong(format_duration(step.unrecorded_ns.median)), _samples_text(step.unrecorded_ns)))
-        ]
-    if summary.steps:
-        known.append(("Recorded steps", f"{_steps_text(summary)}; {_stretch_text(step)}"))
-    return known
+    if latency is not None:
+        low, high = format_duration(latency.p5_ns), format_duration(latency.p95_ns)
+        text = (
+            f"median {format_duration(latency.median_ns)} [5 %: {low}, 95 %: {high}], "
+            f"{len(latency.samples_ns)} samples by {latency.clock}"
+        )
+        told.append(("Latency without the profiler", text))
+        if batch_size and latency.median_ns:
+            rate = batch_size / latency.median_ns * NS_PER_S
+            told.append(("Throughput", f"{rate:,.1f} sequences/s"))
+    return facts(*told)
 
 
 def _samples_text(time: UnrecordedTime) -> str:
@@ -218,50 +193,11 @@ def _stretch_text(step: MeasuredStep) -> str:
     return text
 
 
-def _busy_text(summary: Summary) -> str:
-    """Of the program's step where that is known, and of what was recorded."""
-    recorded = f"{format_fraction(summary.busy_fraction)} of {_window_text(summary)} as recorded"
-    fraction = summary.measured_step.busy_fraction
-    return recorded if fraction is None else f"{format_fraction(fraction)} of the step; {recorded}"
-
-
-def _window_text(summary: Summary) -> str:
-    if len(summary.steps) == 1:
-        return "the step"
-    return "the steps" if summary.steps else "the recording"
-
-
-def _steps_text(summary: Summary) -> str:
-    counted = summary.counted_steps
-    durations = [step.duration_ns for step in counted]
-    text = f"{len(durations)}, {format_duration(sum(durations) / len(durations))} each on average"
-    if summary.has_device:
-        device_ns = sum(step.device_ns for step in counted) / len(durations)
-        text += f", {format_duration(device_ns)} of device time each"
-    left_out = len(summary.steps) - len(counted)
-    return f"{text}, {left_out} of start-up left out" if left_out else text
-
-
-def _benchmark_facts(benchmark: Latency, batch_size: int | None) -> list[tuple[str, Text]]:
-    low, high = format_duration(benchmark.p5_ns), format_duration(benchmark.p95_ns)
-    facts: list[tuple[str, Text]] = [
-        (
-            "Latency without the profiler",
-            f"median {format_duration(benchmark.median_ns)} [5 %: {low}, 95 %: {high}], "
-            f"{len(benchmark.samples_ns)} samples by {benchmark.clock}",
-        )
-    ]
-    if batch_size and benchmark.median_ns:
-        facts.append(("Throughput", f"{batch_size / benchmark.median_ns * NS_PER_S:,.1f} sequences/s"))
-    return facts
-
-
 def _device_table(summary: Summary) -> Table:
     """Window, busy and idle time of each device."""
-    with_rank = any(device.rank is not None for device in summary.devices)
     return table(
         summary.devices,
-        number("Rank", "rank") if with_rank else None,
+        number("Rank", "rank", if_known=True),
         number("Device", "device", str),
         words("Name", lambda device: device.name or "unknown"),
         number("Activities", "activity_count"),
@@ -285,162 +221,156 @@ def _step_table(summary: Summary) -> Table:
     )
 
 
-def analysis_report(summary: Summary, *, top: int | None = 10) -> Document:
-    """The full report on any trace, of its `top` operators and kernels (every one for None)."""
-    configuration = Section("Configuration", (_trace_facts(summary),), number="1")
-    body = _body(summary, top, benchmark=None, batch_size=None)
-    return Document("Operator report", (headline(summary),), (configuration, *body))
-
-
-def configuration_report(
+def recording_document(
     summary: Summary,
-    config: Mapping[str, Any],
-    environment: Environment | None,
-    benchmark: Latency | None,
     *,
-    top: int = 10,
+    top: int | None = 10,
+    is_full: bool = False,
+    is_screen: bool = False,
+    detailed: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    environment: Environment | None = None,
+    latency: Latency | None = None,
 ) -> Document:
-    """The full report on one configuration of a sweep.
+    """What is said of a recording: one list of sections, for terminals, files and pages.
 
     Args:
-        summary: Of the configuration's trace.
-        config: As in the stats file: workload, batch_size, seq_len, dtype, device, ….
-        environment: What it ran on; None if no one recorded it.
-        benchmark: Latency without the profiler; None if skipped.
-        top: Operators in detail.
+        summary: Of the recording.
+        top: Rows of long tables; all for None.
+        is_full: With all that is known of each row and what it rests on.
+        is_screen: About one screen: what is found first and the longest rows, nothing else being computed.
+        detailed: Operators that a full report tells in detail; all of its table for None.
+        config: Of a configuration of a sweep, as in the stats file.
+        environment: What that ran on, where it was recorded.
+        latency: Of that without the profiler, where it was measured.
     """
-    sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
-    blocks: list[Block] = [
-        facts(*((key.replace("_", " ").capitalize(), _value(value)) for key, value in config.items()))
-    ]
-    if environment is not None:
-        blocks += [Paragraph(Strong("Environment")), _environment_facts(environment)]
-    configuration = Section("Configuration", tuple(blocks), number="1")
-    body = _body(summary, top, benchmark=benchmark, batch_size=config.get("batch_size"))
-    title = f"Kernel analysis: {config.get('workload')}, {sizes}"
-    return Document(title, (headline(summary),), (configuration, *body))
-
-
-def overview_document(summary: Summary, *, top: int | None = 10) -> Document:
-    """The short form for a terminal: ranked tables without details per operator; all rows for None."""
+    if is_screen:
+        return Document(_title(summary, config), (headline(summary),), _screen(summary, top))
     has_operators = bool(summary.operators) or not summary.has_device
-    unattributed = _unattributed_table(summary) if has_operators and summary.unattributed_ns else None
-    advice = advice_blocks(summary) if _is_advised(summary) else ()
-    return Document(
-        _source_title(summary),
-        (headline(summary),),
-        sections(
-            Section("What to change", advice),
-            Section("Overview", (_overview_facts(summary), overview_meaning(summary))),
-            _range_section(summary, top),
-            Section("Devices", (_device_table(summary), devices_meaning(summary)))
-            if len(summary.devices) > 1
-            else None,
-            Section(
-                "Top operators",
-                (operator_table(summary, top_operators(summary, top)), operators_meaning(summary)),
-            )
-            if has_operators
-            else None,
-            Section("Categories", _category_blocks(summary)),
-            Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
-            Section("How far from the limit", efficiency_blocks(summary, top)),
-            Section("Where the GPU waits", time_blocks(summary)),
-            _graph_section(summary),
-            Section("Collectives", collective_blocks(summary)),
-            *program_sections(summary, top),
-            Section(
-                "Unattributed time", blocks(unattributed, unattributed and unattributed_meaning(summary))
-            ),
-            Section("Accuracy", accuracy_overview(summary) if _has_accuracy(summary) else ()),
-            Section("Findings", (FindingList(merged_findings(summary)),)),
-        ),
-    )
-
-
-def full_document(summary: Summary, *, top: int | None = None) -> Document:
-    """All that is known: what to change first, tables long enough to be searched, what it rests on last."""
-    rows = None if top is None else max(top, _PAGE_ROWS)
-    operators = top_operators(summary, rows)
-    detailed = [operator for operator in operators[:top] if rank_ns(summary, operator) > 0]
-    return Document(
-        _source_title(summary),
-        (headline(summary),),
-        sections(
-            _advice_section(summary),
-            Section("Overview", _overview_blocks(summary, None, None)),
-            _range_section(summary, rows),
-            Section(
-                "Operators",
-                (ranking_paragraph(summary), operator_table(summary, operators), operators_meaning(summary)),
-            )
-            if operators
-            else None,
-            Section("Kernels", _kernel_blocks(summary, rows)) if summary.kernels else None,
-            Section("Categories", _category_blocks(summary)),
-            Section("How far from the limit", efficiency_blocks(summary, rows)),
-            *program_sections(summary, rows),
-            Section("Where the GPU waits", _waiting_blocks(summary)),
-            _graph_section(summary),
-            Section("Collectives", collective_blocks(summary)),
-            Section(
-                "Operators in detail", sections=tuple(operator_section(summary, one) for one in detailed)
-            ),
-            Section("Accuracy", accuracy_blocks(summary) if _has_accuracy(summary) else ()),
-            Section("Unattributed time", _unattributed_blocks(summary)),
-            Section("Findings", (FindingList(merged_findings(summary)),)),
-            Section("What was read", (_trace_facts(summary), *map(_environment_facts, summary.environments))),
-        ),
-    )
-
-
-def _body(
-    summary: Summary, top: int | None, *, benchmark: Latency | None, batch_size: int | None
-) -> tuple[Section, ...]:
     operators = top_operators(summary, top)
-    detailed = [operator for operator in operators if rank_ns(summary, operator) > 0]
-    findings = merged_findings(summary)
+    details = [one for one in operators[:detailed] if rank_ns(summary, one) > 0] if is_full else []
+    has_accuracy = (
+        summary.has_device and summary.is_of_torch
+    )  # its figures are of PyTorch's operators and kernels
+    is_advised = summary.advice is not None and summary.has_device and summary.is_usable
+    batch_size = None if config is None else config.get("batch_size")
     shown = sections(
-        Section("Overview", _overview_blocks(summary, benchmark, batch_size)),
-        Section("Categories", _category_blocks(summary)),
+        _advice_section(summary, is_full=is_full) if is_advised else _NO_ADVICE if is_full else None,
         Section(
-            f"Top {len(detailed)} operators in detail" if detailed else "Top operators in detail",
-            (ranking_paragraph(summary), operator_table(summary, operators), operators_meaning(summary)),
-            tuple(operator_section(summary, operator) for operator in detailed),
+            "Overview",
+            blocks(
+                _overview_facts(summary, latency, batch_size),
+                *((_device_table(summary), _step_table(summary)) if is_full else ()),
+                overview_meaning(summary),
+            ),
         ),
-        Section("How far from the limit", efficiency_blocks(summary, top)),
-        Section("Where the GPU waits", _waiting_blocks(summary)),
+        Section("Categories", blocks(_category_bars(summary), categories_meaning(summary))),
+        Section(
+            "Top operators",
+            blocks(
+                ranking_paragraph(summary) if is_full else None,
+                operator_table(summary, operators),
+                operators_meaning(summary),
+            ),
+            tuple(operator_section(summary, one) for one in details),
+        )
+        if has_operators
+        else None,
         _range_section(summary, top),
+        Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
+        Section("How far from the limit", efficiency_blocks(summary, top)),
+        Section("Where the GPU waits", _waiting_blocks(summary) if is_full else time_blocks(summary)),
+        Section("Devices", (_device_table(summary), devices_meaning(summary)))
+        if len(summary.devices) > 1 and not is_full
+        else None,
         _graph_section(summary),
         Section("Collectives", collective_blocks(summary)),
         *program_sections(summary, top),
-        _advice_section(summary),
-        Section("Kernels", _kernel_blocks(summary, None if top is None else max(top, 10))),
-        Section("Unattributed time", _unattributed_blocks(summary)),
-        Section("Findings", (FindingList(findings) if findings else Paragraph("None."),)),
-        Section("Accuracy", accuracy_blocks(summary) if _has_accuracy(summary) else ()),
+        Section("Unattributed time", _unattributed_blocks(summary, is_full=is_full))
+        if is_full or (has_operators and summary.unattributed_ns)
+        else None,
+        Section("Accuracy", (accuracy_blocks if is_full else accuracy_overview)(summary))
+        if has_accuracy
+        else None,
+        Section("Findings", (FindingList(merged_findings(summary)),)),
+        _basis_section(summary, config, environment) if is_full else None,
     )
-    return tuple(_numbered(section, rank) for rank, section in enumerate(shown, 2))
+    return Document(_title(summary, config), (headline(summary),), shown)
 
 
-def _numbered(section: Section, rank: int) -> Section:
-    below = (replace(one, number=f"{rank}.{index}") for index, one in enumerate(section.sections, 1))
-    return replace(section, number=str(rank), sections=tuple(below))
+_NO_ADVICE = Section(
+    "What to change", (Paragraph("No change is suggested: that takes a sound recording of a GPU."),)
+)
 
 
-def _has_accuracy(summary: Summary) -> bool:
-    """Its figures are of PyTorch's operators and kernels."""
-    return summary.has_device and summary.is_of_torch
+def _screen(summary: Summary, top: int | None) -> tuple[Section, ...]:
+    """What is to be known beside the changes, what takes longest, and where the rest of the report is."""
+    operators = top_operators(summary, top)
+    asked = summary.ranges and summary.ranges[0].phase is None
+    is_concluded = summary.has_device and summary.is_usable
+    parts = {
+        "change": is_concluded and summary.advice is not None,
+        "waits": is_concluded and bool(summary.timeline.partitions),
+        "kernels": bool(summary.kernels),
+        "categories": not summary.has_device,
+    }
+    named = " ".join(part for part, is_there in parts.items() if is_there)
+    more: Text = (
+        "More: ", Code("--full"), ", or parts of it, such as ", Code(f"--section {named}"),
+        ", and with pictures ", Code("--output page.html"), ".",
+    )  # fmt: skip
+    warnings = [one for one in merged_findings(summary) if one.severity is not Severity.INFO]
+    return sections(
+        Section("Remarks", remarks(summary) if is_concluded else ()),
+        Section("Warnings", (FindingList(tuple(warnings)),) if warnings else ()),
+        _range_section(summary, top) if asked else None,
+        Section(
+            "Top operators",
+            (operator_table(summary, operators, per_step=bool(summary.counted_steps)), Paragraph(more)),
+        )
+        if operators
+        else Section("Kernels", (*_kernel_blocks(summary, top)[:1], Paragraph(more))),
+    )
 
 
-def _is_advised(summary: Summary) -> bool:
-    return summary.advice is not None and summary.has_device and summary.is_usable
+def _title(summary: Summary, config: Mapping[str, Any] | None) -> str:
+    if config is not None:
+        sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
+        return f"Kernel analysis: {config.get('workload')}, {sizes}"
+    if len(summary.traces) == 1:
+        return summary.traces[0]
+    return f"{len(summary.traces)} traces" if summary.traces else "no trace"
 
 
-def _advice_section(summary: Summary) -> Section | None:
-    if not _is_advised(summary):
-        return None
-    return Section("What to change", advice_notes(summary), advice_sections(summary))
+def _basis_section(
+    summary: Summary, config: Mapping[str, Any] | None, environment: Environment | None
+) -> Section:
+    """The configuration that was run, or what was read."""
+    if config is None:
+        names = Counter(
+            (device.name or "a device the trace does not describe")
+            + (f" (compute capability {device.compute_capability})" if device.compute_capability else "")
+            for device in summary.devices
+        )
+        used = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
+        read = facts(
+            *(("Trace", Code(source)) for source in summary.traces),
+            ("Ranks", ", ".join(str(rank) for rank in summary.ranks if rank is not None)),
+            ("Devices", used or "none used"),
+        )
+        return Section("What was read", (read, *map(_environment_facts, summary.environments)))
+    told: list[Block] = [
+        facts(*((key.replace("_", " ").capitalize(), _value(value)) for key, value in config.items()))
+    ]
+    if environment is not None:
+        told += [Paragraph(Strong("Environment")), _environment_facts(environment)]
+    return Section("Configuration", tuple(told))
+
+
+def _advice_section(summary: Summary, *, is_full: bool) -> Section:
+    if is_full:
+        return Section("What to change", advice_notes(summary), advice_sections(summary))
+    return Section("What to change", advice_blocks(summary))
 
 
 def _waiting_blocks(summary: Summary) -> tuple[Block, ...]:
@@ -452,18 +382,18 @@ def _waiting_blocks(summary: Summary) -> tuple[Block, ...]:
     return blocks(*time[:place], hint, *time[place:])
 
 
-def _category_blocks(summary: Summary) -> tuple[Block, ...]:
-    return blocks(_category_bars(summary), categories_meaning(summary))
-
-
 def _category_bars(summary: Summary) -> BarList:
+    def title(one: CategoryTotal) -> str:
+        name = category_title(one.category)
+        return f"{name}, no operator" if one.without_operator else name
+
     device, cpu = number("Device time", "device_ns"), number("CPU time", "cpu_ns")
     share = number("Share", "fraction")
     # Without a device the share is of CPU time.
     times = (device, share, cpu) if summary.has_device else (cpu, share)
     rows = table(
         summary.categories,
-        words("Category", _category_name),
+        words("Category", title),
         *times,
         number("Calls", "calls"),
     )
@@ -478,8 +408,6 @@ def _range_section(summary: Summary, top: int | None) -> Section | None:
         return None
     total = format_duration(sum(one.device_ns for one in rest))
     is_engine = rows[0].phase is not None
-    has_tokens = any(one.tokens for one in rows)
-    has_layers = any(one.layers for one in rows)
     return Section(
         "Steps of the engine" if is_engine else "By range",
         blocks(
@@ -490,11 +418,11 @@ def _range_section(summary: Summary, top: int | None) -> Section | None:
                 number("Device time", "device_ns"),
                 number("Share", "device_fraction"),
                 number("Each", "device_ns_per_call", format_duration, spare=1),
-                number("Requests", "requests", spare=2) if is_engine else None,
-                number("Tokens", "tokens") if has_tokens else None,
-                number("Per token", "device_ns_per_token", format_duration) if has_tokens else None,
-                number("Layers", "layers", spare=6) if has_layers else None,
-                number("Per layer", "device_ns_per_layer", format_duration, spare=4) if has_layers else None,
+                number("Requests", "requests", spare=2, if_known=True),
+                number("Tokens", "tokens", if_known=True),
+                number("Per token", "device_ns_per_token", format_duration, if_known=True),
+                number("Layers", "layers", spare=6, if_known=True),
+                number("Per layer", "device_ns_per_layer", format_duration, spare=4, if_known=True),
                 number("Host time", "host_ns", spare=5),
                 number("Kernels", "kernels", spare=3),
             ),
@@ -502,11 +430,6 @@ def _range_section(summary: Summary, top: int | None) -> Section | None:
             ranges_meaning(summary),
         ),
     )
-
-
-def _how_matched(graph: GraphTotal) -> str:
-    parts = (graph.evidence.meaning if graph.evidence else None, graph.reason)
-    return "; ".join(part for part in parts if part)
 
 
 def _graph_section(summary: Summary) -> Section | None:
@@ -523,21 +446,19 @@ def _graph_section(summary: Summary) -> Section | None:
                 number("Activities", "activities"),
                 number("Device time", "device_ns"),
                 words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
-                words("Matched", _how_matched),
+                words(
+                    "Matched",
+                    lambda one: "; ".join(
+                        filter(None, (one.evidence.meaning if one.evidence else None, one.reason))
+                    ),
+                ),
             ),
             graphs_meaning(summary),
         ),
     )
 
 
-def _category_name(category: CategoryTotal) -> str:
-    title = category_title(category.category)
-    return f"{title}, no operator" if category.without_operator else title
-
-
 def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
-    if not summary.kernels:
-        return (Paragraph("No device activity was recorded."),)
     shown = summary.kernels[:top]
     rest = summary.kernels[len(shown) :]
     kernels = table(
@@ -554,13 +475,13 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     return blocks(kernels, more, kernels_meaning(summary))
 
 
-def _unattributed_blocks(summary: Summary) -> tuple[Block, ...]:
+def _unattributed_blocks(summary: Summary, *, is_full: bool) -> tuple[Block, ...]:
     if not summary.has_device:
         return (Paragraph("No device activity was recorded, so there is nothing to attribute."),)
     none = Paragraph("Every nanosecond of device time belongs to an operator.")
     return blocks(
         _unattributed_table(summary) if summary.unattributed_ns else none,
-        _conservation(summary),
+        _conservation(summary) if is_full else None,
         unattributed_meaning(summary),
     )
 
@@ -588,9 +509,3 @@ def _conservation(summary: Summary) -> Paragraph:
     return Paragraph(
         (f"{text} ", Strong(f"fails by {difference_ns:,} ns."), " The figures above are not reliable.")
     )
-
-
-def _source_title(summary: Summary) -> str:
-    if len(summary.traces) == 1:
-        return summary.traces[0]
-    return f"{len(summary.traces)} traces" if summary.traces else "no trace"

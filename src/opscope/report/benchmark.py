@@ -41,7 +41,6 @@ from opscope.report.document import (
     CodeBlock,
     Document,
     FactList,
-    Field,
     FindingList,
     Inline,
     Meaning,
@@ -52,6 +51,7 @@ from opscope.report.document import (
     Text,
     facts,
     identifier,
+    inlines,
     joined,
     number,
     plain,
@@ -180,11 +180,6 @@ def ceiling_text(ceiling: Ceiling) -> str:
     return f"{ceiling.name} {rate}" + (f" ({ceiling.how})" if ceiling.how else "")
 
 
-def _interval_text(interval: Interval) -> str:
-    low, high = interval
-    return f"{low:.3g}–{high:.3g}"
-
-
 _CLOCKS = {
     Clock.CUDA_EVENT: "CUDA events on the device around each call",
     Clock.CUDA_GRAPH: "CUDA events around the replay of a CUDA graph of the call: no launch overhead",
@@ -198,12 +193,7 @@ _CACHES = {
 
 
 def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()) -> Document:
-    """The report on one result.
-
-    Args:
-        result: What was measured.
-        extra: Further sections, put before the findings: kernels, generated code.
-    """
+    """The report on one result."""
     *before, findings = _benchmark_sections(result)
     conditions = Section("Conditions", (_condition_facts(result),))
     shown = sections(*before, *extra, findings, conditions)
@@ -213,41 +203,31 @@ def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()
 def _headline(result: BenchmarkResult) -> FactList:
     """Who is fastest and why, what is wrong, and what that rests on."""
     timed = sorted((row for row in result.rows if row.median_ns), key=lambda row: row.median_ns or 0.0)
+    ranked = list(enumerate(timed, 1))
+    ends = ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]
+    told: list[tuple[str, Text]] = []
+    for rank, row in ends:
+        label = "Slowest" if rank == len(timed) > 1 else "Fastest" if rank == 1 else f"No. {rank}"
+        text = f": {format_duration(row.median_ns)}, {plain(verdict_cell(row, result.reference))}"
+        if row.ceiling_fraction is not None:
+            text += f", {format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling"
+        told.append((label, (Code(row.name), text)))
     reasons = explanations(result)
     wrong = [Code(row.name) for row in result.rows if row.status in _WRONG]
     missing = sum(row.status is not Status.OK and row.status not in _WRONG for row in result.rows)
     return facts(
         ("Result", _fastest(result)),
-        *(
-            (
-                "Slowest" if rank == len(timed) > 1 else "Fastest" if rank == 1 else f"No. {rank}",
-                _row_text(row, result),
-            )
-            for rank, row in _ends(timed)
-        ),
+        *told,
         ("Why", reasons[0] if reasons else None),
         ("Wrong or failed", joined(wrong) if wrong else None),
         ("Not measured", f"{missing} of {len(result.rows)}, see below" if missing else None),
-        ("Based on", ", ".join(filter(None, (_device(result), _sample_counts([result]))))),
+        ("Based on", _based_on([result])),
         ("Complete", None if result.complete else _INTERRUPTED),
     )
 
 
 _ENDS = 3
 _WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.OUT_OF_MEMORY))
-
-
-def _ends(timed: Sequence[BenchmarkRow]) -> list[tuple[int, BenchmarkRow]]:
-    """The first few and the last."""
-    ranked = list(enumerate(timed, 1))
-    return ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]
-
-
-def _row_text(row: BenchmarkRow, result: BenchmarkResult) -> Text:
-    known = row.ceiling_fraction is not None
-    share = f", {format_percent(row.ceiling_fraction or 0.0)} of the {row.ceiling} ceiling" if known else ""
-    verdict = plain(verdict_cell(row, result.reference))
-    return (Code(row.name), f": {format_duration(row.median_ns)}, {verdict}{share}")
 
 
 def _benchmark_sections(result: BenchmarkResult) -> tuple[Section, Section, Section, Section]:
@@ -283,36 +263,35 @@ def _condition_facts(result: BenchmarkResult) -> FactList:
 
 def _samples(results: Sequence[BenchmarkResult]) -> str | None:
     """How many samples the medians of some results rest on, and what ± means."""
-    number = _sample_numbers(results)
-    if number is None:
+    count = _sample_counts(results)
+    if count is None:
         return None
-    text = f"{number} of each, interleaved in random order; ± is half the 95 % interval of the median"
-    other = dict.fromkeys(name for result in results for name in _ratios_of_fewer(result))
+    text = f"{count} of each, interleaved in random order; ± is half the 95 % interval of the median"
+    other: dict[str, None] = {}
+    for result in results:
+        # Rows whose ratio is visibly not that of the medians: these are of all samples.
+        medians_ns = {row.name: row.median_ns for row in result.rows}
+        reference_ns = medians_ns.get(result.reference) or 0.0
+        other |= {
+            row.name: None
+            for row in result.rows
+            if row.ratio and row.median_ns and reference_ns
+            if abs(row.ratio * reference_ns / row.median_ns - 1) > _VISIBLE
+        }
     return text if not other else f"{text}; ratios are of the rounds both sides have ({', '.join(other)})"
 
 
-def _sample_numbers(results: Sequence[BenchmarkResult]) -> str | None:
+def _based_on(results: Sequence[BenchmarkResult]) -> str:
+    count = _sample_counts(results)
+    return ", ".join([*map(_device, results[:1]), *([f"{count} samples of each"] if count else [])])
+
+
+def _sample_counts(results: Sequence[BenchmarkResult]) -> str | None:
     counts = [len(row.samples_ns) for result in results for row in result.rows if row.samples_ns]
     if not counts:
         return None
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _sample_counts(results: Sequence[BenchmarkResult]) -> str | None:
-    number = _sample_numbers(results)
-    return None if number is None else f"{number} samples of each"
-
-
-def _ratios_of_fewer(result: BenchmarkResult) -> Iterator[str]:
-    """Rows whose ratio is visibly not that of the medians: these are of all samples."""
-    medians_ns = {row.name: row.median_ns for row in result.rows}
-    reference_ns = medians_ns.get(result.reference)
-    if not reference_ns:
-        return
-    for row in result.rows:
-        if row.ratio and row.median_ns and abs(row.ratio * reference_ns / row.median_ns - 1) > _VISIBLE:
-            yield row.name
 
 
 _INTERRUPTED = Strong("no: interrupted; what was finished is shown")
@@ -363,20 +342,16 @@ def benchmark_table(result: BenchmarkResult) -> Table:
     ceilings = {row.ceiling for row in rows if row.ceiling is not None}
     share = f"Of {ceilings.copy().pop()} ceiling" if len(ceilings) == 1 else "Of ceiling"
 
-    def where_known(field: Field, *attributes: str) -> Field | None:
-        is_known = any(getattr(row, attribute) is not None for row in rows for attribute in attributes)
-        return field if is_known else None
-
     return table(
         rows,
         identifier("Implementation", "name"),
         number("Median", median_cell),
         words("Verdict", lambda row: verdict_cell(row, result.reference)),
-        where_known(number("Kernels", "kernels_launched", format_mean_count), "kernels_launched"),
-        where_known(number("Rate", rate_cell), "bytes_per_s", "flop_per_s"),
-        where_known(number(share, lambda row: _ceiling_cell(row, is_named=len(ceilings) > 1)), "ceiling"),
-        where_known(number("Memory", "peak_memory_bytes"), "peak_memory_bytes"),
-        where_known(number("Error", "max_relative_error", "{:.1e}".format), "max_relative_error"),
+        number("Kernels", "kernels_launched", format_mean_count, if_known=True),
+        number("Rate", rate_cell, if_known=True),
+        number(share, lambda row: _ceiling_cell(row, is_named=len(ceilings) > 1), if_known=True),
+        number("Memory", "peak_memory_bytes", if_known=True),
+        number("Error", "max_relative_error", "{:.1e}".format, if_known=True),
     )
 
 
@@ -393,8 +368,10 @@ def _fastest(result: BenchmarkResult) -> Text | None:
         " is the fastest: ",
         Strong(f"{format_ratio(1 / best.ratio)} faster"),
     )
-    interval = best.ratio_interval
-    known = "" if interval is None else f" (95 % interval {_interval_text(reciprocal(interval))})"
+    known = ""
+    if best.ratio_interval is not None:
+        low, high = reciprocal(best.ratio_interval)
+        known = f" (95 % interval {low:.3g}–{high:.3g})"
     return (*parts, " than ", Code(result.reference), f"{known}.")
 
 
@@ -404,22 +381,23 @@ def _not_measured(result: BenchmarkResult) -> tuple[Text, ...]:
     for row in result.rows:
         if row.status is not Status.OK:
             by_reason.setdefault((row.status, row.reason or ""), []).append(row)
-    return tuple(_reason(status, reason, rows) for (status, reason), rows in by_reason.items())
+    told: list[Text] = []
+    for (status, reason), rows in by_reason.items():
+        names = joined([Code(row.name) for row in rows])
+        if status is Status.CHECKED:
+            errors = [row.max_relative_error for row in rows if row.max_relative_error is not None]
+            error = f"; largest relative error {max(errors):.1e}" if errors else ""
+            told.append((*names, ": ", f"{reason or 'checked, not timed'}{error}"))
+        else:
+            word = Strong(str(status).replace("_", " "))
+            told.append((*names, ": ", word, f"; {reason}" if reason else ""))
+    return tuple(told)
 
 
 def _further_findings(result: BenchmarkResult) -> tuple[Finding, ...]:
     """The findings without those that only repeat why an implementation was not measured."""
     said = {row.name for row in result.rows if row.status is not Status.OK}
     return tuple(finding for finding in result.findings if finding.evidence.get("implementation") not in said)
-
-
-def _reason(status: Status, reason: str, rows: Sequence[BenchmarkRow]) -> Text:
-    names = joined([Code(row.name) for row in rows])
-    if status is Status.CHECKED:
-        errors = [row.max_relative_error for row in rows if row.max_relative_error is not None]
-        error = f"; largest relative error {max(errors):.1e}" if errors else ""
-        return (*names, ": ", f"{reason or 'checked, not timed'}{error}")
-    return (*names, ": ", Strong(str(status).replace("_", " ")), f"; {reason}" if reason else "")
 
 
 def kernel_use_section(result: BenchmarkResult) -> Section:
@@ -468,23 +446,23 @@ _TITLES = {
 
 def code_sections(codes: Sequence[ImplementationCode]) -> tuple[Section, ...]:
     """One section per kind of code, with one per implementation in it."""
+
+    def told(code: ImplementationCode) -> Iterator[Block]:
+        if code.reason is not None:
+            yield Paragraph(f"No code: {code.reason}")
+        for text in code.texts:
+            yield Paragraph(Code(text.title, is_whole=True))
+            yield CodeBlock(text.text, text.language)
+
     return tuple(
         Section(
             _TITLES[kind],
             sections=tuple(
-                Section(code.implementation, tuple(_blocks(code))) for code in codes if code.kind is kind
+                Section(code.implementation, tuple(told(code))) for code in codes if code.kind is kind
             ),
         )
         for kind in dict.fromkeys(code.kind for code in codes)
     )
-
-
-def _blocks(code: ImplementationCode) -> Iterator[Block]:
-    if code.reason is not None:
-        yield Paragraph(f"No code: {code.reason}")
-    for text in code.texts:
-        yield Paragraph(Code(text.title, is_whole=True))
-        yield CodeBlock(text.text, text.language)
 
 
 def code_json(codes: Sequence[ImplementationCode]) -> list[dict[str, Any]]:
@@ -498,12 +476,7 @@ _COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
 
 
 def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[Section]] = ()) -> Document:
-    """The report on a sweep.
-
-    Args:
-        sweep: What was measured.
-        extra: Further sections of each point: kernels, generated code.
-    """
+    """The report on a sweep."""
     suites = points_by_suite(sweep).values()
     shown = [section for points in suites for section in _suite_sections(sweep, points)]
     for point, further in zip(sweep.points, extra, strict=False):
@@ -532,7 +505,6 @@ def _sweep_headline(sweep: BenchmarkSweep) -> FactList:
         timed = [row for row in point.rows if row.median_ns]
         if timed:
             wins[min(timed, key=lambda row: row.median_ns or 0.0).name] += 1
-    first = sweep.points[:1]
     return facts(
         *(
             ("Fastest", (Code(name), f" at {count} of {counted(wins.total(), 'point')}"))
@@ -540,7 +512,7 @@ def _sweep_headline(sweep: BenchmarkSweep) -> FactList:
         ),
         ("Swept", _swept(sweep)),
         ("Without a result", counted(len(sweep.failures), "point") if sweep.failures else None),
-        ("Based on", ", ".join(filter(None, (*map(_device, first), _sample_counts(sweep.points))))),
+        ("Based on", _based_on(sweep.points)),
         ("Complete", None if sweep.complete else _INTERRUPTED),
     )
 
@@ -576,58 +548,41 @@ def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) ->
 def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator[Block]:
     every = dict.fromkeys(row.name for point in points for row in point.rows)
     names = [name for name in every if any(_row(point, name).median_ns for point in points)]
-    parameters = [number(name, partial(_parameter, name=name)) for name in swept]
-    medians = [number(name, partial(_median, name=name)) for name in names]
+
+    def value(point: BenchmarkResult, *, name: str) -> str:
+        return str(point.parameters.get(name, UNKNOWN))
+
+    def median(point: BenchmarkResult, *, name: str) -> str:
+        return median_cell(_row(point, name))
+
+    def ratio(point: BenchmarkResult, *, name: str) -> str:
+        row = _row(point, name)
+        if row.ratio is None:
+            return plain(verdict_cell(row, point.reference)) if row.status is not Status.OK else UNKNOWN
+        near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
+        return f"{near} {row.ratio:.2f}×" if near else format_ratio(row.ratio)
+
+    def power(name: str, *, parameter: str) -> str:
+        exponent = growth_exponent(points, name, parameter)
+        return UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
+
+    parameters = [number(name, partial(value, name=name)) for name in swept]
+    medians = [number(name, partial(median, name=name)) for name in names]
     yield table(points, *parameters, *medians, caption="Median")
     others = [name for name in names if any(name != point.reference for point in points)]
     if others:
         caption = ("Time relative to ", Code(points[0].reference), " (≈ same, ? ambiguous)")
-        ratios = [number(name, partial(_ratio, name=name)) for name in others]
+        ratios = [number(name, partial(ratio, name=name)) for name in others]
         yield table(points, *parameters, *ratios, caption=caption)
-    growth = _growth_table(points, swept, names)
-    if growth is not None:
+    powers = (number(one, partial(power, parameter=one), if_known=True) for one in swept)
+    growth = table(names, identifier("Time grows as", lambda name: name), *powers)
+    if len(growth.columns) > 1:
         yield growth
     known = [(point, said) for point in points if (said := _fastest(point)) is not None]
     if known:
         point, said = known[-1]
-        at = ", ".join(f"{name}={_parameter(point, name=name)}" for name in swept)
-        yield Meaning((f"At {at}: ", *(said if isinstance(said, tuple) else (said,))))
-
-
-def _ratio(point: BenchmarkResult, *, name: str) -> str:
-    row = _row(point, name)
-    if row.ratio is None:
-        return plain(verdict_cell(row, point.reference)) if row.status is not Status.OK else UNKNOWN
-    near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
-    return f"{near} {row.ratio:.2f}×" if near else format_ratio(row.ratio)
-
-
-def _median(point: BenchmarkResult, *, name: str) -> str:
-    return median_cell(_row(point, name))
-
-
-def _parameter(point: BenchmarkResult, *, name: str) -> str:
-    return str(point.parameters.get(name, UNKNOWN))
-
-
-def _growth_table(
-    points: Sequence[BenchmarkResult], swept: Sequence[str], names: Sequence[str]
-) -> Table | None:
-    exponents = {
-        parameter: {name: growth_exponent(points, name, parameter) for name in names} for parameter in swept
-    }
-    told = [
-        parameter for parameter in swept if any(known is not None for known in exponents[parameter].values())
-    ]
-
-    def power(name: str, *, parameter: str) -> str:
-        exponent = exponents[parameter][name]
-        return UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
-
-    if not told:
-        return None
-    powers = (number(parameter, partial(power, parameter=parameter)) for parameter in told)
-    return table(names, identifier("Time grows as", lambda name: name), *powers)
+        at = ", ".join(f"{name}={value(point, name=name)}" for name in swept)
+        yield Meaning((f"At {at}: ", *inlines(said)))
 
 
 def _row(point: BenchmarkResult, name: str) -> BenchmarkRow:
@@ -641,14 +596,10 @@ def _reasons(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[
     for point in points:
         for text in _not_measured(point):
             at.setdefault(plain(text), (text, []))[1].append(point_label(sweep, point))
-    return tuple(_at_points(text, labels, len(points)) for text, labels in at.values())
-
-
-def _at_points(text: Text, labels: Sequence[str], count: int) -> Text:
-    if len(labels) == count:
-        return text
-    parts: tuple[Any, ...] = text if isinstance(text, tuple) else (text,)
-    return (f"{'; '.join(labels)}: ", *parts)
+    return tuple(
+        text if len(labels) == len(points) else (f"{'; '.join(labels)}: ", *inlines(text))
+        for text, labels in at.values()
+    )
 
 
 def _findings(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Finding, ...]:
@@ -658,12 +609,11 @@ def _findings(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple
         for finding in _further_findings(point):
             key = (finding.code, finding.evidence.get("implementation"))
             found.setdefault(key, (finding, []))[1].append(point_label(sweep, point))
-    return tuple(_at_labels(finding, labels) for finding, labels in found.values())
-
-
-def _at_labels(finding: Finding, labels: Sequence[str]) -> Finding:
-    again = f" Likewise at {'; '.join(labels[1:])}." if len(labels) > 1 else ""
-    return replace(finding, message=f"{labels[0]}: {finding.message}{again}")
+    told = []
+    for finding, (first, *others) in found.values():
+        again = f" Likewise at {'; '.join(others)}." if others else ""
+        told.append(replace(finding, message=f"{first}: {finding.message}{again}"))
+    return tuple(told)
 
 
 def suite_list_document(suites: Sequence[Suite]) -> Document:
@@ -673,17 +623,18 @@ def suite_list_document(suites: Sequence[Suite]) -> Document:
         identifier("Suite", "name"),
         words("Compares", "summary"),
         words("Shape", "shape_names", " ".join),
-        words("Parameters", _options),
+        words(
+            "Parameters",
+            lambda suite: (
+                ", ".join(f"{name}={'|'.join(one.values)}" for name, one in suite.parameters.items())
+                or UNKNOWN
+            ),
+        ),
     )
     names = facts(*((suite.name, joined(map(Code, suite.implementations))) for suite in suites))
     how = Paragraph("Sizes, dtype and parameters are swept over by --param, e.g. --param rows=1024,8192.")
     sections = (Section("", (shown, how)), Section("Implementations", (names,)))
     return Document("Suites of opscope bench", sections=sections)
-
-
-def _options(suite: Suite) -> str:
-    allowed = [f"{name}={'|'.join(parameter.values)}" for name, parameter in suite.parameters.items()]
-    return ", ".join(allowed) or UNKNOWN
 
 
 def suite_list_json(suites: Sequence[Suite]) -> dict[str, Any]:

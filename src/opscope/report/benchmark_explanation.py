@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
 from opscope.report.document import Code, Inline, Text, joined
@@ -37,9 +38,10 @@ def explanations(result: BenchmarkResult) -> tuple[Text, ...]:
         said += _same(reference, [row for row in rows if row.verdict is Verdict.SAME])
         said += _kernel_counts(reference, rows)
     said += _teaching(rows)
-    said += _at_ceiling(rows)
-    said += _above_ceiling(rows)
-    said += _undecided(rows)
+    said += _ceilings(rows)
+    for row in rows:
+        if row.verdict is Verdict.AMBIGUOUS and row.verdict_reason:
+            said.append((Code(row.name), f" is ambiguous: {row.verdict_reason}."))
     return tuple(said)
 
 
@@ -47,137 +49,86 @@ def _same(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Tex
     """Why rows take as long as the reference."""
     alike = [row for row in rows if _kernels(row) and _kernels(row) == _kernels(reference)]
     if alike:
-        yield (
-            *_listed([reference, *alike]),
-            f" launch the same {'kernel' if reference.kernels_launched == 1 else 'kernels'}: ",
-            *_titles(reference),
-            ".",
-        )
+        kernels = "kernel" if reference.kernels_launched == 1 else "kernels"
+        yield (*_listed([reference, *alike]), f" launch the same {kernels}: ", *_titles(reference), ".")
     for row in rows:
-        if row not in alike:
-            yield _same_time(reference, row)
-
-
-def _same_time(reference: BenchmarkRow, row: BenchmarkRow) -> Text:
-    pair = [reference, row]
-    other: tuple[Inline, ...] = ()
-    if _kernels(row) and _kernels(reference):
-        other = (" launches another kernel (", *_titles(row), "), but")
-    if _is_at_one_ceiling(pair):
-        return (
-            Code(row.name), *other, " takes the same time as ", Code(reference.name),
-            f": both are at {_shares(pair)} of the {row.ceiling} ceiling, {_what_binds(row)}",
-        )  # fmt: skip
-    if row.min_bytes is not None and row.min_bytes == reference.min_bytes and row.bytes_per_s is not None:
-        return (
-            Code(row.name), *other, " takes the same time as ", Code(reference.name),
-            f": both move {format_bytes(row.min_bytes)} a call, at {format_bytes(row.bytes_per_s)}/s.",
-        )  # fmt: skip
-    return (
-        Code(row.name),
-        *other,
-        " takes the same time as ",
-        Code(reference.name),
-        f": {row.verdict_reason}.",
-    )
-
-
-def _is_at_one_ceiling(rows: Sequence[BenchmarkRow]) -> bool:
-    is_one = len({row.ceiling for row in rows}) == 1 and rows[0].ceiling is not None
-    return is_one and all(_AT_CEILING <= (row.ceiling_fraction or 0) <= _ABOVE_CEILING for row in rows)
-
-
-def _what_binds(row: BenchmarkRow) -> str:
-    if row.ceiling == "copy":
-        return f"so moving {format_bytes(row.min_bytes)} sets the time, not the arithmetic."
-    return "so the matrix products set the time."
+        if row in alike:
+            continue
+        pair = [reference, row]
+        other: tuple[Inline, ...] = ()
+        if _kernels(row) and _kernels(reference):
+            other = (" launches another kernel (", *_titles(row), "), but")
+        why = f"{row.verdict_reason}."
+        is_at_one = row.ceiling is not None and row.ceiling == reference.ceiling
+        if is_at_one and all(_AT_CEILING <= (one.ceiling_fraction or 0) <= _ABOVE_CEILING for one in pair):
+            binds = "so the matrix products set the time."
+            if row.ceiling == "copy":
+                binds = f"so moving {format_bytes(row.min_bytes)} sets the time, not the arithmetic."
+            why = f"both are at {_shares(pair)} of the {row.ceiling} ceiling, {binds}"
+        elif (
+            row.min_bytes is not None and row.min_bytes == reference.min_bytes and row.bytes_per_s is not None
+        ):
+            rate = format_bytes(row.bytes_per_s)
+            why = f"both move {format_bytes(row.min_bytes)} a call, at {rate}/s."
+        yield (Code(row.name), *other, " takes the same time as ", Code(reference.name), f": {why}")
 
 
 def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
     """Many kernels against few, where that goes with the time."""
     for row in rows:
-        many, few = _by_kernels(reference, row)
-        if many is None or few is None:
+        few, many = sorted((reference, row), key=lambda one: one.kernels_launched or 0)
+        if not few.kernels_launched or not many.kernels_launched:
+            continue
+        if many.kernels_launched < _MANY_KERNELS * few.kernels_launched:
             continue
         slower = row.verdict is Verdict.SLOWER and many is row
         faster = row.verdict is Verdict.FASTER and few is row
         if not (slower or faster):
             continue
+        each = memory = ""
+        if many.device_ns is not None:
+            each = f", of {format_duration(many.device_ns / many.kernels_launched)} each on average"
+        if (many.peak_memory_bytes or 0) > (few.peak_memory_bytes or inf):
+            peaks = format_bytes(many.peak_memory_bytes), format_bytes(few.peak_memory_bytes)
+            memory = f", {peaks[0]} at the peak against {peaks[1]}"
         yield (
             Code(many.name),
             f" launches {format_mean_count(many.kernels_launched)} kernels where ",
             Code(few.name),
-            f" launches {format_mean_count(few.kernels_launched)}{_mean_time(many)}: "
-            f"intermediate results pass through memory{_memory_beside(many, few)}.",
+            f" launches {format_mean_count(few.kernels_launched)}{each}: "
+            f"intermediate results pass through memory{memory}.",
         )
-
-
-def _by_kernels(one: BenchmarkRow, other: BenchmarkRow) -> tuple[BenchmarkRow | None, BenchmarkRow | None]:
-    """The row with many kernels and the one with few; nothing where the numbers are close."""
-    if not one.kernels_launched or not other.kernels_launched:
-        return None, None
-    few, many = sorted((one, other), key=lambda row: row.kernels_launched or 0)
-    if (many.kernels_launched or 0) < _MANY_KERNELS * (few.kernels_launched or 0):
-        return None, None
-    return many, few
-
-
-def _mean_time(row: BenchmarkRow) -> str:
-    if row.device_ns is None or not row.kernels_launched:
-        return ""
-    return f", of {format_duration(row.device_ns / row.kernels_launched)} each on average"
-
-
-def _memory_beside(many: BenchmarkRow, few: BenchmarkRow) -> str:
-    if many.peak_memory_bytes is None or few.peak_memory_bytes is None:
-        return ""
-    if many.peak_memory_bytes <= few.peak_memory_bytes:
-        return ""
-    return (
-        f", {format_bytes(many.peak_memory_bytes)} at the peak against {format_bytes(few.peak_memory_bytes)}"
-    )
 
 
 def _teaching(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
     """The simple version beside the good one of the same kind."""
     for row in rows:
-        good = _good_version(row, rows) if row.teaching and row.median_ns else None
-        if good is None or not good.median_ns or not row.median_ns:
+        of_kind = [one for one in rows if one.engine is row.engine and not one.teaching]
+        by_name = [one for one in of_kind if row.name.startswith(one.name)]
+        good = min(by_name or of_kind, key=lambda one: one.median_ns or 0.0, default=None)
+        if not row.teaching or good is None or not good.median_ns or not row.median_ns:
             continue
-        facts = _teaching_facts(row, good)
+        facts = []
+        if row.ceiling_fraction is not None and good.ceiling_fraction is not None:
+            shares = f"{format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling against "
+            facts.append(shares + format_percent(good.ceiling_fraction))
+        launches = []
+        for one in (row, good):
+            longest = one.profile.kernels[0] if one.profile is not None and one.profile.kernels else None
+            if longest is not None and longest.grid is not None and longest.block is not None:
+                grid, block = format_extent(longest.grid), format_extent(longest.block)
+                launches.append(f"{grid} blocks of {block} threads")
+        if len(launches) == 2 and launches[0] != launches[1]:
+            facts.append(f"{launches[0]} against {launches[1]}")
         note = f" ({row.note})" if row.note else ""
         ratio = row.median_ns / good.median_ns
-        word = f"{format_ratio(ratio)} the time of " if ratio >= 1 else f"{ratio:.2f}× the time of "
-        yield (Code(row.name), f"{note} takes {word}", Code(good.name), f"{facts}.")
+        times = format_ratio(ratio) if ratio >= 1 else f"{ratio:.2f}×"
+        more = f": {'; '.join(facts)}" if facts else ""
+        yield (Code(row.name), f"{note} takes {times} the time of ", Code(good.name), f"{more}.")
 
 
-def _good_version(teaching: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> BenchmarkRow | None:
-    of_kind = [row for row in rows if row.engine is teaching.engine and not row.teaching]
-    by_name = [row for row in of_kind if teaching.name.startswith(row.name)]
-    candidates = by_name or of_kind
-    return min(candidates, key=lambda row: row.median_ns or 0.0, default=None)
-
-
-def _teaching_facts(row: BenchmarkRow, good: BenchmarkRow) -> str:
-    facts = []
-    if row.ceiling_fraction is not None and good.ceiling_fraction is not None:
-        shares = f"{format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling against "
-        facts.append(shares + format_percent(good.ceiling_fraction))
-    launches = [_launch(each) for each in (row, good)]
-    if all(launches) and launches[0] != launches[1]:
-        facts.append(f"{launches[0]} against {launches[1]}")
-    return f": {'; '.join(facts)}" if facts else ""
-
-
-def _launch(row: BenchmarkRow) -> str | None:
-    longest = row.profile.kernels[0] if row.profile is not None and row.profile.kernels else None
-    if longest is None or longest.grid is None or longest.block is None:
-        return None
-    return f"{format_extent(longest.grid)} blocks of {format_extent(longest.block)} threads"
-
-
-def _at_ceiling(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
-    """Rows with nothing left to gain but from other bytes or fewer operations."""
+def _ceilings(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
+    """Rows with nothing left to gain but from other bytes or fewer operations; and those beyond that."""
     by_ceiling: dict[str, list[BenchmarkRow]] = {}
     for row in rows:
         is_near = row.ceiling_fraction is not None and _AT_CEILING <= row.ceiling_fraction <= _ABOVE_CEILING
@@ -185,20 +136,14 @@ def _at_ceiling(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
             by_ceiling.setdefault(row.ceiling, []).append(row)
     for ceiling, near in by_ceiling.items():
         verb = "runs" if len(near) == 1 else "run"
+        meaning = "as fast as torch's own matrix products."
+        if ceiling == "copy":
+            meaning = "as fast as a copy in this memory."
+        share = _shares(near)
         yield (
-            *_listed(near),
-            f" {verb} at {_shares(near)} of the {ceiling} ceiling measured in this run: "
-            + (
-                "as fast as a copy in this memory."
-                if ceiling == "copy"
-                else "as fast as torch's own matrix products."
-            ),
-        )
-
-
-def _above_ceiling(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
-    above = [row for row in rows if (row.ceiling_fraction or 0) > _ABOVE_CEILING]
-    cached = [row for row in above if row.ceiling == "copy"]
+            *_listed(near), f" {verb} at {share} of the {ceiling} ceiling measured in this run: {meaning}",
+        )  # fmt: skip
+    cached = [row for row in rows if (row.ceiling_fraction or 0) > _ABOVE_CEILING and row.ceiling == "copy"]
     if cached:
         verb = "exceeds" if len(cached) == 1 else "exceed"
         yield (
@@ -206,12 +151,6 @@ def _above_ceiling(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
             f" {verb} the copy ceiling ({_shares(cached)}): part of the data stays in a cache, "
             "which is faster than the memory that was measured.",
         )
-
-
-def _undecided(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
-    for row in rows:
-        if row.verdict is Verdict.AMBIGUOUS and row.verdict_reason:
-            yield (Code(row.name), f" is ambiguous: {row.verdict_reason}.")
 
 
 def _kernels(row: BenchmarkRow) -> Counter[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from opscope.analysis.collectives import CollectiveTotal, Meanwhile
+from collections.abc import Sequence
+
+from opscope.analysis.collectives import CollectiveTotal
 from opscope.analysis.links import LinkEvidence, LinkKind
 from opscope.analysis.summary import Summary
-from opscope.report.document import Block, BulletList, Code, Inline, blocks, number, table, words
+from opscope.report.document import Block, BulletList, Code, Inline, Text, blocks, number, table, words
 from opscope.report.meanings import collectives_meaning
 from opscope.report.ranks import rank_blocks
 from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration, format_fraction
@@ -41,7 +43,19 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
             "on. Bus bandwidth: what each rank's link carried meanwhile."
         ),
     )
-    points = [text for one in totals if (text := _meanwhile(one))]
+    points: list[Text] = []
+    for one in totals:
+        least_ns = _LEAST_SHARE * sum(part.ns for part in one.meanwhile)
+        told: list[Sequence[Inline]] = []
+        for part in one.meanwhile[:_SHOWN]:
+            time = format_duration(part.ns)
+            if part.ns >= least_ns and part.name is None:
+                told.append((f"idle for {time} (its host was late)",))
+            elif part.ns >= least_ns:
+                told.append(("in ", Code(part.name or ""), f" for {time}"))
+        if told:
+            parts = [word for part in told for word in (", ", *part)][1:]
+            points.append((f"While others waited in {one.name}, the last rank's device was ", *parts, "."))
     meanwhile = BulletList(tuple(points)) if points else None
     return blocks(shown, meanwhile, *rank_blocks(summary), collectives_meaning(summary))
 
@@ -69,21 +83,3 @@ _PARALLELISMS = {
     "pipeline": "pipeline parallel",
     "tensor": "tensor parallel",
 }
-
-
-def _meanwhile(one: CollectiveTotal) -> tuple[Inline, ...] | None:
-    whole = sum(part.ns for part in one.meanwhile)
-    told = [part for part in one.meanwhile[:_SHOWN] if part.ns >= _LEAST_SHARE * whole]
-    if not told:
-        return None
-    parts: list[Inline] = []
-    for index, part in enumerate(told):
-        parts += [", " if index else "", *_part(part)]
-    return (f"While others waited in {one.name}, the last rank's device was ", *parts, ".")
-
-
-def _part(part: Meanwhile) -> tuple[Inline, ...]:
-    time = format_duration(part.ns)
-    if part.name is None:
-        return (f"idle for {time} (its host was late)",)
-    return ("in ", Code(part.name), f" for {time}")

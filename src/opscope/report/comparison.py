@@ -5,9 +5,8 @@ Ranked by difference; what is cut is counted with its time. Imports no renderer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from functools import partial
 from math import inf, log
 from typing import Any
 
@@ -50,15 +49,12 @@ from opscope.report.document import (
     Strong,
     Table,
     Text,
+    blocks,
     facts,
-    identifier,
     joined,
-    number,
     numeric,
     plain,
     sections,
-    table,
-    words,
 )
 from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
@@ -98,25 +94,39 @@ def ratio_cell(time: TimeChange, presence: Presence) -> Text:
     return Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
 
 
-def _interval_text(time: TimeChange) -> str:
-    """` [0.98, 1.02]` of the ratio that `ratio_words` shows; empty without an interval."""
-    if time.ratio_interval is None:
-        return ""
-    low, high = interval_beside(time.ratio_interval, time.verdict)
-    return f" [{low:.3f}, {high:.3f}]"
+def change_table(title: str, rows: Iterable[Sequence[Text]], *more: Column) -> Table:
+    """The one table of changes: a thing's name, its time on both sides, what differs and more."""
+    columns = (
+        Column(title),
+        numeric("Reference"),
+        numeric("Candidate"),
+        numeric("Difference"),
+        numeric("Ratio", spare=1),
+    )
+    return Table((*columns, *more), tuple(map(tuple, rows)))
+
+
+def change_row(name: Text, time: TimeChange, presence: Presence, *more: Text) -> tuple[Text, ...]:
+    """The cells of one thing."""
+    return (
+        name,
+        measured_text(time.reference_ns, time.reference_interval_ns),
+        measured_text(time.candidate_ns, time.candidate_interval_ns),
+        difference_text(time.difference_ns),
+        ratio_cell(time, presence),
+        *more,
+    )
 
 
 def count_text(reference: Fraction | None, candidate: Fraction | None) -> str:
     """`36`, or `36 → 48` where the sides differ; `–` for none."""
-    if reference == candidate:
-        return _count(reference)
-    return f"{_count(reference)} → {_count(candidate)}"
 
+    def said(count: Fraction | None) -> str:
+        if count is None:
+            return UNKNOWN
+        return f"{count.numerator:,}" if count.denominator == 1 else f"{float(count):,.1f}"
 
-def _count(count: Fraction | None) -> str:
-    if count is None:
-        return UNKNOWN
-    return f"{count.numerator:,}" if count.denominator == 1 else f"{float(count):,.1f}"
+    return said(reference) if reference == candidate else f"{said(reference)} → {said(candidate)}"
 
 
 _Used = OperatorChange | VariantChange | KernelChange | UnattributedChange
@@ -131,14 +141,27 @@ _RELEVANT_FRACTION = 0.02
 
 def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> Document:
     """The report; of its `top` operators (every one for None)."""
+    changed = [row for row in comparison.operators if row.time.difference_ns]
+    # Whose kernels say more than their own names.
+    told = [row for row in changed if _kernel_names(row) - {row.name} or len(_changed_variants(row)) > 1]
+    limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
+    others = sum(any(one.presence is not Presence.BOTH for one in row.kernels) for row in told)
+    whole = counted(len(told), "operator")
+    which = f"Other kernels run in {others} of {whole} that changed."
+    if not others:
+        which = f"The same kernels run in all {whole} that changed: at other speeds or counts."
     return Document(
         "Comparison of two recordings",
-        (_facts(comparison),),
+        (_opening(comparison, changed),),
         sections(
             Section("Caveats", (FindingList(comparison.findings),)),
-            Section("Overview", (_overview(comparison), *_overview_meaning(comparison))),
-            Section("Operators by difference", _operator_blocks(comparison, top)),
-            Section("Which kernels", _kernels_meaning(comparison), _reasons(comparison, top)),
+            Section("Overview", _overview(comparison)),
+            Section("Operators by difference", _operator_blocks(comparison, changed, top)),
+            Section(
+                "Which kernels",
+                (Meaning(which),) if told else (),
+                tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit]),
+            ),
             _categories(comparison),
             _unattributed(comparison),
             Section("Accounting", _accounting(comparison)),
@@ -146,178 +169,135 @@ def session_comparison_document(comparison: SessionComparison, *, top: int | Non
     )
 
 
-def _facts(comparison: SessionComparison) -> FactList:
+def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -> FactList:
     per = " per step" if comparison.basis is Basis.STEP else ""
-    is_device = comparison.metric is Metric.DEVICE
-    what = "Device time" if is_device else "CPU time in operators"
-    step = comparison.unrecorded
-    recorded = None if comparison.wall is None or step is not None else _headline(comparison.wall)
-    return facts(
-        ("Verdict", _verdict(comparison)),
-        ("Step without the profiler", None if step is None else (_headline(step), f"; {_judged(step)}")),
-        ("Recorded step", recorded),
-        (f"{what}{per}", _headline(comparison.total)),
-        *_largest_operators(comparison),
-        ("Reference", _source(comparison.reference)),
-        ("Candidate", _source(comparison.candidate)),
-        ("Based on", _recorded(comparison)),
-    )
-
-
-def _largest_operators(comparison: SessionComparison) -> Iterator[tuple[str, Text]]:
-    """The operators whose time changed most."""
-    changed = [row for row in comparison.operators if row.time.difference_ns]
-    for rank, row in enumerate(changed[:_LARGEST], 1):
-        ratio = ratio_cell(row.time, row.presence)
-        yield (
-            f"Difference {rank}",
-            (Strong(difference_text(row.time.difference_ns)), " ", Code(row.name), f" ({plain(ratio)})"),
-        )
-
-
-def _overview(comparison: SessionComparison) -> FactList:
-    per = " per step" if comparison.basis is Basis.STEP else ""
-    is_device, wall = comparison.metric is Metric.DEVICE, comparison.wall
-    return facts(
-        (f"Kernel launches{per}", _all_launches(comparison) if is_device else None),
-        ("Kernel set", _kernel_set(comparison) if is_device else None),
-        ("Recorded step", None if wall is None or comparison.unrecorded is None else _headline(wall)),
-    )
-
-
-def _overview_meaning(comparison: SessionComparison) -> tuple[Meaning, ...]:
-    """Whether it is other work, or the same work at another speed."""
-    if comparison.metric is not Metric.DEVICE:
-        return ()
-    before, after = (side.per_step(side.launches) for side in (comparison.reference, comparison.candidate))
-    kernels = [kernel for kernel in comparison.kernels if kernel.kind == "kernel"]
-    is_same = {one.reference_name for one in kernels} == {one.candidate_name for one in kernels}
-    if is_same and before == after and not comparison.total.difference_ns:
-        text = "The same kernels, equally often, in the same time."
-    elif is_same and before == after:
-        text = "The same kernels, equally often: what differs is how long they take."
-    elif is_same:
-        text = "The same kernels, at other counts."
-    else:
-        text = "The sides run different kernels: the work itself differs."
-    return (Meaning(text),)
-
-
-def _kernels_meaning(comparison: SessionComparison) -> tuple[Meaning, ...]:
-    """In how many of the operators that changed it is other kernels that run."""
-    changed = [row for row in comparison.operators if row.time.difference_ns and _is_telling(row)]
-    if not changed:
-        return ()
-    others = sum(any(one.presence is not Presence.BOTH for one in row.kernels) for row in changed)
-    whole = counted(len(changed), "operator")
-    if not others:
-        return (Meaning(f"The same kernels run in all {whole} that changed: at other speeds or counts."),)
-    return (Meaning(f"Other kernels run in {others} of {whole} that changed."),)
-
-
-def _source(side: SessionSide) -> Text:
-    if not side.sources:
-        return "no trace"
-    more = f" and {len(side.sources) - 1} more" if len(side.sources) > 1 else ""
-    return (Code(side.sources[0]), more) if more else Code(side.sources[0])
-
-
-def _recorded(comparison: SessionComparison) -> str:
-    sides = (comparison.reference, comparison.candidate)
-    told = [
-        ", ".join(
-            [
-                counted(side.steps, "step") if side.steps else "no steps compared",
-                *(f"{side.ranks} traces" for _ in range(side.ranks > 1)),
-                *(f"{label} {value}" for label, value in side.environment.items()),
-            ]
-        )
-        for side in sides
-    ]
-    return told[0] if told[0] == told[1] else f"{told[0]} → {told[1]}"
-
-
-def _headline(time: TimeChange) -> str:
-    return (
-        f"{format_duration(time.reference_ns)} → {format_duration(time.candidate_ns)} "
-        f"({difference_text(time.difference_ns)}, {ratio_words(time)}{_interval_text(time)})"
-    )
-
-
-def _kernel_set(comparison: SessionComparison) -> str:
-    """How many kernel names the sides share, whoever launched them."""
-    kernels = [kernel for kernel in comparison.kernels if kernel.kind == "kernel"]
-    before = {kernel.reference_name for kernel in kernels} - {None}
-    after = {kernel.candidate_name for kernel in kernels} - {None}
-    if before == after:
-        return f"the same {len(before)}"
-    parts = ((len(before & after), "in both"), (len(before - after), "only in the reference"))
-    return ", ".join(f"{n} {where}" for n, where in (*parts, (len(after - before), "only in the candidate")))
-
-
-def _all_launches(comparison: SessionComparison) -> str:
-    reference, candidate = comparison.reference, comparison.candidate
-    before, after = reference.per_step(reference.launches), candidate.per_step(candidate.launches)
-    text = count_text(before, after)
-    change = after - before
-    return text if not change else f"{text} ({'+' if change > 0 else '−'}{count_text(*[abs(change)] * 2)})"
-
-
-def _verdict(comparison: SessionComparison) -> Text:
-    missing = no_verdict(comparison)
-    words = f"no verdict: {missing}" if missing else _judged(comparison.total)
-    verdict, colon, reason = words.partition(":")
     what = "device time" if comparison.metric is Metric.DEVICE else "CPU time in operators"
+    step, sides = comparison.unrecorded, (comparison.reference, comparison.candidate)
+    missing = no_verdict(comparison)
+    verdict, colon, reason = (f"no verdict: {missing}" if missing else _judged(comparison.total)).partition(
+        ":"
+    )
     of = "" if verdict == "no verdict" else f" {what},"  # the recorded step may say the opposite
-    return (Strong(verdict), f"{colon}{of}{reason}")
+    sources = []
+    basis = []
+    for side in sides:
+        more = f" and {len(side.sources) - 1} more" if len(side.sources) > 1 else ""
+        sources.append((Code(side.sources[0]), more) if side.sources else "no trace")
+        known = [counted(side.steps, "step") if side.steps else "no steps compared"]
+        known += [f"{side.ranks} traces"] if side.ranks > 1 else []
+        basis.append(", ".join([*known, *(f"{label} {value}" for label, value in side.environment.items())]))
+    return facts(
+        ("Verdict", (Strong(verdict), f"{colon}{of}{reason}")),
+        ("Step without the profiler", None if step is None else (_headline(step), f"; {_judged(step)}")),
+        ("Recorded step", None if comparison.wall is None or step else _headline(comparison.wall)),
+        (f"{what[0].upper()}{what[1:]}{per}", _headline(comparison.total)),
+        *(
+            (
+                f"Difference {rank}",
+                (
+                    Strong(difference_text(row.time.difference_ns)),
+                    " ",
+                    Code(row.name),
+                    f" ({plain(ratio_cell(row.time, row.presence))})",
+                ),
+            )
+            for rank, row in enumerate(changed[:_LARGEST], 1)
+        ),
+        ("Reference", sources[0]),
+        ("Candidate", sources[1]),
+        ("Based on", basis[0] if basis[0] == basis[1] else " → ".join(basis)),
+    )
 
 
 def _judged(time: TimeChange) -> str:
     """The verdict and what it rests on."""
-    if time.verdict is None:
-        return f"no verdict: {time.reason}"
-    if time.ratio_interval is None and time.reason and "equal" not in time.reason:
-        return f"no verdict: {time.reason}"
-    return f"{time.verdict}: {time.reason}"
+    is_open = time.ratio_interval is None and time.reason and "equal" not in time.reason
+    return f"{'no verdict' if time.verdict is None or is_open else time.verdict}: {time.reason}"
 
 
-def _operator_blocks(comparison: SessionComparison, top: int | None) -> tuple[Block, ...]:
-    rows = comparison.operators
-    changed = [row for row in rows if row.time.difference_ns or row.presence is not Presence.BOTH]
-    if not changed:
+def _headline(time: TimeChange) -> str:
+    interval = ""
+    if time.ratio_interval is not None:
+        low, high = interval_beside(time.ratio_interval, time.verdict)
+        interval = f" [{low:.3f}, {high:.3f}]"
+    return (
+        f"{format_duration(time.reference_ns)} → {format_duration(time.candidate_ns)} "
+        f"({difference_text(time.difference_ns)}, {ratio_words(time)}{interval})"
+    )
+
+
+def _overview(comparison: SessionComparison) -> tuple[Block, ...]:
+    """Whether it is other work, or the same work at another speed."""
+    wall = None if comparison.wall is None or comparison.unrecorded is None else _headline(comparison.wall)
+    if comparison.metric is not Metric.DEVICE:
+        return (facts(("Recorded step", wall)),)
+    before, after = (side.per_step(side.launches) for side in (comparison.reference, comparison.candidate))
+    more = after - before
+    launches = count_text(before, after)
+    if more:
+        launches += f" ({'+' if more > 0 else '−'}{count_text(abs(more), abs(more))})"
+    kernels = [kernel for kernel in comparison.kernels if kernel.kind == "kernel"]
+    names = [
+        {getattr(one, f"{side}_name") for one in kernels} - {None} for side in ("reference", "candidate")
+    ]
+    parts = (
+        (len(names[0] & names[1]), "in both"),
+        (len(names[0] - names[1]), "only in the reference"),
+        (len(names[1] - names[0]), "only in the candidate"),
+    )
+    is_same = names[0] == names[1]
+    shared = (
+        f"the same {len(names[0])}" if is_same else ", ".join(f"{count} {where}" for count, where in parts)
+    )
+    text = "The sides run different kernels: the work itself differs."
+    if is_same and more:
+        text = "The same kernels, at other counts."
+    elif is_same:
+        text = "The same kernels, equally often: what differs is how long they take."
+        if not comparison.total.difference_ns:
+            text = "The same kernels, equally often, in the same time."
+    per = " per step" if comparison.basis is Basis.STEP else ""
+    told = facts((f"Kernel launches{per}", launches), ("Kernel set", shared), ("Recorded step", wall))
+    return told, Meaning(text)
+
+
+def _operator_blocks(
+    comparison: SessionComparison, changed: Sequence[OperatorChange], top: int | None
+) -> tuple[Block, ...]:
+    rows = [
+        row for row in comparison.operators if row.time.difference_ns or row.presence is not Presence.BOTH
+    ]
+    if not rows:
         return (Paragraph("Every operator takes the same time to the nanosecond on both sides."),)
     if top is not None:
-        changed = [row for row in changed if row.time.difference_ns or row.time.reference_ns]
-    shown = changed[:top]
-    return (_operator_table(comparison, shown), _rest(comparison, shown), _operators_meaning(comparison))
-
-
-def _operators_meaning(comparison: SessionComparison) -> Meaning:
-    """Which operators make the difference, for better and for worse."""
-    changed = [row for row in comparison.operators if row.time.difference_ns]
+        rows = [row for row in rows if row.time.difference_ns or row.time.reference_ns]
+    shown = rows[:top]
+    what = "launches" if comparison.metric is Metric.DEVICE else "calls"
+    cells = (
+        change_row(Code(row.name), row.time, row.presence, _uses(comparison, row, what=what)) for row in shown
+    )
+    # What the table leaves out, and which operators only one side has.
+    rest = [row for row in comparison.operators if row not in shown]
+    differ = [row for row in rest if row.time.difference_ns]
+    parts = []
+    if differ:
+        total = difference_text(sum(row.time.difference_ns for row in differ))
+        parts.append(f"Further {counted(len(differ), 'operator')}: {total} in all.")
+    if len(rest) > len(differ):
+        parts.append(f"Without a difference in time: {counted(len(rest) - len(differ), 'operator')}.")
+    for presence, side in ((Presence.REMOVED, "reference"), (Presence.ADDED, "candidate")):
+        if count := sum(row.presence is presence for row in comparison.operators):
+            parts.append(f"Only in the {side}: {counted(count, 'operator')}.")
     more_ns = sum(row.time.difference_ns for row in changed if row.time.difference_ns > 0)
     less_ns = sum(row.time.difference_ns for row in changed if row.time.difference_ns < 0)
-    most = changed[0]
-    return Meaning(
-        (
-            f"Operators take {difference_text(more_ns)} and {difference_text(less_ns)}, "
-            f"{difference_text(more_ns + less_ns)} in all; ",
-            Code(most.name),
-            " changed most.",
-        )
+    meaning = (
+        f"Operators take {difference_text(more_ns)} and {difference_text(less_ns)}, "
+        f"{difference_text(more_ns + less_ns)} in all; ",
+        Code(changed[0].name if changed else rows[0].name),
+        " changed most.",
     )
-
-
-def _operator_table(comparison: SessionComparison, rows: Sequence[OperatorChange]) -> Table:
-    is_device = comparison.metric is Metric.DEVICE
-    count = partial(_uses, comparison, what="launches" if is_device else "calls")
-    return table(
-        rows,
-        identifier("Operator", "name"),
-        *_TIME_FIELDS,
-        number("Ratio", lambda row: ratio_cell(row.time, row.presence), spare=1),
-        number("Launches" if is_device else "Calls", count, spare=2),
-    )
+    operators = change_table("Operator", cells, numeric(what.capitalize(), spare=2))
+    return operators, Paragraph(" ".join(parts)), Meaning(meaning)
 
 
 def _uses(comparison: SessionComparison, row: _Used, *, what: str) -> str:
@@ -330,93 +310,8 @@ def _uses(comparison: SessionComparison, row: _Used, *, what: str) -> str:
     )
 
 
-_TIME_FIELDS = (
-    number("Reference", "time.reference_ns"),
-    number("Candidate", "time.candidate_ns"),
-    number("Difference", lambda row: difference_text(row.time.difference_ns)),
-)
-
-
-def _rest(comparison: SessionComparison, shown: Sequence[OperatorChange]) -> Paragraph:
-    """What the table leaves out, and which operators only one side has."""
-    rest = [row for row in comparison.operators if row not in shown]
-    parts = []
-    changed = [row for row in rest if row.time.difference_ns]
-    if changed:
-        total_ns = sum(row.time.difference_ns for row in changed)
-        parts.append(f"Further {counted(len(changed), 'operator')}: {difference_text(total_ns)} in all.")
-    if len(rest) > len(changed):
-        parts.append(f"Without a difference in time: {counted(len(rest) - len(changed), 'operator')}.")
-    for presence, side in ((Presence.REMOVED, "reference"), (Presence.ADDED, "candidate")):
-        count = sum(row.presence is presence for row in comparison.operators)
-        if count:
-            parts.append(f"Only in the {side}: {counted(count, 'operator')}.")
-    return Paragraph(" ".join(parts))
-
-
-def _reasons(comparison: SessionComparison, top: int | None) -> tuple[Section, ...]:
-    """Per operator that changed, the kernels that made it so."""
-    limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
-    explained = [row for row in comparison.operators if row.time.difference_ns and _is_telling(row)]
-    return tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in explained[:limit])
-
-
-def _is_telling(row: OperatorChange) -> bool:
-    """Whether its kernels say more than its own name."""
-    names = {
-        name for kernel in row.kernels for name in (kernel.reference_name, kernel.candidate_name) if name
-    }
-    return bool(names - {row.name}) or len(_changed_variants(row)) > 1
-
-
-def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int | None) -> tuple[Block, ...]:
-    blocks: list[Block] = [Paragraph(_operator_line(comparison, row))]
-    kernels = _shown_kernels(row, top)
-    if kernels:
-        blocks.append(kernel_change_table(comparison, kernels))
-    rest = [kernel for kernel in row.kernels if kernel.time.difference_ns and kernel not in kernels]
-    points: list[Text] = [
-        (Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
-    ]
-    if rest:
-        total_ns = sum(kernel.time.difference_ns for kernel in rest)
-        points.append(f"{len(rest)} more kernels: {difference_text(total_ns)}")
-    points += _variant_points(comparison, row, top)
-    return (*blocks, *((BulletList(tuple(points)),) if points else ()))
-
-
-def _operator_line(comparison: SessionComparison, row: OperatorChange) -> str:
-    times = difference_text(row.time.difference_ns)
-    if row.presence is Presence.BOTH:
-        times = _headline(row.time)
-    return f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
-
-
-def _shown_kernels(row: OperatorChange, top: int | None) -> list[KernelChange]:
-    changed = [kernel for kernel in row.kernels if kernel.time.difference_ns]
-    if top is None:
-        return changed
-    least_ns = _RELEVANT_FRACTION * abs(row.time.difference_ns)
-    return [kernel for kernel in changed if abs(kernel.time.difference_ns) >= least_ns][:_KERNELS_EACH]
-
-
-def kernel_change_table(comparison: SessionComparison, kernels: Iterable[KernelChange]) -> Table:
-    """One row per kernel; two for one that was replaced, old above new."""
-    titles = ("Reference", "Candidate", "Difference", "Ratio", "Launches")
-    rows = (cells for kernel in kernels for cells in _kernel_rows(comparison, kernel))
-    return Table((Column("Kernel"), *map(numeric, titles)), tuple(rows))
-
-
-def _kernel_rows(comparison: SessionComparison, kernel: KernelChange) -> Iterator[tuple[Text, ...]]:
-    times = format_duration(kernel.time.reference_ns), format_duration(kernel.time.candidate_ns)
-    difference = difference_text(kernel.time.difference_ns)
-    ratio, launches = ratio_cell(kernel.time, kernel.presence), _uses(comparison, kernel, what="calls")
-    if kernel.presence is not Presence.REPLACED:
-        title = kernel.candidate_title or kernel.reference_title or ""
-        yield Code(title), *times, difference, ratio, launches
-        return
-    yield Code(kernel.reference_title or ""), times[0], "", "", "replaced", ""
-    yield ("→ ", Code(kernel.candidate_title or "")), "", times[1], difference, ratio, launches
+def _kernel_names(row: OperatorChange) -> set[str]:
+    return {name for one in row.kernels for name in (one.reference_name, one.candidate_name) if name}
 
 
 def _changed_variants(row: OperatorChange) -> list[VariantChange]:
@@ -426,84 +321,111 @@ def _changed_variants(row: OperatorChange) -> list[VariantChange]:
     return [variant for variant in row.variants if variant.time.difference_ns and variant.input_shapes]
 
 
-def _variant_points(comparison: SessionComparison, row: OperatorChange, top: int | None) -> list[Text]:
-    return [
+def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int | None) -> tuple[Block, ...]:
+    """The kernels that made an operator change."""
+    is_common = row.presence is Presence.BOTH
+    times = _headline(row.time) if is_common else difference_text(row.time.difference_ns)
+    opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
+    changed = kernels = [kernel for kernel in row.kernels if kernel.time.difference_ns]
+    variants = _changed_variants(row)
+    if top is not None:
+        least_ns = _RELEVANT_FRACTION * abs(row.time.difference_ns)
+        kernels = [one for one in changed if abs(one.time.difference_ns) >= least_ns][:_KERNELS_EACH]
+        variants = variants[:_VARIANTS_EACH]
+    points: list[Text] = [
+        (Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
+    ]
+    if rest := [kernel for kernel in changed if kernel not in kernels]:
+        total = difference_text(sum(kernel.time.difference_ns for kernel in rest))
+        points.append(f"{len(rest)} more kernels: {total}")
+    points += [
         (
             f"{difference_text(variant.time.difference_ns)} with inputs ",
             Code(variant.input_shapes or ""),
             f", {_uses(comparison, variant, what='calls')} calls",
         )
-        for variant in _changed_variants(row)[: None if top is None else _VARIANTS_EACH]
+        for variant in variants
     ]
+    return blocks(Paragraph(opening), _kernel_table(comparison, kernels), BulletList(tuple(points)))
+
+
+def _kernel_table(comparison: SessionComparison, kernels: Iterable[KernelChange]) -> Table:
+    """One row per kernel; two for one that was replaced, old above new."""
+    rows: list[tuple[Text, ...]] = []
+    for kernel in kernels:
+        old, new = Code(kernel.reference_title or ""), Code(kernel.candidate_title or "")
+        is_replaced = kernel.presence is Presence.REPLACED
+        name: Text = ("→ ", new) if is_replaced else new if new.text else old
+        launches = _uses(comparison, kernel, what="calls")
+        cells = change_row(name, kernel.time, kernel.presence, launches)
+        if is_replaced:
+            rows.append((old, cells[1], "", "", "replaced", ""))
+            cells = (cells[0], "", *cells[2:])
+        rows.append(cells)
+    return change_table("Kernel", rows, numeric("Launches"))
 
 
 def _categories(comparison: SessionComparison) -> Section | None:
     rows = [row for row in comparison.categories if row.difference_ns]
-    changes = table(
-        rows,
-        words("Category", "category", category_title),
-        number("Reference", "reference_ns"),
-        number("Candidate", "candidate_ns"),
-        number("Difference", "difference_ns", difference_text),
-    )
     if not rows:
         return None
+    cells = []
+    for row in rows:
+        ratio = row.candidate_ns / row.reference_ns if row.reference_ns else None
+        time = TimeChange(row.reference_ns, row.candidate_ns, ratio=ratio)
+        cells.append(change_row(category_title(row.category), time, Presence.BOTH))
     most = max(rows, key=lambda row: abs(row.difference_ns))
     meaning = f"{category_title(most.category)} changed most: {difference_text(most.difference_ns)}."
-    return Section("Categories", (changes, Meaning(meaning)))
+    return Section("Categories", (change_table("Category", cells), Meaning(meaning)))
 
 
 def _unattributed(comparison: SessionComparison) -> Section | None:
     rows = [row for row in comparison.unattributed if row.time.reference_ns or row.time.candidate_ns]
     if not rows:
         return None
-    blocks = [
-        table(
-            rows,
-            identifier("Reason", "reason"),
-            *_TIME_FIELDS,
-            number("Launches", partial(_uses, comparison, what="launches")),
-            words("Meaning", lambda row: Attribution(row.reason).meaning),
+    cells = (
+        change_row(
+            Code(row.reason),
+            row.time,
+            row.presence,
+            _uses(comparison, row, what="launches"),
+            Attribution(row.reason).meaning,
         )
-    ]
-    kernels = _largest(kernel for row in rows for kernel in row.kernels)
-    if kernels:
-        blocks.append(kernel_change_table(comparison, kernels))
-    return Section("Unattributed time", tuple(blocks))
-
-
-def _largest(kernels: Iterable[KernelChange]) -> list[KernelChange]:
-    changed = [kernel for kernel in kernels if kernel.time.difference_ns]
-    return sorted(changed, key=lambda kernel: -abs(kernel.time.difference_ns))[:_KERNELS_EACH]
+        for row in rows
+    )
+    kernels = [kernel for row in rows for kernel in row.kernels if kernel.time.difference_ns]
+    kernels.sort(key=lambda kernel: -abs(kernel.time.difference_ns))
+    return Section(
+        "Unattributed time",
+        blocks(
+            change_table("Reason", cells, numeric("Launches"), Column("Meaning")),
+            _kernel_table(comparison, kernels[:_KERNELS_EACH]),
+        ),
+    )
 
 
 def _accounting(comparison: SessionComparison) -> tuple[Block, ...]:
-    sides = ("reference", "candidate")
-    adds_up = all(comparison.accounted_ns(one) == getattr(comparison, one).whole_ns for one in sides)
-    text = "Every nanosecond of both sides is in the figures above."
-    if not adds_up:
-        text = "Time is missing from the figures above, or counted twice: do not rely on them."
-    return BulletList(tuple(_account(comparison, one) for one in sides)), Meaning(text)
-
-
-def _account(comparison: SessionComparison, name: str) -> Text:
-    side: SessionSide = getattr(comparison, name)
-    operators_ns = _sum(getattr(row, name) for row in comparison.operators)
-    unattributed_ns = _sum(getattr(row, name) for row in comparison.unattributed)
     whole = "device time" if comparison.metric is Metric.DEVICE else "CPU time"
-    text = (
-        f"{name.capitalize()}: operators {operators_ns:,} ns + unattributed {unattributed_ns:,} ns + outside "
-        f"steps {side.outside_steps_ns:,} ns = {whole} {side.whole_ns:,} ns"
-    )
-    missing_ns = side.whole_ns - comparison.accounted_ns(name)
-    if missing_ns:
-        return (f"{text} ", Strong(f"fails by {missing_ns:,} ns"))
-    share = format_fraction(side.outside_steps_ns / side.whole_ns) if side.whole_ns else "0 %"
-    return f"{text}, to the nanosecond ({share} outside steps)"
-
-
-def _sum(uses: Iterable[object]) -> int:
-    return sum(getattr(use, "time_ns", 0) for use in uses)
+    accounts: list[Text] = []
+    for name in ("reference", "candidate"):
+        side: SessionSide = getattr(comparison, name)
+        sums = [
+            sum(getattr(getattr(row, name), "time_ns", 0) for row in rows)
+            for rows in (comparison.operators, comparison.unattributed)
+        ]
+        text = (
+            f"{name.capitalize()}: operators {sums[0]:,} ns + unattributed {sums[1]:,} ns + outside "
+            f"steps {side.outside_steps_ns:,} ns = {whole} {side.whole_ns:,} ns"
+        )
+        if missing_ns := side.whole_ns - comparison.accounted_ns(name):
+            accounts.append((f"{text} ", Strong(f"fails by {missing_ns:,} ns")))
+        else:
+            share = format_fraction(side.outside_steps_ns / side.whole_ns) if side.whole_ns else "0 %"
+            accounts.append(f"{text}, to the nanosecond ({share} outside steps)")
+    meaning = "Every nanosecond of both sides is in the figures above."
+    if not all(isinstance(account, str) for account in accounts):
+        meaning = "Time is missing from the figures above, or counted twice: do not rely on them."
+    return BulletList(tuple(accounts)), Meaning(meaning)
 
 
 def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int | None = 20) -> Document:
@@ -521,36 +443,32 @@ def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int |
 
 def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
     environments = (comparison.reference_environment, comparison.candidate_environment)
-    told = [
+    machines = [
         ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown" for one in environments
     ]
-    measured = [("Measured on", told[0])] if told[0] == told[1] else [
-        ("Reference on", told[0]), ("Candidate on", told[1])
-    ]  # fmt: skip
-    verdict: Text = (Strong("no verdict"), f": {comparison.verdict_reason}")
-    if comparison.verdict is not None:
-        verdict = (Strong(str(comparison.verdict)), f": {comparison.verdict_reason}")
-    facts: list[tuple[str, Text]] = [
-        ("Verdict", verdict),
-        *_largest_rows(comparison),
-        ("Reference", Code(comparison.reference_source)),
-        ("Candidate", Code(comparison.candidate_source)),
-        *measured,
-    ]
-    return FactList(tuple(facts))
-
-
-def _largest_rows(comparison: BenchmarkComparison) -> Iterator[tuple[str, Text]]:
-    """The rows whose time changed most."""
+    measured = [("Measured on", machines[0])]
+    if machines[0] != machines[1]:
+        measured = [("Reference on", machines[0]), ("Candidate on", machines[1])]
+    # The rows whose time changed most.
     rows = [
         (point, row)
         for point, row in comparison.rows
         if row.time.ratio and row.time.verdict in (Verdict.FASTER, Verdict.SLOWER)
     ]
+    largest: list[tuple[str, Text]] = []
     for rank, (point, row) in enumerate(sorted(rows, key=lambda pair: _rank(pair[1]))[:_LARGEST], 1):
         times = f"{format_duration(row.time.reference_ns)} → {format_duration(row.time.candidate_ns)}"
         ratio = plain(ratio_cell(row.time, row.presence))
-        yield f"Difference {rank}", (Strong(ratio), ": ", Code(f"{point.suite}, {row.name}"), f", {times}")
+        name = Code(f"{point.suite}, {row.name}")
+        largest.append((f"Difference {rank}", (Strong(ratio), ": ", name, f", {times}")))
+    verdict = "no verdict" if comparison.verdict is None else str(comparison.verdict)
+    return facts(
+        ("Verdict", (Strong(verdict), f": {comparison.verdict_reason}")),
+        *largest,
+        ("Reference", Code(comparison.reference_source)),
+        ("Candidate", Code(comparison.candidate_source)),
+        *measured,
+    )
 
 
 def point_title(point: BenchmarkPoint) -> str:
@@ -561,13 +479,11 @@ def point_title(point: BenchmarkPoint) -> str:
 
 def _point_section(change: PointChange, comparison: BenchmarkComparison, top: int | None) -> Section:
     rows = sorted(change.rows, key=_rank)[:top]
-    blocks: list[Block] = [_table(rows)]
-    left = len(change.rows) - len(rows)
     points = [point for row in rows for point in _row_points(row, comparison)]
+    left = len(change.rows) - len(rows)
     points += [f"{left} more rows changed less."] if left else []
-    if points:
-        blocks.append(BulletList(tuple(points)))
-    return Section(point_title(change.point), tuple(blocks))
+    shown = change_table("Implementation", map(_benchmark_row, rows), numeric("Kernels"))
+    return Section(point_title(change.point), blocks(shown, BulletList(tuple(points))))
 
 
 def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
@@ -576,35 +492,18 @@ def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
     return -abs(log(row.time.ratio)), row.name
 
 
-def _table(rows: list[BenchmarkRowChange]) -> Table:
-    return table(
-        rows,
-        identifier("Implementation", "name"),
-        number("Reference", partial(_side, side="reference")),
-        number("Candidate", partial(_side, side="candidate")),
-        number(
-            "Difference",
-            lambda row: UNKNOWN if row.time.ratio is None else difference_text(row.time.difference_ns),
-        ),
-        number("Ratio", lambda row: ratio_cell(row.time, row.presence)),
-        number("Kernels", _kernels),
-    )
-
-
-def _side(row: BenchmarkRowChange, *, side: str) -> Text:
-    time_ns, status = getattr(row.time, f"{side}_ns"), getattr(row, f"{side}_status")
-    if time_ns is not None:
-        return measured_text(time_ns, getattr(row.time, f"{side}_interval_ns"))
-    if status is None or status is Status.OK:
-        return UNKNOWN
-    words = str(status).replace("_", " ")
-    return Strong(words) if row.is_broken else words
-
-
-def _kernels(row: BenchmarkRowChange) -> str:
+def _benchmark_row(row: BenchmarkRowChange) -> tuple[Text, ...]:
+    """Its cells; a side without a time says why there is none."""
     before, after = row.reference_launches, row.candidate_launches
-    text = format_mean_count(after)
-    return text if before == after else f"{format_mean_count(before)} → {text}"
+    launches = format_mean_count(after)
+    if before != after:
+        launches = f"{format_mean_count(before)} → {launches}"
+    name, *sides, difference, ratio = change_row(Code(row.name), row.time, row.presence)
+    for index, status in enumerate((row.reference_status, row.candidate_status)):
+        if sides[index] == UNKNOWN and status not in (None, Status.OK):
+            words = str(status).replace("_", " ")
+            sides[index] = Strong(words) if row.is_broken else words
+    return name, *sides, UNKNOWN if row.time.ratio is None else difference, ratio, launches
 
 
 def _row_points(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> list[Text]:
@@ -649,14 +548,7 @@ def comparison_document(
     failures: Sequence[str] = (),
     inconclusive: str | None = None,
 ) -> dict[str, Any]:
-    """The comparison as JSON values.
-
-    Args:
-        comparison: Of either kind; the document's `kind` says which.
-        fail_on: The gate that was asked for.
-        failures: Why it fails.
-        inconclusive: Why it could not judge.
-    """
+    """The comparison as JSON values."""
     kind = "session" if isinstance(comparison, SessionComparison) else "benchmark"
     return {
         **versions(COMPARISON_SCHEMA_VERSION),

@@ -18,7 +18,6 @@ from opscope.report.document import (
     FactList,
     Paragraph,
     Section,
-    Table,
     Text,
     blocks,
     facts,
@@ -85,17 +84,7 @@ def _measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> 
 
 def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[Block, ...]:
     """Rates and durations as tables, what is missing and why, and what it was measured with."""
-    missing = [(_title(name, measured), reason) for name, reason in measured.missing.items()]
-    reasons = FactList(tuple((f"No {title[0].lower()}{title[1:]}", why) for title, why in missing))
-    return blocks(
-        _rate_table(measured, spec),
-        _time_table(measured) if measured.times else None,
-        reasons if missing else None,
-        Paragraph(_circumstances(measured)),
-    )
 
-
-def _rate_table(measured: MeasuredLimits, spec: DeviceSpec | None) -> Table:
     def published(rate: MeasuredRate) -> float | None:
         return None if spec is None else published_rate(spec, rate.name)
 
@@ -103,23 +92,29 @@ def _rate_table(measured: MeasuredLimits, spec: DeviceSpec | None) -> Table:
         per_s = published(rate)
         return None if per_s is None else rate.per_s / per_s
 
-    return table(
-        measured.rates,
-        words("Rate", lambda rate: _title(rate.name, measured)),
-        number("Measured", lambda rate: _measured_rate(rate, rate.per_s)),
-        number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
-        number("Published", lambda rate: _measured_rate(rate, published(rate))),
-        number("Share", lambda rate: format_fraction(share(rate))),
-        number("SM clock", _state_clock),
-    )
-
-
-def _time_table(measured: MeasuredLimits) -> Table:
-    return table(
-        measured.times,
-        words("Time", lambda time: _title(time.name, measured)),
-        number("Measured", "median_ns"),
-        number("95 %", lambda time: _half_width(time.low_ns, time.median_ns, time.high_ns)),
+    missing = [(_title(name, measured), reason) for name, reason in measured.missing.items()]
+    driver = "" if measured.driver is None else f", driver {measured.driver}"
+    return blocks(
+        table(
+            measured.rates,
+            words("Rate", lambda rate: _title(rate.name, measured)),
+            number("Measured", lambda rate: _measured_rate(rate, rate.per_s)),
+            number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
+            number("Published", lambda rate: _measured_rate(rate, published(rate))),
+            number("Share", lambda rate: format_fraction(share(rate))),
+            number("SM clock", _state_clock),
+        ),
+        table(
+            measured.times,
+            words("Time", lambda time: _title(time.name, measured)),
+            number("Measured", "median_ns"),
+            number("95 %", lambda time: _half_width(time.low_ns, time.median_ns, time.high_ns)),
+        ),
+        FactList(tuple((f"No {title[0].lower()}{title[1:]}", why) for title, why in missing)),
+        Paragraph(
+            f"Measured {measured.created[:16].replace('T', ' ')} UTC, torch {measured.torch}{driver}, in "
+            f"{format_duration(measured.duration_ns)}."
+        ),
     )
 
 
@@ -135,13 +130,6 @@ def _measured_rate(rate: MeasuredRate, per_s: float | None) -> str:
     # Integer operations are no FLOP.
     text = format_flop_rate(per_s)
     return text.replace("FLOP", "OP") if rate.name == "matrix_int8" else text
-
-
-def _circumstances(measured: MeasuredLimits) -> str:
-    parts = [f"Measured {measured.created[:16].replace('T', ' ')} UTC", f"torch {measured.torch}"]
-    if measured.driver is not None:
-        parts.append(f"driver {measured.driver}")
-    return f"{', '.join(parts)}, in {format_duration(measured.duration_ns)}."
 
 
 def _title(name: str, measured: MeasuredLimits) -> str:
@@ -224,36 +212,30 @@ def device_details_document(
     architectures: Sequence[Architecture],
     measured: Mapping[str, MeasuredLimits] | None = None,
 ) -> Document:
-    """All facts of some devices and of their compute capabilities, with sources.
-
-    Args:
-        devices: To be shown.
-        architectures: Theirs, or those asked for.
-        measured: What was measured here, by the device's name.
-    """
-    sections = []
-    for one in devices:
-        sections.append(_device_section(one))
-        sections += [_measured_section(one, its) for its in _measured_of(one, measured or {})]
-    sections += [_architecture_section(one) for one in architectures]
-    return Document("", sections=tuple(sections))
-
-
-def _device_section(device: DeviceSpec) -> Section:
-    shown = blocks(
-        FactList(tuple(_device_facts(device))),
-        _peak_table(device) if device.peaks else None,
-        *_derivation(device),
-        Paragraph(device.note) if device.note else None,
-    )
-    return Section(device.name, shown)
-
-
-def _measured_section(device: DeviceSpec, measured: MeasuredLimits) -> Section:
-    """What was measured; nothing published holds for a slice."""
-    is_slice = is_partition(measured.device)
-    title = measured.device if is_slice else device.name
-    return Section(f"Measured: {title}", _measured_blocks(measured, None if is_slice else device))
+    """All facts of some devices and of their compute capabilities, with sources."""
+    shown = []
+    for device in devices:
+        peaks = table(
+            device.peaks,
+            words("Dense peak", lambda peak: _TYPE_TITLES[peak.data_type]),
+            number("Rate", _rate),
+            words("Known from", partial(_origin, device=device)),
+        )
+        derived = [str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED]
+        sources = ", ".join(dict.fromkeys(derived))
+        meaning = f"Derived: {SpecEvidence.DERIVED.meaning}; the rates are those of {sources}."
+        told = blocks(
+            FactList(tuple(_device_facts(device))),
+            peaks,
+            Paragraph(meaning) if derived else None,
+            Paragraph(device.note) if device.note else None,
+        )
+        shown.append(Section(device.name, told))
+        for its in _measured_of(device, measured or {}):
+            # Nothing published holds for a slice.
+            title, spec = (its.device, None) if is_partition(its.device) else (device.name, device)
+            shown.append(Section(f"Measured: {title}", _measured_blocks(its, spec)))
+    return Document("", sections=(*shown, *map(_architecture_section, architectures)))
 
 
 def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
@@ -289,33 +271,21 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
     yield "Source", str(device.source)
 
 
-def _peak_table(device: DeviceSpec) -> Table:
-    return table(
-        device.peaks,
-        words("Dense peak", lambda peak: _TYPE_TITLES[peak.data_type]),
-        number("Rate", _rate),
-        words("Known from", lambda peak: _origin(peak, device)),
-    )
-
-
-def _origin(peak: Peak, device: DeviceSpec) -> str:
+def _origin(peak: Peak, *, device: DeviceSpec) -> str:
     if peak.evidence is SpecEvidence.DERIVED or peak.source == device.source:
         return str(peak.evidence)
     return str(peak.source)
 
 
-def _derivation(device: DeviceSpec) -> tuple[Paragraph, ...]:
-    """What derived peaks were derived from, once."""
-    sources = dict.fromkeys(str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED)
-    if not sources:
-        return ()
-    return (
-        Paragraph(f"Derived: {SpecEvidence.DERIVED.meaning}; the rates are those of {', '.join(sources)}."),
-    )
-
-
 def _architecture_section(one: Architecture) -> Section:
     specific = () if one.specific_target is None else ("; with its own features ", Code(one.specific_target))
+    shared = (
+        f"{format_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
+        f"{format_binary(one.static_shared_bytes_per_block)}, on request "
+        f"{format_binary(one.max_shared_bytes_per_block)}"
+    )
+    if reserved := one.reserved_shared_bytes_per_block:
+        shared += f"; {format_binary(reserved)} of each block is the system's"
     known = facts(
         ("Found in", one.products),
         ("nvcc", (Code(one.arch_flag), *specific)),
@@ -325,7 +295,7 @@ def _architecture_section(one: Architecture) -> Section:
             f"{one.max_threads_per_sm:,} threads ({one.max_warps_per_sm} warps), "
             f"{one.max_blocks_per_sm} blocks, {one.registers_per_sm:,} registers",
         ),
-        ("Shared memory", _shared(one)),
+        ("Shared memory", shared),
         ("Per block", f"{one.max_threads_per_block:,} threads, {one.max_registers_per_block:,} registers"),
         ("Per thread", f"{one.max_registers_per_thread} registers"),
         ("fp32 cores", f"{one.fp32_cores_per_sm} per multiprocessor"),
@@ -333,16 +303,6 @@ def _architecture_section(one: Architecture) -> Section:
     )
     note = (Paragraph(one.note),) if one.note else ()
     return Section(f"Compute capability {one.compute_capability} ({one.name})", (known, *note))
-
-
-def _shared(one: Architecture) -> str:
-    text = (
-        f"{format_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
-        f"{format_binary(one.static_shared_bytes_per_block)}, on request "
-        f"{format_binary(one.max_shared_bytes_per_block)}"
-    )
-    reserved = one.reserved_shared_bytes_per_block
-    return f"{text}; {format_binary(reserved)} of each block is the system's" if reserved else text
 
 
 def _toolkits(one: Architecture) -> str:
@@ -374,13 +334,7 @@ def devices_json(
     architectures: Sequence[Architecture],
     measured: Mapping[str, MeasuredLimits] | None = None,
 ) -> dict[str, Any]:
-    """Devices and compute capabilities; a device's architecture is found by its compute capability.
-
-    Args:
-        devices: To be told of.
-        architectures: Theirs, or those asked for.
-        measured: What was measured here, by the device's name.
-    """
+    """Devices and compute capabilities; a device's architecture is found by its compute capability."""
 
     def of_device(device: DeviceSpec) -> list[dict[str, Any]]:
         return [

@@ -150,17 +150,14 @@ class Document(msgspec.Struct, frozen=True):
     sections: tuple[Section, ...] = ()
 
 
-def first_screen(document: Document) -> Document:
-    """The document without its sections."""
-    return replace(document, sections=())
-
-
 def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[str], str] = str) -> Document:
-    """Its first screen and the sections whose titles begin with one of these, whatever their case.
+    """Its first screen and the sections in whose titles a word begins so, whatever its case.
+
+    `first` is that screen, so it adds no section.
 
     Args:
         document: The report, in English.
-        titles: Beginnings of titles.
+        titles: Beginnings of titles, or of a word in them.
         spoken: The title as it is shown, which will do as well.
 
     Raises:
@@ -169,11 +166,11 @@ def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[s
     chosen = []
     for title in titles:
         asked = title.lower()
-        found = [
-            one
-            for one in document.sections
-            if one.title.lower().startswith(asked) or spoken(one.title).lower().startswith(asked)
-        ]
+        if asked == "first":
+            continue
+        found = [one for one in document.sections if f" {asked}" in f" {one.title.lower()}"]
+        # Words of some languages are not apart.
+        found = found or [one for one in document.sections if asked in spoken(one.title).lower()]
         if not found:
             there = ", ".join(spoken(one.title) for one in document.sections)
             raise InputError(
@@ -182,6 +179,18 @@ def only_sections(document: Document, titles: Sequence[str], spoken: Callable[[s
             )
         chosen += found
     return replace(document, sections=tuple(one for one in document.sections if one in chosen))
+
+
+def numbered(document: Document) -> Document:
+    """The document with numbers before its sections: files are searched by them."""
+
+    def below(section: Section, rank: int) -> Section:
+        parts = (replace(one, number=f"{rank}.{index}") for index, one in enumerate(section.sections, 1))
+        return replace(section, number=str(rank), sections=tuple(parts))
+
+    return replace(
+        document, sections=tuple(below(one, rank) for rank, one in enumerate(document.sections, 1))
+    )
 
 
 def inlines(text: Text) -> tuple[Inline, ...]:
@@ -212,18 +221,20 @@ def named(name: str | None, unknown: str = UNKNOWN) -> Text:
 
 
 def sections(*given: Section | None) -> tuple[Section, ...]:
-    """Those that have anything to say: None, and lists without a member, have not."""
+    """Those that have anything to say: None, and lists and tables without a member, have not."""
     return tuple(one for one in given if one is not None and (one.sections or any(map(_says, one.blocks))))
 
 
 def _says(block: Block) -> bool:
-    members = {BulletList: "items", FindingList: "findings", FactList: "facts"}.get(type(block))
+    members = {BulletList: "items", FindingList: "findings", FactList: "facts", Table: "rows"}.get(
+        type(block)
+    )
     return members is None or bool(getattr(block, members))
 
 
 def blocks(*given: Block | None) -> tuple[Block, ...]:
-    """Those that there are."""
-    return tuple(one for one in given if one is not None)
+    """Those that say anything: None, and lists and tables without a member, do not."""
+    return tuple(one for one in given if one is not None and _says(one))
 
 
 def facts(*pairs: tuple[str, Text | None]) -> FactList:
@@ -239,31 +250,42 @@ class Field(msgspec.Struct, frozen=True):
 
     column: Column
     cell: Callable[[Any], Text]
+    if_known: bool = False  # left out where no row says anything
 
 
-def words(title: str, value: Value, form: Callable[[Any], Text] | None = None, *, spare: int = 0) -> Field:
+Form = Callable[[Any], Text]
+
+
+def words(
+    title: str, value: Value, form: Form | None = None, *, spare: int = 0, if_known: bool = False
+) -> Field:
     """A column of text, from an attribute (a dotted path) or a function of the row; "–" for None."""
-    return Field(Column(title, spare=spare), _cell(value, form))
+    return Field(Column(title, spare=spare), _cell(value, form), if_known)
 
 
-def identifier(title: str, value: Value) -> Field:
+def identifier(title: str, value: Value, *, if_known: bool = False) -> Field:
     """A column of names as machines write them."""
-    return words(title, value, lambda found: Code(found) if isinstance(found, str) else found)
+    return words(
+        title, value, lambda found: Code(found) if isinstance(found, str) else found, if_known=if_known
+    )
 
 
-def number(title: str, value: Value, form: Callable[[Any], Text] | None = None, *, spare: int = 0) -> Field:
+def number(
+    title: str, value: Value, form: Form | None = None, *, spare: int = 0, if_known: bool = False
+) -> Field:
     """A column of numbers, flush right: by the unit in the attribute's name unless `form` is given."""
-    return Field(numeric(title, spare=spare), _cell(value, form))
+    return Field(numeric(title, spare=spare), _cell(value, form), if_known)
 
 
 def table(rows: Sequence[Any], *fields: Field | None, caption: Text | None = None) -> Table:
     """One row of cells for each row; a field that is None is no column."""
-    shown = [field for field in fields if field is not None]
-    cells = tuple(tuple(field.cell(row) for field in shown) for row in rows)
-    return Table(tuple(field.column for field in shown), cells, caption)
+    columns = [(field, [field.cell(row) for row in rows]) for field in fields if field is not None]
+    shown = [one for one in columns if not one[0].if_known or any(cell != UNKNOWN for cell in one[1])]
+    cells = tuple(zip(*(of for _, of in shown), strict=True)) if shown else ()
+    return Table(tuple(field.column for field, _ in shown), cells, caption)
 
 
-def _cell(value: Value, form: Callable[[Any], Text] | None) -> Callable[[Any], Text]:
+def _cell(value: Value, form: Form | None) -> Form:
     get = attrgetter(value) if isinstance(value, str) else value
     unit = value if isinstance(value, str) else ""
 

@@ -6,21 +6,19 @@ are named with the reason, never left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
 from opscope.analysis.efficiency import (
     Bound,
     CallEfficiency,
-    CostCoverage,
-    Efficiency,
     Roofline,
     TensorCoreUse,
 )
 from opscope.analysis.summary import Summary
 from opscope.hardware.devices import DataType
-from opscope.hardware.limits import DeviceLimits, Limit
+from opscope.hardware.limits import Limit
 from opscope.model.schema import Attribution
 from opscope.report.document import (
     Block,
@@ -88,11 +86,31 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     efficiency, device_time_ns = summary.efficiency, summary.device_time_ns
     coverage, calls = efficiency.coverage, () if efficiency.limits is None else efficiency.calls
     far = sorted((call for call in calls if call.gap_ns), key=lambda call: -(call.gap_ns or 0))
+    # One row for each reason, most time first: it names the first operator, and how many more there are.
+    reasons: dict[str, list[tuple[str, int]]] = {}
+    for name, ns, why in coverage.uncosted:
+        # The name stands beside it already.
+        reasons.setdefault(why.removeprefix(f"{name} is ").replace(name, "it"), []).append((name, ns))
+    uncosted: list[tuple[Text, int, str]] = []
+    for why, members in reasons.items():
+        first = Code(members[0][0])
+        named: Text = first if len(members) == 1 else (first, f" and {len(members) - 1:,} more")
+        uncosted.append((named, sum(ns for _, ns in members), why))
+    uncosted.sort(key=lambda row: -row[1])
     return blocks(
         Paragraph(_limits_text(summary)),
-        Paragraph(_coverage_text(efficiency)),
-        _call_table(far[:top], device_time_ns) if far else None,
-        _uncosted_table(coverage, device_time_ns) if coverage.uncosted else None,
+        Paragraph(
+            f"Minimum bytes are known for {format_fraction(coverage.bytes_fraction)} "
+            f"of device time, FLOP counts (zero included) for {format_fraction(coverage.flop_fraction)}."
+        ),
+        _call_table(far[:top], device_time_ns),
+        table(
+            uncosted[:_UNCOSTED_ROWS],
+            words("Cost unknown", lambda row: row[0]),
+            number("Device time", lambda row: format_duration(row[1])),
+            number("Share", lambda row: format_share(row[1], device_time_ns)),
+            words("Why", lambda row: row[2]),
+        ),
         efficiency_meaning(summary),
     )
 
@@ -102,15 +120,38 @@ def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Tex
     roofline = summary.efficiency.operators.get(operator)
     if roofline is None or not roofline.costed_ns:
         return [("Distance from the limit", "unknown: the cost of its calls is not known")]
-    facts: list[tuple[str, Text]] = [("Work", _work_text(roofline))]
-    facts.append(("Achieved", _achieved_text(roofline)))
+    work = [f"{format_bytes(roofline.min_bytes)} at least"] if roofline.min_bytes is not None else []
+    if roofline.flop_count is not None:
+        work.append(format_flop_count(roofline.flop_count) if roofline.flop_count else "no FLOP")
+    if roofline.arithmetic_intensity:
+        work.append(f"{roofline.arithmetic_intensity:,.3g} FLOP/byte")
+    share = roofline.costed_ns / roofline.device_ns if roofline.device_ns else 1.0
+    known = "" if share >= _KNOWN else f" (known for {format_fraction(share)} of its time)"
+    achieved = format_byte_rate(roofline.achieved_bytes_per_s)
+    if roofline.flop_count:
+        achieved += f", {format_flop_rate(roofline.achieved_flop_per_s)}"
+    facts: list[tuple[str, Text]] = [("Work", ", ".join(work) + known), ("Achieved", achieved)]
     if roofline.fraction is not None:
-        facts.append(("Distance from the limit", _distance_text(summary.efficiency, roofline)))
+        limits, held = summary.efficiency.limits, ""
+        peak = limits and roofline.data_type and limits.peaks.get(roofline.data_type)
+        if roofline.bound is Bound.COMPUTE and peak:
+            held = f" ({roofline.data_type} {_limit_text(peak, format_flop_rate)})"
+        elif limits is not None and limits.memory is not None:
+            held = f" (memory {_limit_text(limits.memory, format_byte_rate)})"
+        needed = format_duration(roofline.attainable_ns)
+        reached = (
+            Strong(format_fraction(roofline.fraction)),
+            f" of the attainable: the same work needs {needed} at the limits{held}",
+        )
+        facts.append(("Distance from the limit", reached))
     if roofline.bound is not None:
         facts.append(("Bound", f"{roofline.bound}: {roofline.bound.meaning}{_shares(roofline)}"))
     if roofline.tensor_cores is not None and roofline.tensor_cores is not TensorCoreUse.NOT_APPLICABLE:
         facts.append(("Tensor cores", f"{roofline.tensor_cores}: {roofline.tensor_cores.meaning}"))
     return facts
+
+
+_SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
 
 
 def _limits_text(summary: Summary) -> Text:
@@ -121,10 +162,11 @@ def _limits_text(summary: Summary) -> Text:
     shown: list[tuple[str, Limit, Callable[[float], str]]] = []
     if limits.memory is not None:
         shown.append(("memory", limits.memory, format_byte_rate))
-    shown += [
-        (str(data_type), limit, format_flop_rate)
-        for data_type, limit in _main_peaks(summary.efficiency, limits)
-    ]
+    # Of common types, and of those that calls are held against.
+    held = {call.roofline.data_type for call in summary.efficiency.calls}
+    for data_type in dict.fromkeys((*_SHOWN_PEAKS, *(one for one in DataType if one in held))):
+        if limit := limits.peaks.get(data_type):
+            shown.append((str(data_type), limit, format_flop_rate))
     kinds = {limit.evidence for _, limit, _ in shown}
     if len(kinds) == 1:
         whose = f"the {kinds.pop()} peaks of {limits.name}"
@@ -135,28 +177,8 @@ def _limits_text(summary: Summary) -> Text:
     return f"Compared with {whose}: {', '.join(parts) or 'no known limit'}{because}."
 
 
-_SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
-
-
-def _main_peaks(efficiency: Efficiency, limits: DeviceLimits) -> Iterator[tuple[DataType, Limit]]:
-    """Of common types, and of those that calls are held against."""
-    held = {call.roofline.data_type for call in efficiency.calls}
-    for data_type in dict.fromkeys((*_SHOWN_PEAKS, *(one for one in DataType if one in held))):
-        limit = limits.peaks.get(data_type)
-        if limit is not None:
-            yield data_type, limit
-
-
 def _limit_text(limit: Limit, form: Callable[[float], str]) -> str:
     return f"{form(limit.per_s)} ({limit.evidence})"
-
-
-def _coverage_text(efficiency: Efficiency) -> str:
-    coverage = efficiency.coverage
-    return (
-        f"Minimum bytes are known for {format_fraction(coverage.bytes_fraction)} "
-        f"of device time, FLOP counts (zero included) for {format_fraction(coverage.flop_fraction)}."
-    )
 
 
 def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
@@ -174,7 +196,15 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
         number("Calls", "calls", spare=2),
         number("Device time", "roofline.device_ns"),
         number("Bound", "roofline.bound", str, spare=1),
-        number("Achieved", lambda call: _main_rate(call.roofline), spare=3),
+        number(
+            "Achieved",
+            lambda call: (
+                format_flop_rate(call.roofline.achieved_flop_per_s)
+                if call.roofline.bound is Bound.COMPUTE
+                else format_byte_rate(call.roofline.achieved_bytes_per_s)
+            ),
+            spare=3,
+        ),
         number("Of limit", "roofline.fraction"),
         number(
             "Avoidable",
@@ -215,72 +245,6 @@ def _run(shape: str, count: int) -> str:
     if count == 1:
         return shape
     return f"{count} {'lists ' if _TENSOR in shape else ''}of {shape}"
-
-
-def _main_rate(roofline: Roofline) -> str:
-    if roofline.bound is Bound.COMPUTE:
-        return format_flop_rate(roofline.achieved_flop_per_s)
-    return format_byte_rate(roofline.achieved_bytes_per_s)
-
-
-def _uncosted_table(coverage: CostCoverage, device_time_ns: int) -> Table:
-    return table(
-        _by_reason(coverage.uncosted)[:_UNCOSTED_ROWS],
-        words("Cost unknown", lambda row: row[0]),
-        number("Device time", lambda row: format_duration(row[1])),
-        number("Share", lambda row: format_share(row[1], device_time_ns)),
-        words("Why", lambda row: row[2]),
-    )
-
-
-def _by_reason(uncosted: tuple[tuple[str, int, str], ...]) -> list[tuple[Text, int, str]]:
-    """One row for each reason, most time first: it names the first operator, and how many more there are."""
-    groups: dict[str, list[tuple[str, int]]] = {}
-    for name, ns, why in uncosted:
-        # The name stands beside it already.
-        groups.setdefault(why.removeprefix(f"{name} is ").replace(name, "it"), []).append((name, ns))
-    rows: list[tuple[Text, int, str]] = []
-    for why, members in groups.items():
-        first = Code(members[0][0])
-        named: Text = first if len(members) == 1 else (first, f" and {len(members) - 1:,} more")
-        rows.append((named, sum(ns for _, ns in members), why))
-    return sorted(rows, key=lambda row: -row[1])
-
-
-def _work_text(roofline: Roofline) -> str:
-    parts = [f"{format_bytes(roofline.min_bytes)} at least"] if roofline.min_bytes is not None else []
-    if roofline.flop_count is not None:
-        parts.append(format_flop_count(roofline.flop_count) if roofline.flop_count else "no FLOP")
-    if roofline.arithmetic_intensity:
-        parts.append(f"{roofline.arithmetic_intensity:,.3g} FLOP/byte")
-    share = roofline.costed_ns / roofline.device_ns if roofline.device_ns else 1.0
-    known = "" if share >= _KNOWN else f" (known for {format_fraction(share)} of its time)"
-    return ", ".join(parts) + known
-
-
-def _achieved_text(roofline: Roofline) -> str:
-    parts = [format_byte_rate(roofline.achieved_bytes_per_s)]
-    if roofline.flop_count:
-        parts.append(format_flop_rate(roofline.achieved_flop_per_s))
-    return ", ".join(parts)
-
-
-def _distance_text(efficiency: Efficiency, roofline: Roofline) -> Text:
-    limit = _binding_limit(efficiency.limits, roofline)
-    return (
-        Strong(format_fraction(roofline.fraction)),
-        f" of the attainable: the same work needs {format_duration(roofline.attainable_ns)} "
-        f"at the limits{'' if limit is None else f' ({limit})'}",
-    )
-
-
-def _binding_limit(limits: DeviceLimits | None, roofline: Roofline) -> str | None:
-    if limits is None:
-        return None
-    peak = None if roofline.data_type is None else limits.peaks.get(roofline.data_type)
-    if roofline.bound is Bound.COMPUTE and peak is not None:
-        return f"{roofline.data_type} {_limit_text(peak, format_flop_rate)}"
-    return None if limits.memory is None else f"memory {_limit_text(limits.memory, format_byte_rate)}"
 
 
 def _shares(roofline: Roofline) -> str:

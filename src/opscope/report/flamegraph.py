@@ -14,26 +14,10 @@ from typing import Any
 from opscope._version import __version__
 from opscope.analysis.program.stacks import StackProfile
 from opscope.model.location import parse_frame
-from opscope.report.json_encoding import to_json_line
-from opscope.text_enum import TextEnum
 from opscope.visible_text import visible
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _UNNAMED = "[unnamed]"
-
-
-class StackFormat(TextEnum):
-    """What the file is."""
-
-    SPEEDSCOPE = "speedscope"
-    COLLAPSED = "collapsed"
-
-
-def stacks_text(profiles: Sequence[StackProfile], form: StackFormat, *, name: str) -> str:
-    """The text of a file in this format."""
-    if form is StackFormat.COLLAPSED:
-        return collapsed_text(profiles)
-    return to_json_line(speedscope_document(profiles, name=name)) + "\n"
 
 
 def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[str, Any]:

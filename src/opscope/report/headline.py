@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
-from opscope.model.finding import Finding, Severity, most_severe_first
-from opscope.report.advice import change_numbers, change_title, gain_text, set_text
+from opscope.model.finding import Severity, most_severe_first
+from opscope.report.advice import change_numbers, change_title, gain_text, set_text, short_edit
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
@@ -19,9 +18,7 @@ from opscope.units import counted, format_duration, format_fraction, format_shar
 _CHANGES = 3
 _TENTH = 0.1
 _KINDS = 3
-_LONGEST_CODE = 80
 # A `with` and what is in it stand on one line.
-_OF_A_BLOCK = 2
 
 
 # Shorter than their meaning, so that each is one line.
@@ -134,10 +131,10 @@ def _kernel(summary: Summary) -> Iterator[tuple[str, Text]]:
     told: list[Inline] = [Code(telling_name(leading.name)), f": {where}"]
     if launched := leading.line or leading.call:
         told += ["; ", Code(launched, is_whole=True)]
-    of_it = (one for one in summary.quality if one.operator is None and one.kernel == leading.name)
+    of_it = (one for one in summary.quality if one.operator is None and one.kernel.name == leading.name)
     quality = next(of_it, None)
     if quality is not None and quality.is_underfilled:
-        told.append(f"; {counted(quality.blocks or 0, 'block')} for {quality.sm_count} multiprocessors")
+        told.append(f"; {counted(quality.block_count or 0, 'block')} for {quality.sm_count} multiprocessors")
     elif quality is not None and (quality.occupancy or 1.0) < 1.0:
         limiters = " and ".join(map(str, quality.limiters)).replace("_", " ")
         told.append(f"; {format_fraction(quality.occupancy)} of warps resident ({limiters})")
@@ -159,9 +156,10 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
     """What gains most, each with its code if that is one short line; of several places of one, the first."""
     numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
+    advice = {one.code: one for one in reversed(summary.advice or ())}
     for chosen, number in islice(numbers.items(), _CHANGES):
-        finding = next(one for one in summary.advice or () if one.code == chosen)
-        gain, code = gain_text(finding, period), _edit(finding)
+        finding = advice[chosen]
+        gain, code = gain_text(finding, period), short_edit(finding)
         written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
         yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *written)
     best = summary.best_set
@@ -174,22 +172,6 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
             "Changes",
             f"none with an estimated gain; {counted(others, 'remark')} below" if others else "none found",
         )
-
-
-def _edit(finding: Finding) -> str | None:
-    """The first of the code's alternatives, whole and on one line; None if that is too long, or cannot be."""
-    first = (finding.change or "").strip().partition("\n\n")[0].splitlines()
-    lines = [line.partition("   #")[0].rstrip() for line in first]
-    lines = [line for line in lines if line and not line.startswith("#")]
-    opens = bool(lines) and lines[0].endswith(":")
-    edit = " ".join(map(str.strip, lines)) if opens and len(lines) == _OF_A_BLOCK else "; ".join(lines)
-    if not edit or len(edit) > _LONGEST_CODE:
-        return None
-    try:
-        ast.parse(edit)
-    except SyntaxError:
-        return edit if len(lines) == 1 and not opens else None  # a command
-    return edit
 
 
 def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:

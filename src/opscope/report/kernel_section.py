@@ -12,7 +12,7 @@ from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
-from opscope.launches import Heading, Statement
+from opscope.launches.launch_explanation import Heading, Statement
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.families import FAMILIES
 from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text
@@ -29,12 +29,7 @@ def kernel_meaning(facts: KernelFacts) -> str | None:
 
 
 def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[str, Text]]:
-    """What is known of one kernel name.
-
-    Args:
-        facts: What is known.
-        title: What it stands under; the full name comes first unless it is that.
-    """
+    """What is known of one kernel name."""
     lines: list[tuple[str, Text]] = []
     if title != facts.name:
         lines.append(("Name", Code(facts.name, is_whole=True)))
@@ -178,14 +173,7 @@ _TITLES = {
 def launch_blocks(
     summary: Summary, operator: str | None, kernel: str, *, names_kernel: bool = False
 ) -> tuple[Block, ...]:
-    """The explanation of a kernel's longest launch under an operator; nothing where nothing is known.
-
-    Args:
-        summary: Of the trace.
-        operator: Name of the operator; None for whichever launched it.
-        kernel: Its name.
-        names_kernel: Say which kernel it is about.
-    """
+    """The explanation of a kernel's longest launch under an operator; nothing where nothing is known."""
     launches = explained_launches(summary, operator, kernel)
     if not launches:
         return ()

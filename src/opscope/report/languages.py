@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import resources
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -34,8 +34,10 @@ from opscope.report.document import (
     Text,
     plain,
 )
-from opscope.report.messages import Catalog, catalog_entries
 from opscope.text_enum import TextEnum
+
+if TYPE_CHECKING:
+    from opscope.report.messages import Catalog
 
 
 class Language(TextEnum):
@@ -70,6 +72,8 @@ def translated_words(text: str, language: Language) -> str:
 @cache
 def catalog(language: Language) -> Catalog:
     """The packaged messages of a language."""
+    from opscope.report.messages import Catalog, catalog_entries  # noqa: PLC0415 - English needs none
+
     path = resources.files("opscope").joinpath(f"locale/{language}/LC_MESSAGES/opscope.po")
     return Catalog(catalog_entries(path.read_text(encoding="utf-8")))
 

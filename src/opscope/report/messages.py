@@ -109,11 +109,7 @@ class _Template(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """The messages of a language.
-
-    Args:
-        entries: Messages with their translations.
-    """
+    """The messages of a language."""
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._whole: dict[str, str] = {}

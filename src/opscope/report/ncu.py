@@ -19,7 +19,6 @@ from opscope.analysis.counters import (
     counter_book,
 )
 from opscope.hardware.architectures import WARP_SIZE
-from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.report.document import (
     Block,
@@ -32,7 +31,6 @@ from opscope.report.document import (
     Meaning,
     Paragraph,
     Section,
-    Table,
     Text,
     facts,
     identifier,
@@ -72,12 +70,7 @@ _RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
 
 
 def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document:
-    """The report.
-
-    Args:
-        analysis: Of a report.
-        top: Kernels to show, the longest; all if None.
-    """
+    """The report."""
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
     shown = ranked[:top]
     report = analysis.report
@@ -107,30 +100,31 @@ def _opening(analysis: CounterAnalysis) -> FactList:
     """How long kernels take, what limits them, what to change."""
     times = [(kernel.counters.duration_ns or 0, kernel) for kernel in analysis.kernels]
     whole_ns = sum(ns for ns, _ in times)
-    limits = _limits(analysis)
-    longest = max(times, key=lambda pair: pair[0], default=None)
-    told = ", ".join(f"{name} {format_share(ns, whole_ns)}" for name, ns in limits.most_common() if whole_ns)
+    shares = [
+        f"{name} {format_share(ns, whole_ns)}" for name, ns in _limits(analysis).most_common() if whole_ns
+    ]
+    longest: Text | None = None
+    if times:
+        ns, kernel = max(times, key=lambda pair: pair[0])
+        longest = (Code(kernel.title), f": {format_duration(ns)}, limited by {_limit(kernel)}")
+    changes = []
+    for rank, finding in enumerate(analysis.findings[:_CHANGES], 1):
+        text = (finding.suggestion or finding.message).partition(". ")[0].rstrip(".")
+        launch = finding.evidence.get("launch")
+        changes.append((f"Change {rank}", text if launch is None else f"launch {launch}: {text}"))
+    devices: dict[str, None] = {}
+    for kernel in analysis.kernels:
+        device = kernel.counters.device
+        capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
+        name = device.name or "a device the report does not name"
+        devices[f"{name}{capability}"] = None
+    version = f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""
     return facts(
         ("Kernels", f"{counted(len(times), 'launch')}, {format_duration(whole_ns)} in all"),
-        ("Time limited by", told or None),
-        (
-            "Longest",
-            None
-            if longest is None
-            else (
-                Code(longest[1].title),
-                f": {format_duration(longest[0])}, limited by {_limit(longest[1])}",
-            ),
-        ),
-        *(
-            (f"Change {number}", _first_sentence(finding))
-            for number, finding in enumerate(analysis.findings[:_CHANGES], 1)
-        ),
-        (
-            "Based on",
-            ", ".join(dict.fromkeys(_device(kernel.counters) for kernel in analysis.kernels))
-            + (f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""),
-        ),
+        ("Time limited by", ", ".join(shares)),
+        ("Longest", longest),
+        *changes,
+        ("Based on", f"{', '.join(devices)}{version}"),
     )
 
 
@@ -140,27 +134,38 @@ def _limit(kernel: CountedKernel) -> str:
     return "DRAM" if limit == "dram" else limit
 
 
-def _first_sentence(finding: Finding) -> str:
-    """What to do, and with which launch; else what is the matter."""
-    text = (finding.suggestion or finding.message).partition(". ")[0].rstrip(".")
-    launch = finding.evidence.get("launch")
-    return text if launch is None else f"launch {launch}: {text}"
-
-
-def _device(counters: KernelCounters) -> str:
-    device = counters.device
-    capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
-    return (device.name or "a device the report does not name") + capability
-
-
 def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> Iterator[Block]:
-    yield _table(shown, has_recording=bool(analysis.recordings))
+    def operator(kernel: CountedKernel) -> Text:
+        names = kernel.operators
+        return UNKNOWN if not names else Code(names[0]) if len(names) == 1 else f"{len(names)} operators"
+
+    has_recording = bool(analysis.recordings)
+    yield table(
+        shown,
+        number("#", "counters.index", str),
+        identifier("Kernel", "title"),
+        words("Operator", operator) if has_recording else None,
+        number("Time", "counters.duration_ns"),
+        number("DRAM", "counters.dram_bytes"),
+        number("Of minimum", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
+        number("Compute", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.SM_FRACTION))),
+        number("Memory", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.MEMORY_FRACTION))),
+        number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
+        words("Limited by", _limit),
+    )
     if len(shown) < len(analysis.kernels):
         yield Paragraph(f"The longest {len(shown)} of {len(analysis.kernels)} launches.")
     if analysis.report.other_results:
         count = len(analysis.report.other_results)
         yield Paragraph(f"{count} results are not kernel launches (ranges, graphs) and are not shown.")
-    yield Paragraph(_times_note(analysis.report.command or ""))
+    command, clocks = analysis.report.command or "", "at ncu's base clock unless told otherwise"
+    if "--clock-control none" in command or "--clock-control=none" in command:
+        clocks = "at the clocks of the moment"
+    caches = "" if "--cache-control none" in command else " and empties the caches before each"
+    yield Paragraph(
+        f"Times are ncu's: it runs a kernel alone, once per group of counters{caches}, {clocks}, so they are "
+        "not those of the program."
+    )
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
         parts: list[Inline] = ["Without a certain call in the recording: "]
@@ -187,52 +192,31 @@ def _limits(analysis: CounterAnalysis) -> Counter[str]:
     return limits
 
 
-def _table(kernels: Sequence[CountedKernel], *, has_recording: bool) -> Table:
-    return table(
-        kernels,
-        number("#", "counters.index", str),
-        identifier("Kernel", "title"),
-        words("Operator", _operator) if has_recording else None,
-        number("Time", "counters.duration_ns"),
-        number("DRAM", "counters.dram_bytes"),
-        number("Of minimum", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
-        number("Compute", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.SM_FRACTION))),
-        number("Memory", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.MEMORY_FRACTION))),
-        number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
-        words("Limited by", _limit),
-    )
-
-
-def _operator(kernel: CountedKernel) -> Text:
-    if not kernel.operators:
-        return UNKNOWN
-    return Code(kernel.operators[0]) if len(kernel.operators) == 1 else f"{len(kernel.operators)} operators"
-
-
-def _times_note(command: str) -> str:
-    clocks = (
-        "at the clocks of the moment"
-        if "--clock-control none" in command or "--clock-control=none" in command
-        else "at ncu's base clock unless told otherwise"
-    )
-    caches = "" if "--cache-control none" in command else " and empties the caches before each"
-    return (
-        f"Times are ncu's: it runs a kernel alone, once per group of counters{caches}, {clocks}, so they are "
-        "not those of the program."
-    )
-
-
 def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
     counters = kernel.counters
     threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
     accesses = [*_access("loads", counters.loads), *_access("stores", counters.stores)]
+    time = format_duration(counters.duration_ns)
+    if kernel.recorded_ns is not None:
+        recorded = format_duration(kernel.recorded_ns)
+        time += f"; {recorded} recorded (median of {counted(kernel.launches, 'launch')})"
+    peaks = [
+        f"{name} {format_fraction(counters.ratio(quantity))}"
+        for name, quantity in _PEAKS
+        if quantity in counters.values
+    ]
+    launch = (
+        f"grid {format_extent(counters.grid)}, block {format_extent(counters.block)}, "
+        f"{format_count(counters.registers_per_thread)} registers per thread, "
+        f"{format_bytes(counters.shared_memory_bytes)} shared memory per block"
+    )
     known = facts(
         ("Kernel", Code(kernel.name, is_whole=True)),
         ("Operator", _call(kernel) if analysis.recordings else None),
-        ("Launch", _launch(counters)),
-        ("Time", _time(kernel)),
+        ("Launch", launch),
+        ("Time", time),
         ("Device memory", _traffic(kernel)),
-        ("Share of peak", _peaks(counters)),
+        ("Share of peak", ", ".join(peaks) or _ABSENT),
         ("Coalescing", "; ".join(accesses) or _ABSENT),
         ("Bank conflicts", _conflicts(counters)),
         (
@@ -242,18 +226,22 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
         ("Occupancy", _occupancy(counters)),
         ("Warp stalls", _stalls(counters)),
     )
-    meaning = Meaning(_what_it_comes_to(kernel, analysis))
-    return Section(f"Launch {counters.index}: {kernel.title}", (known, meaning))
+    # What limits it, and what to do about that.
+    found = next((one for one in analysis.findings if one.evidence.get("launch") == counters.index), None)
+    meaning = f"Limited by {_limit(kernel)}; no counter stands out."
+    if found is not None and found.suggestion is not None:
+        meaning = f"Limited by {_limit(kernel)}. {found.suggestion.partition('. ')[0].rstrip('.')}."
+    return Section(f"Launch {counters.index}: {kernel.title}", (known, Meaning(meaning)))
 
 
-def _what_it_comes_to(kernel: CountedKernel, analysis: CounterAnalysis) -> str:
-    """What limits it, and what to do about that."""
-    index = kernel.counters.index
-    found = next((one for one in analysis.findings if one.evidence.get("launch") == index), None)
-    limit = f"Limited by {_limit(kernel)}"
-    if found is None or found.suggestion is None:
-        return f"{limit}; no counter stands out."
-    return f"{limit}. {found.suggestion.partition('. ')[0].rstrip('.')}."
+_PEAKS = (
+    ("compute", Quantity.SM_FRACTION),
+    ("memory system", Quantity.MEMORY_FRACTION),
+    ("device memory", Quantity.DRAM_FRACTION),
+    ("L2", Quantity.L2_FRACTION),
+    ("L1", Quantity.L1_FRACTION),
+    ("tensor cores", Quantity.TENSOR_FRACTION),
+)
 
 
 def _call(kernel: CountedKernel) -> Text:
@@ -266,23 +254,6 @@ def _call(kernel: CountedKernel) -> Text:
     operator: Inline = Code(kernel.call.operator) if kernel.call.operator else without
     shapes = ", ".join(shape_texts(kernel.call.shapes) or ())
     return (operator, f" on {shapes}" if shapes else "", meaning)
-
-
-def _launch(counters: KernelCounters) -> str:
-    shared = format_bytes(counters.shared_memory_bytes)
-    registers = format_count(counters.registers_per_thread)
-    return (
-        f"grid {format_extent(counters.grid)}, block {format_extent(counters.block)}, "
-        f"{registers} registers per thread, {shared} shared memory per block"
-    )
-
-
-def _time(kernel: CountedKernel) -> str:
-    text = format_duration(kernel.counters.duration_ns)
-    if kernel.recorded_ns is None:
-        return text
-    launches = "launch" if kernel.launches == 1 else "launches"
-    return f"{text}; {format_duration(kernel.recorded_ns)} recorded (median of {kernel.launches} {launches})"
 
 
 def _traffic(kernel: CountedKernel) -> str:
@@ -301,23 +272,6 @@ def _traffic(kernel: CountedKernel) -> str:
     if kernel.traffic_ratio is not None:
         least = f"; {kernel.traffic_ratio:.2f} × the minimum of {format_bytes(kernel.min_bytes)}"
     return f"{format_bytes(counters.dram_bytes)}{split}{through}{least}"
-
-
-def _peaks(counters: KernelCounters) -> str:
-    named = (
-        ("compute", Quantity.SM_FRACTION),
-        ("memory system", Quantity.MEMORY_FRACTION),
-        ("device memory", Quantity.DRAM_FRACTION),
-        ("L2", Quantity.L2_FRACTION),
-        ("L1", Quantity.L1_FRACTION),
-        ("tensor cores", Quantity.TENSOR_FRACTION),
-    )
-    parts = [
-        f"{name} {format_fraction(counters.ratio(quantity))}"
-        for name, quantity in named
-        if quantity in counters.values
-    ]
-    return ", ".join(parts) or _ABSENT
 
 
 def _access(name: str, access: GlobalAccess) -> Iterator[str]:

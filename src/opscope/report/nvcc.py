@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
@@ -18,13 +16,11 @@ from opscope.report.document import (
     Block,
     Code,
     CodeBlock,
-    Column,
     Document,
     FactList,
     FindingList,
     Paragraph,
     Section,
-    Table,
     facts,
     identifier,
     number,
@@ -82,7 +78,9 @@ def _runs_on(targets: Sequence[Target], ptx: Target | None) -> str:
     machine = "compute capability " + ", ".join(text for text in ranges if text)
     if ptx is None:
         has_general = any(target.is_general for target in targets)
-        remedy = ": --ptx adds PTX, which their driver compiles" if has_general else ""
+        remedy = (
+            ": ptx among the targets of --arch adds PTX, which their driver compiles" if has_general else ""
+        )
         return f"{machine}; not on newer GPUs{remedy}"
     return f"{machine}; from {ptx.compute_capability} on also on any newer one, whose driver compiles the PTX"
 
@@ -97,22 +95,17 @@ def _range(target: Target, targets: Sequence[Target]) -> str:
 
 
 def _kernels(compiled: CompiledFile) -> Iterator[Block]:
-    if not compiled.outlooks:
+    outlooks, dynamic = compiled.outlooks, compiled.dynamic_shared_bytes
+    if not outlooks:
         yield Paragraph(
             "The file has no kernels, or none that anything launches: unused templates make none."
         )
         return
-    yield _resources(compiled.outlooks)
-    yield _occupancy(compiled.outlooks)
-    yield Paragraph(_note(compiled))
-    for reason in dict.fromkeys(one.occupancy.reason for one in compiled.outlooks if one.occupancy.reason):
-        yield Paragraph(f"No occupancy: {reason}.")
-
-
-def _resources(outlooks: Sequence[KernelOutlook]) -> Table:
-    return table(
+    target = words("Target", "kernel.target.name")
+    yield table(
         outlooks,
-        *_KERNEL_FIELDS,
+        identifier("Kernel", "kernel.name"),
+        target,
         number("Registers", "kernel.registers", str),
         number("Shared", "kernel.use.shared_bytes", format_bytes_exactly),
         number("Stack", "kernel.stack_bytes", format_bytes_exactly),
@@ -121,26 +114,28 @@ def _resources(outlooks: Sequence[KernelOutlook]) -> Table:
         number("Constant", "kernel.constant_bytes", format_bytes_exactly),
     )
 
+    def share_at(outlook: KernelOutlook, threads: int) -> str | None:
+        known = (block for block in outlook.occupancy.blocks if block.threads == threads)
+        return next((_share(block) for block in known), None)
 
-def _occupancy(outlooks: Sequence[KernelOutlook]) -> Table:
     sizes = dict.fromkeys(block.threads for one in outlooks for block in one.occupancy.blocks)
-    first, target = _KERNEL_FIELDS
-    return table(
+    yield table(
         outlooks,
-        replace(first, column=Column("Occupancy by block size")),
+        identifier("Occupancy by block size", "kernel.name"),
         target,
-        *(words(str(size), partial(_share_at, threads=size)) for size in sizes),
+        *(words(str(size), partial(share_at, threads=size)) for size in sizes),
         words("Best", "occupancy.best", lambda best: f"{_share(best)} at {best.threads}"),
         number("Largest block", "occupancy.largest_threads", str),
     )
-
-
-def _share_at(outlook: KernelOutlook, threads: int) -> str | None:
-    known = (block for block in outlook.occupancy.blocks if block.threads == threads)
-    return next((_share(block) for block in known), None)
-
-
-_KERNEL_FIELDS = (identifier("Kernel", "kernel.name"), words("Target", "kernel.target.name"))
+    assumed = f"{format_bytes(dynamic)} of" if dynamic else "no"
+    yield Paragraph(
+        "Registers, stack and spills are of each thread, shared memory is of each block. Occupancy: resident "
+        f"warps as a share of what a multiprocessor can hold, with {assumed} dynamic shared memory. The "
+        "best block is the largest of those with most threads; how a kernel performs with them, only a run "
+        "shows."
+    )
+    for reason in dict.fromkeys(one.occupancy.reason for one in outlooks if one.occupancy.reason):
+        yield Paragraph(f"No occupancy: {reason}.")
 
 
 def _share(block: BlockOccupancy) -> str:
@@ -154,17 +149,6 @@ def _share(block: BlockOccupancy) -> str:
     return f"{share} ({limiters})"
 
 
-def _note(compiled: CompiledFile) -> str:
-    dynamic = compiled.dynamic_shared_bytes
-    assumed = f"{format_bytes(dynamic)} of" if dynamic else "no"
-    return (
-        "Registers, stack and spills are of each thread, shared memory is of each block. Occupancy: resident "
-        f"warps as a share of what a multiprocessor can hold, with {assumed} dynamic shared memory. The "
-        "best block "
-        "is the largest of those with most threads; how a kernel performs with them, only a run shows."
-    )
-
-
 NVCC_SCHEMA_VERSION = 3
 
 
@@ -176,15 +160,7 @@ def nvcc_json(
     output: str | None = None,
     exit_code: int | None = None,
 ) -> dict[str, Any]:
-    """A compiled file as JSON values; kernels by target, then in the order of ptxas.
-
-    Args:
-        compiled: What was compiled.
-        command: Of nvcc, which makes the same.
-        codes: Texts that were asked for.
-        output: The file that was written; None if none stays.
-        exit_code: Of the program; None if it was not run.
-    """
+    """A compiled file as JSON values; kernels by target, then in the order of ptxas."""
     compilation = compiled.compilation
     request = compilation.request
     parts = {

@@ -18,12 +18,12 @@ from opscope.provenance.categories import category_title
 from opscope.report.document import (
     Block,
     Code,
-    FactList,
     Paragraph,
     Section,
     Strong,
     Table,
     Text,
+    blocks,
     facts,
     identifier,
     number,
@@ -92,18 +92,17 @@ def merged_findings(summary: Summary) -> tuple[Finding, ...]:
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in _report_findings(summary):
         groups.setdefault((finding.code, _FIGURE.sub("#", finding.message)), []).append(finding)
-    return tuple(_merged(part, summary) for group in groups.values() for part in _parts(group))
-
-
-def _parts(group: list[Finding]) -> list[list[Finding]]:
-    """The whole group if each is of another trace; else one for each message, for one trace says several."""
-    traces = {finding.trace_id for finding in group}
-    if len(traces) == len(group):
-        return [group]
-    messages: dict[str, list[Finding]] = {}
-    for finding in group:
-        messages.setdefault(finding.message, []).append(finding)
-    return list(messages.values())
+    merged = []
+    for group in groups.values():
+        parts = [group]
+        # Of one trace that says several, each message is one.
+        if len({finding.trace_id for finding in group}) < len(group):
+            messages: dict[str, list[Finding]] = {}
+            for finding in group:
+                messages.setdefault(finding.message, []).append(finding)
+            parts = list(messages.values())
+        merged += [_merged(part, summary) for part in parts]
+    return tuple(merged)
 
 
 _FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")  # no digits within names
@@ -114,24 +113,19 @@ def _merged(findings: list[Finding], summary: Summary) -> Finding:
     if len(findings) > 1:
         traces = len({finding.trace_id for finding in findings if finding.trace_id is not None})
         where = f"In {traces} traces: " if traces > 1 else ""
-        return replace(first, message=f"{where}{_ranges([one.message for one in findings])}", trace_id=None)
+        # The message that all share, each figure with its least and greatest value: `0.9–9.3 %`.
+        ranges = []
+        for column in zip(*(_FIGURE.findall(one.message) for one in findings), strict=True):
+            ordered = sorted(set(column), key=lambda figure: float(figure.replace(",", "")))
+            ranges.append(ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}")
+        shown = iter(ranges)
+        message = _FIGURE.sub(lambda _: next(shown), first.message)
+        return replace(first, message=f"{where}{message}", trace_id=None)
     if first.trace_id is None or len(summary.traces) < 2:
         return first
     rank = summary.ranks[first.trace_id]
     whose = f"Trace {first.trace_id}" if rank is None else f"Rank {rank}"
     return replace(first, message=f"{whose}: {first.message}")
-
-
-def _ranges(messages: list[str]) -> str:
-    """The message that all share, each figure with its least and greatest value: `0.9–9.3 %`."""
-    figures = zip(*(_FIGURE.findall(message) for message in messages), strict=True)
-    shown = iter([_range(column) for column in figures])
-    return _FIGURE.sub(lambda _: next(shown), messages[0])
-
-
-def _range(figures: tuple[str, ...]) -> str:
-    ordered = sorted(set(figures), key=lambda figure: float(figure.replace(",", "")))
-    return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"
 
 
 _ACCOUNTS = 2
@@ -149,22 +143,32 @@ def ranking_paragraph(summary: Summary) -> Paragraph:
     )
 
 
-def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Table:
-    """The given operators, one a row, numbered from 1."""
+def operator_table(
+    summary: Summary, operators: tuple[OperatorTotal, ...], *, per_step: bool = False
+) -> Table:
+    """The given operators, one a row, numbered from 1; their device time of all of it, or of a step."""
     rank = {id(operator): f"{index}" for index, operator in enumerate(operators, 1)}
-    fields = [
-        number("#", lambda operator: rank[id(operator)]),
-        identifier("Operator", "name"),
-        number("Calls", "calls"),
-    ]
+    named = number("#", lambda operator: rank[id(operator)]), identifier("Operator", "name")
+    calls = number("Calls", "calls")
     own = number("Self CPU", "self_cpu_ns", spare=3 if summary.has_device else 0)
     total = number("Total CPU", "total_cpu_ns")
     share = number("Share", lambda operator: format_fraction(rank_fraction(summary, operator)))
     if not summary.has_device:
-        return table(operators, *fields, own, share, total)
+        return table(operators, *named, calls, own, share, total)
+    if per_step:
+        each = {one.name: summary.operators_per_step.get(one.name, (0, 0)) for one in operators}
+        return table(
+            operators,
+            *named,
+            number("Calls per step", lambda one: f"{each[one.name][0]:,.5g}"),
+            number("Device per step", lambda one: format_duration(each[one.name][1])),
+            share,
+            *limit_fields(summary),
+        )
     return table(
         operators,
-        *fields,
+        *named,
+        calls,
         number("Self device", "self_device_ns"),
         share,
         number("Total device", "total_device_ns", spare=2),
@@ -176,57 +180,48 @@ def operator_table(summary: Summary, operators: tuple[OperatorTotal, ...]) -> Ta
 
 def operator_section(summary: Summary, operator: OperatorTotal) -> Section:
     """All that is known of one operator: times, shapes, kernels with their launch geometry, observations."""
-    blocks: list[Block] = [_operator_facts(summary, operator)]
-    if operator.input_shapes:
-        blocks.append(_shape_table(operator))
-    if operator.kernels:
-        blocks.append(_geometry_table(operator))
-    for kernel in operator.kernels[:_ACCOUNTS]:
-        blocks.extend(launch_blocks(summary, operator.name, kernel.name, names_kernel=True))
-    improvement = summary.improvements.get(operator.name)
-    if improvement is not None:
-        blocks += [Paragraph(Strong("Research points")), *improvement_blocks(improvement)]
-    return Section(operator.name, tuple(blocks))
-
-
-def _operator_facts(summary: Summary, operator: OperatorTotal) -> FactList:
     device: list[tuple[str, Text]] = []
     if summary.has_device:
-        whole, part = (
-            format_fraction(operator.total_device_fraction),
-            format_fraction(operator.self_device_fraction),
-        )
+        own, each = operator.self_device_ns, format_duration(operator.self_device_ns / operator.calls)
+        part, whole = map(format_fraction, (operator.self_device_fraction, operator.total_device_fraction))
         device = [
-            (
-                "Self device time",
-                f"{format_duration(operator.self_device_ns)} ({part} of all device time), "
-                f"{format_duration(operator.self_device_ns / operator.calls)} per call",
-            ),
+            ("Self device time", f"{format_duration(own)} ({part} of all device time), {each} per call"),
             ("Total device time", f"{format_duration(operator.total_device_ns)} ({whole})"),
             ("Kernel launches", format_count(operator.kernel_launches)),
         ]
     is_limited = has_efficiency(summary) and operator.self_device_ns
-    total, own = format_duration(operator.total_cpu_ns), format_duration(operator.self_cpu_ns)
-    return facts(
+    total, own_cpu = format_duration(operator.total_cpu_ns), format_duration(operator.self_cpu_ns)
+    known = facts(
         ("Calls", format_count(operator.calls)),
         ("Category", category_title(operator.category)),
         *device,
         *(operator_limit_facts(summary, operator.name) if is_limited else ()),
-        ("CPU time", f"{own} self, {total} total"),
+        ("CPU time", f"{own_cpu} self, {total} total"),
         *operator_chain_facts(operator, has_device=summary.has_device),
     )
-
-
-def _shape_table(operator: OperatorTotal) -> Table:
-    rows: list[tuple[Text, int]] = [
-        (Code(shapes), calls) for shapes, calls in operator.input_shapes[:_SHAPE_ROWS]
+    shapes: list[tuple[Text, int]] = [
+        (Code(one), calls) for one, calls in operator.input_shapes[:_SHAPE_ROWS]
     ]
-    rest = operator.input_shapes[_SHAPE_ROWS:]
-    if rest:
-        rows.append((f"{len(rest)} more", sum(calls for _, calls in rest)))
-    return table(
-        rows, words("Input shapes", lambda row: row[0]), number("Calls", lambda row: format_count(row[1]))
-    )
+    if rest := operator.input_shapes[_SHAPE_ROWS:]:
+        shapes.append((f"{len(rest)} more", sum(calls for _, calls in rest)))
+    shown: list[Block] = [
+        known,
+        *blocks(
+            table(
+                shapes,
+                words("Input shapes", lambda row: row[0]),
+                number("Calls", lambda row: format_count(row[1])),
+            )
+        ),
+    ]
+    if operator.kernels:
+        shown.append(_geometry_table(operator))
+    for kernel in operator.kernels[:_ACCOUNTS]:
+        shown += launch_blocks(summary, operator.name, kernel.name, names_kernel=True)
+    improvement = summary.improvements.get(operator.name)
+    if improvement is not None:
+        shown += [Paragraph(Strong("Research points")), *improvement_blocks(improvement)]
+    return Section(operator.name, tuple(shown))
 
 
 def _geometry_table(operator: OperatorTotal) -> Table:

@@ -48,12 +48,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def program_sections(summary: Summary, top: int | None) -> tuple[Section, ...]:
-    """`By module` and `By source line`, each where it was recorded.
-
-    Args:
-        summary: Of the recording.
-        top: Lines to list, and half the number of rows of modules; all for None.
-    """
+    """`By module` and `By source line`, each where it was recorded."""
     program = summary.program
     return sections(
         Section("By module", module_blocks(summary, top)) if program.module_ns else None,
@@ -69,13 +64,13 @@ def recording_hint(summary: Summary) -> Paragraph | None:
     return Paragraph(
         (
             "Device time by nn.Module and by source line is not known: the recording has no Python stacks. ",
-            Code("opscope run --with-stack --with-modules SCRIPT"),
+            Code("opscope run --record stack --record modules SCRIPT"),
             " records them.",
         )
         if not program.has_stacks
         else (
             "Device time by nn.Module is not known: no calls of modules were recorded. ",
-            Code("opscope run --with-modules SCRIPT"),
+            Code("opscope run --record modules SCRIPT"),
             " records them.",
         )
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from opscope.analysis.accuracy import UNKNOWN as UNGRADED
@@ -35,12 +35,7 @@ _CALLED = 4
 
 
 def operator_chain_facts(operator: OperatorTotal, *, has_device: bool) -> list[tuple[str, Text]]:
-    """Native function, its dispatch, and the file of the device code; unknown is said.
-
-    Args:
-        operator: The operator.
-        has_device: Its recording used a device; without one the file is that of the CPU's code.
-    """
+    """Native function, its dispatch, and the file of the device code; unknown is said."""
     label = "CUDA source file" if has_device else "Source file"
     if not operator.native_functions:
         return [("Native function", _UNKNOWN), (label, _UNKNOWN)]
@@ -48,28 +43,27 @@ def operator_chain_facts(operator: OperatorTotal, *, has_device: bool) -> list[t
     source = operator.source
     facts = function_facts(first, said=source)
     if others:
-        facts.append(("Other overloads", ", ".join(dict.fromkeys(map(_overload_words, others)))))
+        overloads = (
+            "some that the trace does not tell"
+            if one.overload is None
+            else one.overload or "the default overload"
+            for one in others
+        )
+        facts.append(("Other overloads", ", ".join(dict.fromkeys(overloads))))
     if operator.called_operators:
-        facts.append(("Called operators", _called(operator)))
+        parts: list[Inline] = []
+        for name, calls, _ in operator.called_operators[:_CALLED]:
+            parts += [", " if parts else "", Code(name), f" ×{format_count(calls)}"]
+        rest = len(operator.called_operators) - _CALLED
+        facts.append(("Called operators", (*parts, f" and {rest} more" if rest > 0 else "")))
     facts.append((label, _UNKNOWN if source is None else location_text(source)))
     return facts
-
-
-def _overload_words(function: NativeFunctionUse) -> str:
-    if function.overload is None:
-        return "some that the trace does not tell"
-    return function.overload or "the default overload"
 
 
 def function_facts(
     function: NativeFunctionUse, *, said: SourceLocation | None = None
 ) -> list[tuple[str, Text]]:
-    """What is known of one native function.
-
-    Args:
-        function: The function.
-        said: A place that is said elsewhere, and not again here.
-    """
+    """What is known of one native function."""
     if function.kind == "backward":
         return _backward_facts(function)
     return [entry_fact(function), *implementation_facts(function, said=said)]
@@ -97,38 +91,34 @@ def implementation_facts(
 ) -> list[tuple[str, Text]]:
     """What serves calls of a native function on the device, down to where it launches; arguments as above."""
     facts: list[tuple[str, Text]] = []
-    dispatch = _dispatch(function)
+    dispatch: list[Inline] = []
+    if function.structured_delegate:
+        dispatch += ["structured, by ", Code(function.structured_delegate)]
+    if function.dispatch_key:
+        separator = "; " if dispatch else ""
+        dispatch += [f"{separator}{function.dispatch_key} → ", Code(function.cuda_function or _UNKNOWN)]
     if dispatch:
-        facts.append(("Dispatch", dispatch))
+        facts.append(("Dispatch", tuple(dispatch)))
     if function.location is not None and function.location != said:
         facts.append(("Implemented in", location_text(function.location)))
     elif function.location is None and function.kind == "generated":
         facts.append(("Implemented in", "code that is generated when PyTorch is built"))
-    return [*facts, *_registration_facts(function), *_launch_facts(function, said)]
-
-
-def _registration_facts(function: NativeFunctionUse) -> Iterator[tuple[str, Text]]:
-    """What the recording process's dispatcher said: code that replaced PyTorch's, or serves a custom one."""
+    # What the recording process's dispatcher said: code that replaced PyTorch's, or serves a custom one.
     registration = function.details.get("registration") or {}
     label = "Overridden by" if registration.get("overrides") else "Registered"
-    for key, place in (registration.get("kernels") or {}).items():
-        yield label, (f"{key} → ", Code(place or "code of unknown place"), graded(Grade.EXACT))
-
-
-def _launch_facts(function: NativeFunctionUse, said: SourceLocation | None) -> Iterator[tuple[str, Text]]:
+    for key, registered in (registration.get("kernels") or {}).items():
+        code = Code(registered or "code of unknown place")
+        facts.append((label, (f"{key} → ", code, graded(Grade.EXACT))))
     launchers = function.details.get("launchers") or []
     place = function.stub_location
     if place is None:
-        if launchers:
-            yield "May launch through", joined(map(Code, launchers))
-        return
+        return [*facts, ("May launch through", joined(map(Code, launchers)))] if launchers else facts
     parts: tuple[Inline, ...] = () if place == said else inlines(location_text(place))
     if function.stub is not None:
         parts = (Code(function.stub), " → " if parts else "", *parts)
     elif len(launchers) == 1:
         parts = (Code(launchers[0]), " in " if parts else "", *parts)
-    if parts:
-        yield "Launches through", parts
+    return [*facts, ("Launches through", parts)] if parts else facts
 
 
 def location_text(location: SourceLocation) -> Text:
@@ -239,21 +229,3 @@ _OUTSIDE = {
     "range": "a recorded range, not a dispatcher operator",
     "native": "no entry in the native_functions.yaml at hand",
 }
-
-
-def _dispatch(function: NativeFunctionUse) -> Text:
-    parts: list[Inline] = []
-    if function.structured_delegate:
-        parts += ["structured, by ", Code(function.structured_delegate)]
-    if function.dispatch_key:
-        separator = "; " if parts else ""
-        parts += [f"{separator}{function.dispatch_key} → ", Code(function.cuda_function or _UNKNOWN)]
-    return tuple(parts)
-
-
-def _called(operator: OperatorTotal) -> Text:
-    parts: list[Inline] = []
-    for name, calls, _ in operator.called_operators[:_CALLED]:
-        parts += [", " if parts else "", Code(name), f" ×{format_count(calls)}"]
-    rest = len(operator.called_operators) - _CALLED
-    return (*parts, f" and {rest} more" if rest > 0 else "")

@@ -6,6 +6,7 @@ Of many ranks those are told that others wait for most.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from opscope.analysis.job_model import JobPath
@@ -25,15 +26,30 @@ _STAGES = 16
 
 def rank_blocks(summary: Summary) -> Iterator[Block]:
     """The ranks together; nothing of a single one."""
-    points = [*_clock_points(summary), *_outlook_points(summary)]
-    waited = _waited_table(summary)
-    if waited is not None:
-        yield waited
+    collectives, ranks = summary.collectives, _most_awaited(summary)
+    steps = sorted({one.step for one in collectives.rank_steps if one.step is not None})[:_STEPS]
+    if ranks and steps:
+        found = {(one.trace_id, one.step): one.awaited_ns for one in collectives.rank_steps}
+        others = max(1, len(collectives.ranks) - 1)
+
+        def waited(skew: Any, *, step: int) -> str:
+            return format_duration(found.get((skew.trace_id, step), 0) / others)
+
+        yield table(
+            ranks,
+            number("Rank", "rank"),
+            number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
+            *(
+                number(f"Step {step}", partial(waited, step=step), spare=place > 1)
+                for place, step in enumerate(steps)
+            ),
+            caption="How long each of the other ranks waited for it, on average, by step.",
+        )
+    points = tuple(_points(summary))
     if points:
-        yield BulletList(tuple(points))
-    stages = summary.collectives.stages
-    if stages:
-        shown = sorted(stages, key=lambda one: -one.bubble_ns)[:_STAGES]
+        yield BulletList(points)
+    if collectives.stages:
+        shown = sorted(collectives.stages, key=lambda one: -one.bubble_ns)[:_STAGES]
         yield table(
             sorted(shown, key=lambda one: one.trace_id),
             number("Rank", "rank"),
@@ -45,56 +61,24 @@ def rank_blocks(summary: Summary) -> Iterator[Block]:
         )
 
 
-def _waited_table(summary: Summary) -> Block | None:
-    """Who is waited for, by step."""
-    ranks = _most_awaited(summary)
-    steps = sorted({one.step for one in summary.collectives.rank_steps if one.step is not None})[:_STEPS]
-    if not ranks or not steps:
-        return None
-    found = {(one.trace_id, one.step): one for one in summary.collectives.rank_steps}
-    others = max(1, len(summary.collectives.ranks) - 1)
-
-    def waited(step: int) -> Any:
-        def of_rank(skew: Any) -> str:
-            one = found.get((skew.trace_id, step))
-            return format_duration(0 if one is None else one.awaited_ns / others)
-
-        return of_rank
-
-    columns = [number(f"Step {step}", waited(step), spare=place > 1) for place, step in enumerate(steps)]
-    return table(
-        ranks,
-        number("Rank", "rank"),
-        number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
-        *columns,
-        caption="How long each of the other ranks waited for it, on average, by step.",
-    )
-
-
 def _most_awaited(summary: Summary) -> list[Any]:
     skews = sorted(summary.collectives.skews, key=lambda one: (-one.awaited_ns, one.trace_id))
     return [one for one in skews if one.awaited_ns][:_RANKS]
 
 
-def _clock_points(summary: Summary) -> Iterator[Text]:
-    clocks = summary.collectives.clocks
-    if len(clocks) < 2:
-        return
-    offsets = [one.offset_ns for one in clocks.values()]
-    error_ns = max(one.error_ns for one in clocks.values())
-    yield (
-        f"Clocks of {counted(len(clocks), 'rank')} are {format_duration(max(offsets) - min(offsets))} apart; "
-        f"aligned by the ends of their collectives they agree to {format_duration(error_ns)}."
-    )
-
-
-def _outlook_points(summary: Summary) -> Iterator[Text]:
-    outlook = summary.job_outlook
+def _points(summary: Summary) -> Iterator[Text]:
+    """How well clocks agree, through which rank the critical path runs, and what would shorten it."""
+    clocks, outlook = summary.collectives.clocks, summary.job_outlook
+    if len(clocks) > 1:
+        offsets = [one.offset_ns for one in clocks.values()]
+        apart, error_ns = max(offsets) - min(offsets), max(one.error_ns for one in clocks.values())
+        yield (
+            f"Clocks of {counted(len(clocks), 'rank')} are {format_duration(apart)} apart; "
+            f"aligned by the ends of their collectives they agree to {format_duration(error_ns)}."
+        )
     if outlook is None:
         return
-    by_trace = outlook.path_by_trace
-    if by_trace:
-        trace_id, fraction = next(iter(by_trace.items()))
+    for trace_id, fraction in [*outlook.path_by_trace.items()][:1]:
         mine = [one for one in outlook.path if one.trace_id == trace_id][:_PARTS]
         yield (
             f"The critical path across ranks runs through rank {summary.ranks[trace_id]} for "
@@ -105,19 +89,19 @@ def _outlook_points(summary: Summary) -> Iterator[Text]:
             ".",
         )
     for one in outlook.what_ifs:
-        if one.gain.ns > 0:
-            yield _what_if(one)
-
-
-def _what_if(one: WhatIf) -> Text:
-    gain = format_duration(one.gain.ns)
-    if one.kind is WhatIfKind.RANK_AS_MEDIAN:
-        return f"If rank {one.rank} were as fast as the median of the others, a step would take {gain} less."
-    data = one.name if one.process_group is None else f"{one.name} of group {one.process_group}"
-    return (
-        f"If all transfers of {data} overlapped with computation, a step would take {gain} "
-        "less; ranks would still wait for the last one."
-    )
+        gain = format_duration(one.gain.ns)
+        if one.gain.ns <= 0:
+            continue
+        if one.kind is WhatIfKind.RANK_AS_MEDIAN:
+            yield (
+                f"If rank {one.rank} were as fast as the median of the others, a step would take {gain} less."
+            )
+        else:
+            data = one.name if one.process_group is None else f"{one.name} of group {one.process_group}"
+            yield (
+                f"If all transfers of {data} overlapped with computation, a step would take {gain} "
+                "less; ranks would still wait for the last one."
+            )
 
 
 def rank_records(summary: Summary, *, each: bool) -> dict[str, Any]:

@@ -32,8 +32,8 @@ from opscope.analysis.timeline.values import QueueSeries, StepStatistics, Timeli
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.hardware.occupancy import Waves
-from opscope.launches import Statement
 from opscope.launches.facts import LaunchGeometry
+from opscope.launches.launch_explanation import Statement
 from opscope.model.environment import Environment
 from opscope.model.location import SourceLocation
 from opscope.model.measurement import Latency
@@ -76,10 +76,9 @@ SUMMARY_KEYS: dict[type, Keys] = {
     ),
     DeviceTime: Keys("... activities=activity_count"),
     ExplainedLaunch: Keys(
-        "kernel shapes grid=geometry.grid block=geometry.block family=explanation.family launch_explained "
-        "waves=explanation.waves statements=explanation.statements",
+        "kernel shapes grid=geometry.grid block=geometry.block family=explanation.family "
+        "launch_explained=explanation.is_predicted waves=explanation.waves statements=explanation.statements",
         shapes=parsed("shapes"),
-        launch_explained=lambda launch: getattr(launch.explanation.launch_check, "is_explained", None),
     ),
     Improvement: Keys("known needs_counters"),
     LaunchGeometry: Keys("... -example_operator_id"),
@@ -331,15 +330,7 @@ def stats_document(
     *,
     wall_time_ns_per_step: float | None = None,
 ) -> dict[str, Any]:
-    """The stats file of one configuration. Times cover all recorded steps.
-
-    Args:
-        summary: Of the configuration's trace.
-        config: workload, batch_size, seq_len, dtype, device, parameters, steps, …; kept as given.
-        environment: What it ran on; null in the file if None.
-        benchmark: Latency without the profiler; null in the file if None.
-        wall_time_ns_per_step: Host time of a recorded step; the mean of the trace's steps if None.
-    """
+    """The stats file of one configuration. Times cover all recorded steps."""
     operators, kernels = ranked_operators(summary), summary.efficiency.kernels
     parts = {
         "config": config,

@@ -61,18 +61,11 @@ _SUMMARY_KEYS = (
 
 @dataclass(frozen=True)
 class SweepEntry:
-    """One configuration: its stats document, or the reason there is none.
+    """One configuration: its stats document, or the reason there is none."""
 
-    Args:
-        label: Name of the configuration, e.g. `bs8_seq128`.
-        stats: Its stats document; None if it failed.
-        files: File names by role: `stats`, `report`, `trace`.
-        error: Why it failed; None if it did not.
-    """
-
-    label: str
+    label: str  # `bs8_seq128`
     stats: Mapping[str, Any] | None
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)  # names by role: `stats`, `report`, `trace`
     error: str | None = None
 
 

@@ -30,7 +30,7 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.names import telling_name
-from opscope.report.terminal import GAP, column_need
+from opscope.report.terminal import GAP, column_widths
 from opscope.units import counted, format_duration, format_share
 from opscope.visible_text import visible
 
@@ -56,10 +56,9 @@ def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width
 
 
 def _fits(table: Table, width: int) -> bool:
-    needs = [
-        column_need(column, [row[index] for row in table.rows]) for index, column in enumerate(table.columns)
-    ]
-    return sum(need.least for need in needs) + GAP * (len(needs) - 1) <= width
+    cells = ([row[index] for row in table.rows] for index in range(len(table.columns)))
+    least = [column_widths(*pair)[1] for pair in zip(table.columns, cells, strict=True)]
+    return sum(least) + GAP * (len(least) - 1) <= width
 
 
 def _is_number_column(rows: Sequence[Sequence[Any]], index: int) -> bool:
@@ -99,7 +98,7 @@ def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> 
 
 
 def _total(shown: ReportTable) -> Text:
-    column = _total_column(shown)
+    column = total_column(shown)
     whole = sum(row[column] for row in shown.rows)
     if not whole:
         return "nothing"
@@ -109,7 +108,8 @@ def _total(shown: ReportTable) -> Text:
     return (f"{text}; {share} in ", Code(telling_name(str(first[shown.report.name_column]))))
 
 
-def _total_column(shown: ReportTable) -> str:
+def total_column(shown: ReportTable) -> str:
+    """The column that says how much a row takes."""
     return "Total (MB)" if shown.report.is_size else "Total Time (ns)"
 
 
@@ -150,7 +150,7 @@ def _section(shown: ReportTable) -> Section:
 
 def _meaning(shown: ReportTable) -> Meaning:
     """How few rows make up most of the report."""
-    totals = sorted((row[_total_column(shown)] for row in shown.rows), reverse=True)
+    totals = sorted((row[total_column(shown)] for row in shown.rows), reverse=True)
     sums = list(accumulate(totals))
     count = next((index for index, total in enumerate(sums, 1) if total >= _MOST * sums[-1]), len(sums))
     share = format_share(sums[count - 1], sums[-1])

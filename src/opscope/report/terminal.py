@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from functools import singledispatch
 
-import msgspec
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
@@ -53,79 +51,43 @@ _ONE_LINE = 16  # characters of a text that are kept on one line
 _NARROWEST = 4
 
 
-class Shrink(IntEnum):
-    """What may be narrower than it needs, the first before the others: shortened, wrapped, wrapped."""
-
-    NAME = 0
-    TEXT = 1
-    OPERATOR = 2
+Widths = tuple[int, int, int]
 
 
-class ColumnNeed(msgspec.Struct, frozen=True):
-    """Cells of a terminal that a column takes: one for most characters, two for a Chinese one.
+def column_widths(column: Column, cells: Sequence[Text]) -> Widths:
+    """What a column takes at the very least, before its cells suffer (its heading wrapped), and in full.
 
-    Args:
-        least: Before its cells suffer; its heading may be wrapped.
-        full: Without any compromise.
-        floor: Where even shortening stops.
-        shrink: In which order its cells suffer; None where they never do.
+    In cells of a terminal: one for most characters, two for a Chinese one. Numbers, operators never suffer.
     """
-
-    least: int
-    full: int
-    floor: int
-    shrink: Shrink | None = None
-
-
-def column_need(column: Column, cells: Sequence[Text]) -> ColumnNeed:
-    """What one column of a table needs."""
     texts = [plain(cell) for cell in cells]
     longest = max(map(cell_len, texts), default=0)
-    heading = _longest_word(column.title)
-    full = max(longest, cell_len(column.title))
-    floor = max(_NARROWEST, heading)
+    heading, full = _longest_word(column.title), max(longest, cell_len(column.title))
+    floor, names = max(_NARROWEST, heading), [plain(cell) for cell in cells if _holds_name(cell)]
     if column.align is Align.RIGHT:
-        return ColumnNeed(max(longest, heading), full, floor)
-    if any(isinstance(part, Code | Link) for cell in cells for part in inlines(cell)):
+        least = floor = max(longest, heading)
+    elif names:
         least = max(min(longest, max(_SHORTEST_NAME, least_width(texts))), heading)
-        names = [text for text, cell in zip(texts, cells, strict=True) if _holds_name(cell)]
-        kind = Shrink.OPERATOR if all(map(is_operator_name, names)) else Shrink.NAME
-        return ColumnNeed(least, full, floor, kind)
-    least = max([heading, *map(_longest_word, texts), *(n for n in map(len, texts) if n <= _ONE_LINE)])
-    return ColumnNeed(least, full, floor, Shrink.TEXT)
+        floor = least if all(map(is_operator_name, names)) else floor
+    else:
+        kept = (count for count in map(len, texts) if count <= _ONE_LINE)
+        least = max([heading, *map(_longest_word, texts), *kept])
+    return floor, least, full
 
 
-def fit_widths(needs: Sequence[ColumnNeed], available: int) -> list[int]:
+def fit_widths(columns: Sequence[Widths], available: int) -> list[int]:
     """Widths of the columns, together at most `available` where that is possible.
 
-    Columns get their `full` width, else at least their `least`. Below that names go first, then texts, then
-    operators; numbers never do.
+    What there is beyond the least that each needs, or what is missing to it, they share by what they can use
+    or spare.
     """
-    if sum(need.full for need in needs) <= available:
-        return [need.full for need in needs]
-    widths = [need.least for need in needs]
-    spare = available - sum(widths)
-    if spare >= 0:
-        return _widened(needs, widths, spare)
-    for kind in Shrink:
-        while spare < 0:
-            shrinkable = [i for i, need in enumerate(needs) if need.shrink is kind and widths[i] > need.floor]
-            if not shrinkable:
-                break
-            widths[max(shrinkable, key=lambda i: widths[i])] -= 1
-            spare += 1
-    return widths
-
-
-def _widened(needs: Sequence[ColumnNeed], widths: list[int], spare: int) -> list[int]:
-    while spare > 0:
-        growing = [i for i, need in enumerate(needs) if need.shrink is not None and widths[i] < need.full]
-        growing = growing or [i for i, need in enumerate(needs) if widths[i] < need.full]
-        if not growing:
-            break
-        widths[min(growing, key=lambda i: widths[i])] += 1
-        spare -= 1
-    return widths
+    if sum(full for *_, full in columns) <= available:
+        return [full for *_, full in columns]
+    share = available - sum(least for _, least, _ in columns)
+    usable = [full - least if share > 0 else least - floor for floor, least, full in columns]
+    whole = sum(usable) or 1
+    return [
+        least + max(-most, share * most // whole) for (_, least, _), most in zip(columns, usable, strict=True)
+    ]
 
 
 # Chinese has no blanks between words: lines break between any two characters, best not after one alone.
@@ -184,7 +146,7 @@ class _FittedTable:
         self._table = table
         self._fractions = fractions
         self._cells = [[row[index] for row in table.rows] for index in range(len(table.columns))]
-        self._needs = [column_need(*pair) for pair in zip(table.columns, self._cells, strict=True)]
+        self._needs = [column_widths(*pair) for pair in zip(table.columns, self._cells, strict=True)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = self._shown(options.max_width)
@@ -209,7 +171,7 @@ class _FittedTable:
             (index for index in shown if self._table.columns[index].spare),
             key=lambda index: (self._table.columns[index].spare, index),
         )
-        while spare and sum(self._needs[index].least + GAP for index in shown) - GAP > width:
+        while spare and sum(self._needs[index][1] + GAP for index in shown) - GAP > width:
             shown.remove(spare.pop())
         return shown
 

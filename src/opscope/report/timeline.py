@@ -6,18 +6,16 @@ The parts of a window sum to it exactly; a cause that the trace does not tell is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from opscope.analysis.step_model import PathTotal, StepExecution
+from opscope.analysis.step_model import PathTotal
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import (
-    HostTime,
     IdleCause,
     IdleGap,
     LaunchLatency,
-    StepStatistics,
     Timeline,
     TimePartition,
     WindowKind,
@@ -37,6 +35,7 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.meanings import waits_meaning
+from opscope.report.names import trace_name
 from opscope.units import (
     UNKNOWN,
     counted,
@@ -70,16 +69,15 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
         (gap for partition in timeline.partitions for gap in partition.longest_gaps),
         key=lambda gap: -gap.duration_ns,
     )
-    facts = _facts(summary)
     return blocks(
         _partition_table(timeline.partitions),
         *start_gaps,
         _cause_table(timeline.partitions),
-        _wait_table(summary) if timeline.waits else None,
-        _gap_table(gaps[:_GAP_ROWS]) if gaps else None,
+        _wait_table(summary),
+        _gap_table(gaps[:_GAP_ROWS]),
         _path_table(summary),
         *(_launch_tables(summary) if len(timeline.partitions) > 1 else ()),
-        FactList(tuple(facts)) if facts else None,
+        FactList(tuple(_facts(summary))),
         waits_meaning(summary),
     )
 
@@ -98,10 +96,9 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
         is_any = any(getattr(one, attribute) for one in partitions)
         return number(title, attribute, spare=True) if is_any else None
 
-    with_rank = any(one.rank is not None for one in partitions)
     return table(
         partitions,
-        number("Rank", "rank", str) if with_rank else None,
+        number("Rank", "rank", str, if_known=True),
         number("Device", "device", str),
         number("Window", "span_ns"),
         part("Compute", "compute_ns"),
@@ -161,40 +158,28 @@ def _cause_table(partitions: tuple[TimePartition, ...]) -> Table | None:
 
 
 def _wait_table(summary: Summary) -> Table:
-    waits = table(
+    return table(
         summary.timeline.waits[:_WAIT_ROWS],
         identifier(
             "Call", lambda wait: wait.name if wait.copy is None else (Code(wait.name), f", {wait.copy}")
         ),
-        identifier("Operator", "operator"),
-        identifier("Line", "line"),
+        identifier("Operator", "operator", if_known=True),
+        identifier("Line", "line", if_known=True),
         number("Calls", "calls"),
         number("Host waited", "host_ns"),
         number("Device idle after", "idle_ns"),
         caption="Calls that make the host wait for the device.",
     )
-    return _without_unknown(waits)
 
 
 def _gap_table(gaps: list[IdleGap]) -> Table:
-    rows = table(
+    return table(
         gaps,
         number("Longest gaps", "duration_ns"),
         words("Cause", "cause", _spoken),
-        number("Step", "step", str),
-        identifier("Host was in", "host"),
-        identifier("Line", "line"),
-    )
-    return _without_unknown(rows)
-
-
-def _without_unknown(shown: Table) -> Table:
-    """The table without columns of which nothing is known: lines and steps that no one recorded."""
-    kept = [index for index in range(len(shown.columns)) if any(row[index] != UNKNOWN for row in shown.rows)]
-    return Table(
-        tuple(shown.columns[index] for index in kept),
-        tuple(tuple(row[index] for index in kept) for row in shown.rows),
-        shown.caption,
+        number("Step", "step", str, if_known=True),
+        identifier("Host was in", "host", if_known=True),
+        identifier("Line", "line", if_known=True),
     )
 
 
@@ -219,92 +204,88 @@ def _launch_tables(summary: Summary) -> tuple[Block, ...]:
     launches = table(
         timeline.partitions,
         words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
-        number("Launch latency", of(latencies, "median_ns")),
-        number("p95", of(latencies, "p95_ns"), spare=True),
-        number("Queue mean", of(queues, "mean", "{:.1f}".format)),
-        number("Most", of(queues, "maximum"), spare=True),
-        number("Queue empty", of(queues, "empty_fraction")),
-        number("Median recorded step", of(steps, "median_ns")),
-        number("Host work", of(host, "launch_path_ns")),
-        number("Launches", of(host, "launches", "{:,.0f}".format), spare=True),
-        number("Profiler overhead", of(host, "recorder_ns")),
+        number("Launch latency", of(latencies, "median_ns"), if_known=True),
+        number("p95", of(latencies, "p95_ns"), spare=True, if_known=True),
+        number("Queue mean", of(queues, "mean", "{:.1f}".format), if_known=True),
+        number("Most", of(queues, "maximum"), spare=True, if_known=True),
+        number("Queue empty", of(queues, "empty_fraction"), if_known=True),
+        number("Median recorded step", of(steps, "median_ns"), if_known=True),
+        number("Host work", of(host, "launch_path_ns"), if_known=True),
+        number("Launches", of(host, "launches", "{:,.0f}".format), spare=True, if_known=True),
+        number("Profiler overhead", of(host, "recorder_ns"), if_known=True),
         caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
     )
-    return blocks(_without_unknown(launches), _series_table(summary))
-
-
-def _series_table(summary: Summary) -> Table | None:
-    known = [series for series in summary.timeline.series if any(series.mean)]
-    rows = table(
-        known,
+    series = table(
+        [series for series in summary.timeline.series if any(series.mean)],
         words("Of", lambda series: _of(summary, series.trace_id, series.device).removeprefix(" of ")),
         words("Queue over time", lambda series: _bars(series.mean)),
         number("Up to", lambda series: f"{max(series.mean):.1f}"),
     )
-    return rows if known else None
+    return blocks(launches, series)
 
 
-def _facts(summary: Summary) -> list[tuple[str, Text]]:
+def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     """What is told in words: of one device everything; of several, what the tables leave out."""
-    timeline = summary.timeline
-    facts = _device_facts(timeline) if len(timeline.partitions) == 1 else _exceptions(summary)
+    timeline, step = summary.timeline, summary.typical_step
     if len(timeline.partitions) == 1:
-        facts += [("Recorded steps", _steps_text(one)) for one in timeline.steps]
-        facts += [("Host", _host_text(one, has_steps=bool(timeline.steps))) for one in timeline.host]
-    step = summary.typical_step
-    if step is not None:
-        facts.append(("Simulated", _simulated_text(step, has_steps=bool(summary.steps))))
-    return facts
-
-
-def _simulated_text(step: StepExecution, *, has_steps: bool) -> str:
+        yield from _device_facts(timeline)
+    else:
+        for latency in timeline.latencies:
+            if latency.negative_count:
+                whose = _of(summary, latency.trace_id, latency.device)
+                yield f"Clocks{whose}", _disagreement(latency).removeprefix("; ")
+        for steps in timeline.steps:
+            if steps.outliers:
+                yield f"Outlier steps{_of(summary, steps.trace_id)}", ", ".join(map(str, steps.outliers))
+    if step is None:
+        return
     late = "1 event starts" if step.missing_edges == 1 else f"{step.missing_edges:,} events start"
     unexplained = f"; {late} later than known dependencies explain" if step.missing_edges else ""
     if step.missing is not None:
         unexplained += f"; no change is simulated, because {step.missing}"
     low, high = map(format_duration, step.step_interval_ns)
     between = low if low == high else f"{low} to {high}"
-    return (
-        f"{between}{' a step' if has_steps else ''} without the profiler, "
+    yield (
+        "Simulated",
+        f"{between}{' a step' if summary.steps else ''} without the profiler, "
         f"{format_duration(step.recorded_ns)} with it; the device alone needs "
-        f"{format_duration(step.device_ns)}, the host alone {format_duration(step.host_ns)}{unexplained}"
+        f"{format_duration(step.device_ns)}, the host alone {format_duration(step.host_ns)}{unexplained}",
     )
 
 
-def _device_facts(timeline: Timeline) -> list[tuple[str, Text]]:
-    facts: list[tuple[str, Text]] = []
+def _device_facts(timeline: Timeline) -> Iterator[tuple[str, Text]]:
     for latency in timeline.latencies:
         text = f"median {format_duration(latency.median_ns)}, p95 {format_duration(latency.p95_ns)}"
-        facts.append(("Launch latency", f"{text}{_disagreement(latency)}"))
+        yield "Launch latency", f"{text}{_disagreement(latency)}"
     for queue in timeline.queues:
-        text = (
-            f"mean {queue.mean:.1f}, max {queue.maximum:,}, "
-            f"empty {format_fraction(queue.empty_fraction)} of the time"
-        )
-        facts.append(("Queue depth", text))
+        empty = format_fraction(queue.empty_fraction)
+        yield "Queue depth", f"mean {queue.mean:.1f}, max {queue.maximum:,}, empty {empty} of the time"
     for series in timeline.series:
         if any(series.mean):
-            facts.append(("Queue over time", f"{_bars(series.mean)} up to {max(series.mean):.1f}"))
+            yield "Queue over time", f"{_bars(series.mean)} up to {max(series.mean):.1f}"
         waited = [ns or 0.0 for ns in series.latency_ns]
         if any(one > 0 for one in waited):
-            text = f"{_bars(waited)} up to {format_duration(max(waited))}"
-            facts.append(("Launch latency over time", text))
-    return facts
-
-
-def _exceptions(summary: Summary) -> list[tuple[str, Text]]:
-    timeline = summary.timeline
-    facts: list[tuple[str, Text]] = [
-        (f"Clocks{_of(summary, one.trace_id, one.device)}", _disagreement(one).removeprefix("; "))
-        for one in timeline.latencies
-        if one.negative_count
-    ]
-    facts += [
-        (f"Outlier steps{_of(summary, one.trace_id)}", ", ".join(map(str, one.outliers)))
-        for one in timeline.steps
-        if one.outliers
-    ]
-    return facts
+            yield "Launch latency over time", f"{_bars(waited)} up to {format_duration(max(waited))}"
+    for steps in timeline.steps:
+        text = f"{steps.count}, median {format_duration(steps.median_ns)} "
+        text += f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
+        if steps.count == 1:
+            text = f"1, of {format_duration(steps.median_ns)}"
+        text += f"; outliers: {', '.join(map(str, steps.outliers))}" if steps.outliers else ""
+        text += f"; {steps.left_out} of start-up left out" if steps.left_out else ""
+        yield "Recorded steps", text
+    for host in timeline.host:  # a recording without steps counts as one
+        text = (
+            f"{format_duration(host.launch_path_ns)} of host work "
+            f"{'a recorded step' if timeline.steps else 'in all'} for "
+            f"{host.launches:,.0f} {'launch' if host.launches == 1 else 'launches'}, "
+            f"while the device is busy for {format_duration(host.device_busy_ns)}"
+        )
+        if host.recorder_ns is not None:
+            text += (
+                f"; an estimated {format_duration(host.recorder_ns)} of the host work is profiler overhead"
+            )
+        yield "Host", text
 
 
 def _disagreement(latency: LaunchLatency) -> str:
@@ -326,35 +307,12 @@ def _bars(values: Sequence[float]) -> str:
     return "".join(_LEVELS[max(0, math.ceil(value / top * (len(_LEVELS) - 1)))] for value in values)
 
 
-def _steps_text(steps: StepStatistics) -> str:
-    text = f"{steps.count}, median {format_duration(steps.median_ns)} "
-    text += f"({format_duration(steps.min_ns)} to {format_duration(steps.max_ns)})"
-    if steps.count == 1:
-        text = f"1, of {format_duration(steps.median_ns)}"
-    if steps.outliers:
-        text += f"; outliers: {', '.join(map(str, steps.outliers))}"
-    return f"{text}; {steps.left_out} of start-up left out" if steps.left_out else text
-
-
-def _host_text(host: HostTime, *, has_steps: bool) -> str:
-    """A recording without steps counts as one."""
-    text = (
-        f"{format_duration(host.launch_path_ns)} of host work "
-        f"{'a recorded step' if has_steps else 'in all'} for "
-        f"{host.launches:,.0f} {'launch' if host.launches == 1 else 'launches'}, "
-        f"while the device is busy for {format_duration(host.device_busy_ns)}"
-    )
-    if host.recorder_ns is not None:
-        text += f"; an estimated {format_duration(host.recorder_ns)} of the host work is profiler overhead"
-    return text
-
-
 def _of(summary: Summary, trace_id: int, device: int | None = None) -> str:
     """Which trace and device a fact is of, where there are several."""
     rank = summary.ranks[trace_id] if trace_id < len(summary.ranks) else None
     parts = []
     if len(summary.traces) > 1:
-        parts.append(f"trace {trace_id}" if rank is None else f"rank {rank}")
+        parts.append(trace_name(rank, trace_id))
     if device is not None and len({one.device for one in summary.timeline.partitions}) > 1:
         parts.append(f"device {device}")
     return f" of {', '.join(parts)}" if parts else ""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from opscope.model.trial import Correctness, TrialResult, TrialVerdict, Variant
+from opscope.model.trial import BestChanges, Correctness, TrialResult, TrialVerdict, Variant
 from opscope.report.document import (
     Block,
     BulletList,
     Code,
     CodeBlock,
     Document,
+    FactList,
     Meaning,
     Section,
     Strong,
@@ -46,33 +47,63 @@ def trial_json(result: TrialResult) -> dict[str, Any]:
 
 def trial_document(result: TrialResult, command: str | None = None) -> Document:
     """The report."""
+    good = sorted((one for one in result.variants if one.is_recommended), key=lambda one: one.ratio or 1.0)
+    whole = counted(len(result.variants), "change")
+    meaning: Text = f"None of {whole} is faster with the same numerics."
+    if good:
+        rest = f" alone takes {100 * (good[0].ratio or 1.0):.1f} % of the time."
+        meaning = (f"{len(good)} of {whole} are worth writing; ", Code(good[0].name), rest)
+    tried = table(
+        result.variants,
+        identifier("Change", "name"),
+        number("Step", "step_ns"),
+        number("Time", "ratio", lambda ratio: f"{100 * ratio:.1f} %"),
+        words("95 % interval", "ratio_interval", _percents, spare=2),
+        words("Verdict", lambda one: Strong(str(one.verdict)) if one.is_recommended else str(one.verdict)),
+        words("Numerics", lambda one: _NUMBERS[one.correctness]),
+        number("Predicted", "predicted_gain_ns", lambda ns: f"−{format_duration(ns)}", spare=1),
+        number("Memory", "peak_bytes", spare=3),
+        number("Warm-up", "warm_up_ns", spare=4),
+        caption="Time: of the baseline's in the same rounds. Numerics: losses, gradients and outputs "
+        "compared with the baseline's. Warm-up: what the first calls and steps took beyond later ones.",
+    )
+    not_tried = tuple((Code(one.name), f": {one.reason}") for one in result.not_tried)
     return Document(
         f"Changes tried on {result.program}",
-        tuple(_first_screen(result)),
+        (_opening(result, good),),
         sections(
-            Section("What to change", tuple(_best(result))) if result.best else None,
-            Section("Changes tried", (_table(result), _tried(result))) if result.variants else None,
+            Section("What to change", tuple(_best(result, result.best))) if result.best else None,
+            Section("Changes tried", (tried, Meaning(meaning))) if result.variants else None,
             _details(result),
-            _not_tried(result),
+            Section("Not tried", (BulletList(not_tried),)),
             Section("To repeat", (CodeBlock(command, "sh"),)) if command else None,
         ),
     )
 
 
-def _first_screen(result: TrialResult) -> Iterator[Block]:
+def _opening(result: TrialResult, good: Sequence[Variant]) -> FactList:
     base, best, noise = result.baseline, result.best, result.noise
-    yield facts(
+    told: Text = "no change that was tried is faster with the same numerics"
+    first: str | None = None
+    if best is not None:
+        text = f"{format_duration(best.step_ns)}, {format_ratio(1 / best.ratio)} as fast"
+        told = Strong(f"{text}: {' + '.join(best.names)}")
+        # The first line that the patch adds.
+        is_diff = best.patch.startswith("---")
+        lines = [line for line in best.patch.splitlines() if line.strip() and not line.startswith("+++")]
+        added = [line[1:].strip() for line in lines if line.startswith("+")] if is_diff else lines
+        first = next((line for line in added if line and not line.startswith("#")), None)
+    against = "" if noise is None else _ratio(noise.ratio, noise.interval)
+    return facts(
         ("Step", f"{format_duration(base.step_ns)} unchanged ({counted(base.steps, 'step')} timed)"),
         ("Steps", _STEPS.get(base.taken or "")),
-        ("Best", _best_text(result) or "no change that was tried is faster with the same numerics"),
-        *_single_changes(result),
-        ("To write", None if best is None else _first_added(best.patch)),
-        (
-            "Noise",
-            None
-            if noise is None
-            else f"the program against itself: {_ratio(noise.ratio, noise.interval)} of the time",
+        ("Best", told),
+        *(
+            (f"Change {rank}", (Code(one.name), f": {100 * (one.ratio or 1.0):.1f} % of the time"))
+            for rank, one in enumerate(good[:_CHANGES], 1)
         ),
+        ("To write", None if first is None else Code(first, is_whole=len(first) < _LONGEST_CODE)),
+        ("Noise", f"the program against itself: {against} of the time" if against else None),
         (
             "Based on",
             f"{counted(result.runs, 'run')} of the program"
@@ -82,33 +113,7 @@ def _first_screen(result: TrialResult) -> Iterator[Block]:
     )
 
 
-def _single_changes(result: TrialResult) -> Iterator[tuple[str, Text]]:
-    """The changes that are recommended alone, the fastest first."""
-    good = sorted((one for one in result.variants if one.is_recommended), key=lambda one: one.ratio or 1.0)
-    for rank, one in enumerate(good[:_CHANGES], 1):
-        yield f"Change {rank}", (Code(one.name), f": {100 * (one.ratio or 1.0):.1f} % of the time")
-
-
-def _first_added(patch: str) -> Text | None:
-    """The first line that the patch adds."""
-    is_diff = patch.startswith("---")
-    lines = [line for line in patch.splitlines() if line.strip() and not line.startswith("+++")]
-    added = [line[1:].strip() for line in lines if line.startswith("+")] if is_diff else lines
-    shown = next((line for line in added if line and not line.startswith("#")), None)
-    return None if shown is None else Code(shown, is_whole=len(shown) < _LONGEST_CODE)
-
-
-def _best_text(result: TrialResult) -> Text | None:
-    best = result.best
-    if best is None:
-        return None
-    names = " + ".join(best.names)
-    return Strong(f"{format_duration(best.step_ns)}, {format_ratio(1 / best.ratio)} as fast: {names}")
-
-
-def _best(result: TrialResult) -> Iterator[Block]:
-    best = result.best
-    assert best is not None
+def _best(result: TrialResult, best: BestChanges) -> Iterator[Block]:
     before_ns, lines = result.baseline.step_ns, []
     for name, step_ns in zip(best.names, best.steps_ns, strict=True):
         lines.append(f"{name}: {format_duration(before_ns)} → {format_duration(step_ns)}")
@@ -119,41 +124,8 @@ def _best(result: TrialResult) -> Iterator[Block]:
     yield Meaning(f"It takes {takes}." if len(best.names) == 1 else f"Together they take {takes}.")
 
 
-def _table(result: TrialResult) -> Block:
-    return table(
-        result.variants,
-        identifier("Change", lambda one: one.name),
-        number("Step", lambda one: one.step_ns, format_duration),
-        number("Time", lambda one: one.ratio, lambda ratio: f"{100 * ratio:.1f} %"),
-        words("95 % interval", lambda one: one.ratio_interval, _percents, spare=2),
-        words("Verdict", lambda one: one, _verdict),
-        words("Numerics", lambda one: _NUMBERS[one.correctness]),
-        number("Predicted", lambda one: one.predicted_gain_ns, lambda ns: f"−{format_duration(ns)}", spare=1),
-        number("Memory", lambda one: one.peak_bytes, format_bytes, spare=3),
-        number("Warm-up", lambda one: one.warm_up_ns, format_duration, spare=4),
-        caption="Time: of the baseline's in the same rounds. Numerics: losses, gradients and outputs "
-        "compared with the baseline's. Warm-up: what the first calls and steps took beyond later ones.",
-    )  # fmt: skip
-
-
-def _tried(result: TrialResult) -> Meaning:
-    """How many helped, and the one that helps most."""
-    good = sorted((one for one in result.variants if one.is_recommended), key=lambda one: one.ratio or 1.0)
-    whole = counted(len(result.variants), "change")
-    if not good:
-        return Meaning(f"None of {whole} is faster with the same numerics.")
-    first = good[0]
-    rest = f" alone takes {100 * (first.ratio or 1.0):.1f} % of the time."
-    return Meaning((f"{len(good)} of {whole} are worth writing; ", Code(first.name), rest))
-
-
 def _percents(ends: tuple[float, float]) -> str:
     return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
-
-
-def _verdict(one: Variant) -> Text:
-    text = str(one.verdict)
-    return Strong(text) if one.is_recommended else text
 
 
 def _details(result: TrialResult) -> Section | None:
@@ -175,13 +147,6 @@ def _details(result: TrialResult) -> Section | None:
         if one.pays_off_after_steps and one.is_recommended:
             lines.append((Code(one.name), f" pays off after {counted(one.pays_off_after_steps, 'step')}"))
     return Section("Remarks", (BulletList(tuple(lines)),)) if lines else None
-
-
-def _not_tried(result: TrialResult) -> Section | None:
-    if not result.not_tried:
-        return None
-    lines: list[Text] = [(Code(one.name), f": {one.reason}") for one in result.not_tried]
-    return Section("Not tried", (BulletList(tuple(lines)),))
 
 
 def _ratio(ratio: float, interval: tuple[float, float]) -> str:

@@ -58,8 +58,7 @@ class Collection(msgspec.Struct, frozen=True):
     launch_count: int | None = None
     sections: tuple[str, ...] = SECTIONS
     metrics: tuple[str, ...] = metrics_to_collect()
-    metric_set: str | None = None  # one of ncu beside these: basic, detailed, full
-    replay_mode: str = "kernel"  # of each launch, once per group of counters; or of the application
+    options: tuple[str, ...] = ()  # further ones of ncu, as they are
 
 
 def filter_of_functions(functions: Iterable[tuple[str, str | None]]) -> KernelFilter:
@@ -83,9 +82,8 @@ def ncu_command(
     log_file: Path | None = None,
 ) -> list[str]:
     """The command that profiles a program, child processes included, at the clocks it runs at."""
-    options = ["--target-processes", "all", "--replay-mode", collection.replay_mode]
     # Locked clocks need privileges, and their times compare with nothing else.
-    options += ["--clock-control", "none"]
+    options = ["--target-processes", "all", "--clock-control", "none"]
     options += options_of(collection)
     options += ["--export", str(output), "--force-overwrite"]
     if log_file is not None:
@@ -94,19 +92,18 @@ def ncu_command(
 
 
 def options_of(collection: Collection) -> list[str]:
-    """The options of ncu that say what to record."""
+    """The options of ncu that say what to record; the user's (`--launch-count=5`) stand in place of ours."""
+    given = {one.partition("=")[0] for one in collection.options}
     options = [] if collection.kernels is None else collection.kernels.arguments()
-    if collection.launch_skip:
+    if collection.launch_skip and "--launch-skip" not in given:
         options += ["--launch-skip", str(collection.launch_skip)]
-    if collection.launch_count is not None:
+    if collection.launch_count is not None and "--launch-count" not in given:
         options += ["--launch-count", str(collection.launch_count)]
-    if collection.metric_set is not None:
-        options += ["--set", collection.metric_set]
     for section in collection.sections:
         options += ["--section", section]
     if collection.metrics:
         options += ["--metrics", ",".join(collection.metrics)]
-    return options
+    return [*options, *collection.options]
 
 
 def _word(name: str) -> str:
@@ -209,9 +206,7 @@ def check_run(run: NcuRun, report: Path) -> None:
         raise CaptureError("the program launched no kernels", hint="Does it use the GPU?")
     kernels = [line.split(". ", 1)[-1].strip() for line in available.group(1).strip().splitlines()]
     shown = "; ".join(kernels[:5]) + (f"; and {len(kernels) - 5} more" if len(kernels) > 5 else "")
-    raise CaptureError(
-        "no launch matched the filter", hint=f"Kernels launched: {shown}. See --kernel and --launch-skip"
-    )
+    raise CaptureError("no launch matched the filter", hint=f"Kernels launched: {shown}. See --kernel")
 
 
 def compute_capability(search_path: str | None) -> str | None:

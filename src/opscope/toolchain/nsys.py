@@ -24,52 +24,22 @@ from opscope.toolchain.programs import find_program, run_attached, run_program
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 
-class NsysOptions(msgspec.Struct, frozen=True):
-    """What nsys records of a program.
-
-    Args:
-        trace: APIs, e.g. `cuda`, `nvtx`.
-        cuda_graph_trace: `graph`, launches of CUDA graphs as a whole, or `node`, every kernel in them.
-        capture_range: `none`, or what starts and stops the recording: `cudaProfilerApi`, `nvtx`.
-        delay_s: Seconds before it starts.
-        duration_s: Seconds until it stops; the program runs on.
-        options: Further options of `nsys profile`, as they are.
-    """
-
-    trace: tuple[str, ...] = ("cuda", "nvtx")
-    cuda_graph_trace: str | None = None
-    capture_range: str = "none"
-    delay_s: float | None = None
-    duration_s: float | None = None
-    options: tuple[str, ...] = ()
-
-
 def profile_command(
-    recording: NsysOptions, program: Sequence[str], *, output: Path, executable: str
+    options: Sequence[str], program: Sequence[str], *, output: Path, executable: str
 ) -> list[str]:
     """The command that runs a program and writes the report `output`.
 
-    Sampling of the CPU is off: nothing here reads it, and it needs permissions that containers lack.
+    Sampling of the CPU is off: nothing here reads it, and it needs permissions that containers lack. Options
+    of the user's (`--trace=cuda,cublas`) stand in place of ours.
     """
-    command = [
-        executable,
-        "profile",
-        f"--trace={','.join(recording.trace)}",
-        "--sample=none",
-        "--cpuctxsw=none",
-        "--force-overwrite=true",
-        f"--output={output}",
-    ]
-    if recording.cuda_graph_trace is not None:
-        command.append(f"--cuda-graph-trace={recording.cuda_graph_trace}")
-    if recording.capture_range != "none":
-        # The end of the range would end the program by default.
-        command += [f"--capture-range={recording.capture_range}", "--capture-range-end=stop"]
-    if recording.delay_s is not None:
-        command.append(f"--delay={recording.delay_s:g}")
-    if recording.duration_s is not None:
-        command += [f"--duration={recording.duration_s:g}", "--kill=none"]
-    return [*command, *recording.options, *program]
+    given = {one.partition("=")[0] for one in options}
+    ours = {"--trace": "cuda,nvtx", "--sample": "none", "--cpuctxsw": "none"}
+    ours |= {"--force-overwrite": "true", "--output": str(output)}
+    # The end of a range, and that of the time, would end the program by default.
+    ours |= {"--capture-range-end": "stop"} if "--capture-range" in given else {}
+    ours |= {"--kill": "none"} if "--duration" in given else {}
+    told = [f"{name}={value}" for name, value in ours.items() if name not in given]
+    return [executable, "profile", *told, *options, *program]
 
 
 def is_report(path: str) -> bool:

@@ -49,7 +49,8 @@ from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_o
 from opscope.trials.hooks import Hooks
 from opscope.trials.observation import Observation, Observer
 from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
-from opscope.workloads.spec import WorkloadOptions, resolve
+from opscope.workloads.spec import resolve
+from opscope.workloads.workload import WorkloadOptions
 
 LEAST_STEPS = 12
 _SLOW = 3.0  # times the median of the steps before: something was compiled or loaded

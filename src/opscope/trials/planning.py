@@ -18,7 +18,8 @@ from opscope.trials.child import TrialRequest
 from opscope.trials.predictions import predicted
 from opscope.trials.ranks import LAUNCHERS, is_rank
 from opscope.trials.rounds import TrialPlan
-from opscope.workloads.spec import BUILTIN_WORKLOADS, WorkloadOptions, resolve
+from opscope.workloads.spec import BUILTIN_WORKLOADS, resolve
+from opscope.workloads.workload import WorkloadOptions
 
 
 def trial_plan(

@@ -78,7 +78,7 @@ def check_dtype(dtype: str, device: str) -> None:
             raise
         raise InputError(
             f"device '{device}' cannot compute in {dtype} ({str(error).splitlines()[0]})",
-            hint="Use --dtype float32",
+            hint="Use float32",
         ) from error
 
 

@@ -12,8 +12,6 @@ from opscope.workloads.runtime import check_dtype, resolve_device, resolve_dtype
 from opscope.workloads.target import target_builder
 from opscope.workloads.workload import Builder, Workload, WorkloadOptions, WorkloadSpec
 
-__all__ = ["BUILTIN_WORKLOADS", "Workload", "WorkloadOptions", "WorkloadSpec", "resolve"]
-
 _ATTN_IMPLEMENTATIONS = ("eager", "sdpa")
 
 

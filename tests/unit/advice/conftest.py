@@ -268,7 +268,7 @@ class AskedStep:
     asked: ClassVar[list[tuple[tuple[str, tuple[Any, ...]], ...]]] = []
 
     loading: Mapping[int, Any] = {}
-    unrecorded_ns = missing = None
+    unrecorded_ns = unrecorded_error = missing = None
     path: Sequence[Any] = ()
     host, *_ = hosts = (HostSpeed(1.0), HostSpeed(0.0), HostSpeed(2.0))
     launch_ns = timed = None
@@ -298,6 +298,12 @@ class AskedStep:
         return {}
 
     between = launching = extents
+
+    def is_named(self, names: Iterable[Any]) -> list[Any]:
+        """What was asked for."""
+        return list(names)
+
+    is_launched_by = is_named
 
     def gain(self, change: AskedChange, _: float) -> Gain:
         """What the device loses, if it decides or the change is about the host as well."""

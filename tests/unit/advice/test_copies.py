@@ -113,6 +113,15 @@ def test_casts_are_told_apart_from_reordering(advise_on: Program) -> None:
     found = advise_on(builder, hosts=[host(10 * MS, 1 * MS)])
     assert codes(found) == ["repeated_casts"]
     assert "only change the element type" in found[0].message
+    assert not found[0].is_gain_known
+
+
+def test_casts_in_training_are_a_remark(advise_on: Program) -> None:
+    """Autocast casts weights once in a step: `model.to(torch.bfloat16)` would be another training."""
+    builder = copying(("c10::BFloat16", "float"), UNROLLED, asker="aten::to")
+    builder.operator("autograd::engine::evaluate_function: ToCopyBackward0", 400, 20)
+    finding = only(advise_on(builder, hosts=[host(10 * MS, 1 * MS)]), "repeated_casts")
+    assert not finding.is_to_try
 
 
 def copied_each_step(size: int = 16_000_000, *, copy_us: float = 400, **device: Any) -> TraceBuilder:

@@ -13,6 +13,7 @@ import pytest
 from opscope.advice import advise, assess, engine
 from opscope.advice.rules import rule_book
 from opscope.analysis.efficiency import Bound, Efficiency, Roofline, TensorCoreUse
+from opscope.analysis.step_model import Gain
 from opscope.analysis.summary import Summary, summarize
 from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
@@ -20,7 +21,7 @@ from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
-from .conftest import MS, AskedStep, Program, call, codes, host, only, partition, product, trace
+from .conftest import MS, AskedChange, AskedStep, Program, call, codes, host, only, partition, product, trace
 
 GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
 
@@ -70,6 +71,34 @@ def test_a_gain_that_is_less_than_what_steps_differ_by_is_no_number(
     assert not any(one.estimated_gain_ns_per_step for one in noisy.values())
     (largest,) = list(quiet.values())[:1]
     assert "15.0 ms to either side" in (noisy[largest.code].gain_basis or "")
+
+
+@pytest.mark.parametrize(
+    ("gained", "off", "is_known"),
+    [
+        ((0.03, "device"), 0.0, True),
+        ((0.03, "host"), 0.0, False),
+        ((0.20, "host"), 0.0, True),
+        ((0.20, "device"), 0.2, False),
+    ],
+)
+def test_a_gain_of_the_host_is_a_number_from_a_twentieth_of_an_understood_step_on(
+    advise_on: Program, monkeypatch: pytest.MonkeyPatch, gained: tuple[float, str], off: float, is_known: bool
+) -> None:
+    share, of = gained
+
+    def gain(step: AskedStep, *_: Any) -> Gain:
+        return Gain(share * step.step_ns, 0.9 * share * step.step_ns, 1.1 * share * step.step_ns)
+
+    monkeypatch.setattr(AskedStep, "gain", gain)
+    if of == "host":
+        monkeypatch.setattr(AskedChange, "device_saved_ns", 1.0)
+    monkeypatch.setattr(AskedStep, "unrecorded_error", off)
+    found = [one for one in advise_on(ill_program(), **ill()) if one.estimated_gain_ns_per_step]
+    assert found
+    sure = [one for one in found if "torch.compile" not in (one.change or "")]
+    assert {one.is_gain_known for one in sure} == {is_known}
+    assert not any(one.is_gain_known for one in found if one not in sure)
 
 
 def test_findings_carry_what_they_rest_on(advise_on: Program) -> None:

@@ -35,7 +35,7 @@ def test_a_tail_is_counted_in_rounds_of_multiprocessors(advise_on: Program, aske
     words = ("140 blocks for 132 multiprocessors, 1.06 waves", "939 µs per step of 2.00 ms")
     found = advise_on(content, hosts=[host(2 * MS, 1 * MS)])
     told(found, "tail_wave", *words, has_gain=True)
-    assert asked == [(("scale_kernels", ([GEMM], pytest.approx(140 / 264))),)]
+    assert asked == [(("scale", ([GEMM], pytest.approx(140 / 264))),)]
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,21 @@ SIZE = [2048, 2048]
 
 
 def chain_of(
-    operators: list[tuple[str, list[Any]]], *, times: int = 4, kernel: str = ADD, device_us: int = 20
+    operators: list[tuple[str, list[Any]]], *, kernel: str = ADD, device_us: int = 20, product_us: int = 20
 ) -> TraceBuilder:
     """One step of so many rounds of the operators, a product between them; 10 µs apart on the host."""
     builder = trace()
-    at, busy = 10.0, 20.0
+    at, busy, times = 10.0, 20.0, 4
     builder.step(1, 0, 10 + 10.0 * times * (len(operators) + 1))
     for _ in range(times):
         for name, shapes in [*operators, ("aten::mm", [[64, 64], [64, 64]])]:
             types = ["float" if shape else "Scalar" for shape in shapes]
             builder.operator(name, at, 8, **{"Input Dims": shapes, "Input type": types})
             is_product = name == "aten::mm"
-            builder.launch(at + 4).kernel(FP32_GEMM if is_product else kernel, max(busy, at + 6), device_us)
+            launched, duration_us = (FP32_GEMM, product_us) if is_product else (kernel, device_us)
+            builder.launch(at + 4).kernel(launched, max(busy, at + 6), duration_us)
             at += 10
-            busy = max(busy, at) + device_us
+            busy = max(busy, at) + duration_us
     return builder
 
 
@@ -122,7 +123,7 @@ def test_a_chain_keeps_its_passes_at_both_ends(advise_on: Program, asked: list[A
     finding = told(found, "unfused_pointwise", *words, has_gain=True)
     assert (finding.evidence["calls"], finding.evidence["device_ns"]) == (4, 4 * 80_000)
     ((scaled, (firsts, factor)), (gone, (others,)), (on_host, _)), *_ = asked
-    assert (scaled, gone, on_host) == ("scale_operators", "drop_operators", "drop_host")
+    assert (scaled, gone, on_host) == ("scale", "drop", "drop_host")
     assert (len(firsts), factor, len(others)) == (4, pytest.approx(80 / 3 / 20), 12)
 
 
@@ -140,6 +141,14 @@ def test_what_compiling_brings_is_unknown_where_shapes_differ(advise_on: Program
     finding = only(advise_on(builder, **FAST_HOST), "unfused_pointwise")
     assert bool(finding.applicability.blocked_by) is (size != SIZE)
     assert ("Shapes or kernels differ from step to step" in finding.message) is (size != SIZE)
+
+
+def test_chains_of_little_device_time_are_told_of_a_slow_host(advise_on: Program) -> None:
+    found = advise_on(chain_of(GELU_BY_HAND, product_us=3_000), **FAST_HOST)
+    assert "unfused_pointwise" not in codes(found)
+    slow = {"hosts": [host(400_000, 900_000, launches=20)]}
+    found = advise_on(chain_of(GELU_BY_HAND, product_us=3_000), **slow)
+    assert not only(found, "unfused_pointwise").is_gain_known
 
 
 def test_no_chain_gets_shorter_than_the_shortest_kernel(advise_on: Program) -> None:

@@ -65,6 +65,7 @@ def in_closure(optimizer: str, launches: int) -> TraceBuilder:
     return builder
 
 
+@pytest.mark.exhaustive(few=False)
 def test_what_a_closure_runs_is_not_the_optimizers(advise_on: Program) -> None:
     hosts = [host(5 * MS, 1 * MS, launches=132)]
     assert codes(advise_on(in_closure("aten::_fused_adamw_", 1), hosts=hosts)) == []

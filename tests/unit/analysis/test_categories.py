@@ -51,9 +51,8 @@ EXPECTED = {
 }  # fmt: skip
 
 
-@pytest.mark.each("names", EXPECTED.items())
-def test_the_categories_of_operators(names: tuple[str, list[str]]) -> None:
-    category, operators = names
+@pytest.mark.parametrize(("category", "operators"), EXPECTED.items())
+def test_the_categories_of_operators(category: str, operators: list[str]) -> None:
     assert {name: category_of(name) for name in operators} == dict.fromkeys(operators, category)
 
 

@@ -11,7 +11,7 @@ import pytest
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.model.session import Session
-from opscope.report.analysis import overview_document
+from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
@@ -102,6 +102,7 @@ def test_the_straggler_of_a_recorded_job_is_rank_1(shared: Path, load: Callable[
     assert all(late[1] > 1.5 * late[other] for other in (0, 2, 3))
 
 
+@pytest.mark.exhaustive(few=False)
 def test_without_a_straggler_no_rank_is_last_each_time(shared: Path, load: Callable[..., Session]) -> None:
     session = load(shared / "traces/h200/ddp_w4")
     found = Summary(session).timeline.skews
@@ -147,6 +148,7 @@ def test_the_last_to_arrive_may_be_a_rank_that_was_not_recorded(job: Analyzed) -
 
 
 @pytest.mark.parametrize("how", ["by sequence", "by order"])
+@pytest.mark.exhaustive(few=False)
 def test_sizes_that_differ_are_found(job: Analyzed, how: str) -> None:
     def one(number: int, elements: list[int]) -> TraceBuilder:
         own = {**RECORD, "Group size": 3, "In msg nelems": elements}
@@ -209,6 +211,7 @@ def test_tensors_with_parts_on_every_rank_sum_their_products(job: Analyzed) -> N
     assert (total.parallelism.kind, total.parallelism.evidence) == ("tensor", "inferred")
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Session]) -> None:
     summary = summarize(load(shared / "traces/h200/ddp_straggler_w4"))
     document = analysis_document(summary)
@@ -223,7 +226,7 @@ def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Sess
     assert len(every) == total["calls"]
     for key in ("bytes", "wait_ns", "transfer_ns", "exposed_ns"):
         assert sum(one[key] for one in every) == total[key]
-    text = render_markdown(overview_document(summary))
+    text = render_markdown(recording_document(summary))
     assert "rank 1: 12 of 12" in text
     assert total["algorithm_bytes_per_s"] == pytest.approx(302_309_376 / total["transfer_ns"] * 1e9)
     assert total["bus_bytes_per_s"] == pytest.approx(1.5 * total["algorithm_bytes_per_s"])
@@ -241,6 +244,7 @@ def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Sess
     assert "If rank 1 were as fast as the median of the others" in text
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_rank_that_is_late_once_is_no_straggler(job: Analyzed) -> None:
     def one(number: int, *durations: tuple[float, ...]) -> TraceBuilder:
         info = {"distributedInfo": {"rank": number, "world_size": 2}}

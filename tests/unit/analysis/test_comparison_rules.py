@@ -16,7 +16,9 @@ def timing(value: float, spread: float = 0.005, count: int = 20, seed: int = 1) 
 
 
 @pytest.mark.parametrize("make", RESAMPLERS)
-@pytest.mark.parametrize("count", [6, 10, 30])
+@pytest.mark.parametrize(
+    "count", [6, *(pytest.param(one, marks=pytest.mark.exhaustive(few=False)) for one in (10, 30))]
+)
 def test_intervals_of_equal_populations_hold_one_as_often_as_they_say(make, count: int) -> None:
     random = np.random.default_rng(5)
     resampler = make(0)

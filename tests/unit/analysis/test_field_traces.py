@@ -12,6 +12,8 @@ from opscope.analysis.summary import Summary, summarize
 from opscope.model.session import Session
 from opscope.provenance.kernel_names import decode
 
+pytestmark = pytest.mark.exhaustive(few=False)
+
 NAMES = (
     "b200_vllm_eager", "h100_timesformer", "mi300_resnet_act_checkpoint", "vllm_decode_capture",
     "vllm_decode_execution",
@@ -72,12 +74,13 @@ def test_categories_are_the_device_time(read: Read, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["b200_vllm_eager", "vllm_decode_execution"])
-def test_engines_time_has_operators_and_costs(read: Read, name: str) -> None:
+@pytest.mark.parametrize(("name", "costed"), [("b200_vllm_eager", 0.41), ("vllm_decode_execution", 0.2)])
+def test_engines_time_has_operators_and_costs(read: Read, name: str, costed: float) -> None:
+    """What experts are sent is in no argument, so the rest is theirs."""
     session, _ = read(name)
     assert share(session, "a.operator_id IS NOT NULL") > 0.99
-    assert share(session, "c.evidence IS NOT NULL") > 0.85
-    assert share(session, "c.flop_count IS NOT NULL") > 0.85
+    assert share(session, "c.evidence IS NOT NULL") > costed
+    assert share(session, "c.flop_count IS NOT NULL") > costed
     assert share(session, "c.evidence IS NULL AND c.reason IS NULL AND a.operator_id IS NOT NULL") == 0
 
 
@@ -93,7 +96,7 @@ def test_a_replay_is_matched_by_its_kernels(read: Read) -> None:
 def test_steps_of_an_engine_tell_prefill(read: Read) -> None:
     _, summary = read("b200_vllm_eager")
     assert [(one.phase, one.tokens) for one in summary.ranges] == [("prefill", 888)]
-    assert summary.torch_release == "2.11.0"
+    assert summary.torch_release is None  # six releases know its kernels
 
 
 def test_a_gpu_and_a_release_are_told_by_the_trace_itself(read: Read) -> None:

@@ -10,7 +10,7 @@ import pytest
 from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, launch_quality
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
-from opscope.launches import Heading
+from opscope.launches.launch_explanation import Heading
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -35,16 +35,16 @@ def estimate(launch: LaunchQuality) -> float:
     Source: pytorch/kineto, libkineto/src/CudaDeviceProperties.cpp (`kernelOccupancy`).
     """
     assert launch.active is not None
-    assert launch.blocks is not None
+    assert launch.block_count is not None
     assert launch.sm_count is not None
-    held = min(float(launch.active.blocks_per_sm), launch.blocks / launch.sm_count)
-    return held * (launch.threads or 0) / (launch.active.max_warps_per_sm * 32)
+    held = min(float(launch.active.blocks_per_sm), launch.block_count / launch.sm_count)
+    return held * (launch.thread_count or 0) / (launch.active.max_warps_per_sm * 32)
 
 
 def test_a_launch_of_part_of_a_wave(load: Load) -> None:
     sizes: dict[str, Any] = {"registers per thread": 218, "shared memory": 19_200}
     found = launched(load, grid=[8, 12, 1], block=[128, 1, 1], **sizes, **{"est. achieved occupancy %": 5})
-    assert (found.operator, found.kernel, found.total_ns) == ("aten::mm", "k", 5_000)
+    assert (found.operator, found.kernel.name, found.geometry.total_ns) == ("aten::mm", "k", 5_000)
     assert (found.occupancy, found.limiters) == (0.125, (Limiter.REGISTERS,))
     assert found.waves is not None
     assert found.waves.count == pytest.approx(96 / 264)
@@ -79,6 +79,13 @@ def test_an_extent_that_cannot_be_is_unknown(load: Load, extent: list[int]) -> N
     sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
     assert launched(load, grid=extent, **sizes).waves is None
     assert launched(load, block=extent, **sizes).partial_warp_loss is None
+
+
+def test_numbers_that_another_vendor_reports_are_no_limits_of_cuda(load: Load) -> None:
+    amd = {**H200, "name": "AMD Radeon Graphics", "numSms": 104}  # an MI250, which says 9.0 as Hopper does
+    sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
+    found = launched(load, device=amd, grid=[8, 1, 1], block=[256, 1, 1], **sizes)
+    assert (found.waves, found.idle_sm_count) == (None, 96)
 
 
 def test_copies_have_no_quality_and_devices_that_differ_give_none(load: Load) -> None:
@@ -159,6 +166,5 @@ def test_a_name_nothing_is_known_of_is_not_explained(load: Load) -> None:
 def test_the_launches_of_a_recording_are_explained(example_summary: Summary) -> None:
     (first, *_) = example_summary.accounts["aten::gelu", GELU_KERNEL]
     assert first.explanation.family == "vectorized elementwise"
-    assert first.explanation.launch_check is not None
-    assert first.explanation.launch_check.is_explained
+    assert first.explanation.is_predicted
     assert first.explanation.waves is not None

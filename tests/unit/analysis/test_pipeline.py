@@ -9,7 +9,7 @@ import pytest
 
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
-from opscope.report.analysis import overview_document
+from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
@@ -62,4 +62,4 @@ def test_kernels_that_nothing_names_may_be_an_all_to_all(load: Load) -> None:
 def test_in_the_report_and_in_json(load: Load) -> None:
     summary = summarize(load([FIRST, LAST]))
     assert [one["bubble_ns_per_step"] for one in analysis_document(summary)["pipeline"]] == [200_000, 110_000]
-    assert "Pipeline bubbles" in render_markdown(overview_document(summary))
+    assert "Pipeline bubbles" in render_markdown(recording_document(summary))

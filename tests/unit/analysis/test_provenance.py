@@ -81,7 +81,7 @@ def test_what_is_limited_is_known_no_better(known: Provenance) -> None:
     assert softmax.overload_grade is Grade.NEIGHBOR_VERSION
     assert softmax.location is not None
     assert (softmax.location.file_grade, softmax.location.line_grade) == (Grade.NEIGHBOR_VERSION,) * 2
-    assert place(softmax.location) == place(function(known, "aten::_softmax").location)
+    assert place(softmax.location) == place(function(known, "aten::_softmax").location).replace(":", ":≈")
     assert (softmax.stub_location, fill.unit_grade) == (None, Grade.NEIGHBOR_VERSION)
     assert limited(known, Grade.EXACT) == known
 

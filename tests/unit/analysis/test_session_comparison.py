@@ -133,6 +133,7 @@ def test_a_difference_within_the_threshold_is_none(load: Load) -> None:
     assert compare_sessions(*sides, ComparisonOptions(threshold=0.001)).verdict is Verdict.SLOWER
 
 
+@pytest.mark.exhaustive(few=False)
 def test_few_steps_give_no_verdict(compare: Compare) -> None:
     comparison = compare(steps({"aten::mm": 100}, count=3), steps({"aten::mm": 200}, count=3))
     assert comparison.verdict is Verdict.AMBIGUOUS
@@ -152,6 +153,7 @@ def test_other_numbers_of_steps_are_compared_per_step(compare: Compare) -> None:
     check_laws(comparison)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_without_steps_on_a_side_totals_are_compared(compare: Compare) -> None:
     plain = TraceBuilder().operator("aten::mm", 0, 50).launch(10).kernel("gemm", 20, 100)
     comparison = compare(steps({"aten::mm": 100}, count=1), plain)
@@ -225,6 +227,7 @@ def test_other_template_arguments_are_a_replacement(compare: Compare) -> None:
     assert differences(comparison) == ("1 kernel replaced",)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_renumbered_triton_kernel_is_a_replacement(compare: Compare) -> None:
     comparison = compare(kernel_of("triton_poi_fused_gelu_6"), kernel_of("triton_poi_fused_gelu_11"))
     (kernel,) = comparison.kernels
@@ -237,6 +240,7 @@ def test_kernels_that_do_other_work_are_not_paired(compare: Compare) -> None:
     check_laws(comparison)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_more_launches_are_exact(compare: Compare) -> None:
     twice = kernel_of("fill").launch(30).kernel("fill", 200, 1)
     comparison = compare(kernel_of("fill"), twice)
@@ -259,6 +263,7 @@ def test_calls_are_matched_by_their_shapes(compare: Compare) -> None:
     assert "compare.inputs_differ" in [finding.code for finding in other.findings]
 
 
+@pytest.mark.exhaustive(few=False)
 def test_another_gpu_is_said_first(compare: Compare) -> None:
     def on(gpu: str) -> TraceBuilder:
         builder = kernel_of("fill")
@@ -296,6 +301,7 @@ class TestTheGate:
         assert row.startswith("aten::mm is slower")
         assert gate_reasons(comparison, FailOn.FASTER) == ()
 
+    @pytest.mark.exhaustive(few=False)
     def test_an_operator_of_no_weight_does_not_count(self, compare: Compare) -> None:
         comparison = compare(
             steps({"aten::mm": 1000, "aten::gelu": 5}), steps({"aten::mm": 1000, "aten::gelu": 10})
@@ -303,6 +309,7 @@ class TestTheGate:
         assert operator(comparison, "aten::gelu").time.verdict is Verdict.SLOWER
         assert gate_reasons(comparison, FailOn.SLOWER) == ()
 
+    @pytest.mark.exhaustive(few=False)
     def test_an_operator_may_fail_though_the_total_does_not(self, compare: Compare) -> None:
         comparison = compare(
             steps({"aten::mm": 1000, "aten::gelu": 50}), steps({"aten::mm": 980, "aten::gelu": 70})
@@ -326,6 +333,7 @@ def test_the_packaged_recording_equals_itself() -> None:
         check_itself(session)
 
 
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize(
     "pair",
     [
@@ -347,8 +355,9 @@ NAMES = st.sampled_from(["aten::mm", "aten::gelu", "aten::add", "aten::copy_"])
 SIDES = st.tuples(st.dictionaries(NAMES, st.integers(1, 400), max_size=3), st.sampled_from([1, 5, 7]))
 
 
-@settings(max_examples=settings.default.max_examples // 4, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=settings.default.max_examples // 8, phases=[Phase.explicit, Phase.generate])
 @given(SIDES, SIDES)
+@pytest.mark.exhaustive(few=False)
 def test_the_laws_hold_whatever_the_sides(
     first: tuple[dict[str, float], int], second: tuple[dict[str, float], int]
 ) -> None:

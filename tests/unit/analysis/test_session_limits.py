@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.session_limits import limits_of_session
+from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.errors import InputError
 from opscope.hardware.measured import cache_measured, save_measured
 from opscope.model.measured_limits import MeasuredLimits
@@ -133,3 +133,12 @@ def test_recorded_on_an_h200(load: Load, shared: Path) -> None:
     limits, reason = limits_of_session(load(shared / "traces" / "h200" / "own_kernels.json.gz"))
     assert limits is not None
     assert (limits.name, limits.sm_count, limits.compute_capability, reason) == ("H200 SXM", 132, "9.0", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"), [("NVIDIA H200", "9.0"), ("AMD Instinct MI250X/MI250", None), (None, "9.0")]
+)
+def test_nine_is_hopper_of_cuda_alone(load: Load, name: str | None, capability: str | None) -> None:
+    device = common_device(load(recorded({**H200, "name": name})))
+    assert device is not None
+    assert device.compute_capability == capability

@@ -133,6 +133,7 @@ _UNTOLD = {
 }
 
 
+@pytest.mark.exhaustive(few=False)
 def test_every_product_in_recorded_traces_is_told(recorded_names: frozenset[str]) -> None:
     products = [name for name in recorded_names if is_product(decode(name))]
     assert len(products) > 150
@@ -144,6 +145,7 @@ def test_every_product_in_recorded_traces_is_told(recorded_names: frozenset[str]
     assert untold == _UNTOLD
 
 
+@pytest.mark.exhaustive(few=False)
 def test_words_of_a_name_agree_with_the_evidence(recorded_names: frozenset[str]) -> None:
     for name in recorded_names:
         use = tensor_core_evidence(decode(name), DataType.FP16, "9.0").use

@@ -57,10 +57,11 @@ def test_category_times_are_the_operators_times_to_the_nanosecond(
 
 
 class TestSource:
+    @pytest.mark.exhaustive(few=False)
     def test_the_unit_of_the_longest_kernel_comes_first(self, example_summary: Summary) -> None:
         gelu = one(example_summary, "aten::gelu").source
         assert gelu is not None
-        assert str(gelu) == "aten/src/ATen/native/cuda/ActivationGeluKernel.cu:21"
+        assert str(gelu) == "aten/src/ATen/native/cuda/ActivationGeluKernel.cu:≈21"
         assert (gelu.file_grade, gelu.line_grade) == (Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION)
 
     def test_a_unit_of_which_no_line_is_known_is_linked_as_a_whole(self, load: Load) -> None:

@@ -20,7 +20,7 @@ from opscope.benchmarking.check import (  # noqa: E402
     poisoned_memory,
 )
 from opscope.benchmarking.problem import Implementation, Problem  # noqa: E402
-from opscope.errors import DependencyError, InputError  # noqa: E402
+from opscope.errors import InputError  # noqa: E402
 from opscope.model.benchmark import Status  # noqa: E402
 
 SIZES = (1, 7, 300_000)
@@ -140,22 +140,6 @@ class TestRight:
         narrow = check_output(lambda x: x.exp().bfloat16(), problem(), reference=torch.exp)
         assert narrow.status is Status.WRONG
 
-    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-    def test_a_naive_composition_in_half_precision(self, dtype):
-        def softmax(x):
-            powers = torch.exp(x - x.max(-1, keepdim=True).values)
-            return powers / powers.sum(-1, keepdim=True)
-
-        outcome = check_output(
-            softmax, on(torch.randn(8, 4096).to(getattr(torch, dtype)), dtype=dtype), reference=softmax
-        )
-        assert outcome.status is Status.OK
-        assert outcome.check.max_relative_error > 2.0**-11
-
-    def test_the_error_does_not_blow_up_where_the_reference_is_near_zero(self):
-        outcome = check_output(torch.mm, on(torch.randn(64, 512), torch.randn(512, 64)), reference=torch.mm)
-        assert outcome.status is Status.OK
-
     def test_the_undeclared_dtype_is_that_of_the_inputs(self):
         def make(seed):
             return (torch.randn(100).half(), torch.arange(100))
@@ -174,9 +158,6 @@ class TestShapesOfValues:
         assert outcome.status is Status.OK
         assert outcome.check.element_count == 0
         assert outcome.check.max_relative_error == 0.0
-
-    def test_a_number(self):
-        assert check_output(torch.sum, problem(), reference=torch.sum).status is Status.OK
 
     def test_inputs_and_outputs_that_are_not_contiguous(self):
         outcome = check_output(
@@ -252,22 +233,6 @@ class TestNotFinite:
         assert outcome.reason == "output: 1 of 3 elements differ where the reference is not finite"
         assert outcome.check.max_relative_error is None
 
-    def test_infinity_of_the_other_sign(self):
-        outcome = check_output(lambda x: -x.log(), on(torch.zeros(3)), reference=torch.log)
-        assert outcome.status is Status.WRONG
-
-    def test_nan_where_the_reference_is_finite(self):
-        outcome = check_output(torch.log, problem(), reference=lambda x: x.abs().log())
-        assert outcome.status is Status.WRONG
-        assert "are not finite where the reference is" in outcome.reason
-
-    def test_overflow_of_half_precision_is_right_only_beyond_its_range(self):
-        half = on(torch.tensor([1.0, 60_000.0, -60_000.0]).half(), dtype="float16")
-        assert check_output(lambda x: x * 2, half, reference=lambda x: x * 2).status is Status.OK
-        wrong = check_output(lambda x: x * 4 / 4, half, reference=lambda x: x * 1)
-        assert wrong.status is Status.WRONG
-        assert "2 of 3 elements are not finite" in wrong.reason
-
     def test_errors_are_absolute_where_the_reference_is_zero_everywhere(self):
         zeros = lambda x: x - x  # noqa: E731
         assert check_output(lambda x: x * 0 + 1e-9, problem(), reference=zeros).status is Status.OK
@@ -300,17 +265,6 @@ class TestNeverWritten:
         outcome = check_output(all_but_one, correct, reference=torch.exp)
         assert outcome.status is Status.WRONG
         assert f"output: 1 of {size} elements are not finite" in outcome.reason
-
-    def test_memory_behind_a_temporary(self):
-        def with_temporaries(x):
-            shifted = x - x.max()
-            powers = shifted.exp()
-            out = torch.empty_like(x)
-            out[1:] = (powers / powers.sum())[1:]
-            return out
-
-        outcome = check_output(with_temporaries, problem(), reference=lambda x: x.softmax(0))
-        assert "1 of 1000 elements are not finite" in outcome.reason
 
     @pytest.mark.parametrize("value", [-1, 0])
     def test_integers_that_look_like_the_poison(self, value):
@@ -429,26 +383,11 @@ class TestRaises:
         assert outcome.reason == "ValueError in its check: not today"
         assert outcome.outputs is None
 
-    def test_out_of_memory(self):
-        def raises(x):
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
-
-        outcome = check_output(raises, problem(), reference=torch.exp)
-        assert outcome.status is Status.OUT_OF_MEMORY
-
     def test_inputs_that_do_not_fit(self):
         def make(seed):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
         assert check_output(torch.exp, problem(make), reference=torch.exp).status is Status.OUT_OF_MEMORY
-
-    def test_something_missing(self):
-        def raises(x):
-            raise DependencyError("no nvcc", hint="Install it")
-
-        outcome = check_output(raises, problem(), reference=torch.exp)
-        assert outcome.status is Status.UNAVAILABLE
-        assert outcome.reason == "no nvcc. Install it"
 
     def test_inputs_that_cannot_be_made_are_not_the_implementations_fault(self):
         def make(seed):
@@ -457,21 +396,8 @@ class TestRaises:
         with pytest.raises(InputError):
             check_output(torch.exp, problem(make), reference=torch.exp)
 
-    def test_an_interrupt_passes(self):
-        def raises(x):
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            check_output(raises, problem(), reference=torch.exp)
-
 
 class TestDefaultTolerance:
-    def test_coarser_dtypes_have_wider_ones(self):
-        names = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-        tolerances = [default_tolerance(name) for name in names]
-        assert tolerances == sorted(tolerances)
-        assert tolerances[0] == 2.0**-43
-
     def test_every_floating_dtype_fails_the_next_finer_one(self):
         for fine, coarse in (("float64", "float32"), ("float32", "float16"), ("float32", "bfloat16")):
             roundoff = torch.finfo(getattr(torch, coarse)).eps / 2
@@ -574,13 +500,6 @@ def test_what_is_allocated_holds_the_poison(byte):
     assert torch.empty(3, device="meta").is_meta
 
 
-def test_it_is_nan_in_every_floating_point_dtype():
-    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2):
-        with poisoned_memory("cpu"):
-            fresh = torch.empty(5000, dtype=dtype)
-        assert fresh.float().isnan().all()
-
-
 def test_it_ends_with_the_block_also_if_that_raises():
     with pytest.raises(ValueError, match="stop"), poisoned_memory("cpu", 0x55):
         raise ValueError("stop")
@@ -617,6 +536,7 @@ def test_operators_of_other_tensors_run_as_they_do():
     assert made.tolist() == [1.0] * 3
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_compiled_function_stays_compiled_and_higher_order_operators_run():
     graphs = []
 

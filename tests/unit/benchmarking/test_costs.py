@@ -66,21 +66,10 @@ class TestMinBytes:
         dense[:3] = 1
         assert min_bytes((dense.to_sparse(),), None) == 3 * (8 + 4)
 
-    @pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning")
-    def test_compressed_sparse_tensors_too(self):
-        identity = torch.eye(4)
-        assert min_bytes((identity.to_sparse_csr(),), None) == (5 + 4) * 8 + 4 * 4
-        assert min_bytes((identity.to_sparse_csc(),), None) == (5 + 4) * 8 + 4 * 4
-
 
 class TestCountFlops:
     def test_matrix_products(self):
         assert count_flops(torch.mm, (torch.randn(3, 5), torch.randn(5, 7))) == 2 * 3 * 5 * 7
-
-    def test_attention(self):
-        heads = torch.randn(2, 4, 16, 8)
-        attention = torch.nn.functional.scaled_dot_product_attention
-        assert count_flops(attention, (heads, heads, heads)) == 2 * (2 * 2 * 4 * 16 * 16 * 8)
 
     def test_elementwise_work_is_unknown(self):
         assert count_flops(torch.exp, (torch.randn(10),)) is None
@@ -129,10 +118,6 @@ class TestCountFlops:
         assert len(runs) == 1
         product(*matrices)
         assert len(runs) == 2
-
-
-def test_memory_of_a_cpu_is_not_tracked():
-    assert peak_memory_bytes(lambda: torch.randn(10), "cpu") is None
 
 
 class TestNested:

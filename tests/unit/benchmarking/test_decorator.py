@@ -20,15 +20,6 @@ def make_inputs() -> tuple[int, ...]:
     return (1,)
 
 
-def test_a_marked_function_stays_the_function_it_was() -> None:
-    def fast(x: int) -> int:
-        return x + 1
-
-    assert benchmark(fast) is fast
-    assert fast(1) == 2
-    assert mark_of(fast) is not None
-
-
 def test_arguments_are_kept_in_the_mark() -> None:
     @benchmark(inputs=make_inputs, params={"n": [1, 2]}, group="g", name="mine", is_reference=True)
     def fast() -> None: ...
@@ -93,15 +84,6 @@ def test_members_that_contradict_each_other_are_refused(first: Any, second: Any,
     module = module_of(a=benchmark(**first)(a), b=benchmark(**second)(b))
     with pytest.raises(InputError, match=f"different {what}"):
         marked_groups(module, "mine.py")
-
-
-def test_members_that_repeat_each_other_agree() -> None:
-    def a() -> None: ...
-    def b() -> None: ...
-
-    said: dict[str, Any] = {"inputs": make_inputs, "params": {"n": [1]}}
-    module = module_of(a=benchmark(**said)(a), b=benchmark(**said)(b))
-    assert len(marked_groups(module, "mine.py")) == 1
 
 
 def test_mistakes_are_refused_when_the_decorator_is_written() -> None:

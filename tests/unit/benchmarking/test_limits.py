@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 from opscope.benchmarking import limits  # noqa: E402
 from opscope.benchmarking.limits import (  # noqa: E402
-    CEILINGS,
     MIB,
     PRODUCTS,
     RATES,
@@ -94,13 +93,6 @@ def test_a_rate_is_the_work_of_a_call_over_its_median_with_the_interval_turned_r
     assert copy.low_per_s == pytest.approx(8 * MIB / 80e-9)
     assert copy.high_per_s == pytest.approx(8 * MIB / 20e-9)
     assert copy.unit == "bytes"
-
-
-def test_products_count_operations(scripted):
-    scripted(1000)
-    product = measure_device("cpu").rate("matrix_fp32")
-    assert product.per_s == pytest.approx(2 * 64**3 / 1e-6)
-    assert product.unit == "operations"
 
 
 def test_a_product_that_would_take_too_long_gives_way_to_a_smaller_one(scripted, monkeypatch):
@@ -233,13 +225,6 @@ class TestPretendedGpu:
         assert list(bench.kernel_ways([MIB])) == []
         assert bench.missing["read_by_kernel"] == "no kernel image"
 
-    def test_a_kernel_that_works_is_a_second_way_to_read(self, bench, monkeypatch):
-        attempt = limits.Attempt(1, lambda: limits.Probe(lambda: None, 1, ""))
-        monkeypatch.setattr(limits, "kernel_read_attempts", lambda *_: [attempt])
-        monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 10)
-        assert list(bench.kernel_ways([MIB])) == [[attempt]]
-        assert bench.missing == {}
-
     def test_a_cache_of_unknown_size_is_not_measured(self, bench, gpu):
         del gpu.L2_cache_size
         with pytest.raises(MeasurementError, match="does not tell the size of the L2 cache"):
@@ -270,11 +255,6 @@ def test_a_launch_is_a_batch_over_its_number_and_begins_with_an_idle_device(pret
     batches = [list(group) for key, group in itertools.groupby(pretended, key="wait".__eq__) if not key]
     assert [len(batch) for batch in batches] == [200] * 66
     assert set(batches[0]) == {"kernel of 0"}
-
-
-def test_batches_fit_into_the_queue_twice():
-    # A hot sample queues the batch twice behind a kernel that waits.
-    assert 2 * limits._BATCH < 1000
 
 
 def test_an_operator_call_is_timed_the_same_way(pretended, monkeypatch):
@@ -369,11 +349,6 @@ def test_the_mode_of_float32_products_holds_while_one_is_measured(name, mode):
 
 
 class TestSizes:
-    def test_the_first_that_fits_into_memory(self, monkeypatch):
-        monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 5 * MIB)
-        probe, _ = first_that_fits(copy_attempts("cpu", [4 * MIB, 2 * MIB, MIB], 0), "cpu", lambda _: None)
-        assert probe.amount == 4 * MIB
-
     def test_the_next_where_one_runs_out_of_memory(self):
         def measure(probe):
             if probe.amount == 8 * MIB:
@@ -477,13 +452,6 @@ class SteadyTimer:
         return self.duration_ns
 
 
-def test_a_copy_counts_bytes_read_and_written():
-    (copy,) = measure_ceilings("cpu", ["copy_large"], SteadyTimer(1_000_000))
-    assert copy.per_s == pytest.approx(2 * (4 << 20) / 1e-3)
-    assert (copy.name, copy.unit) == ("copy_large", "bytes")
-    assert copy.how == "torch copy_ of 4 MiB float32 to another buffer, read + written"
-
-
 @pytest.mark.parametrize(
     ("moved_mib", "buffer_mib"),
     [(None, "4"), (4, "2"), (6, "3"), (0, "0")],
@@ -506,27 +474,11 @@ def test_samples_follow_from_the_time_they_take(duration_ns, samples):
     assert len(timer.prepared) == 1
 
 
-def test_data_are_random_by_seed_and_copied_whole():
-    timer = SteadyTimer(1_000_000)
-    measure_ceilings("cpu", ["copy"], timer, seed=3)
-    first = timer.results[-1]
-    assert first.std() > 0.9
-    measure_ceilings("cpu", ["copy"], timer, seed=3)
-    assert torch.equal(timer.results[-1], first)
-    measure_ceilings("cpu", ["copy"], timer, seed=4)
-    assert not torch.equal(timer.results[-1], first)
-
-
 def test_names_come_back_in_order_without_what_the_device_lacks():
     found = measure_ceilings("cpu", ["matrix_tf32", "matrix_bfloat16", "copy", "copy"], SteadyTimer(10**8))
     assert [one.name for one in found] == ["matrix_bfloat16", "copy"]
     assert ceiling_obstacle("cpu", "matrix_tf32") == "a CPU has no TF32"
     assert ceiling_obstacle("cpu", "copy") is None
-
-
-def test_every_name_is_known_on_a_cpu():
-    measured = {one.name for one in measure_ceilings("cpu", CEILINGS, SteadyTimer(10**8))}
-    assert measured == set(CEILINGS) - {"matrix_tf32"}
 
 
 def test_an_unknown_name():

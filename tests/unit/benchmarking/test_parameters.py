@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from opscope.benchmarking.benchmark_sweep import (
-    BenchmarkSweep,
     Point,
     Sweep,
     parse_parameters,
@@ -37,11 +36,6 @@ def test_a_value_given_twice_counts_once() -> None:
 def test_what_is_no_parameter_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(InputError, match="NAME=VALUE"):
         parse_parameters([text])
-
-
-def test_a_parameter_given_twice_is_refused() -> None:
-    with pytest.raises(InputError, match="twice"):
-        parse_parameters(["n=1", "n=2"])
 
 
 def test_points_are_the_cross_product_with_the_last_fastest() -> None:
@@ -90,16 +84,6 @@ def sweep_of(*values: int, make: Callable[[int], Problem] | None = None) -> Swee
 def run(problem: Problem, on_change: Callable[[BenchmarkResult], Any]) -> BenchmarkResult:
     on_change(result_of(problem, complete=False))
     return result_of(problem)
-
-
-def test_every_point_is_measured_and_every_change_reported() -> None:
-    seen: list[BenchmarkSweep] = []
-    found = run_sweep(sweep_of(1, 2), run, on_change=seen.append)
-    assert [point.parameters["n"] for point in found.points] == [1, 2]
-    assert found.complete
-    assert [(len(one.points), one.complete) for one in seen] == [
-        (1, False), (1, False), (2, False), (2, False), (2, True),
-    ]  # fmt: skip
 
 
 def test_a_point_that_cannot_be_made_does_not_stop_the_others() -> None:

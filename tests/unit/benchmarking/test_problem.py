@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.benchmarking.problem import failure_of, first_line, lost_device
+from opscope.benchmarking.problem import failure_of, lost_device
 from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.model.benchmark import Status
 
@@ -45,15 +45,6 @@ def test_a_missing_compiler_says_what_to_install():
     error = RuntimeError("InductorError: InvalidCxxCompiler: No working C++ compiler found in g++")
     assert failure_of(error, STAGE).status is Status.UNAVAILABLE
     assert "Install g++" in failure_of(error, STAGE).reason
-
-
-def test_an_error_without_text_is_named_by_its_type():
-    assert first_line(KeyError()) == "KeyError"
-    assert first_line(ValueError("x" * 1000)) == "x" * 299 + "…"
-
-
-def test_a_cpu_is_never_lost():
-    assert lost_device("cpu") is None
 
 
 def test_a_device_that_cannot_be_waited_for_is_lost(monkeypatch):

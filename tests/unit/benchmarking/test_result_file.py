@@ -117,12 +117,6 @@ def test_other_files_are_refused(tmp_path: Path, content: str, message: str) -> 
     assert is_result_file(path) is (message not in {"no JSON", "not a benchmark result"})
 
 
-def test_an_absent_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        load_benchmark(tmp_path / "absent.json")
-    assert not is_result_file(tmp_path / "absent.json")
-
-
 def test_unknown_fields_of_the_same_schema_are_ignored(tmp_path: Path, result: BenchmarkResult) -> None:
     document: dict[str, Any] = {**result_document(result), "later": 1}
     path = tmp_path / "r.json"

@@ -187,17 +187,6 @@ def test_an_error_ends_its_series_only():
     assert [len(series.samples) for series in all_series] == [50, 3]
 
 
-def test_exhausted_memory_ends_its_series_only():
-    def greedy() -> None:
-        raise MemoryError
-
-    watcher = Recorder()
-    all_series = [row("good", [idle]), row("greedy", [greedy])]
-    sampling(all_series, options(), watcher=watcher).run()
-    assert [failure[1] for failure in watcher.failures] == [Status.OUT_OF_MEMORY]
-    assert len(all_series[0].samples) == 50
-
-
 def test_nothing_goes_on_without_the_device():
     def breaks() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -238,22 +227,6 @@ def test_samples_between_reads_of_which_one_throttles_are_marked():
     assert throttled_samples(rounds_of(series), run.states) == (2, 3, 4, 5)
 
 
-def test_nothing_is_throttled_where_nothing_can_be_read():
-    series = row("a", [idle])
-    run = sampling([series], options())
-    run.run()
-    assert run.states == []
-    assert throttled_samples(rounds_of(series), run.states) == ()
-
-
-def test_reads_are_rare():
-    clock = FakeClock()
-    monitor = FakeMonitor([COOL])
-    series = row("a", [clock.call(1_000_000)])
-    sampling([series], options(max_samples=500, time_budget_s=9.0), monitor=monitor, clock=clock).run()
-    assert monitor.reads == 12  # each 50 ms, and at both ends
-
-
 OPTIONS = BenchmarkOptions()
 
 
@@ -280,11 +253,6 @@ def test_ratios_use_only_rounds_that_hold_both():
 def test_without_common_rounds_there_is_no_ratio():
     found = with_ratio(sampled("a", [(0, 1), (1, 1)]), sampled("reference", [(2, 1), (3, 1)]), OPTIONS)
     assert (found.ratio, found.verdict) == (None, None)
-
-
-def test_samples_of_no_duration_give_no_ratio():
-    found = with_ratio(sampled("a", [(0, 0), (1, 0)]), sampled("reference", [(0, 1), (1, 1)]), OPTIONS)
-    assert found.ratio is None
 
 
 def test_the_reference_has_ratio_one_and_no_verdict():

@@ -13,7 +13,6 @@ from opscope.benchmarking.suite import Settings, compiled  # noqa: E402
 from opscope.benchmarking.suite import triton as triton_implementation  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
-from opscope.kernels.triton_loader import load_triton  # noqa: E402
 from opscope.model.benchmark import Engine  # noqa: E402
 
 
@@ -60,11 +59,6 @@ def test_gpus_get_larger_problems(monkeypatch):
     assert suite("matmul").problem().dtype == "bfloat16"
 
 
-def test_chosen_implementations_keep_their_order():
-    made = problem("gelu", implementations=("torch", "naive"))
-    assert (names(made), made.reference) == (["torch", "naive"], "torch")
-
-
 def test_without_the_usual_reference_the_first_one_named_is_it():
     made = problem("square", implementations=("power", "multiply"))
     assert (names(made), made.reference) == (["power", "multiply"], "power")
@@ -96,7 +90,7 @@ def test_the_interpreter_checks_the_shape_that_was_asked_for():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gelu", {"shape": (8192,)}, r"2 sizes \(rows columns\), not 8192\. For example --shape 8192 8192"),
+        ("gelu", {"shape": (8192,)}, r"2 sizes \(rows columns\), not 8192\. For .* shape=8192x8192"),
         ("matmul", {"shape": (8, 8)}, r"3 sizes \(M N K\)"),
         ("attention", {"shape": (1, 2, 0, 8)}, "sequence=0 is not a size"),
         ("softmax", {"shape": (-4, 8)}, "rows=-4 is not a size"),
@@ -154,14 +148,8 @@ def test_cuda_kernels_need_a_cuda_device(which):
         implementation("gelu", which).build()
 
 
-def test_tf32_needs_a_cuda_device():
-    with pytest.raises(MeasurementError, match=r"compute capability 8\.0"):
-        implementation("matmul", "torch_tf32").build()
-
-
 def test_triton_kernels_need_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    load_triton.cache_clear()
     with pytest.raises(DependencyError, match=r"pip install 'opscope\[triton\]'"):
         implementation("add", "triton").build()
 
@@ -175,6 +163,8 @@ def test_triton_that_cannot_reach_the_gpu_says_what_it_needs(monkeypatch):
             raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.\n...")
 
     monkeypatch.setattr(triton.runtime, "driver", Driver())
+    monkeypatch.setattr("opscope.benchmarking.suite.load_triton", lambda name, *, interpret: triton)
+    monkeypatch.setattr(triton, "softmax", print, raising=False)
     on_gpu = triton_implementation(Settings((8, 8), "float32", "cuda:0"), "softmax", "")
     with pytest.raises(DependencyError, match=r"Failed to find C compiler.*needs an NVIDIA driver and a C"):
         on_gpu.build()
@@ -260,6 +250,7 @@ def _plus_one(x):
     return x + 1
 
 
+@pytest.mark.exhaustive(few=False)  # a compiler
 @imports_compiler
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
 def test_the_compiled_composition_is_right(name):

@@ -107,12 +107,6 @@ def test_exact_and_tanh_gelu_are_told_apart_in_the_interpreter():
             assert outcome_of(made, implementation).check.max_relative_error < 1e-6
 
 
-def test_a_wrong_implementation_would_be_found():
-    made = problem("cdist")
-    outcome = check_output(lambda x, y: torch.cdist(x, y, p=1), made, reference=None)
-    assert outcome.status is Status.WRONG
-
-
 @pytest.mark.parametrize(
     ("name", "options", "min_bytes", "flop_count"),
     [
@@ -134,9 +128,3 @@ def test_bytes_and_operations_are_those_of_the_problem(name, options, min_bytes,
 def test_matrix_products_have_the_ceiling_of_their_dtype(name):
     for dtype in suite(name).dtypes:
         assert problem(name, dtype=dtype).matrix_ceiling == f"matrix_{dtype}"
-
-
-def test_the_expected_distances_need_little_memory():
-    made = suite("cdist").problem(BenchmarkRequest(device="cpu", shape=(3, 1 << 12, 1 << 13)))
-    x, y = made.make_inputs(0)
-    assert made.expected(x, y).shape == (3, 1 << 12)  # one row at a time: 2^25 differences, not three times

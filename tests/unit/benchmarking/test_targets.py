@@ -8,7 +8,6 @@ import pytest
 from opscope.benchmarking.user_problem import (
     group_of_functions,
     groups_of_targets,
-    is_target,
     named_functions,
     selected,
 )
@@ -96,12 +95,6 @@ def test_a_file_alone_gives_its_marked_groups(marked: Path) -> None:
 def test_targets_that_cannot_be_loaded_say_why(file: Path, targets: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         groups_of_targets([target.format(file=file) for target in targets])
-
-
-def test_files_and_functions_are_told_from_suites() -> None:
-    assert [is_target(text) for text in ("gelu", "a.py", "a.py:f", "package.module:f", "dir/a.py")] == [
-        False, True, True, True, True,
-    ]  # fmt: skip
 
 
 def test_functions_in_python_get_names() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 FIELD = Path(__file__).parents[3] / "benchmarks/field"
 sys.path.insert(0, str(FIELD))
 
-from first_changes import edited  # noqa: E402
+from first_changes import edited, first_sibling, median_interval  # noqa: E402
 from scoring import Measured, Shown, misses, verdict  # noqa: E402
 from trials import MORE, TRIALS, Trial  # noqa: E402
 
@@ -44,6 +44,9 @@ NARROW, WIDE = (9.0, 11.0), (-3.0, 25.0)
         (5.0, (4.0, 11.0), Measured(10.0, *NARROW), "right"),
         (5.0, (4.0, 6.0), Measured(10.0, *NARROW), "wrong"),
         (5.0, (4.0, 6.0), Measured(10.0, *WIDE), "undecided"),
+        (5.0, (4.0, 6.0), Measured(10.0, 7.0, 12.0), "undecided"),
+        (5.0, (4.0, 6.0), Measured(10.0, 7.2, 12.0), "wrong"),
+        (5.0, (3.0, 9.5), Measured(10.0, *NARROW), "undecided"),
         (7.2, (5.7, 10.5), Measured(25.0, 23.0, 28.0), "wrong"),
         (7.2, (5.7, 10.5), Measured(-1.0, -2.0, 0.5), "wrong"),
         (1.0, None, None, "impossible"),
@@ -54,6 +57,16 @@ def test_verdict(
     gain: float | None, interval: tuple[float, float] | None, true: Measured | None, expected: str
 ) -> None:
     assert verdict(Shown("tf32", gain, interval), {"tf32": true}) == expected
+
+
+@pytest.mark.parametrize(("count", "at"), [(2, 1), (5, 1), (6, 1), (8, 1), (9, 2), (12, 3), (25, 8)])
+def test_the_interval_of_a_median_is_that_of_the_binomial(count: int, at: int) -> None:
+    values = [float(value) for value in range(count, 0, -1)]
+    assert median_interval(values) == (at, count + 1 - at)
+
+
+def test_a_core_whose_siblings_cannot_be_read_stands_for_itself() -> None:
+    assert first_sibling(10**6) == 10**6
 
 
 def test_what_nobody_measured_is_not_judged() -> None:

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.capture.calls import profile_call, profiled  # noqa: E402
-from opscope.errors import CaptureError, InputError  # noqa: E402
+from opscope.errors import CaptureError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -62,9 +62,3 @@ def test_profiled_passes_errors_and_goes_on(tmp_path):
         fn(0)
     assert fn(2) == 0.5
     assert len(fn.cycles) == 1
-
-
-@pytest.mark.parametrize(("warmup", "active"), [(-1, 1), (0, 0)])
-def test_impossible_counts(warmup, active):
-    with pytest.raises(InputError, match="records no call"):
-        profiled(warmup=warmup, active=active)

@@ -16,11 +16,6 @@ def test_phases_follow_each_other_and_end():
     assert schedule.total_steps == 12
 
 
-def test_back_to_back_windows_differ_in_their_cycle():
-    schedule = Schedule(wait=0, warmup=0, active=1, repeat=2)
-    assert [schedule.position(step).cycle for step in range(2)] == [0, 1]
-
-
 @pytest.mark.parametrize("counts", [(-1, 0, 1, 1), (0, -1, 1, 1), (0, 0, 0, 1), (0, 0, 1, 0)])
 def test_impossible_schedules_are_refused(counts):
     with pytest.raises(InputError, match="no schedule"):

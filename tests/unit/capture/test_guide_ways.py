@@ -24,15 +24,6 @@ def operators(path):
     ]
 
 
-@pytest.mark.parametrize("engine", ["profiler", "autograd"])
-def test_bare(tmp_path, engine):
-    with opscope.profile(tmp_path, warmup=0, active=1, engine=engine) as profiler:
-        for _ in range(10):
-            square()
-    assert operators(profiler.cycles[0].trace_path).count("aten::square") == 10
-    assert profiler.session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::square'") == 10
-
-
 def test_by_a_schedule_with_a_handler_per_cycle(tmp_path):
     """wait=1, warmup=1, active=2, repeat=1 over ten iterations, a table and a copy of the trace per cycle."""
     table = io.StringIO()
@@ -77,16 +68,3 @@ def test_parts_of_each_step(tmp_path, monkeypatch, inner, first, second):
     names = operators(profiler.cycles[0].trace_path)
     assert (names.count("aten::zeros"), names.count("aten::square")) == (first, second)
     assert profiler.session.scalar("SELECT count(*) FROM steps") == 7
-
-
-def test_switching_on_what_is_on_changes_nothing(tmp_path):
-    with opscope.profile(tmp_path, warmup=0, active=2) as profiler:
-        for _ in range(2):
-            with profiler.only("cpu", "cuda"):
-                torch.zeros(8)
-            with profiler.only("cpu", "cuda"):
-                square()
-            profiler.step()
-    names = operators(profiler.cycles[0].trace_path)
-    assert (names.count("aten::zeros"), names.count("aten::square")) == (2, 2)
-    assert profiler.cycles[0].sidecar.regions == ()

@@ -583,6 +583,7 @@ def test_names_that_tell_no_steps(name):
         step_source(name)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_without_steps_a_recording_that_grows_too_large_ends_where_it_is(record, monkeypatch):
     """The program goes on; what was recorded until then is a trace."""
     base = profiler.resident_bytes()

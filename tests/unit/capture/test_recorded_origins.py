@@ -54,8 +54,9 @@ def test_profile_call_and_profiled(tmp_path):
     assert recorded.cycles[0].sidecar.kernels == (ORIGIN,)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_sweep(tmp_path):
-    sizes = ["--batch-sizes", "1", "--seq-lens", "8", "--layers", "1", "--hidden", "16", "--device", "cpu"]
+    sizes = ["--batch-sizes", "1", "--seq-lens", "8", "--param", "layers=1", "hidden=16", "--device", "cpu"]
     code = main(
         ["profile", "transformer", *sizes, "--skip-benchmark", "--output-dir", str(tmp_path), "--json"]
     )

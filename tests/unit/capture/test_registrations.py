@@ -120,6 +120,7 @@ def test_operators_written_in_python(torch, tmp_path):
     assert all(registration.overrides == {} for registration in found.values())
 
 
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.torch
 def test_a_replaced_operator_names_old_and_new_code(collect):
     path, found = collect(REPLACED_OPERATOR, "aten::mul", "aten::add", "custom::absent")

@@ -51,13 +51,6 @@ def test_each_measured_rate_wins_by_itself(make_measured: Make) -> None:
     assert (limits.l2_bytes, limits.measured_at) == (62_914_560, "2026-11-20T10:00:00+00:00")
 
 
-def test_a_measurement_without_a_copy_leaves_the_bus(make_measured: Make) -> None:
-    limits = match_limits("NVIDIA H200", measured=make_measured({"matrix_fp32": 5e13})).limits
-    assert limits is not None
-    assert limits.memory is not None
-    assert limits.memory.evidence is LimitEvidence.DATASHEET
-
-
 def test_a_derived_peak_says_so() -> None:
     limits = match_limits("NVIDIA GeForce RTX 4070").limits
     assert limits is not None

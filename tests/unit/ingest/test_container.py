@@ -123,6 +123,7 @@ class TestTruncation:
             assert events == EVENTS[: len(complete)], cut
             assert lost_bytes == cut - complete[-1], cut
 
+    @pytest.mark.exhaustive(few=False)
     def test_a_long_file_is_cut_where_its_last_event_ends(self) -> None:
         data = json.dumps({"traceEvents": EVENTS * 3_000, **TRAILER}).encode()
         ends = event_ends(data)

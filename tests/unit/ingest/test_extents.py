@@ -46,11 +46,12 @@ def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
     return len(extents)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_of_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compare(RECORDED[0], monkeypatch, 1_000) > 10
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for path in RECORDED[1:]])
 def test_of_every_recording(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compare(path, monkeypatch, 100)
@@ -82,7 +83,9 @@ def built() -> Iterator[tuple[str, TraceBuilder]]:
 
 
 @pytest.mark.parametrize(("name", "builder"), [pytest.param(*one, id=one[0]) for one in built()])
-@pytest.mark.parametrize("most", [1, 3, 5])
+@pytest.mark.parametrize(
+    "most", [3, *(pytest.param(one, marks=pytest.mark.exhaustive(few=False)) for one in (1, 5))]
+)
 def test_of_a_built_trace(
     name: str, builder: TraceBuilder, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

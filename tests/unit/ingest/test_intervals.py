@@ -42,9 +42,3 @@ def test_it_counts_covered_ticks_wherever_they_lie(spans: Spans, shift: int) -> 
     ticks = {tick for start, duration in spans for tick in range(start, start + duration)}
     moved = [(start + shift, start + duration + shift) for start, duration in spans]
     assert length(moved) == length(moved[::-1]) == len(ticks)
-
-
-def test_the_input_is_left_as_it_is() -> None:
-    starts, ends = np.array([5, 0], dtype=np.int64), np.array([6, 5], dtype=np.int64)
-    union_length(starts, ends)
-    assert (starts.tolist(), ends.tolist()) == ([5, 0], [6, 5])

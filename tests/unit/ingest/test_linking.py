@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.ingest.linking import ATTRIBUTIONS, CLOCK_SLACK_NS, Activities, Calls, Links, gather, link
+from opscope.ingest.linking import ATTRIBUTIONS, CLOCK_SLACK_NS, Activities, Calls, Links, link
 from opscope.ingest.nesting import Forest, nest
 from opscope.model.schema import Attribution
 
@@ -138,11 +138,6 @@ def test_without_operators_or_activities_there_is_nothing_to_link() -> None:
     assert outcome([OUTER], [Call(1, 5)], []) == outcome([], [], []) == []
 
 
-def test_one_call_may_launch_several_activities() -> None:
-    found = outcome([OUTER], [Call(1, 5)], [Activity(5, 5), Activity(9, 5)])
-    assert found == [("correlation", 0, 0)] * 2
-
-
 def test_of_calls_with_one_correlation_id_the_earliest_launched_it() -> None:
     later, earlier = Call(70 * US, 5), Call(20 * US, 5)
     assert outcome([OUTER, INNER], [later, earlier], [Activity(900 * US, 5)]) == [("correlation", 1, 1)]
@@ -205,11 +200,6 @@ def test_ids_of_another_numbering_are_not_used_at_all() -> None:
     assert links.impossible_ids >= 97
     assert forest.order[links.call_operator].tolist() == list(range(100))
     assert outcome(operators, shifted, activities) == [("correlation", i, i) for i in range(100)]
-
-
-def test_gather_keeps_what_is_missing_missing() -> None:
-    assert gather(int64([10, 20]), int64([1, -1, 0])).tolist() == [20, -1, 10]
-    assert gather(int64([]), int64([-1])).tolist() == [-1]
 
 
 def naive(

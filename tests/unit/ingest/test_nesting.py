@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,44 +61,11 @@ class TestNest:
             0: 2,
         }
 
-    def test_of_equal_starts_the_longer_one_is_the_outer_one(self) -> None:
-        assert parents(forest_of([(1, 0, 5), (1, 0, 9)])) == {1: None, 0: 1}
-
-    def test_touching_intervals_are_siblings(self) -> None:
-        assert parents(forest_of([(1, 0, 5), (1, 5, 5)])) == {0: None, 1: None}
-
-    def test_an_empty_interval_belongs_to_the_one_that_is_open_and_not_to_the_one_that_ends(self) -> None:
-        assert parents(forest_of([(1, 0, 5), (1, 5, 5), (1, 5, 0)])) == {0: None, 1: None, 2: 1}
-        assert parents(forest_of([(1, 0, 5), (1, 5, 0)])) == {0: None, 1: None}
-        assert parents(forest_of([(1, 0, 5), (1, 0, 0)])) == {0: None, 1: 0}
-
-    @pytest.mark.parametrize("elsewhere", [[], [(1, 20, 5), (1, 22, 9)]], ids=["sorted", "stack"])
-    def test_equal_empty_intervals_nest_like_other_equal_ones(self, elsewhere: list[Interval]) -> None:
-        found = parents(forest_of([(1, 0, 9), (1, 4, 0), (1, 4, 0), (1, 4, 3), *elsewhere]))
-        assert {index: found[index] for index in range(4)} == {0: None, 3: 0, 1: 3, 2: 1}
-
-    def test_threads_do_not_mix(self) -> None:
-        forest = forest_of([(7, 0, 100), (3, 10, 5), (7, 20, 5), (3, 0, 50)])
-        assert parents(forest) == {0: None, 1: 3, 2: 0, 3: None}
-        assert forest.thread.tolist() == [3, 3, 7, 7]
-
-    def test_an_overrun_within_the_tolerance_is_a_child(self) -> None:
-        assert parents(forest_of([(1, 0, 10), (1, 5, 6)], tolerance_ns=1)) == {0: None, 1: 0}
-
     def test_an_overrun_beyond_the_tolerance_is_not(self) -> None:
         forest = forest_of([(1, 0, 10), (1, 5, 7)], tolerance_ns=1)
         assert parents(forest) == {0: None, 1: None}
         assert forest.irregular_count == 1
         assert forest.has_overruns
-
-    def test_an_interval_that_overlaps_its_sibling_stays_in_the_parent_that_holds_it(self) -> None:
-        forest = forest_of([(1, 0, 100), (1, 10, 10), (1, 15, 15), (1, 16, 2)])
-        assert parents(forest) == {0: None, 1: 0, 2: 0, 3: 2}
-        assert forest.irregular_count == 0
-
-    def test_a_disorderly_thread_leaves_the_others_alone(self) -> None:
-        forest = forest_of([(1, 0, 10), (1, 5, 9), (2, 0, 10), (2, 5, 5), (0, 1, 2), (0, 1, 1)])
-        assert parents(forest) == {0: None, 1: None, 2: None, 3: 2, 4: None, 5: 4}
 
     def test_a_chain_of_thousands(self) -> None:
         count = 5_000
@@ -122,52 +88,6 @@ class TestNest:
         }
         moments = enclosing(forest, int64([39, 40, 40]), int64([epoch + 12, 0, 1]))
         assert moments.tolist() == [79, 80, -1]
-
-
-class TestEnclosing:
-    forest = forest_of([(1, 0, 10), (1, 2, 3), (1, 7, 0), (2, 4, 4), (5, 0, 1)])
-
-    @pytest.mark.parametrize(
-        ("thread", "time", "found"),
-        [
-            (1, -1, -1), (1, 0, 0), (1, 1, 0), (1, 2, 1), (1, 4, 1), (1, 5, 0), (1, 7, 0), (1, 9, 0),
-            (1, 10, -1), (2, 3, -1), (2, 4, 3), (2, 7, 3), (2, 8, -1), (3, 4, -1), (0, 4, -1), (9, 4, -1),
-        ],
-    )  # fmt: skip
-    def test_the_interval_that_began_last_and_has_not_ended(self, thread: int, time: int, found: int) -> None:
-        assert enclosing(self.forest, int64([thread]), int64([time])).tolist() == [found]
-
-    def test_no_moments(self) -> None:
-        assert len(enclosing(self.forest, int64([]), int64([]))) == 0
-
-
-class TestSums:
-    def test_subtree_sums_include_the_root(self) -> None:
-        forest = forest_of([(1, 0, 10), (1, 1, 4), (1, 2, 1), (1, 6, 1), (2, 0, 3)])
-        assert subtree_sums(forest.last_descendant, int64([1, 20, 300, 4_000, 50_000])).tolist() == [
-            4_321, 320, 300, 4_000, 50_000,
-        ]  # fmt: skip
-
-    def test_children_time_counts_direct_children_only(self) -> None:
-        forest = forest_of([(1, 0, 10), (1, 1, 4), (1, 2, 1), (1, 6, 1)])
-        assert children_time(forest).tolist() == [5, 1, 0, 0]
-
-    def test_what_overruns_the_parent_is_not_its_time(self) -> None:
-        assert children_time(forest_of([(1, 0, 10), (1, 5, 6)], tolerance_ns=1)).tolist() == [5, 0]
-
-    def test_overlapping_children_count_once(self) -> None:
-        assert children_time(forest_of([(1, 0, 20), (1, 0, 19), (1, 5, 15)])).tolist() == [20, 0, 0]
-
-
-class TestOutermostOfName:
-    def test_recursion(self) -> None:
-        forest = forest_of([(1, 0, 10), (1, 1, 8), (1, 2, 3), (1, 6, 1), (1, 20, 1)])
-        names = np.array([7, 8, 7, 8, 7], dtype=np.uint64)
-        assert outermost_of_name(forest, names).tolist() == [True, True, False, False, True]
-
-    def test_equal_names_on_two_threads_are_apart(self) -> None:
-        forest = forest_of([(1, 0, 10), (2, 1, 8)])
-        assert outermost_of_name(forest, np.array([2**64 - 1] * 2, dtype=np.uint64)).tolist() == [True, True]
 
 
 # Against naive constructions.

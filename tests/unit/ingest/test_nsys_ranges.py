@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from opscope.analysis.columns import columns
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.records import columns
 from opscope.ingest.nsys_reading import Intervals, owning_ranges
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.testing import ExportBuilder
 
@@ -189,7 +190,7 @@ def test_the_host_is_busy_in_operators_and_not_in_the_ranges_around_them(load_ex
         .launch(500).kernel("b", 600, 5)
     )  # fmt: skip
     assert operator_names(session) == ["step", "aten::mm"]
-    found = columns(session, "host_operators", [[0]])
+    found = columns(session, sql("opscope.analysis.timeline", "timeline:host_operators"), [[0]])
     assert found["start_ns"].tolist() == [100]
     assert found["is_outermost"].tolist() == [True]
     # What recording an event costs the host is known of torch's profiler, not of nsys.

@@ -64,10 +64,10 @@ class Here(Executor):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight ranks with kernels of their own and of others, in four groups of files read together."""
+    """Five ranks with kernels of their own and of others, in three groups of files read together."""
     folder = tmp_path_factory.mktemp("ranks")
-    for rank in range(8):
-        trace = TraceBuilder(distributedInfo={"rank": rank, "world_size": 8}).step(1, 0, 1000)
+    for rank in range(5):
+        trace = TraceBuilder(distributedInfo={"rank": rank, "world_size": 5}).step(1, 0, 1000)
         trace.operator("aten::mm", 10, 100).operator("aten::mul", 20, 5)
         trace.launch(21).kernel(f"gemm_{rank % 3}", 50, 30 + rank)
         trace.launch(30).kernel(f"other_{rank}", 90, 7)
@@ -101,6 +101,7 @@ def test_every_row_is_as_if_one_process_had_read_all(ranks: Path, alone: Rows) -
     assert parts_of(ranks, Here()) == of_traces(alone)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_of_a_recorded_job_too(shared: Path) -> None:
     job = shared / "traces/h200/ddp_straggler_w4"
     assert parts_of(job, Here()) == of_traces(rows(load(job)))
@@ -134,12 +135,14 @@ def test_small_files_are_read_together(
     assert [len(group) for group in _together(remote, 1)] == [1] * 8
 
 
+@pytest.mark.exhaustive(few=False)
 def test_processes_of_this_machine(ranks: Path, alone: Rows) -> None:
     counts: list[int] = []
     assert rows(load(ranks, workers=2, on_done=counts.append)) == alone
-    assert counts == [*range(1, 9)]
+    assert counts == [*range(1, 6)]
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_worker_killed_in_the_middle_costs_its_files_alone(ranks: Path, alone: Rows) -> None:
     def killed(*_: Any) -> Part:
         raise BrokenProcessPool("a process was killed")
@@ -167,12 +170,14 @@ class Killing(ProcessPoolExecutor):
         return super().submit(kill_once, *args, self._mark)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_process_killed_for_real(ranks: Path, alone: Rows, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     assert parts_of(ranks, Killing(mark), Killing(mark)) == of_traces(alone)
     assert mark.exists()
 
 
+@pytest.mark.exhaustive(few=False)
 def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path, alone: Rows) -> None:
     def without_opscope(*_: Any) -> Part:
         raise ModuleNotFoundError("No module named 'opscope'")
@@ -188,6 +193,7 @@ def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path, alone: Rows)
     assert "it has opscope 0.0.1" in said[1]
 
 
+@pytest.mark.exhaustive(few=False)
 def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
     """A file system of this process alone, as of a host whose disk the workers do not share."""
     fsspec = pytest.importorskip("fsspec")
@@ -203,6 +209,7 @@ def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
     assert "a worker cannot read memory://" in said[0]
 
 
+@pytest.mark.exhaustive(few=False)
 def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
     shared: Path, shared_session: Callable[[Path], Session]
 ) -> None:
@@ -218,6 +225,7 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
     assert join_timelines([one.timeline for one in together.values()], timeline.skews) == timeline
 
 
+@pytest.mark.exhaustive(few=False)
 def test_what_is_worked_out_of_a_rank_moves_with_its_ids(
     shared: Path, shared_session: Callable[[Path], Session]
 ) -> None:
@@ -257,6 +265,7 @@ def test_workers_without_this_opscope_are_told_apart() -> None:
     assert unfit == {f"opscope 0.0.1 is there, {__version__} here": ["b"], "No module named 'opscope'": ["c"]}
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path, tmp_path: Path) -> None:
     shutil.copytree(ranks, tmp_path, dirs_exist_ok=True)
     (tmp_path / "rank1.json").write_text("[", "utf-8")
@@ -274,6 +283,7 @@ def test_a_dask_cluster(ranks: Path, alone: Rows) -> None:
         assert rows(load(ranks, dask=cluster.scheduler_address)) == alone
 
 
+@pytest.mark.exhaustive(few=False)
 def test_no_scheduler_there(ranks: Path) -> None:
     pytest.importorskip("distributed")
     with pytest.raises(InputError, match="no Dask scheduler answers"), dask_cluster("tcp://127.0.0.1:1"):

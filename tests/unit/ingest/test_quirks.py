@@ -45,52 +45,39 @@ def findings(session: Session) -> dict[str, Any]:
 
 
 def ns(text: str) -> int:
-    return int(Decimal(text) * 1000)
+    return round(Decimal(text.strip('"')) * 1000)
 
 
 class TestExactTimes:
-    @pytest.mark.parametrize(
-        ("digits", "low", "high"),
-        [
+    def test_every_nanosecond_a_double_can_tell(self, load: Load) -> None:
+        chance = random.Random(1)
+        times = []
+        for digits, low, high in (
             (0, 4_400_000_000_000, 4_510_000_000_000),
             (1, 0, 10**6),
-            (2, 2**43 - 10**9, 2**43 - 1),
             (3, 4_400_000_000_000, 4_510_000_000_000),
             (3, 2**43 - 10**9, 2**43 - 1),
-        ],
-    )
-    def test_every_nanosecond_a_double_can_tell(self, load: Load, low: int, high: int, digits: int) -> None:
-        chance = random.Random(digits)
-        times = [f"{chance.randint(low, high)}" for _ in range(3_000)]
-        if digits:
-            times = [f"{time}.{chance.randrange(10**digits):0{digits}}" for time in times]
+        ):
+            whole = [f"{chance.randint(low, high)}" for _ in range(2_000)]
+            digit = [f".{chance.randrange(10**digits):0{digits}}" if digits else "" for _ in whole]
+            times += [
+                *map("".join, zip(whole, digit, strict=True)),
+                *("1.5e3", "15E2", '"1500.000"', "1499.9999"),
+            ]
+        times += ["-5.25", "-0.001", '"1500"', "1500.0000"]
         durations = [f"{chance.randrange(10**7)}.{chance.randrange(1000):03}" for _ in times]
         session = load(trace_of(list(map(operator, times, durations))))
         found = session.query("SELECT start_ns, duration_ns FROM operators")
         assert sorted(found) == sorted(zip(map(ns, times), map(ns, durations), strict=True))
 
-    @pytest.mark.parametrize("whole", [8_796_093_022_208, 1_712_345_678_901_234])
-    def test_times_wider_than_a_double_keep_every_digit(self, load: Load, whole: int) -> None:
-        chance = random.Random(whole)
-        times = [f"{whole + chance.randrange(10**6)}.{chance.randrange(1000):03}" for _ in range(1_000)]
-        times.append(f"{whole}.567")
+    def test_times_wider_than_a_double_keep_every_digit(self, load: Load) -> None:
+        chance = random.Random(1)
+        times = ["1712345678901234.100", "1712345678901234.999", "9007199254740993.567", "9007199254740993"]
+        for whole in (8_796_093_022_208, 1_712_345_678_901_234):
+            times += [f"{whole + chance.randrange(10**6)}.{chance.randrange(1000):03}" for _ in range(1_000)]
         session = load(trace_of(list(map(operator, times))))
         found = session.query("SELECT start_ns FROM operators")
         assert sorted(found) == sorted((ns(time),) for time in times)
-
-    @pytest.mark.parametrize(
-        "time", ["1712345678901234.100", "1712345678901234.999", "9007199254740993.567", "9007199254740993"]
-    )
-    def test_a_wide_time_whose_last_digits_a_double_drops(self, load: Load, time: str) -> None:
-        assert load(trace_of([operator(time)])).query("SELECT start_ns FROM operators") == [(ns(time),)]
-
-    def test_negative_times(self, load: Load) -> None:
-        session = load(trace_of([operator("-5.25"), operator("-0.001"), operator("3")]))
-        assert session.query("SELECT start_ns FROM operators ORDER BY 1") == [(-5_250,), (-1,), (3_000,)]
-
-    @pytest.mark.parametrize("text", ["1.5e3", "15E2", '"1500"', '"1500.000"', "1500.0000", "1499.9999"])
-    def test_other_ways_to_write_a_number(self, load: Load, text: str) -> None:
-        assert load(trace_of([operator(text)])).query("SELECT start_ns FROM operators") == [(1_500_000,)]
 
 
 class TestTypes:
@@ -115,15 +102,20 @@ class TestTypes:
         assert numbers == strings
         assert numbers == [[("1", "1")], [(1, 5_000)], [(0, 7, 101, "external_id")]]
 
-    @pytest.mark.parametrize("args", [None, [1, 2], "x", 5, {}, {"unknown": {"deep": [1]}}])
-    def test_arguments_of_any_type(self, load: Load, args: Any) -> None:
-        trace = TraceBuilder().event("cpu_op", "a", 1, 2, 1, args)
-        assert load(trace).query("SELECT name, external_id FROM operators") == [("a", None)]
+    def test_arguments_of_any_type(self, load: Load) -> None:
+        kinds = [None, [1, 2], "x", 5, {}, {"unknown": {"deep": [1]}}]
+        trace = TraceBuilder()
+        for at, args in enumerate(kinds):
+            trace.event("cpu_op", "a", 10 * at, 2, 1, args)
+        assert load(trace).query("SELECT name, external_id FROM operators") == [("a", None)] * len(kinds)
 
-    @pytest.mark.parametrize("value", ["x1", {"a": 1}, [5], 2**70, None, ""])
-    def test_an_id_of_another_type_is_no_id(self, load: Load, value: Any) -> None:
-        trace = TraceBuilder().event("cpu_op", "a", 1, 2, 1, {"External id": value, "Input Dims": [[1]]})
-        assert load(trace).query("SELECT external_id, input_shapes FROM operators") == [(None, "[[1]]")]
+    def test_an_id_of_another_type_is_no_id(self, load: Load) -> None:
+        values = ["x1", {"a": 1}, [5], 2**70, None, ""]
+        trace = TraceBuilder()
+        for at, value in enumerate(values):
+            trace.event("cpu_op", "a", 10 * at, 2, 1, {"External id": value, "Input Dims": [[1]]})
+        rows = load(trace).query("SELECT external_id, input_shapes FROM operators")
+        assert rows == [(None, "[[1]]")] * len(values)
 
     def test_one_odd_value_spoils_no_other_event(self, load: Load) -> None:
         trace = TraceBuilder().operator("a", 1, 2).operator("b", 5, 2, **{"Sequence number": "odd"})
@@ -136,41 +128,32 @@ class TestTypes:
         columns = "device, grid_x, registers_per_thread, shared_memory_bytes"
         assert session.query(f"SELECT {columns} FROM device_activities") == [(0, 4, None, None)]
 
-    @pytest.mark.parametrize("grid", ["[1, 2, 3]", [1.0, 2, 3]])
-    def test_a_grid_in_other_words(self, load: Load, grid: Any) -> None:
-        session = load(TraceBuilder().kernel("k", 1, 2, grid=grid))
-        assert session.query("SELECT grid_x, grid_y, grid_z FROM device_activities") == [(1, 2, 3)]
+    def test_a_grid_in_other_words_or_none(self, load: Load) -> None:
+        known = ["[1, 2, 3]", [1.0, 2, 3]]
+        unknown = [{"x": 1}, [], None, 5, ["a", "b", "c"], "grid(1024,)"]
+        trace = TraceBuilder()
+        for at, grid in enumerate(known + unknown):
+            trace.kernel("k", 10 * at, 2, grid=grid)
+        rows = load(trace).query("SELECT grid_x, grid_y, grid_z FROM device_activities ORDER BY start_ns")
+        assert rows == [(1, 2, 3)] * len(known) + [(None, None, None)] * len(unknown)
 
-    @pytest.mark.parametrize("grid", [{"x": 1}, [], None, 5, ["a", "b", "c"]])
-    def test_a_grid_that_is_none(self, load: Load, grid: Any) -> None:
-        session = load(TraceBuilder().kernel("k", 1, 2, grid=grid))
-        assert session.query("SELECT grid_x, grid_y, grid_z FROM device_activities") == [(None, None, None)]
+    def test_numbers_beyond_their_column(self, load: Load) -> None:
+        trace = TraceBuilder().kernel("k", 1, 2, block=[2**40, 1, 1]).kernel("k", 11, 2, device=2**40)
+        trace.event("kernel", "k", 21, 2, 7, {"stream": 7}, process=4_294_967_295)
+        assert load(trace).scalar("SELECT sum(duration_ns) FROM device_activities") == 6_000
 
-    def test_a_grid_that_is_no_json(self, load: Load) -> None:
-        session = load(TraceBuilder().kernel("k", 1, 2, grid="grid(1024,)"))
-        assert session.query("SELECT grid_x FROM device_activities") == [(None,)]
-
-    @pytest.mark.parametrize(
-        "builder",
-        [
-            TraceBuilder().kernel("k", 1, 2, block=[2**40, 1, 1]),
-            TraceBuilder().event("kernel", "k", 1, 2, 7, {"stream": 7}, process=4_294_967_295),
-            TraceBuilder().kernel("k", 1, 2, device=2**40),
-        ],
-        ids=["block", "process-for-device", "device"],
-    )
-    def test_numbers_beyond_their_column(self, load: Load, builder: TraceBuilder) -> None:
-        assert load(builder).scalar("SELECT sum(duration_ns) FROM device_activities") == 2_000
-
-    @pytest.mark.parametrize("name", [None, 5, ["x"], "", "a\x00b", "\U0001f525", "x" * 100_000])
-    def test_names_of_any_kind(self, load: Load, name: Any) -> None:
-        trace = TraceBuilder().operator("x", 1, 2).launch(1).kernel("k", 5, 2)
-        for event in trace.events:
-            event["name"] = name
+    def test_names_of_any_kind(self, load: Load) -> None:
+        names = [None, 5, ["x"], "", "a\x00b", "\U0001f525", "x" * 100_000]
+        trace = TraceBuilder()
+        for at, name in enumerate(names):
+            trace.operator("x", 10 * at, 2).launch(10 * at).kernel("k", 10 * at + 5, 2)
+            for event in trace.events[-3:]:
+                event["name"] = name
         session = load(trace)
-        expected = name if isinstance(name, str | None) else json.dumps(name)
-        assert session.query("SELECT name FROM operators") == [(expected,)]
-        assert session.query("SELECT name FROM kernel_names") == [(expected or "",)]
+        expected = [name if isinstance(name, str | None) else json.dumps(name) for name in names]
+        assert session.query("SELECT name FROM operators ORDER BY start_ns") == [(one,) for one in expected]
+        kernels = "SELECT name FROM device_activities JOIN kernel_names USING (name_id) ORDER BY start_ns"
+        assert session.query(kernels) == [(one or "",) for one in expected]
         assert all(check.holds for check in session.check())
 
 
@@ -207,14 +190,14 @@ class TestFlaws:
         assert findings(session) == {"trace.events_without_time": {"event_count": len(times)}}
         assert session.query("SELECT name FROM operators") == [("b",)]
 
-    @pytest.mark.parametrize("category", ["user_annotation", "python_function", "overhead"])
-    @pytest.mark.parametrize("duration", ["null", "-5"])
-    def test_no_table_has_events_without_a_usable_time(
-        self, load: Load, category: str, duration: str
-    ) -> None:
-        odd = operator("1", duration, "epoch").replace("cpu_op", category)
-        session = load(trace_of([odd, operator("5")]))
-        assert findings(session) == {"trace.events_without_time": {"event_count": 1}}
+    def test_no_table_has_events_without_a_usable_time(self, load: Load) -> None:
+        odd = [
+            operator("1", duration, "epoch").replace("cpu_op", category)
+            for category in ("user_annotation", "python_function", "overhead")
+            for duration in ("null", "-5")
+        ]
+        session = load(trace_of([*odd, operator("5")]))
+        assert findings(session) == {"trace.events_without_time": {"event_count": len(odd)}}
         for table in ("annotations", "frames", "overheads", "steps"):
             assert session.scalar(f"SELECT count(*) FROM {table}") == 0
 
@@ -382,9 +365,7 @@ class TestErrors:
         ("old", "new", "flaw"),
         [
             ('"dur": 1', '"dur": 1x', ""),
-            ('"name": "a"', '"name" "a"', ""),
             ('"name": "a"', '"name": "\\ud800"', ""),
-            ('"name": "a"', '"name": "\\x"', ""),
             # Beside a flaw elsewhere that is mended.
             ('"dur": 1', '"dur": 1x', "\x03"),
         ],
@@ -400,17 +381,13 @@ class TestErrors:
         assert "trace.broken_events" in findings(session)
         assert any("1 event left out" in one.message for one in session.findings())
 
-    @pytest.mark.parametrize(
-        ("old", "new"), [('"dur": 1', '"dur": "x"'), ('"ts": 5', '"ts": [5]'), ('"ts": 5', '"ts": {"a": 5}')]
-    )
-    def test_an_event_whose_time_is_no_number_is_left_out(self, load: Load, old: str, new: str) -> None:
-        text = trace_of([operator("1"), operator("5"), operator("9", name="z")])
-        session = load(text.replace(old, new, 1))
-        assert session.scalar("SELECT count(*) FROM operators") == 2
-        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'z'") == 1
+    def test_an_event_whose_time_is_no_number_is_left_out(self, load: Load) -> None:
+        odd = [operator("5", '"x"'), operator("[5]"), operator('{"a": 5}')]
+        session = load(trace_of([operator("1"), *odd, operator("9", name="z")]))
+        assert session.query("SELECT name FROM operators ORDER BY start_ns") == [("a",), ("z",)]
         assert {"trace.events_without_time", "trace.unexpected_types"} <= findings(session).keys()
 
-    @pytest.mark.parametrize("text", ["", "hello", '{"a": 1}', '{"traceEvents": []}', '{"traceEvents": ['])
+    @pytest.mark.parametrize("text", ["", '{"traceEvents": ['])
     def test_no_trace(self, load: Load, make_trace: Make, text: str) -> None:
         path = make_trace(text)
         with pytest.raises(InputError) as caught:
@@ -581,14 +558,13 @@ class TestInvariants:
             sorted((f.code, json.dumps(f.evidence)) for f in session.findings()),
         ]
 
-    @pytest.mark.parametrize("seed", range(3))
-    def test_the_order_of_events_is_irrelevant(self, load: Load, seed: int) -> None:
+    def test_the_order_of_events_is_irrelevant(self, load: Load) -> None:
         expected = self.rows(load(self.trace()))
         shuffled = self.trace()
-        random.Random(seed).shuffle(shuffled.events)
+        random.Random(1).shuffle(shuffled.events)
         assert self.rows(load(shuffled)) == expected
 
-    @pytest.mark.parametrize("shift_us", [-5_000_000, 4_407_000_000_000, 1_712_345_678_901_234])
+    @pytest.mark.parametrize("shift_us", [-5_000_000, 1_712_345_678_901_234])
     def test_a_shift_of_all_times_changes_only_starts(self, load: Load, shift_us: int) -> None:
         expected = self.rows(load(self.trace()))
         shifted = self.trace()
@@ -629,6 +605,7 @@ class TestSidecars:
         assert session.metadata("sidecar:0") is None
 
 
+@pytest.mark.exhaustive(few=False)
 def test_too_low_a_memory_limit_is_named(load: Load) -> None:
     built = TraceBuilder()
     for index in range(20_000):

@@ -91,6 +91,7 @@ def test_what_is_repeated_lies_inside_the_launch_call_and_takes_no_time_of_it(lo
     assert all(cpu_ns <= 2 for *_, cpu_ns in spans)
 
 
+@pytest.mark.exhaustive(few=False)
 def test_what_is_repeated_cost_the_recorder_nothing(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     trace = replayed(TraceBuilder()).operator("aten::mm", 106, 2)
@@ -147,6 +148,7 @@ def test_a_file_without_a_capture_is_named(load, make_trace) -> None:
     assert f"{other} holds no capture of a CUDA graph" in finding.message
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_capture_of_another_length_is_refused(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     session = load(replayed(TraceBuilder(), names=("gemm", "add", "add")), captures=[capture])
@@ -166,6 +168,7 @@ def test_a_replay_of_which_nothing_is_known_is_its_graph_and_not_unattributed(lo
     assert "--capture CAPTURE" in messages
 
 
+@pytest.mark.exhaustive(few=False)
 def test_what_replays_hide_is_told_on_the_first_screen(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     closed, opened = (
@@ -204,6 +207,7 @@ def test_graphs_of_equal_layers_are_told_apart_by_their_ids(load, make_trace) ->
     assert [name for (name,) in session.query(MODULES)] == ["Net_0"] * 2 + ["Net_1"] * 2 + ["Net_0"] * 2
 
 
+@pytest.mark.exhaustive(few=False)
 def test_graphs_of_equal_layers_without_ids_are_replayed_in_the_order_of_capture(load, make_trace) -> None:
     capture = make_trace(captured(captured(TraceBuilder()), 50, module="Net_1"), "capture.json")
     session = load(replayed(replayed(TraceBuilder()), 200), captures=[capture])

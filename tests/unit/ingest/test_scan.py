@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from opscope.ingest import scan as scanning
-from opscope.ingest.scan import MEMBERS, Chunk, ColumnKind, Scanned, scan, scan_natively
+from opscope.ingest.event_columns import MEMBERS, ColumnKind, Scanned
+from opscope.ingest.scan import Chunk, scan, scan_natively
 from opscope.ingest.scan_pass import scan_in_python
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -27,6 +28,7 @@ from opscope.testing import TraceBuilder
 Load = Callable[..., Session]
 Pass = Callable[[mmap.mmap, int, int], Scanned]
 
+exhaustive = pytest.mark.exhaustive(few=False)
 needs_library = pytest.mark.skipif(scanning._library() is None, reason="scan.c was not compiled here")
 passes = pytest.mark.parametrize(
     "one_pass", [pytest.param(scan_natively, marks=needs_library), scan_in_python], ids=["C", "Python"]
@@ -94,9 +96,11 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 @needs_library
 class TestTheSame:
-    def test_of_every_trace_and_of_broken_ones(self, shared: Path) -> None:
+    @pytest.mark.parametrize("part", [0, *(pytest.param(one, marks=exhaustive) for one in range(1, 8))])
+    def test_of_every_trace_and_of_broken_ones(self, shared: Path, part: int) -> None:
         files = [*shared.glob("traces/**/*.json.gz"), *shared.glob("field/files/*.json.gz")]
         assert len(files) > 40
+        files = sorted(files)[part::8]
         for file in files:
             data = gzip.decompress(file.read_bytes())
             array = data[data.find(b"[", max(0, data.find(b'"traceEvents"'))) :]
@@ -185,8 +189,9 @@ class TestBrokenEvents:
 
 
 class TestChunks:
-    @pytest.mark.parametrize("chunk_bytes", [300, 1_000, 1 << 20])
-    @pytest.mark.parametrize("name", ["a", 'q"},{"ph":"X","name":"'])
+    @pytest.mark.parametrize(
+        ("chunk_bytes", "name"), [(1_000, "a"), (300, 'q"},{"ph":"X","name":"'), (1 << 20, "a")]
+    )
     def test_cuts_change_nothing(
         self, load: Load, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, name: str
     ) -> None:
@@ -219,6 +224,7 @@ class TestChunks:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc here")
+@pytest.mark.exhaustive(few=False)
 def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
     """scan.c under the sanitizers of addresses and undefined behaviour, on broken texts of every kind."""
     source = Path(scanning.__file__).with_name("scan.c")
@@ -261,7 +267,7 @@ def test_no_byte_out_of_place_and_nothing_undefined(tmp_path: Path) -> None:
         .text()
     )
     array = text[text.index("[") :].encode() * 20
-    for index in range(int(os.environ.get("OPSCOPE_SCAN_CASES", "2000"))):
+    for index in range(int(os.environ.get("OPSCOPE_SCAN_CASES", "500"))):
         files.append(tmp_path / f"{index}.json")
         files[-1].write_bytes(mutated(array, chance)[1:])
     for at in range(0, len(files), 500):

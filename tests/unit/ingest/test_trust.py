@@ -37,7 +37,7 @@ def silent(summary: Summary) -> bool:
 
 
 def test_a_sound_recording_has_no_defect(load: Load) -> None:
-    summary = assess(load(program()))
+    summary = Summary(load(program()))
     assert (summary.defects, summary.is_usable, summary.set_aside_ns) == ((), True, 0)
 
 
@@ -59,7 +59,7 @@ def test_clocks_that_drift_withhold(load: Load) -> None:
 
 
 def test_one_early_record_is_no_clock(load: Load) -> None:
-    assert assess(load(program(lambda number: -20 * (number == 7)))).defects == ()
+    assert Summary(load(program(lambda number: -20 * (number == 7)))).defects == ()
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,20 @@ def test_launches_without_device_records(
     assert summary.advice == ()
 
 
+def test_memsets_without_device_records_are_sound(load: Load) -> None:
+    """As cuDNN's recurrent layers call them: 2,892 of 3,060 in six steps of a GRU on an H100."""
+    builder = program()
+    for place in range(100):
+        builder.launch(4110 + 2 * place, 1, name="cudaMemsetAsync")
+    assert assess(load(builder)).defects == ()
+
+
 def test_launches_into_a_captured_graph_are_no_losses(load: Load) -> None:
     builder = program().launch(4100, 2, name="cudaStreamBeginCapture")
     for place in range(100):
         builder.launch(4110 + 2 * place, 1)
     builder.launch(4400, 2, name="cudaStreamEndCapture")
-    assert assess(load(builder)).defects == ()
+    assert Summary(load(builder)).defects == ()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +121,7 @@ def test_overlap_of_neighbors_is_sound(load: Load) -> None:
     for number in range(40):
         builder.operator("aten::add", 10 * number, 5).launch(10 * number + 1, 1)
         builder.kernel("add", 10 * number + 5, 25)
-    assert assess(load(builder)).defects == ()
+    assert Summary(load(builder)).defects == ()
 
 
 def test_events_of_an_unknown_device_withhold(load: Load) -> None:

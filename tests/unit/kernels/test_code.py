@@ -76,6 +76,7 @@ def test_an_unknown_kind_lists_the_kinds():
         generated_code("llvm", torch.nn.functional.gelu, (torch.ones(2),))
 
 
+@pytest.mark.exhaustive(few=False)  # importing torch's compiler takes seconds
 def test_the_ptx_of_each_triton_kernel_that_a_call_launches(fakes):
     fn = launching(JITFunction(scale_kernel, **ASM), JITFunction(launching, **ASM | {"ptx": ".version 9"}))
     assert generated_code("ptx", fn, (torch.ones(2),)) == [
@@ -84,6 +85,7 @@ def test_the_ptx_of_each_triton_kernel_that_a_call_launches(fakes):
     ]
 
 
+@pytest.mark.exhaustive(few=False)
 def test_source_and_intermediate_forms_of_a_triton_kernel(fakes):
     assert generated_code("triton", launching(JITFunction(scale_kernel, **ASM)), (torch.ones(2),)) == [
         ("scale_kernel: source", "python", "def scale_kernel(): ..."),
@@ -92,17 +94,20 @@ def test_source_and_intermediate_forms_of_a_triton_kernel(fakes):
     ]
 
 
+@pytest.mark.exhaustive(few=False)
 def test_the_machine_code_of_a_triton_kernel_is_disassembled(fakes, monkeypatch):
     monkeypatch.setattr(code, "cubin_sass", lambda cubin: f"{len(cubin)} bytes")
     fn = launching(JITFunction(scale_kernel, **ASM))
     assert generated_code("sass", fn, (torch.ones(2),)) == [("scale_kernel (Triton)", "sass", "4 bytes")]
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_kernel_launched_twice_is_shown_once(fakes):
     function = JITFunction(scale_kernel, **ASM)
     assert len(generated_code("ptx", launching(function, function), (torch.ones(2),))) == 1
 
 
+@pytest.mark.exhaustive(few=False)
 def test_launching_is_as_before_afterwards(fakes):
     before = JITFunction.run, CachingAutotuner.run
 
@@ -114,6 +119,7 @@ def test_launching_is_as_before_afterwards(fakes):
     assert (JITFunction.run, CachingAutotuner.run) == before
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_kernel_of_torch_compile_has_the_name_it_has_in_a_profile(fakes):
     launcher = SimpleNamespace(bin=SimpleNamespace(asm=ASM))
     tuner = CachingAutotuner(launcher)
@@ -121,6 +127,7 @@ def test_a_kernel_of_torch_compile_has_the_name_it_has_in_a_profile(fakes):
     assert text == ("triton_poi_fused_gelu_0 (Triton)", "ptx", ".version 8.7")
 
 
+@pytest.mark.exhaustive(few=False)
 def test_a_statically_launched_kernel_is_found_in_tritons_cache(fakes, tmp_path, monkeypatch):
     monkeypatch.setattr(launches, "_cache_folders", lambda: [tmp_path / "empty", tmp_path])
     (tmp_path / "HASH").mkdir()

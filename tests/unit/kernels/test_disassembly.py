@@ -49,6 +49,7 @@ def library(tmp_path_factory) -> Path:
     return folder / "lib.so"
 
 
+@pytest.mark.exhaustive(few=False)
 def test_kernels_are_known_by_the_names_of_a_profile(library):
     symbols = library_symbols(library)
     assert {TRIPLE, OTHER} <= set(symbols)
@@ -75,6 +76,7 @@ def test_ptx_is_that_of_the_kernels_asked_for_and_assembles_again(library, tmp_p
     nvcc("-cubin", "-arch=sm_90", "-o", str(tmp_path / "triple.cubin"), str(tmp_path / "triple.ptx"))
 
 
+@pytest.mark.exhaustive(few=False)
 def test_machine_code_of_a_cubin(library, tmp_path):
     nvcc("-cubin", "-arch=sm_90", "-o", str(tmp_path / "a.cubin"), str(library.parent / "triple.cu"))
     code = cubin_sass((tmp_path / "a.cubin").read_bytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 pytest.importorskip("torch")
@@ -14,6 +16,14 @@ from triton.compiler import ASTSource  # noqa: E402
 from opscope.kernels.triton_loader import load_triton  # noqa: E402
 
 ALIGNED = [["tt.divisibility", 16]]
+
+pytestmark = [
+    pytest.mark.exhaustive(few=False),  # seconds of a compiler
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") == "1",
+        reason="test_triton_loader runs these where Triton compiles",
+    ),
+]
 
 
 @pytest.fixture(autouse=True)

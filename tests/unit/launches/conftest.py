@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from opscope.launches import DeviceFacts, LaunchFacts, parse_compile_arguments
-from opscope.launches.facts import LaunchGeometry
+from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry, parse_compile_arguments
 from opscope.operators.arguments import parse_arguments
 from opscope.provenance.kernel_names import decode
 
@@ -74,4 +73,4 @@ def launches() -> tuple[tuple[str, LaunchFacts], ...]:
     return tuple((title_of(record), facts_of(record)) for record in LAUNCHES)
 
 
-each_record = pytest.mark.each("record", RECORDED)
+each_record = pytest.mark.parametrize("record", RECORDED, ids=title_of)

@@ -7,20 +7,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.hardware.architectures import architecture
 from opscope.hardware.occupancy import active_blocks
-from opscope.launches import (
-    DeviceFacts,
-    Heading,
-    LaunchFacts,
-    explain,
-)
-from opscope.launches.facts import LaunchGeometry
+from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry
+from opscope.launches.launch_explanation import Heading, explain
 from opscope.launches.matrix_product import find_tiling
-from opscope.launches.reduction import ReduceTraits, reduce_config, reduced_dimensions
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct
 from opscope.provenance.kernel_names import decode
@@ -78,6 +73,7 @@ HOLES = re.compile(r"(?<!^)(?<!\. )\bNone\b|\bnan\b|\binf\b|[{}]|(?<![\w.])-\d")
     extents=st.tuples(EXTENTS, EXTENTS),
     device=DEVICES,
 )
+@pytest.mark.exhaustive(few=False)
 def test_no_arguments_or_geometry_make_an_explanation_fail(  # noqa: PLR0917 - hypothesis hands them by name
     records: tuple[Record, ...],
     which: int,
@@ -97,7 +93,7 @@ def test_no_arguments_or_geometry_make_an_explanation_fail(  # noqa: PLR0917 - h
     told = explain(LaunchFacts(decode(record["kernel"]), geometry, call, device))
     if told is not None:
         assert told.statements
-        assert (told.launch_check is None) == (not told.under(Heading.LAUNCH))
+        assert (told.is_predicted is None) == (not told.under(Heading.LAUNCH))
 
 
 @given(name=st.text(max_size=40), grid=EXTENTS, block=EXTENTS, device=DEVICES)
@@ -140,36 +136,6 @@ def test_resident_blocks_stay_within_every_limit(
     assert found.blocks_per_sm * shared_bytes <= limits.shared_bytes_per_sm
     assert 0 < found.occupancy <= 1
     assert found.limiters
-
-
-@given(
-    shape=st.lists(st.integers(1, 300), min_size=1, max_size=4),
-    chosen=st.sets(st.integers(0, 3), min_size=1),
-    output_vector=st.sampled_from([1, 4]),
-    sm_count=st.sampled_from([1, 80, 132]),
-)
-def test_a_reduction_is_covered_by_its_grid(
-    shape: list[int], chosen: set[int], output_vector: int, sm_count: int
-) -> None:
-    reduced = sorted(one for one in chosen if one < len(shape)) or [0]
-    strides = [1] * len(shape)
-    for at in range(len(shape) - 2, -1, -1):
-        strides[at] = strides[at + 1] * shape[at + 1]
-    config = reduce_config(
-        reduced_dimensions(tuple(shape), tuple(strides), reduced),
-        ReduceTraits(output_vector, 4, 4),
-        sm_count=sm_count,
-        max_threads_per_sm=2048,
-    )
-    if config is None:  # a kernel of 4 outputs per thread is not launched for these
-        assert output_vector == 4
-        return
-    assert config.grid[0] * config.outputs_per_block >= config.output_count
-    assert 1 <= config.block_width * config.block_height <= 512
-    total = 1
-    for size in shape:
-        total *= size
-    assert config.input_count * config.output_count == total
 
 
 @given(

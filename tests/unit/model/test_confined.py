@@ -74,6 +74,7 @@ def test_its_own_error_is_raised_as_it_was(file: Path) -> None:
         (fails, "a reader failed on it .KeyError: 'a name'."),
     ],
 )
+@pytest.mark.exhaustive(few=False)
 def test_what_goes_wrong_is_an_error_of_the_file(
     file: Path, read: object, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,15 @@ import pytest
 
 from opscope.model.evidence import Grade, weakest
 
-STRONGEST_FIRST = ["exact", "release_index", "neighbor_version", "name_pattern", "inferred"]
+STRONGEST_FIRST = [
+    "exact",
+    "release_index",
+    "compiled",
+    "bracket",
+    "neighbor_version",
+    "name_pattern",
+    "inferred",
+]
 
 
 def test_grades_are_written_as_their_values_strongest_first() -> None:

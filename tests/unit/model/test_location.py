@@ -24,3 +24,5 @@ def test_its_grade_is_that_of_its_weakest_part(location: SourceLocation, grade: 
 def test_as_text_it_has_its_line_if_that_is_known() -> None:
     assert str(SourceLocation("a/b.cu", Grade.EXACT)) == "a/b.cu"
     assert str(SourceLocation("a/b.cu", Grade.EXACT, 7, 9, Grade.EXACT)) == "a/b.cu:7"
+    assert str(SourceLocation("a.cu", Grade.EXACT, 7, 9, Grade.NEIGHBOR_VERSION)) == "a.cu:≈7"
+    assert str(SourceLocation("a.cu", Grade.EXACT, 7, 9, Grade.BRACKET)) == "a.cu:7–9"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ def test_rules_answer_any_arguments(operator: str, arguments: list[Argument], va
     arguments=st.lists(ARGUMENTS, max_size=16),
     outputs=st.lists(tensors(), max_size=3).map(tuple),
 )
+@pytest.mark.exhaustive(few=False)
 def test_costs_come_of_any_effects(
     operator: str, arguments: list[Argument], outputs: tuple[TensorArgument, ...]
 ) -> None:

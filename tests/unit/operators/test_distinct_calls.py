@@ -17,8 +17,7 @@ COPY = "Memcpy DtoD (Device -> Device)"
 def collect(session: Session) -> list[DistinctCall]:
     session.replace_rows("activity_costs", [])
     calls = [*collect_calls(session)]
-    calls += collect_launches(session, before_window=False, first_id=len(calls))
-    calls += collect_launches(session, before_window=True, first_id=len(calls))
+    calls += collect_launches(session, first_id=len(calls))
     return calls
 
 

@@ -1,4 +1,4 @@
-"""Snippets of C++ and CUDA as an index would read them, and small trees of files."""
+"""Snippets of C++ and CUDA as an index would read them, small trees of files, and a packaged table."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from textwrap import dedent
 
 import pytest
 
-from opscope.provenance.indexer.build import read_tree
-from opscope.provenance.indexer.lexer import lex
-from opscope.provenance.sources import Definition, SourceIndex
+from opscope.provenance.operators import OperatorTable, packaged_table
+from opscope.provenance.sources import SourceIndex
 from opscope.provenance.sources.table import DefinitionTable
+from torch_tables.indexer.build import read_tree
+from torch_tables.indexer.lexer import lex
 
 
-def _texts(files: dict[str, str]) -> dict[str, str]:
+def dedented(files: dict[str, str]) -> dict[str, str]:
     return {name: dedent(text).lstrip("\n") for name, text in files.items()}
-
-
-@pytest.fixture
-def read() -> Callable[..., list[Definition]]:
-    """Reads one file's text, by default that of a `.cu` file, and gives its definitions in order."""
-
-    def of(text: str, file: str = "a.cu") -> list[Definition]:
-        return read_tree({name: lex(content) for name, content in _texts({file: text}).items()})[0]
-
-    return of
 
 
 @pytest.fixture
@@ -33,7 +24,7 @@ def index_of() -> Callable[..., SourceIndex]:
     """Builds an index of files given as `{path: text}`."""
 
     def of(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
-        found = read_tree({name: lex(content) for name, content in _texts(files).items()})
+        found = read_tree({name: lex(content) for name, content in dedented(files).items()})
         return SourceIndex(DefinitionTable.from_definitions(version, git_version, *found))
 
     return of
@@ -45,10 +36,18 @@ def checkout(tmp_path: Path) -> Callable[[dict[str, str]], Path]:
 
     def write(files: dict[str, str]) -> Path:
         root = tmp_path / "pytorch"
-        for name, text in _texts(files).items():
+        for name, text in dedented(files).items():
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         return root
 
     return write
+
+
+@pytest.fixture(scope="session")
+def table() -> OperatorTable:
+    """The packaged table of PyTorch 2.13.0."""
+    found = packaged_table("2.13.0")
+    assert found is not None
+    return found

@@ -48,7 +48,8 @@ from opscope.model.measurement import Latency
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
-from opscope.report.analysis import analysis_report, configuration_report, overview_document
+from opscope.report.analysis import recording_document
+from opscope.report.document import numbered
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document, stats_document
@@ -231,8 +232,8 @@ def reports(summary: Summary, *, top: int | None = 10) -> str:
     """All that is printed and written of a Summary."""
     return "\n".join(
         (
-            render_markdown(overview_document(summary, top=top)),
-            render_markdown(analysis_report(summary, top=top)),
+            render_markdown(recording_document(summary, top=top)),
+            render_markdown(numbered(recording_document(summary, top=top, is_full=True))),
             to_json(analysis_document(summary, top=top)).replace(f'"{__version__}"', '"VERSION"'),
         )
     )
@@ -293,7 +294,11 @@ def test_the_report_and_the_stats_file_of_a_configuration(
     def stats(*given: Any, **fields: Any) -> str:
         return to_json(stats_document(*given, **fields)).replace(f'"{__version__}"', '"VERSION"')
 
-    report = render_markdown(configuration_report(summary, config, environment, latency))
+    report = render_markdown(
+        numbered(
+            recording_document(summary, is_full=True, config=config, environment=environment, latency=latency)
+        )
+    )
     file = stats(full(summary), config, environment, latency)
     unmeasured = stats(full(summary), config, environment, None, wall_time_ns_per_step=7e6)
     without_size = stats(full(summary), {**config, "batch_size": None}, environment, latency)

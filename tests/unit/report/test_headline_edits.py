@@ -6,8 +6,7 @@ import pytest
 
 from opscope.advice.rules import rule_book
 from opscope.model.finding import Finding, Severity
-from opscope.report.advice import gain_text
-from opscope.report.headline import _edit
+from opscope.report.advice import gain_text, short_edit
 
 
 def finding(change: str | None = None, interval: tuple[float, float] | None = None) -> Finding:
@@ -43,10 +42,19 @@ def test_a_gain_known_to_no_better_than_a_factor_of_three_is_no_number(
         ("layout_copies", "model = torch.compile(model)"),
         ("launch_bound", 'model = torch.compile(model, mode="reduce-overhead")'),
         ("reduced_precision", 'with torch.autocast("cuda", dtype=torch.bfloat16): loss = model(batch)'),
-        ("layout_conversion", None),
+        (
+            "pageable_copy",
+            'loader = DataLoader(dataset, pin_memory=True); batch = batch.to("cuda", non_blocking=True)',
+        ),
+        (
+            "layout_conversion",
+            "model = model.to(memory_format=torch.channels_last); "
+            "batch = batch.to(memory_format=torch.channels_last)",
+        ),
+        ("host_copies", None),
         ("host_sync", None),
         ("recompilation", None),
     ],
 )
 def test_code_is_whole_or_not_there(rule: str, edit: str | None) -> None:
-    assert _edit(finding(rule_book().rules[f"advice.{rule}"].change)) == edit
+    assert short_edit(finding(rule_book().rules[f"advice.{rule}"].change)) == edit

@@ -7,8 +7,8 @@ from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import GeneratedCode, KernelFacts
 from opscope.analysis.summary import Summary
-from opscope.launches import Heading, LaunchExplanation, Statement
 from opscope.launches.facts import LaunchGeometry
+from opscope.launches.launch_explanation import Heading, LaunchExplanation, Statement
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.report.document import Code, FactList, Paragraph, plain

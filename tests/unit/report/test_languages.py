@@ -23,7 +23,7 @@ from opscope.report.markdown import render_markdown
 
 LINK = Link("Blas.cpp:589", "https://example.org/Blas.cpp")
 DOCUMENT = Document(
-    "Operator report",
+    "Profiling summary",
     (FactList((("GPU busy", ("91.4 %; ", Strong("CPU-bound"), ": GPU alone 7 ms, CPU alone 3 ms")),)),),
     (
         Section(
@@ -48,7 +48,7 @@ def test_words_are_translated_and_names_are_not() -> None:
     report = translated(DOCUMENT, Language.ZH)
     (facts,) = report.blocks
     table, place, bullets, code, findings = report.sections[0].blocks
-    assert report.title == "算子报告"
+    assert report.title == "性能分析汇总"
     assert facts == FactList(
         (("GPU 繁忙", ("91.4 %；", Strong("受限于 CPU"), "：仅 GPU 需 7 ms，仅 CPU 需 3 ms")),)
     )
@@ -79,7 +79,7 @@ def test_a_strangers_private_characters_are_no_names() -> None:
     assert plain(shown.text).count("self") == 1
 
 
-@pytest.mark.each(
+@pytest.mark.parametrize(
     "case",
     [
         ([None, None, None, None], "en"),

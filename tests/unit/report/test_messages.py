@@ -20,7 +20,7 @@ KNOWN = Catalog((
 ))  # fmt: skip
 
 
-@pytest.mark.each(
+@pytest.mark.parametrize(
     "case",
     [
         ("Device time", "设备时间"),

@@ -51,12 +51,12 @@ def test_a_block_that_cannot_start_and_a_gpu_that_is_not_known_are_told():
 
 def test_what_runs_where_follows_from_targets_and_ptx():
     alone = text(compiled(kernel(Target(8, 6), 16, 1)))
-    assert "compute capability 8.6 and later 8.x; not on newer GPUs: --ptx" in alone
+    assert "compute capability 8.6 and later 8.x; not on newer GPUs: ptx" in alone
     both = text(compiled(kernel(Target(8, 0), 16, 1), kernel(Target(9, 0), 16, 1), ptx=Target(9, 0)))
     assert "compute capability 8.x, 9.x; from 9.0 on also on any newer one" in both
     specific = text(compiled(kernel(Target(9, 0, "a"), 16, 1)))
     assert "compute capability 9.0 alone; not on newer GPUs" in specific
-    assert "--ptx" not in specific
+    assert "adds PTX" not in specific
 
 
 def test_what_the_compiler_said_and_code_have_sections_of_their_own():

@@ -87,7 +87,7 @@ def test_without_either_there_is_no_section_but_a_hint(summary: Summary, cpu_sum
     assert program_sections(summary, 10) == ()
     hint = recording_hint(summary)
     assert hint is not None
-    assert "opscope run --with-stack --with-modules" in plain(hint.text)
+    assert "opscope run --record stack --record modules" in plain(hint.text)
     assert recording_hint(cpu_summary) is None
 
 

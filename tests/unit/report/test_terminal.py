@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from opscope.analysis.summary import Summary
-from opscope.report.analysis import analysis_report, overview_document
+from opscope.report.analysis import recording_document
 from opscope.report.document import (
     Align,
     BulletList,
@@ -23,11 +23,11 @@ from opscope.report.document import (
     Section,
     Table,
     Text,
-    first_screen,
+    numbered,
     numeric,
 )
 from opscope.report.names import fitting_names, least_width, shorten_middle
-from opscope.report.terminal import column_need, fit_widths, render_terminal
+from opscope.report.terminal import column_widths, fit_widths, render_terminal
 from opscope.results import load, summarize
 
 from .conftest import rendered
@@ -35,17 +35,18 @@ from .conftest import rendered
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
 def test_no_line_is_wider_than_the_console_and_no_number_is_cut(summary: Summary, width: int) -> None:
-    text = rendered(overview_document(summary), width)
+    text = rendered(recording_document(summary), width)
     assert max(map(len, text.splitlines())) <= width
     for number in ("6.00 ms", "60.0 %", "999,999 ns", "800 µs"):
         assert number in text
     assert "before_window" in text
 
 
+@pytest.mark.exhaustive(few=False)
 def test_the_first_screen_is_small(shared: Path) -> None:
     for trace in ("bert_eager_attn", "gpt2_generate_fp16", "own_kernels"):
         with load(shared / "traces/h200" / f"{trace}.json.gz") as session:
-            text = rendered(first_screen(overview_document(summarize(session))), 80)
+            text = rendered(replace(recording_document(summarize(session)), sections=()), 80)
         assert len(text.splitlines()) <= 15  # with a kernel of no operator, which own_kernels has
         assert (
             "torch.compile(" in text
@@ -55,43 +56,43 @@ def test_the_first_screen_is_small(shared: Path) -> None:
 
 
 def test_a_long_name_keeps_what_tells_it_apart(summary: Summary) -> None:
-    text = rendered(overview_document(summary), 80)
+    text = rendered(recording_document(summary), 80)
     assert "sm80_xmma_gemm…128x64x8" in text
     assert summary.kernels[0].name not in text
 
 
 def test_a_name_that_fits_is_whole(summary: Summary) -> None:
-    assert summary.kernels[0].name in rendered(overview_document(summary), 200)
+    assert summary.kernels[0].name in rendered(recording_document(summary), 200)
 
 
 def test_kernels_that_differ_in_the_middle_still_differ(summary: Summary) -> None:
     name = summary.kernels[0].name
     twin = replace(summary.kernels[0], name=name.replace("tilesize128", "tilesize64"))
-    text = rendered(overview_document(summary.having(kernels=(summary.kernels[0], twin))), 100)
+    text = rendered(recording_document(summary.having(kernels=(summary.kernels[0], twin))), 100)
     assert "128x64x8" in text
     assert "64x64x8" in text
 
 
 def test_the_full_report_renders_too(summary: Summary, cpu_summary: Summary) -> None:
-    assert "4.1 aten::addmm" in rendered(analysis_report(summary), 120)
-    assert "ranked by CPU time" in rendered(analysis_report(cpu_summary), 80)
+    assert "4.1 aten::addmm" in rendered(numbered(recording_document(summary, is_full=True)), 120)
+    assert "ranked by CPU time" in rendered(recording_document(cpu_summary, is_full=True), 80)
 
 
 def test_bars_are_drawn_where_there_is_room(summary: Summary) -> None:
-    assert "█" in rendered(overview_document(summary), 120)
-    assert "█" not in rendered(overview_document(summary), 50)
+    assert "█" in rendered(recording_document(summary), 120)
+    assert "█" not in rendered(recording_document(summary), 50)
 
 
 def test_control_sequences_of_a_trace_do_not_reach_the_terminal(summary: Summary) -> None:
     operator = replace(summary.operators[0], name="evil\x1b[2J\u202e" * 20)
-    text = rendered(overview_document(summary.having(operators=(operator,))), 80)
+    text = rendered(recording_document(summary.having(operators=(operator,))), 80)
     assert "\x1b" not in text
     assert "\u202e" not in text
 
 
 def test_markup_in_names_is_text(summary: Summary) -> None:
     operator = replace(summary.operators[0], name="[bold]x[/bold]")
-    assert "[bold]x[/bold]" in rendered(overview_document(summary.having(operators=(operator,))), 120)
+    assert "[bold]x[/bold]" in rendered(recording_document(summary.having(operators=(operator,))), 120)
 
 
 PAGE = "https://github.com/pytorch/pytorch/blob/0123/aten/src/ATen/native/Linear.cpp#L73-L80"
@@ -143,9 +144,9 @@ def test_every_block_renders() -> None:
         assert word in text
 
 
-NUMBER = column_need(Column("Self time", Align.RIGHT), ["1.00 ms"])
-NAME = column_need(Column("Kernel"), [Code("k" * 50)])
-TEXT = column_need(Column("Meaning"), ["several short words"])
+NUMBER = column_widths(Column("Self time", Align.RIGHT), ["1.00 ms"])
+NAME = column_widths(Column("Kernel"), [Code("k" * 50)])
+TEXT = column_widths(Column("Meaning"), ["several short words"])
 
 
 def test_all_columns_are_full_where_there_is_room() -> None:
@@ -158,10 +159,12 @@ def test_headings_wrap_and_texts_narrow_before_numbers() -> None:
     assert number + name + text == 40
 
 
-def test_names_shrink_below_their_least_before_texts_do() -> None:
+def test_below_their_least_names_and_texts_shrink_and_operators_do_not() -> None:
     number, name, text = fit_widths([NUMBER, NAME, TEXT], 22)
-    assert (number, text) == (7, len("Meaning"))
-    assert name == 8
+    assert number == len("1.00 ms")
+    assert number + name + text == 22
+    operator = column_widths(Column("Operator"), [Code("aten::native_layer_norm")])
+    assert fit_widths([operator, NAME], 30) == [23, 7]
 
 
 def test_where_nothing_fits_numbers_stay_whole() -> None:

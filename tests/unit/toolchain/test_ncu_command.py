@@ -55,15 +55,21 @@ def test_mangled_names_are_matched_whole_and_only_special_characters_escaped() -
 
 def test_the_command_of_a_collection() -> None:
     collection = Collection(
-        KernelFilter("gemm"), 3, 2, sections=("Occupancy",), metrics=("a.sum", "b.sum"), metric_set="full"
+        KernelFilter("gemm"),
+        3,
+        2,
+        sections=("Occupancy",),
+        metrics=("a.sum", "b.sum"),
+        options=("--set=full",),
     )
     command = ncu_command(
         collection, ["python", "x.py", "--lr", "1"], output=Path("o.ncu-rep"), log_file=Path("l")
     )
     assert " ".join(command) == (
-        "ncu --target-processes all --replay-mode kernel --clock-control none "
-        "--kernel-name-base demangled --kernel-name regex:gemm --launch-skip 3 --launch-count 2 --set full "
-        "--section Occupancy --metrics a.sum,b.sum --export o.ncu-rep --force-overwrite --log-file l "
+        "ncu --target-processes all --clock-control none "
+        "--kernel-name-base demangled --kernel-name regex:gemm --launch-skip 3 --launch-count 2 "
+        "--section Occupancy --metrics a.sum,b.sum --set=full --export o.ncu-rep --force-overwrite "
+        "--log-file l "
         "python x.py --lr 1"
     )
 

@@ -12,6 +12,7 @@ from opscope.workloads.models import Bert, BertConfig  # noqa: E402
 from opscope.workloads.spec import WorkloadOptions, resolve  # noqa: E402
 
 pytestmark = pytest.mark.torch
+exhaustive = pytest.mark.exhaustive(few=False)
 
 
 def tiny(name="bert", **options):
@@ -61,8 +62,7 @@ def test_builds_are_reproducible():
     [
         ("bert", "bf16"),
         ("transformer", "fp32"),
-        pytest.param("bert", "fp32", marks=pytest.mark.exhaustive),
-        pytest.param("transformer", "bf16", marks=pytest.mark.exhaustive),
+        *(pytest.param(*one, marks=exhaustive) for one in (("bert", "fp32"), ("transformer", "bf16"))),
     ],
 )
 def test_training_lowers_the_loss(name, dtype):
@@ -129,6 +129,7 @@ def test_sizes_that_do_not_fit(name, options, message):
         spec.build(0, 4)
 
 
+@exhaustive  # transformers take seconds to import
 class TestRealBert:
     @pytest.fixture(autouse=True)
     def load(self):

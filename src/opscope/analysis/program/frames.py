@@ -6,22 +6,14 @@ attribute, which line) comes from their sidecars, everything else is judged by n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 
 import msgspec
 import numpy as np
 
-from opscope.analysis.program.recorded import (
-    NONE,
-    Bools,
-    ProgramActivities,
-    call_forest,
-    columns,
-    inherit,
-    sum_by,
-)
+from opscope.analysis.columns import NONE, Columns, Flags, columns, sum_by
+from opscope.analysis.program.recorded import ProgramActivities, call_forest, inherit
 from opscope.analysis.program.values import LineKind, LineTotal
 from opscope.ingest.nesting import Forest, Int64
 from opscope.model.files import UNREADABLE_JSON
@@ -62,57 +54,38 @@ class ProgramStructure(msgspec.Struct, frozen=True, dict=True):
 
     def calls(self) -> dict[str, Int64]:
         """Calls made from known lines of the program, as columns trace_id, start_ns and line."""
-        noted = self.by_trace.items()
-        return {
-            "trace_id": _joined(np.full(len(one.call_lines), trace) for trace, one in noted),
-            "start_ns": _joined(
-                np.array(one.call_starts_ns, np.int64) + (one.origin_ns - self.base_time_ns.get(trace, 0))
-                for trace, one in noted
-            ),
-            "line": _joined(np.array(one.call_lines, np.int64) for _, one in noted),
-        }
+        rows = [
+            (trace, start_ns + one.origin_ns - self.base_time_ns.get(trace, 0), line)
+            for trace, one in self.by_trace.items()
+            for start_ns, line in zip(one.call_starts_ns, one.call_lines, strict=True)
+        ]
+        found = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return dict(zip(("trace_id", "start_ns", "line"), map(np.ascontiguousarray, found), strict=True))
 
 
-class Frames(msgspec.Struct, frozen=True):
-    """Frames as columns, in no order; what does not apply is -1.
-
-    Attributes:
-        trace: Trace of each.
-        thread: Its thread.
-        start_ns: Its start.
-        duration_ns: Its duration.
-        sequence: Order of opening.
-        module_id: Its module, if it is a module's call.
-        function: Position in `functions`, if it is a call of a function of the program.
-        line: Line of the program it was called from, where known.
-        is_backward_call: Whether it runs a backward pass.
-        is_running: Whether it was already running when recording began.
-        functions: Functions of the program.
-    """
+class Frames(Columns, frozen=True):
+    """Frames, in no order; what does not apply is -1."""
 
     trace: Int64
     thread: Int64
     start_ns: Int64
-    duration_ns: Int64
-    sequence: Int64
-    module_id: Int64
-    function: Int64
-    line: Int64
-    is_backward_call: Bools
-    is_running: Bools
-    functions: list[FrameName]
+    end_ns: Int64
+    sequence: Int64  # order of opening
+    module_id: Int64  # its module, if it is a module's call
+    function: Int64  # position in `functions`, if it is a call of a function of the program
+    line: Int64  # line of the program it was called from, where known
+    is_backward_call: Flags  # whether it runs a backward pass
+    is_running: Flags  # whether it was already running when recording began
+    functions: list[FrameName]  # functions of the program
 
-    def nested(self, chosen: Bools) -> tuple[Forest, Int64]:
-        """Call trees of some frames, and the position among all frames of each tree position."""
-        at = np.flatnonzero(chosen)
-        start_ns = self.start_ns[at]
-        end_ns = start_ns + self.duration_ns[at]
-        forest = call_forest(self.thread[at], start_ns, end_ns, self.sequence[at])
-        return forest, at[forest.order]
+    def nested(self, chosen: Flags) -> tuple[Forest, Frames]:
+        """Call trees of some frames, and these frames in their order."""
+        mine = self.at(chosen)
+        forest = call_forest(mine.thread, mine.start_ns, mine.end_ns, mine.sequence)
+        return forest, mine.at(forest.order)
 
 
 def read_structure(session: Session) -> ProgramStructure:
-    """What the sidecars of a Session say of the programs' structure."""
     rows = session.query("SELECT key, value FROM metadata WHERE starts_with(key, 'sidecar:') ORDER BY key")
     kept: dict[int, RecordedStructure | None] = {}
     for key, value in rows:
@@ -122,8 +95,9 @@ def read_structure(session: Session) -> ProgramStructure:
     return ProgramStructure({trace: one for trace, one in kept.items() if one is not None}, bases)
 
 
-def program_functions(session: Session, structure: ProgramStructure) -> dict[str, FrameName]:
-    """Functions of the program by their recorded names."""
+def program_functions(session: Session, structure: ProgramStructure | None = None) -> dict[str, FrameName]:
+    """Functions of the program by their recorded names; the structure is read if it is not given."""
+    structure = structure or read_structure(session)
     parsed = {
         name: (frame, is_outermost)
         for name, is_outermost in session.query(sql(__package__, "program:functions"))
@@ -141,7 +115,6 @@ def program_functions(session: Session, structure: ProgramStructure) -> dict[str
 
 
 def read_frames(session: Session, structure: ProgramStructure) -> Frames:
-    """The frames that work is charged to."""
     functions = program_functions(session, structure)
     names = {
         "name": np.array(list(functions), dtype=object),
@@ -149,27 +122,12 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
     }
     with registered(session.connection, program_functions=names, program_calls=structure.calls()):
         rows = columns(session, sql(__package__, "program:frames"), order_by="frame_id")
-    first_calls = dict(session.query(sql(__package__, "program:first_calls")))
-    first_call_ns = np.full(int(rows["trace_id"].max(initial=0)) + 1, np.iinfo(np.int64).min)
-    for trace, start_ns in first_calls.items():
+    del rows["frame_id"]
+    first_call_ns = np.full(int(rows["trace"].max(initial=0)) + 1, np.iinfo(np.int64).min)
+    for trace, start_ns in session.query(sql(__package__, "program:first_calls")):
         first_call_ns[trace : trace + 1] = start_ns
-    return Frames(
-        rows["trace_id"],
-        rows["thread"],
-        rows["start_ns"],
-        rows["duration_ns"],
-        rows["sequence"],
-        rows["module_id"],
-        rows["function_index"],
-        rows["line"],
-        rows["is_backward_call"],
-        rows["start_ns"] < first_call_ns[rows["trace_id"]],
-        list(functions.values()),
-    )
-
-
-def _joined(parts: Iterator[Int64]) -> Int64:
-    return np.concatenate([np.empty(0, np.int64), *parts])
+    is_running = rows["start_ns"] < first_call_ns[rows["trace"]]
+    return Frames(**rows, is_running=is_running, functions=list(functions.values()))
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -182,40 +140,27 @@ class Line(msgspec.Struct, frozen=True):
     calls: int | None
 
 
-def lines_of_frames(
-    forest: Forest, function_index: Int64, call_line: Int64, is_running: Bools, functions: list[FrameName]
-) -> tuple[list[Line], Int64]:
-    """The line of each frame, as an index into the distinct ones.
+def lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[Line], Int64]:
+    """The distinct lines, and the line of each frame; -1 for a call whose caller is not among the frames.
 
-    Args:
-        forest: Frames of program functions, and other calls that were made from known lines.
-        function_index: Function of each frame, in preorder; -1 for the other calls.
-        call_line: Line each was called from; -1 if unknown.
-        is_running: Whether each was already running when recording began.
-        functions: The functions.
-
-    Returns:
-        The lines, and the line of each frame; -1 for a call whose caller is not among the frames.
+    `frames` are those of the forest, in preorder: of program functions, and other calls that were made from
+    known lines.
     """
-    is_function = function_index >= 0
-    function = inherit(function_index, forest.parent, forest.depth)
-    executed = np.where(is_function, NONE, call_line)
-    keys = np.stack((function, executed, np.where(is_function, is_running, 0)))
+    is_function = frames.function >= 0
+    function = inherit(frames.function, forest.parent, forest.depth)
+    executed = np.where(is_function, NONE, frames.line)
+    keys = np.stack((function, executed, np.where(is_function, frames.is_running, 0)))
     distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
-    calls = np.bincount(function_index[is_function], minlength=len(functions)).tolist()
+    calls = np.bincount(frames.function[is_function], minlength=len(frames.functions)).tolist()
     lines: list[Line] = []
     index = []
     for where, line, running in distinct.T.tolist():
-        if where < 0:
-            index.append(-1)
-            continue
-        index.append(len(lines))
-        name = functions[where]
-        if line >= 0:
-            lines.append(Line(name.file, line, name.function, LineKind.EXECUTED, calls[where]))
-        else:
+        index.append(len(lines) if where >= 0 else -1)
+        if where >= 0:
+            name = frames.functions[where]
             kind = LineKind.RUNNING if running else LineKind.FUNCTION
-            lines.append(Line(name.file, name.line, name.function, kind, calls[where]))
+            at = (line, name.function, LineKind.EXECUTED) if line >= 0 else (name.line, name.function, kind)
+            lines.append(Line(name.file, *at, calls[where]))
     return lines, np.array(index, dtype=np.int64)[inverse.reshape(-1)]
 
 
@@ -229,33 +174,21 @@ def innermost_line(call_stack: str) -> Line | None:
 
 
 def line_totals(
-    lines: list[Line], charged: Int64, activities: ProgramActivities, backward: Bools
+    lines: list[Line], charged: Int64, activities: ProgramActivities, backward: Flags
 ) -> tuple[LineTotal, ...]:
     """Totals of the lines under which something was launched, most device time first.
 
-    Args:
-        lines: The lines.
-        charged: Line of each activity; -1 for none.
-        activities: The activities.
-        backward: Whether each was launched by the engine.
+    `charged` is the line of each activity, -1 for none; `backward` whether the engine launched it.
     """
-    count = len(lines)
-    self_ns = sum_by(charged, count, activities.duration_ns)
-    forward_ns = sum_by(np.where(backward, NONE, charged), count, activities.duration_ns)
-    kernels = sum_by(charged, count, activities.is_kernel.astype(np.int64))
-    used = np.flatnonzero(np.bincount(charged[charged >= 0], minlength=count))
-    totals = [
-        LineTotal(
-            lines[index].file,
-            lines[index].line,
-            lines[index].function,
-            lines[index].calls,
-            int(self_ns[index]),
-            int(forward_ns[index]),
-            int(self_ns[index] - forward_ns[index]),
-            int(kernels[index]),
-            lines[index].kind,
-        )
-        for index in used.tolist()
-    ]
+    count, duration_ns = len(lines), activities.duration_ns
+    self_ns = sum_by(charged, duration_ns, count)
+    forward_ns = sum_by(np.where(backward, NONE, charged), duration_ns, count)
+    kernels = sum_by(charged, activities.is_kernel.astype(np.int64), count)
+    figures = np.stack((self_ns, forward_ns, self_ns - forward_ns, kernels)).T.tolist()
+    used = np.flatnonzero(np.bincount(charged[charged >= 0], minlength=count)).tolist()
+    totals = []
+    for index in used:
+        one, (own_ns, ahead_ns, behind_ns, launches) = lines[index], figures[index]
+        where = one.file, one.line, one.function, one.calls
+        totals.append(LineTotal(*where, own_ns, ahead_ns, behind_ns, launches, one.kind))
     return tuple(sorted(totals, key=lambda line: (-line.self_device_ns, line.file, line.line, line.function)))

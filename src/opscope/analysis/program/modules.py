@@ -7,12 +7,14 @@ inside its own call (recursion) keeps the place it has there, so paths stay fini
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
-from opscope.analysis.program.recorded import NONE, Bools, ProgramActivities, sum_by
+from opscope.analysis.columns import NONE, Flags, sum_by
+from opscope.analysis.program.recorded import ProgramActivities
 from opscope.analysis.program.values import ModuleTotal
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64
@@ -23,25 +25,16 @@ AttributeName = Callable[[int, str, str], str | None]
 
 
 class ModulePlace(msgspec.Struct, frozen=True):
-    """One place.
+    """One place."""
 
-    Attributes:
-        parent: Index of the place around it; -1 for none.
-        depth: Places above it.
-        name: The recorder's name of the module.
-        segment: Its part of the path: the attribute it is reached by, else the recorder's name.
-        class_name: Its class.
-    """
-
-    parent: int
-    depth: int
-    name: str
-    segment: str
-    class_name: str
+    parent: int  # index of the place around it; -1 for none
+    depth: int  # places above it
+    name: str  # the recorder's name of the module
+    segment: str  # its part of the path: the attribute it is reached by, else the recorder's name
+    class_name: str  # its class
 
 
 def read_modules(session: Session) -> dict[int, tuple[int, str, str]]:
-    """Trace, recorded name and class of each module by its module_id."""
     rows = session.query("SELECT module_id, trace_id, name, class_name FROM modules")
     return {module_id: (trace, name, class_name) for module_id, trace, name, class_name in rows}
 
@@ -68,7 +61,10 @@ def module_places(
         index = []
         for parent, module in distinct.T.tolist():
             trace, name, class_name = modules[module]
-            above = _around(places, parent, name)
+            # The place of that name among the parent and those around it.
+            above = parent
+            while above >= 0 and places[above].name != name:
+                above = places[above].parent
             if above >= 0:
                 index.append(above)
                 continue
@@ -85,35 +81,23 @@ def module_places(
     return places, found
 
 
-def _around(places: list[ModulePlace], place: int, name: str) -> int:
-    """The place with that name among a place and those around it; -1 if there is none."""
-    while place >= 0 and places[place].name != name:
-        place = places[place].parent
-    return place
-
-
 def module_totals(
     places: list[ModulePlace],
     place_of_call: Int64,
     charged: Int64,
     activities: ProgramActivities,
-    backward: Bools,
+    backward: Flags,
 ) -> tuple[ModuleTotal, ...]:
     """Totals of all places, in tree order.
 
-    Args:
-        places: The places.
-        place_of_call: Place of each recorded call.
-        charged: Place of each activity; -1 for none.
-        activities: The activities.
-        backward: Whether each was launched by the engine.
+    `charged` is the place of each activity, -1 for none; `backward` whether the engine launched it.
     """
     count = len(places)
-    self_ns = sum_by(charged, count, activities.duration_ns)
-    forward_ns = sum_by(np.where(backward, NONE, charged), count, activities.duration_ns)
-    kernels = sum_by(charged, count, activities.is_kernel.astype(np.int64))
-    calls = np.bincount(place_of_call, minlength=count)
-    totals = np.stack((self_ns, forward_ns, kernels))
+    self_ns = sum_by(charged, activities.duration_ns, count)
+    forward_ns = sum_by(np.where(backward, NONE, charged), activities.duration_ns, count)
+    kernels = sum_by(charged, activities.is_kernel.astype(np.int64), count)
+    calls = np.bincount(place_of_call, minlength=count).tolist()
+    totals = np.stack((self_ns, forward_ns, self_ns - forward_ns, kernels))
     # Each place comes after the one around it, so from the end every subtree is whole when it is added.
     for index in range(count - 1, -1, -1):
         if places[index].parent >= 0:
@@ -121,40 +105,22 @@ def module_totals(
     paths: list[str] = []
     for place in places:
         paths.append(f"{paths[place.parent]}.{place.segment}" if place.parent >= 0 else place.segment)
-    return tuple(
-        ModuleTotal(
-            paths[index],
-            places[index].class_name,
-            places[index].depth,
-            int(calls[index]),
-            int(self_ns[index]),
-            int(totals[0, index]),
-            int(totals[1, index]),
-            int(totals[0, index] - totals[1, index]),
-            int(totals[2, index]),
-        )
-        for index in _tree_order(places, totals[0].tolist())
-    )
-
-
-def _tree_order(places: list[ModulePlace], total_ns: list[int]) -> list[int]:
-    """Indices of the places, each before those inside it, the one with more time first."""
-    inside: dict[int, list[int]] = {}
+    # Each before those inside it, the one with more time first.
+    figures, inside = totals.T.tolist(), defaultdict(list)
     for index, place in enumerate(places):
-        inside.setdefault(place.parent, []).append(index)
-    order: list[int] = []
-    pending = [-1]
+        inside[place.parent].append(index)
+    found, pending = [], [-1]
     while pending:
         index = pending.pop()
         if index >= 0:
-            order.append(index)
+            one = places[index]
+            own = calls[index], int(self_ns[index])
+            found.append(ModuleTotal(paths[index], one.class_name, one.depth, *own, *figures[index]))
         # The last one is taken first.
         pending += sorted(
-            inside.get(index, ()),
-            key=lambda one: (-total_ns[one], _natural(places[one].segment)),
-            reverse=True,
+            inside[index], key=lambda one: (-figures[one][0], _natural(places[one].segment)), reverse=True
         )
-    return order
+    return tuple(found)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -1,14 +1,14 @@
 -- :name activities
 -- One row per device activity: its operator and the thread and time of its launch call (-1: none), its duration in
 -- ns, whether it is a kernel. Reads device_activities, runtime_calls.
-SELECT a.activity_id, a.trace_id::BIGINT AS trace_id, coalesce(a.operator_id, -1) AS operator_id,
+SELECT a.activity_id, a.trace_id::BIGINT AS trace, coalesce(a.operator_id, -1) AS operator,
     coalesce(c.thread_id, -1)::BIGINT AS call_thread, coalesce(c.start_ns, -1) AS call_start_ns,
     a.duration_ns, a.kind = 'kernel' AS is_kernel
 FROM device_activities a LEFT JOIN runtime_calls c USING (runtime_call_id)
 
 -- :name host_work
 -- One row per operator, as `activities` has them: its self time in ns on the CPU, at its start. Reads operators.
-SELECT operator_id AS activity_id, trace_id::BIGINT AS trace_id, operator_id, thread_id::BIGINT AS call_thread,
+SELECT operator_id AS activity_id, trace_id::BIGINT AS trace, operator_id AS operator, thread_id::BIGINT AS call_thread,
     start_ns AS call_start_ns, self_cpu_ns::BIGINT AS duration_ns, false AS is_kernel
 FROM operators
 
@@ -27,9 +27,9 @@ GROUP BY trace_id
 -- One row per frame that work is charged to: functions of the program, calls it made from known lines, calls of
 -- modules; and the calls that run a backward pass. What does not apply is -1. Times in ns. `program_functions`
 -- (name, function_index) and `program_calls` (trace_id, start_ns, line) are given. Reads frames.
-SELECT f.frame_id, f.trace_id, f.thread_id::BIGINT AS thread, f.start_ns, f.duration_ns,
+SELECT f.frame_id, f.trace_id AS trace, f.thread_id::BIGINT AS thread, f.start_ns, f.start_ns + f.duration_ns AS end_ns,
     coalesce(f.python_id, f.frame_id) AS sequence, coalesce(f.module_id, -1) AS module_id,
-    coalesce(p.function_index, -1) AS function_index,
+    coalesce(p.function_index, -1) AS function,
     -- A time alone tells which call is meant only where it is the start of one.
     coalesce(CASE WHEN count(c.line) OVER (PARTITION BY c.trace_id, c.start_ns) = 1 THEN c.line END, -1) AS line,
     coalesce(starts_with(f.name, '<built-in method run_backward '), false) AS is_backward_call
@@ -69,7 +69,7 @@ SELECT operator_id, hash(call_stack) AS stack_hash FROM operators WHERE call_sta
 -- :name operators
 -- One row per operator, in no order: where and when it ran, its parent (-1: none), and whether autograd's engine ran
 -- it. Times in ns. Reads operators.
-SELECT operator_id, trace_id, thread_id AS thread, start_ns, duration_ns, coalesce(parent_id, -1) AS parent_id, depth,
+SELECT operator_id, trace_id AS trace, thread_id AS thread, start_ns, duration_ns, coalesce(parent_id, -1) AS parent_id, depth,
     coalesce(forward_thread_id > 0, false) OR coalesce(starts_with(name, 'autograd::engine::'), false) AS is_backward
 FROM operators
 
@@ -81,6 +81,6 @@ FROM device_activities
 
 -- :name stack_frames
 -- One row per frame: where and when it was open. Times in ns. Reads frames.
-SELECT frame_id, trace_id::BIGINT AS trace_id, thread_id::BIGINT AS thread, start_ns, duration_ns,
+SELECT frame_id, trace_id::BIGINT AS trace, thread_id::BIGINT AS thread, start_ns, start_ns + duration_ns AS end_ns,
     coalesce(python_id, frame_id) AS sequence, coalesce(module_id, -1) AS module_id, hash(coalesce(name, '')) AS name_hash
 FROM frames WHERE {condition}

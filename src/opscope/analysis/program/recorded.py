@@ -8,82 +8,43 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from opscope.analysis.columns import NONE, Columns, Flags, columns
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
-NONE = np.int64(-1)
 _AT_ONCE = 1 << 20  # operators
-Bools = npt.NDArray[np.bool_]
 
 
-class Operators(msgspec.Struct, frozen=True):
-    """All operators of a Session in preorder.
+class Operators(Columns, frozen=True):
+    """All operators of a Session in preorder."""
 
-    Attributes:
-        first_id: operator_id of position 0.
-        trace: Trace of each.
-        thread: Its thread.
-        start_ns: Its start.
-        end_ns: Its end.
-        parent: Position of its parent.
-        depth: 0 without a parent.
-        engine: Position of the innermost operator, itself included, that autograd's engine ran.
-        forward: Position of the forward operator it differentiates, if it is a backward one.
-    """
-
-    first_id: int
+    first_id: int  # operator_id of position 0
     trace: Int64
     thread: Int64
     start_ns: Int64
     end_ns: Int64
     parent: Int64
-    depth: Int64
-    engine: Int64
-    forward: Int64
-
-    def __len__(self) -> int:
-        return len(self.thread)
+    depth: Int64  # 0 without a parent
+    engine: Int64  # the innermost operator, itself included, that autograd's engine ran
+    forward: Int64  # the forward operator it differentiates, if it is a backward one
 
 
-class ProgramActivities(msgspec.Struct, frozen=True):
-    """All device activities of a Session in the order of their ids.
-
-    Attributes:
-        trace: Trace of each.
-        operator: Position of its operator.
-        call_thread: Thread of the call that launched it.
-        call_start_ns: Start of that call.
-        duration_ns: Its duration.
-        is_kernel: Whether it is a kernel.
-    """
+class ProgramActivities(Columns, frozen=True):
+    """All device activities of a Session in the order of their ids."""
 
     trace: Int64
     operator: Int64
-    call_thread: Int64
+    call_thread: Int64  # thread of the call that launched it
     call_start_ns: Int64
     duration_ns: Int64
-    is_kernel: Bools
-
-
-def columns(session: Session, query: str, *, order_by: str) -> dict[str, npt.NDArray[Any]]:
-    """What a query selects, as arrays in the order of one of its columns. The query selects no NULL."""
-    found: dict[str, npt.NDArray[Any]] = session.connection.execute(query).fetchnumpy()
-    ids = found[order_by]
-    if np.any(ids[1:] < ids[:-1]):
-        order = np.argsort(ids, kind="stable")
-        # One after the other, so that no more than one column is there twice.
-        found = {name: found.pop(name)[order] for name in tuple(found)}
-    return found
+    is_kernel: Flags
 
 
 def read_operators(session: Session) -> Operators:
-    """The operators, with where each stands in forward and backward."""
     rows = columns(session, sql(__package__, "program:operators"), order_by="operator_id")
     links = columns(session, sql(__package__, "program:links"), order_by="backward_id")
     first_id = int(rows["operator_id"][0]) if len(rows["operator_id"]) else 0
@@ -99,32 +60,17 @@ def read_operators(session: Session) -> Operators:
     forward: Any = np.full(count, NONE, dtype=place)
     forward[links["backward_id"] - first_id] = links["forward_id"] - first_id
     by_engine = np.where(rows.pop("is_backward") | (forward >= 0), np.arange(count, dtype=place), place(-1))
-    return Operators(
-        first_id,
-        rows["trace_id"],
-        rows["thread"],
-        rows["start_ns"],
-        rows["end_ns"],
-        parent,
-        rows["depth"],
-        inherit(by_engine, parent, rows["depth"]),
-        forward,
-    )
+    engine = inherit(by_engine, parent, rows["depth"])
+    return Operators(first_id=first_id, parent=parent, engine=engine, forward=forward, **rows)
 
 
 def read_activities(session: Session, first_operator_id: int, *, of_host: bool = False) -> ProgramActivities:
     """The activities, with the point each was launched at; of the host each operator's own time is one."""
     name = "program:host_work" if of_host else "program:activities"
     rows = columns(session, sql(__package__, name), order_by="activity_id")
-    operator = np.where(rows["operator_id"] >= 0, rows["operator_id"] - first_operator_id, NONE)
-    return ProgramActivities(
-        rows["trace_id"],
-        operator,
-        rows["call_thread"],
-        rows["call_start_ns"],
-        rows["duration_ns"],
-        rows["is_kernel"],
-    )
+    del rows["activity_id"]
+    rows["operator"] = np.where(rows["operator"] >= 0, rows["operator"] - first_operator_id, NONE)
+    return ProgramActivities(**rows)
 
 
 def call_forest(thread: Int64, start_ns: Int64, end_ns: Int64, sequence: Int64) -> Forest:
@@ -137,10 +83,7 @@ def call_forest(thread: Int64, start_ns: Int64, end_ns: Int64, sequence: Int64) 
 def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
     """For each position of a forest the value of the innermost one around it, itself included, that has one.
 
-    Args:
-        own: Values; -1 for none.
-        parent: Position of the parent; -1 for a root.
-        depth: 0 for a root.
+    Values and parents are -1 for none.
     """
     found: Int64 = own.copy()
     if not len(found) or not np.any(own >= 0):
@@ -158,19 +101,13 @@ def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
 _MOST_STEPS = 64
 
 
-class BackwardCalls(msgspec.Struct, frozen=True):
+class BackwardCalls(Columns, frozen=True):
     """Calls that run a backward pass, `[start_ns, end_ns)` by start, each with the place it was made from."""
 
     trace: Int64
     start_ns: Int64
     end_ns: Int64
     place: Int64
-
-
-def is_backward(operators: Operators, activities: ProgramActivities) -> Bools:
-    """Whether each activity was launched by autograd's engine."""
-    backward: Bools = gather(operators.engine, activities.operator) >= 0
-    return backward
 
 
 def within(forest: Forest, operators: Operators) -> Int64:
@@ -202,7 +139,19 @@ def charge(
         forest: The intervals that places are positions of, to look up launch calls in; None if they are not.
         backward_calls: For what the engine ran without a forward operator.
     """
-    place, last = _settle(operators, at_operator, activities.operator)
+    # By way of forward operators and callers; `last` is the operator that was asked last.
+    asked = activities.operator
+    place, last = gather(at_operator, asked), asked.copy()
+    left = np.flatnonzero((place < 0) & (asked >= 0))
+    for _ in range(_MOST_STEPS):
+        engine = gather(operators.engine, last[left])
+        onward = gather(operators.forward, engine)
+        onward = np.where(onward < 0, gather(operators.parent, engine), onward)
+        left, onward = left[onward >= 0], onward[onward >= 0]
+        if not len(left):
+            break
+        last[left], place[left] = onward, at_operator[onward]
+        left = left[place[left] < 0]
     if forest is not None:
         # A composite operator may call Python again, so the launch itself may lie deeper than its start.
         called = enclosing(forest, activities.call_thread, activities.call_start_ns)
@@ -211,9 +160,8 @@ def charge(
     if backward_calls is not None:
         engine = gather(operators.engine, last)
         stray = np.flatnonzero((place < 0) & (engine >= 0) & (gather(operators.forward, engine) < 0))
-        place[stray] = _caller(
-            backward_calls, activities.trace[stray], operators.start_ns[activities.operator[stray]]
-        )
+        started_ns = operators.start_ns[activities.operator[stray]]
+        place[stray] = _caller(backward_calls, activities.trace[stray], started_ns)
     return place
 
 
@@ -221,29 +169,11 @@ def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -
     """The places that were opened inside an operator each, -1 for the others; all stay where it is -1."""
     asked = np.flatnonzero((place >= 0) & (around >= 0))
     call, operator = place[asked], around[asked]
-    is_inside = (forest.thread[call] == operators.thread[operator]) & (
-        forest.start_ns[call] >= operators.start_ns[operator]
-    )
+    is_inside = forest.thread[call] == operators.thread[operator]
+    is_inside &= forest.start_ns[call] >= operators.start_ns[operator]
     kept: Int64 = place.copy()
     kept[asked[~is_inside]] = NONE
     return kept
-
-
-def _settle(operators: Operators, at_operator: Int64, asked: Int64) -> tuple[Int64, Int64]:
-    """Place of operators by way of forward operators and callers, and the one asked last; -1 for none."""
-    place, last = gather(at_operator, asked), asked.copy()
-    open_ = np.flatnonzero((place < 0) & (asked >= 0))
-    for _ in range(_MOST_STEPS):
-        engine = gather(operators.engine, last[open_])
-        onward = gather(operators.forward, engine)
-        onward = np.where(onward < 0, gather(operators.parent, engine), onward)
-        open_, onward = open_[onward >= 0], onward[onward >= 0]
-        if not len(open_):
-            break
-        last[open_] = onward
-        place[open_] = at_operator[onward]
-        open_ = open_[place[open_] < 0]
-    return place, last
 
 
 def _caller(calls: BackwardCalls, trace: Int64, time_ns: Int64) -> Int64:
@@ -259,11 +189,3 @@ def _caller(calls: BackwardCalls, trace: Int64, time_ns: Int64) -> Int64:
         is_open = calls.end_ns[latest] > time_ns[here[alone]]
         found[here[alone][is_open]] = calls.place[latest[is_open]]
     return found
-
-
-def sum_by(group: Int64, count: int, values: Int64) -> Int64:
-    """Sum of the values of each group, exact; what is in group -1 is left out."""
-    kept = group >= 0
-    # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-    sums: Int64 = np.bincount(group[kept], weights=values[kept], minlength=count).astype(np.int64)
-    return sums

@@ -15,15 +15,13 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from opscope.analysis.columns import NONE, Columns, Flags, columns
 from opscope.analysis.program.frames import read_structure
 from opscope.analysis.program.modules import module_places, read_modules
 from opscope.analysis.program.recorded import (
-    NONE,
-    Bools,
     Operators,
     ProgramActivities,
     call_forest,
-    columns,
     inherit,
     read_activities,
     read_operators,
@@ -60,16 +58,13 @@ class PathTree:
         return self._name_ids[name]
 
     def name_ids(self, names: Iterable[str]) -> Int64:
-        """Positions of names."""
         return np.array([self.name_id(name) for name in names], dtype=np.int64)
 
     def named(self, key: Int64, names: Mapping[int, str]) -> Int64:
-        """Position of the name of each key."""
         keys, inverse = np.unique(key, return_inverse=True)
         return self.name_ids(names[one] for one in keys.tolist())[inverse]
 
     def node(self, parent: int, name_id: int) -> int:
-        """The node of a name under another node, added if new."""
         key = (parent, name_id)
         if key not in self._nodes:
             self._nodes[key] = len(self.parents)
@@ -78,7 +73,6 @@ class PathTree:
         return self._nodes[key]
 
     def under(self, parent: Int64, name_id: Int64) -> Int64:
-        """The nodes of names under nodes."""
         distinct, inverse = np.unique(np.stack((parent, name_id)), axis=1, return_inverse=True)
         nodes = np.array([self.node(*pair) for pair in distinct.T.tolist()], dtype=np.int64)
         return nodes[inverse.reshape(-1)]
@@ -93,19 +87,12 @@ class PathTree:
 
 
 class CallPaths(msgspec.Struct, frozen=True):
-    """Gives the intervals of a forest their paths.
+    """Gives the intervals of a forest their paths."""
 
-    Attributes:
-        tree: Takes the paths.
-        forest: The intervals.
-        name_id: Name of each, in preorder.
-        root: Node that each interval without a parent hangs under; -1 for none.
-    """
-
-    tree: PathTree
-    forest: Forest
-    name_id: Int64
-    root: Int64
+    tree: PathTree  # takes the paths
+    forest: Forest  # the intervals
+    name_id: Int64  # name of each, in preorder
+    root: Int64  # node that each interval without a parent hangs under; -1 for none
 
     def where_they_ran(self) -> Int64:
         """The node of each interval."""
@@ -116,9 +103,8 @@ class CallPaths(msgspec.Struct, frozen=True):
     def hung(self, target: Int64, marker: str) -> Int64:
         """The node of each interval, some of them with their subtrees hung under other intervals.
 
-        Args:
-            target: Interval that each is hung under; -1 where it stays.
-            marker: Name of the node between the two.
+        `target` is the interval that each is hung under, -1 where it stays; `marker` the name of the node
+        between the two.
         """
         node = np.full(len(self.forest), NONE)
         own = np.where(target >= 0, np.arange(len(node)), NONE)
@@ -138,7 +124,7 @@ class CallPaths(msgspec.Struct, frozen=True):
         self._descend(node, node < 0)
         return node
 
-    def _descend(self, node: Int64, chosen: Bools) -> None:
+    def _descend(self, node: Int64, chosen: Flags) -> None:
         """Fill in the nodes of the chosen intervals, whose parents are chosen or have theirs."""
         at = np.flatnonzero(chosen)
         if not len(at):
@@ -157,8 +143,8 @@ _OBJECT_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+>")
 _AFTER_FRAMES = 1 << 61
 
 
-class StackIntervals(msgspec.Struct, frozen=True):
-    """Frames and operators as columns; `operator` is a position, -1 for a frame."""
+class StackIntervals(Columns, frozen=True):
+    """Frames and operators; `operator` is a position, -1 for a frame."""
 
     trace: Int64
     thread: Int64
@@ -168,85 +154,50 @@ class StackIntervals(msgspec.Struct, frozen=True):
     name_id: Int64
     operator: Int64
 
-    def chosen(self, at: Int64) -> StackIntervals:
-        """Those at some positions."""
-        return StackIntervals(*(getattr(self, name)[at] for name in self.__struct_fields__))
-
     def joined(self, other: StackIntervals) -> StackIntervals:
-        """These and others."""
         return StackIntervals(
             *(np.concatenate((getattr(self, name), getattr(other, name))) for name in self.__struct_fields__)
         )
 
     def within(self, windows: dict[int, tuple[int, int]]) -> StackIntervals:
         """What of them lies in a window of their trace; without a window, nothing does."""
-        low, high = np.ones(len(self.trace), np.int64), np.zeros(len(self.trace), np.int64)
+        low, high = np.ones(len(self), np.int64), np.zeros(len(self), np.int64)
         for trace, (start_ns, end_ns) in windows.items():
             low[self.trace == trace], high[self.trace == trace] = start_ns, end_ns
         cut = replace(self, start_ns=np.maximum(self.start_ns, low), end_ns=np.minimum(self.end_ns, high))
-        return cut.chosen(np.flatnonzero(cut.end_ns > cut.start_ns))
+        return cut.at(cut.end_ns > cut.start_ns)
 
 
 def operator_intervals(session: Session, operators: Operators, tree: PathTree) -> StackIntervals:
-    """All operators, named as recorded."""
     query = "SELECT operator_id, hash(coalesce(name, '')) AS name_hash FROM operators"
     name_hash = columns(session, query, order_by="operator_id")["name_hash"]
     names = dict(session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM operators"))
-    at = np.arange(len(operators))
-    return StackIntervals(
-        operators.trace,
-        operators.thread,
-        operators.start_ns,
-        operators.end_ns,
-        at + _AFTER_FRAMES,
-        tree.named(name_hash, names),
-        at,
-    )
+    at, one = np.arange(len(operators)), operators
+    name_id = tree.named(name_hash, names)
+    return StackIntervals(one.trace, one.thread, one.start_ns, one.end_ns, at + _AFTER_FRAMES, name_id, at)
 
 
 def frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> StackIntervals:
     """Python frames, or calls of modules alone; modules by their attribute names where these are known."""
+    query = sql(__package__, "program:stack_frames")
     condition = "module_id IS NOT NULL" if only_modules else "true"
-    rows = columns(
-        session, sql(__package__, "program:stack_frames").format(condition=condition), order_by="frame_id"
-    )
-    names = {
-        key: _OBJECT_ADDRESS.sub(">", name)
-        for key, name in session.query(
-            "SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM frames"
+    rows = columns(session, query.format(condition=condition), order_by="frame_id")
+    names = session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM frames")
+    plain = {key: _OBJECT_ADDRESS.sub(">", name) for key, name in names}
+    rows["name_id"] = tree.named(rows.pop("name_hash"), plain)
+    rows["operator"] = np.full(len(rows.pop("frame_id")), NONE)
+    module_id, structure = rows.pop("module_id"), read_structure(session)
+    frames, at = StackIntervals(**rows), np.flatnonzero(module_id >= 0)
+    if structure.by_trace and len(at):
+        calls = frames.at(at)
+        forest = call_forest(calls.thread, calls.start_ns, calls.end_ns, calls.sequence)
+        at = at[forest.order]
+        places, place_of_call = module_places(
+            forest, module_id[at], read_modules(session), structure.attribute_name
         )
-    }
-    frames = StackIntervals(
-        rows["trace_id"],
-        rows["thread"],
-        rows["start_ns"],
-        rows["start_ns"] + rows["duration_ns"],
-        rows["sequence"],
-        tree.named(rows["name_hash"], names),
-        np.full(len(rows["frame_id"]), NONE),
-    )
-    return _with_attribute_names(session, tree, frames, rows["module_id"])
-
-
-def _with_attribute_names(
-    session: Session, tree: PathTree, frames: StackIntervals, module_id: Int64
-) -> StackIntervals:
-    structure = read_structure(session)
-    at = np.flatnonzero(module_id >= 0)
-    if not structure.by_trace or not len(at):
-        return frames
-    calls = frames.chosen(at)
-    forest = call_forest(calls.thread, calls.start_ns, calls.end_ns, calls.sequence)
-    at = at[forest.order]
-    places, place_of_call = module_places(
-        forest, module_id[at], read_modules(session), structure.attribute_name
-    )
-    names = [
-        place.name if place.segment == place.name else f"{place.segment} ({place.name})" for place in places
-    ]
-    name_id = frames.name_id.copy()
-    name_id[at] = tree.name_ids(f"nn.Module: {name}" for name in names)[place_of_call]
-    return replace(frames, name_id=name_id)
+        named = (one.name if one.segment == one.name else f"{one.segment} ({one.name})" for one in places)
+        frames.name_id[at] = tree.name_ids(f"nn.Module: {name}" for name in named)[place_of_call]
+    return frames
 
 
 _BACKWARD = "[backward]"
@@ -276,25 +227,17 @@ class BackwardPlace(TextEnum):
 
 
 class StackProfile(msgspec.Struct, frozen=True):
-    """The stacks of one trace.
+    """The stacks of one trace."""
 
-    Attributes:
-        name: Of the trace.
-        names: What stacks are made of, shared by all profiles of a Session.
-        stacks: Each as positions in `names`, outermost first; in the order of their names.
-        weights: Nanoseconds of each, or launches.
-        unit: `nanoseconds` or `none`, as speedscope calls them.
-    """
-
-    name: str
-    names: Sequence[str]
+    name: str  # of the trace
+    names: Sequence[str]  # what stacks are made of, shared by all profiles of a Session
+    # Each as positions in `names`, outermost first; in the order of their names
     stacks: tuple[tuple[int, ...], ...]
-    weights: tuple[int, ...]
-    unit: str
+    weights: tuple[int, ...]  # nanoseconds of each, or launches
+    unit: str  # `nanoseconds` or `none`, as speedscope calls them
 
     @property
     def total(self) -> int:
-        """Sum of the weights."""
         return sum(self.weights)
 
 
@@ -327,11 +270,8 @@ def stack_profiles(
         backward = BackwardPlace.FORWARD if basis is StackBasis.MODULE else BackwardPlace.OWN
     stacks = _Stacks(session, basis, windows if weight is StackWeight.CPU else None)
     nodes = stacks.nodes(backward)
-    if weight is StackWeight.CPU:
-        trace, leaf, weights = stacks.host(nodes)
-    else:
-        trace, leaf, weights = stacks.launched(nodes, weight, step)
-    profiles = _profiles(session, stacks.tree, (trace, leaf, weights), weight)
+    samples = stacks.host(nodes) if weight is StackWeight.CPU else stacks.launched(nodes, weight, step)
+    profiles = _profiles(session, stacks.tree, samples, weight)
     if not profiles:
         what = "host time" if weight is StackWeight.CPU else "device activity"
         raise InputError(f"no {what} was recorded" + (f" in step {step}" if step is not None else ""))
@@ -348,12 +288,12 @@ def _basis(session: Session, by: StackBasis | None) -> StackBasis:
     if by is StackBasis.PYTHON and not (has_frames or has_texts):
         raise InputError(
             "no Python stacks were recorded",
-            hint="Use --by operator, or record again with with_stack=True (opscope run --with-stack)",
+            hint="Use --by operator, or record again with with_stack=True (opscope run --record stack)",
         )
     if by is StackBasis.MODULE and not has_modules:
         raise InputError(
             "no calls of modules were recorded",
-            hint="Use --by operator, or record again with with_modules=True (opscope run --with-modules)",
+            hint="Use --by operator, or record again with with_modules=True (opscope run --record modules)",
         )
     return by
 
@@ -384,19 +324,16 @@ class _Stacks:
         self, session: Session, basis: StackBasis, windows: dict[int, tuple[int, int]] | None
     ) -> None:
         self.tree = PathTree()
-        self._session = session
-        self._basis = basis
-        self._operators: Operators = read_operators(session)
+        self._session, self._basis = session, basis
+        self._operators = read_operators(session)
         intervals = operator_intervals(session, self._operators, self.tree)
         if basis is not StackBasis.OPERATOR:
             is_module = basis is StackBasis.MODULE
             intervals = intervals.joined(frame_intervals(session, self.tree, only_modules=is_module))
         if windows is not None:
             intervals = intervals.within(windows)
-        self._forest: Forest = call_forest(
-            intervals.thread, intervals.start_ns, intervals.end_ns, intervals.sequence
-        )
-        self._intervals = intervals.chosen(self._forest.order)
+        self._forest = call_forest(intervals.thread, intervals.start_ns, intervals.end_ns, intervals.sequence)
+        self._intervals = intervals.at(self._forest.order)
 
     def nodes(self, backward: BackwardPlace) -> Int64:
         """The path of each interval, in preorder."""
@@ -427,14 +364,14 @@ class _Stacks:
         unattributed = self.tree.name_ids(f"[unattributed: {reason}]" for reason in reasons.tolist())
         lost = np.flatnonzero((above < 0) & counted)
         above[lost] = self.tree.under(np.full(len(lost), NONE), unattributed[which[lost]])
-        leaf = self.tree.under(above[counted], self._kernel_names(rows["name_id"][counted]))
+        names = dict(self._session.query("SELECT name_id, name FROM kernel_names"))
+        leaf = self.tree.under(above[counted], self.tree.named(rows["name_id"][counted], names))
         weights = np.ones(len(leaf), np.int64)
         if weight is StackWeight.DEVICE:
             weights = activities.duration_ns[counted]
         return activities.trace[counted], leaf, weights
 
     def _roots(self) -> Int64:
-        """What an operator with nothing above it hangs under."""
         root = np.full(len(self._forest), NONE)
         if self._basis is StackBasis.OPERATOR:
             return root
@@ -442,28 +379,21 @@ class _Stacks:
         bare = (self._forest.parent < 0) & (self._intervals.operator >= 0)
         root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
         if self._basis is StackBasis.PYTHON:
-            self._hang_under_texts(root, bare)
+            # In the oldest format an operator carries its stack as text, the innermost frame first.
+            rows = columns(self._session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
+            texts = self._session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators")
+            node_of = {}
+            for key, text in texts:
+                node_of[key] = -1
+                for name in [] if text is None else reversed(text.split(";")):
+                    node_of[key] = self.tree.node(node_of[key], self.tree.name_id(name))
+            keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
+            nodes = np.array([node_of[key] for key in keys.tolist()], np.int64)
+            node = np.full(len(self._operators), NONE)
+            node[rows["operator_id"] - self._operators.first_id] = nodes[inverse]
+            own = gather(node, np.where(bare, self._intervals.operator, NONE))
+            root[own >= 0] = own[own >= 0]
         return root
-
-    def _hang_under_texts(self, root: Int64, bare: Bools) -> None:
-        """In the oldest format an operator carries its stack as text, the innermost frame first."""
-        rows = columns(self._session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
-        if not len(rows["operator_id"]):
-            return
-        texts = self._session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators")
-        node_of = {key: self._node_of_text(text) for key, text in texts if text is not None}
-        keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
-        node = np.full(len(self._operators), NONE)
-        nodes = np.array([node_of[key] for key in keys.tolist()], np.int64)
-        node[rows["operator_id"] - self._operators.first_id] = nodes[inverse]
-        own = gather(node, np.where(bare, self._intervals.operator, NONE))
-        root[own >= 0] = own[own >= 0]
-
-    def _node_of_text(self, text: str) -> int:
-        node = -1
-        for name in reversed(text.split(";")):
-            node = self.tree.node(node, self.tree.name_id(name))
-        return node
 
     def _callers(self, activities: ProgramActivities) -> Int64:
         """The interval each activity was launched in; -1 for none."""
@@ -480,10 +410,6 @@ class _Stacks:
         shown = np.flatnonzero(self._intervals.operator >= 0)
         found[self._intervals.operator[shown]] = shown
         return found
-
-    def _kernel_names(self, name_id: Int64) -> Int64:
-        names = dict(self._session.query("SELECT name_id, name FROM kernel_names"))
-        return self.tree.named(name_id, names)
 
 
 def _profiles(

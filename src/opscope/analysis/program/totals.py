@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from opscope.analysis.columns import NONE, Flags, columns
 from opscope.analysis.program.frames import (
     Frames,
     ProgramStructure,
@@ -20,15 +21,9 @@ from opscope.analysis.program.frames import (
 )
 from opscope.analysis.program.modules import module_places, module_totals, read_modules
 from opscope.analysis.program.recorded import (
-    NONE,
     BackwardCalls,
-    Bools,
-    Operators,
-    ProgramActivities,
     charge,
-    columns,
     inherit,
-    is_backward,
     read_activities,
     read_operators,
     within,
@@ -69,66 +64,57 @@ def program_totals(session: Session) -> ProgramTotals:
 
 
 class _Recorded:
-    """Operators and activities of a Session, and which activities the engine launched.
+    """Operators and activities of a Session, and which activities autograd's engine launched.
 
     Where no device was recorded (`is_host`), the work is what operators do themselves on the CPU.
     """
 
     def __init__(self, session: Session) -> None:
-        self.operators: Operators = read_operators(session)
-        self.activities: ProgramActivities = read_activities(session, self.operators.first_id)
-        self.is_host = not len(self.activities.operator)
+        self.operators = read_operators(session)
+        self.activities = read_activities(session, self.operators.first_id)
+        self.is_host = not len(self.activities)
         if self.is_host:
             self.activities = read_activities(session, self.operators.first_id, of_host=True)
-        self.backward: Bools = is_backward(self.operators, self.activities)
+        self.backward: Flags = gather(self.operators.engine, self.activities.operator) >= 0
+
+    def charged(self, frames: Frames, forest: Forest) -> Int64:
+        """The call each activity is charged to, as a position in the forest."""
+        calls = frames.at(frames.is_backward_call)
+        calls = calls.at(np.argsort(calls.start_ns, kind="stable"))
+        place = enclosing(forest, calls.thread, calls.start_ns)
+        made = BackwardCalls(calls.trace, calls.start_ns, calls.end_ns, place)
+        at_operator = within(forest, self.operators)
+        return charge(self.operators, self.activities, at_operator, forest, made)
 
 
 def _modules(
     session: Session, recorded: _Recorded, frames: Frames, structure: ProgramStructure
 ) -> tuple[ModuleTotal, ...]:
-    forest, at = frames.nested(frames.module_id >= 0)
+    forest, calls = frames.nested(frames.module_id >= 0)
     places, place_of_call = module_places(
-        forest, frames.module_id[at], read_modules(session), structure.attribute_name
+        forest, calls.module_id, read_modules(session), structure.attribute_name
     )
-    charged = _charged(recorded, frames, forest)
-    totals = module_totals(
-        places, place_of_call, gather(place_of_call, charged), recorded.activities, recorded.backward
-    )
-    return tuple(map(_of_host, totals)) if recorded.is_host else totals
-
-
-def _of_host(total: ModuleTotal) -> ModuleTotal:
-    return replace(
-        total,
-        self_device_ns=0,
-        total_device_ns=0,
-        self_cpu_ns=total.self_device_ns,
-        total_cpu_ns=total.total_device_ns,
+    charged = gather(place_of_call, recorded.charged(frames, forest))
+    totals = module_totals(places, place_of_call, charged, recorded.activities, recorded.backward)
+    if not recorded.is_host:
+        return totals
+    return tuple(
+        replace(
+            one,
+            self_device_ns=0,
+            total_device_ns=0,
+            self_cpu_ns=one.self_device_ns,
+            total_cpu_ns=one.total_device_ns,
+        )
+        for one in totals
     )
 
 
 def _lines(recorded: _Recorded, frames: Frames) -> tuple[LineTotal, ...]:
-    forest, at = frames.nested((frames.function >= 0) | (frames.line >= 0))
-    lines, line_of_frame = lines_of_frames(
-        forest, frames.function[at], frames.line[at], frames.is_running[at], frames.functions
-    )
-    charged = gather(line_of_frame, _charged(recorded, frames, forest))
+    forest, calls = frames.nested((frames.function >= 0) | (frames.line >= 0))
+    lines, line_of_frame = lines_of_frames(forest, calls)
+    charged = gather(line_of_frame, recorded.charged(frames, forest))
     return line_totals(lines, charged, recorded.activities, recorded.backward)
-
-
-def _charged(recorded: _Recorded, frames: Frames, forest: Forest) -> Int64:
-    """The call each activity is charged to, as a position in the forest."""
-    operators, activities = recorded.operators, recorded.activities
-    calls = _backward_calls(frames, forest)
-    return charge(operators, activities, within(forest, operators), forest, calls)
-
-
-def _backward_calls(frames: Frames, forest: Forest) -> BackwardCalls:
-    at = np.flatnonzero(frames.is_backward_call)
-    at = at[np.argsort(frames.start_ns[at], kind="stable")]
-    start_ns = frames.start_ns[at]
-    place = enclosing(forest, frames.thread[at], start_ns)
-    return BackwardCalls(frames.trace[at], start_ns, start_ns + frames.duration_ns[at], place)
 
 
 def _lines_of_texts(session: Session, recorded: _Recorded) -> tuple[LineTotal, ...]:

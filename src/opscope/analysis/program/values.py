@@ -27,33 +27,22 @@ class ModuleTotal(msgspec.Struct, frozen=True):
 
     A module that several others call has a place in each. A module called inside its own call keeps its
     place. Ranks are summed by path.
-
-    Attributes:
-        path: Names from the outermost module down, joined by dots; the recorder's names (`BertLayer_3`) where
-            attribute names are unknown.
-        class_name: Its class.
-        depth: Modules above it.
-        calls: Recorded forward calls, those of a recomputation included.
-        self_device_ns: Device time launched in it and in none of its submodules, forward and backward.
-        total_device_ns: With its submodules.
-        forward_ns: The part of `total_device_ns` (else of `total_cpu_ns`) launched in its forward calls.
-        backward_ns: The part launched by backward operators of its forward operators, recomputation included.
-        kernel_launches: Kernels of `total_device_ns`.
-        self_cpu_ns: Where no device was recorded, its operators' own CPU time; else 0.
-        total_cpu_ns: With its submodules.
     """
 
+    # Names from the outermost module down, joined by dots; the recorder's names (`BertLayer_3`) where
+    # attribute names are unknown
     path: str
-    class_name: str
-    depth: int
-    calls: int
-    self_device_ns: int
-    total_device_ns: int
-    forward_ns: int
+    class_name: str  # its class
+    depth: int  # modules above it
+    calls: int  # recorded forward calls, those of a recomputation included
+    self_device_ns: int  # device time launched in it and in none of its submodules, forward and backward
+    total_device_ns: int  # with its submodules
+    forward_ns: int  # the part of `total_device_ns` (else of `total_cpu_ns`) launched in its forward calls
+    # The part launched by backward operators of its forward operators, recomputation included
     backward_ns: int
-    kernel_launches: int
-    self_cpu_ns: int = 0
-    total_cpu_ns: int = 0
+    kernel_launches: int  # kernels of `total_device_ns`
+    self_cpu_ns: int = 0  # where no device was recorded, its operators' own CPU time; else 0
+    total_cpu_ns: int = 0  # with its submodules
 
 
 class LineTotal(msgspec.Struct, frozen=True):
@@ -62,28 +51,17 @@ class LineTotal(msgspec.Struct, frozen=True):
     A library (site-packages, torch, the standard library) is not the user's program. Backward time is charged
     to the line of the forward operator it differentiates; what the backward pass launches for no forward
     operator (gradient accumulation) to the line that called it.
-
-    Attributes:
-        file: As the recorder names it.
-        line: See `kind`.
-        function: The function it is in.
-        calls: Recorded calls of the function; None in the oldest format, which has none.
-        self_device_ns: Device time, forward and backward.
-        forward_ns: The part that no backward operator launched.
-        backward_ns: The rest.
-        kernel_launches: Kernels of `self_device_ns`.
-        kind: What `line` is.
     """
 
-    file: str
-    line: int
-    function: str
-    calls: int | None
-    self_device_ns: int
-    forward_ns: int
-    backward_ns: int
-    kernel_launches: int
-    kind: LineKind = LineKind.FUNCTION
+    file: str  # as the recorder names it
+    line: int  # see `kind`
+    function: str  # the function it is in
+    calls: int | None  # recorded calls of the function; None in the oldest format, which has none
+    self_device_ns: int  # device time, forward and backward
+    forward_ns: int  # the part that no backward operator launched
+    backward_ns: int  # the rest
+    kernel_launches: int  # kernels of `self_device_ns`
+    kind: LineKind = LineKind.FUNCTION  # what `line` is
 
 
 class ProgramTotals(msgspec.Struct, frozen=True):
@@ -91,19 +69,12 @@ class ProgramTotals(msgspec.Struct, frozen=True):
 
     `module_ns` and `line_ns` are the device time that could be charged to any module or line, the sum of
     their self times; the rest of all device time has none.
-
-    Attributes:
-        modules: Every recorded module, as a tree: each before its submodules, the one with more time first.
-        lines: Lines under which something was launched, most device time first.
-        module_ns: Device time with a module; where no device was recorded, the operators' own CPU time.
-        line_ns: Device time with a line.
-        has_modules: Whether calls of modules were recorded.
-        has_stacks: Whether Python stacks were recorded.
     """
 
+    # Every recorded module, as a tree: each before its submodules, the one with more time first
     modules: tuple[ModuleTotal, ...] = ()
-    lines: tuple[LineTotal, ...] = ()
-    module_ns: int = 0
-    line_ns: int = 0
-    has_modules: bool = False
-    has_stacks: bool = False
+    lines: tuple[LineTotal, ...] = ()  # lines under which something was launched, most device time first
+    module_ns: int = 0  # device time with a module; where no device was recorded, the operators' own CPU time
+    line_ns: int = 0  # device time with a line
+    has_modules: bool = False  # whether calls of modules were recorded
+    has_stacks: bool = False  # whether Python stacks were recorded

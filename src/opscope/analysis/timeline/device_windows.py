@@ -19,7 +19,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.records import DeviceRecords, Flags, WorkKind, distinct
+from opscope.analysis.columns import Flags, columns, distinct, sum_by
+from opscope.analysis.timeline.records import DeviceRecords, WorkKind
 from opscope.analysis.timeline.spans import Spans, between, covering, cut, merge, overlap, total
 from opscope.analysis.timeline.start_up import find_start_ups
 from opscope.analysis.timeline.values import DeviceStep, StartGap, StartUp, WindowKind
@@ -53,7 +54,6 @@ class TraceWindow:
 
     @property
     def kind(self) -> WindowKind:
-        """What the window is."""
         return WindowKind.STEPS if self.steps else WindowKind.SPAN
 
     @property
@@ -63,12 +63,10 @@ class TraceWindow:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Numbers of its steps."""
         return frozenset(step.number for step in self.steps)
 
     @cached_property
     def host(self) -> Spans:
-        """The window of the host."""
         steady_ns = self.start_ns if self.start_gap is None else self.start_gap.host_end_ns
         span = (steady_ns, self.end_ns if self.host_end_ns is None else max(steady_ns, self.host_end_ns))
         return self._until([step.until_ns for step in self.steps], span)
@@ -97,7 +95,6 @@ class TraceWindow:
 
 
 def read_windows(session: Session) -> dict[int, TraceWindow]:
-    """The window of each trace that holds any event, by trace id."""
     rows = session.query(sql(__package__, "timeline:steps"))
     steps = {
         trace_id: tuple(Step(*row[1:]) for row in group)
@@ -131,8 +128,8 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
     It ends where the work after it was launched, for what passes until that starts is no gap; or where the
     device's first work starts, if that waited longer than a device does that has nothing else to do.
     """
-    work = session.connection.execute(sql(__package__, "timeline:work"), [trace_id]).fetchnumpy()
-    starts, durations = (work[name].astype(np.int64) for name in ("start_ns", "duration_ns"))
+    work = columns(session, sql(__package__, "timeline:work"), [trace_id])
+    starts, durations = work["start_ns"], work["duration_ns"]
     if not len(starts):
         return None
     least_ns = _LEAST_GAP * (end_ns - start_ns)
@@ -156,14 +153,7 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
 
 
 class Occupation(msgspec.Struct, frozen=True):
-    """What one device did in its window, and outside of it.
-
-    Attributes:
-        outside_ns: Busy time outside of the window.
-        launched_outside_ns: Busy time in the window in which all that ran was launched outside of steps.
-        idle: Idle moments of the whole recording, cut where the window begins and ends.
-        is_inside: Whether each of them is in the window.
-    """
+    """What one device did in its window, and outside of it."""
 
     window: Spans
     compute_ns: int
@@ -171,32 +161,38 @@ class Occupation(msgspec.Struct, frozen=True):
     exposed_copy_ns: int
     communication_ns: int
     copy_ns: int
-    outside_ns: int
-    launched_outside_ns: int
-    idle: Spans
-    is_inside: Flags
+    outside_ns: int  # busy time outside of the window
+    launched_outside_ns: int  # busy time in the window in which all that ran was launched outside of steps
+    idle: Spans  # idle moments of the whole recording, cut where the window begins and ends
+    is_inside: Flags  # whether each of them is in the window
 
     @property
     def busy_ns(self) -> int:
-        """Time of the window in which anything ran."""
         return self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
 
 
 def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
-    """The parts of a device's window."""
     window = trace.of(device)
 
     def measure(spans: Spans) -> int:
         return int(overlap(spans, *window).sum())
 
-    by_work = {work: _of(device, device.work == work) for work in WorkKind}
+    def of(chosen: Flags) -> Spans:
+        return merge((device.start_ns[chosen], device.end_ns[chosen]))
+
+    by_work = {work: of(device.work == work) for work in WorkKind}
     computing = by_work[WorkKind.COMPUTE]
     in_kernels = merge(computing, by_work[WorkKind.COMMUNICATION])
     busy = merge(in_kernels, by_work[WorkKind.COPY])
     compute_ns, kernels_ns, busy_ns = measure(computing), measure(in_kernels), measure(busy)
     is_unknown = (device.call < 0) & ~device.is_early
-    of_steps = _of(device, (device.step >= 0) | is_unknown) if trace.steps else busy
-    idle = _idle(busy, trace, window)
+    of_steps = of((device.step >= 0) | is_unknown) if trace.steps else busy
+    # All idle moments of the recording; pieces touch where the window begins or ends in one.
+    first, last = np.array([trace.start_ns]), np.array([trace.end_ns])
+    gaps = between(Spans(*(np.concatenate((first, edges, last)) for edges in busy)))
+    keep = gaps.end_ns > gaps.start_ns
+    _, *pieces = cut(gaps.start_ns[keep], gaps.end_ns[keep], np.concatenate(window))
+    idle = Spans(*pieces)
     return Occupation(
         window=window,
         compute_ns=compute_ns,
@@ -211,21 +207,6 @@ def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
     )
 
 
-def _idle(busy: Spans, trace: TraceWindow, window: Spans) -> Spans:
-    """Idle moments of the recording; pieces touch where the window begins or ends in one."""
-    first, last = np.array([trace.start_ns]), np.array([trace.end_ns])
-    idle = between(
-        Spans(np.concatenate((first, busy.start_ns, last)), np.concatenate((first, busy.end_ns, last)))
-    )
-    keep = idle.end_ns > idle.start_ns
-    _, start_ns, end_ns = cut(idle.start_ns[keep], idle.end_ns[keep], np.concatenate(window))
-    return Spans(start_ns, end_ns)
-
-
-def _of(device: DeviceRecords, chosen: Flags) -> Spans:
-    return merge((device.start_ns[chosen], device.end_ns[chosen]))
-
-
 def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
     """The busy parts of what was launched in each step, whenever it ran."""
     launched = device.step >= 0
@@ -237,20 +218,15 @@ def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
     reach = int(device.end_ns.max() - origin) + 1
     # Steps are laid one after the other, so that work of different steps never counts as beside each other.
     shift = rank * reach - origin
-    start_ns, end_ns, work = (
-        device.start_ns[launched] + shift,
-        device.end_ns[launched] + shift,
-        device.work[launched],
-    )
+    start_ns, end_ns = device.start_ns[launched] + shift, device.end_ns[launched] + shift
+    work = device.work[launched]
     bounds = np.arange(len(steps) + 1) * reach
 
     def union_ns(*kinds: WorkKind) -> Int64:
         chosen = np.isin(work, kinds)
         spans = merge((start_ns[chosen], end_ns[chosen]))
         owner = np.searchsorted(bounds, spans.start_ns, side="right") - 1
-        # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-        lengths = np.bincount(owner, weights=spans.end_ns - spans.start_ns, minlength=len(steps))
-        return lengths.astype(np.int64)
+        return sum_by(owner, spans.end_ns - spans.start_ns, len(steps))
 
     compute = union_ns(WorkKind.COMPUTE)
     kernels = union_ns(WorkKind.COMPUTE, WorkKind.COMMUNICATION)

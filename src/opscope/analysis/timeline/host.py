@@ -10,24 +10,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.device_windows import Step, TraceWindow, read_windows
-from opscope.analysis.timeline.records import (
-    Columns,
-    Flags,
-    RuntimeCalls,
-    TraceRecords,
-    by_thread,
-    columns,
-    read_records,
-)
+from opscope.analysis.columns import Arrays, Flags, columns
+from opscope.analysis.program.frames import program_functions
+from opscope.analysis.timeline.device_windows import TraceWindow, read_windows
+from opscope.analysis.timeline.records import TraceRecords, read_records
 from opscope.analysis.timeline.spans import Spans, covering, merge
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
-from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session
 
@@ -54,35 +48,6 @@ RECORDED_EVENT_NS = {
 }
 
 
-class FrameNames(msgspec.Struct, frozen=True):
-    """Names of frames by what they are; all empty where stacks were not recorded.
-
-    Attributes:
-        loading: A DataLoader's wait for its next batch.
-        asleep: Functions in which the thread sleeps.
-        program: The program's own functions, each with its title `file:line function`.
-    """
-
-    loading: tuple[str, ...] = ()
-    asleep: tuple[str, ...] = ()
-    program: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-
-def _frame_names(session: Session) -> FrameNames:
-    """The names of a Session's frames."""
-    names = [name for (name,) in session.query("SELECT DISTINCT name FROM frames WHERE name IS NOT NULL")]
-    program = {}
-    for name in names:
-        frame = parse_frame(name)
-        if frame is not None and is_program_file(frame.file):
-            program[name] = f"{frame.file}:{frame.line} {frame.function}"
-    return FrameNames(
-        loading=tuple(name for name in names if _LOADING.search(name)),
-        asleep=tuple(name for name in names if _SLEEPING.match(name)),
-        program=program,
-    )
-
-
 # What CUPTI does for the recorder's sake; the other kinds (lazy loading of functions, compilation, a full
 # command buffer) the program needs as well. Source: libkineto/src/cupti_strings.cpp, `overheadKindString`.
 _RECORDER = ("Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource")
@@ -98,21 +63,13 @@ class Stall(NamedTuple):
 
 @dataclass(frozen=True)
 class ThreadEvents:
-    """Recorded events of one thread, as columns; all have `id`, `start_ns` and `end_ns`.
+    """Recorded events of one thread, as columns; all have `id`, `start_ns` and `end_ns`."""
 
-    Attributes:
-        operators: Of query `host_operators`.
-        calls: Of query `calls`; `id` is the position among the trace's calls.
-        frames: Of query `host_frames`.
-        annotations: Of query `annotations`.
-        ranges: Of query `host_ranges`.
-    """
-
-    operators: Columns
-    calls: Columns
-    frames: Columns
-    annotations: Columns
-    ranges: Columns
+    operators: Arrays  # of query `host_operators`
+    calls: Arrays  # of query `calls`; `id` is the position among the trace's calls
+    frames: Arrays  # of query `host_frames`
+    annotations: Arrays  # of query `annotations`
+    ranges: Arrays  # of query `host_ranges`
 
     @property
     def recorded_ns(self) -> dict[str, Int64]:
@@ -140,12 +97,10 @@ class ThreadEvents:
 
     @cached_property
     def loading(self) -> Spans:
-        """Moments of waiting for a DataLoader's next batch."""
         return merge(_extents(self.ranges, self.ranges["is_loading"]))
 
     @cached_property
     def asleep(self) -> Spans:
-        """Moments in which a Python function slept."""
         return merge(_extents(self.ranges, ~self.ranges["is_loading"]))
 
     def has_edge_in(self, start_ns: Int64, end_ns: Int64) -> Flags:
@@ -161,15 +116,11 @@ class ThreadEvents:
 
 @dataclass(frozen=True)
 class Host:
-    """Launching threads of one trace, by id.
-
-    Attributes:
-        stalls: What the recorder held them up with, by start.
-        step_edges_ns: When steps begin and end: moments at which it is known that the program ran.
-    """
+    """Launching threads of one trace, by id."""
 
     threads: Mapping[int, ThreadEvents] = field(default_factory=dict)
-    stalls: tuple[Stall, ...] = ()
+    stalls: tuple[Stall, ...] = ()  # what the recorder held them up with, by start
+    # When steps begin and end: moments at which it is known that the program ran
     step_edges_ns: tuple[int, ...] = ()
 
     @cached_property
@@ -185,7 +136,6 @@ class Host:
 
     @cached_property
     def loading(self) -> Spans:
-        """Moments in which any of them waited for data."""
         return merge(*(thread.loading for thread in self.threads.values()))
 
     @cached_property
@@ -210,23 +160,17 @@ class SessionRecords:
     Attributes:
         traces: Calls and device activities.
         windows: By trace id, of traces that hold any event.
-        frame_names: Names of Python frames by what they are.
     """
 
     def __init__(
-        self,
-        session: Session,
-        traces: tuple[TraceRecords, ...],
-        windows: dict[int, TraceWindow],
-        frame_names: FrameNames,
+        self, session: Session, traces: tuple[TraceRecords, ...], windows: dict[int, TraceWindow]
     ) -> None:
         self._session = session
-        self.traces, self.windows, self.frame_names = traces, windows, frame_names
+        self.traces, self.windows = traces, windows
         self._hosts: dict[int, Host] | None = None
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether hosts are too many events to be kept."""
         counted = self._session.scalar(
             "SELECT (SELECT count(*) FROM operators) + (SELECT count(*) FROM frames)"
         )
@@ -234,102 +178,95 @@ class SessionRecords:
 
     @property
     def hosts(self) -> dict[int, Host]:
-        """By trace id."""
-        if self._hosts is not None:
-            return self._hosts
-        hosts = _hosts(self._session, self.traces, self.windows, self.frame_names)
-        if not self.is_large:
-            self._hosts = hosts
+        hosts = self._hosts or _hosts(self._session, self.traces, self.windows)
+        self._hosts = None if self.is_large else hosts
         return hosts
 
     def within(self, windows: dict[int, TraceWindow]) -> SessionRecords:
         """The same in other windows."""
-        found = SessionRecords(self._session, self.traces, windows, self.frame_names)
+        found = SessionRecords(self._session, self.traces, windows)
         found._hosts = self._hosts
         return found
 
     def of_each(self) -> Iterator[SessionRecords]:
-        """Those of each trace."""
         hosts = None if self.is_large else self.hosts
         for trace in self.traces:
             window = {one: self.windows[one] for one in (trace.trace_id,) if one in self.windows}
-            found = SessionRecords(self._session, (trace,), window, self.frame_names)
+            found = SessionRecords(self._session, (trace,), window)
             found._hosts = None if hosts is None else {trace.trace_id: hosts[trace.trace_id]}
             yield found
 
 
 def read_session(session: Session) -> SessionRecords:
     """Read them, once for all that is derived."""
-    return SessionRecords(session, read_records(session), read_windows(session), _frame_names(session))
+    return SessionRecords(session, read_records(session), read_windows(session))
 
 
 def _hosts(
-    session: Session, traces: Sequence[TraceRecords], windows: Mapping[int, TraceWindow], names: FrameNames
+    session: Session, traces: Sequence[TraceRecords], windows: Mapping[int, TraceWindow]
 ) -> dict[int, Host]:
-    """The host of each trace, by trace id."""
     threads = [thread for trace in traces for thread in trace.launch_threads]
     operators, frames, annotations = (
-        by_thread(_narrow(columns(session, query, [threads])))
-        for query in ("host_operators", "host_frames", "annotations")
+        _by_thread(session, query, [threads]) for query in ("host_operators", "host_frames", "annotations")
     )
-    chosen = {"threads": threads, "loading": list(names.loading), "asleep": list(names.asleep)}
-    ranges = by_thread(columns(session, "host_ranges", chosen))
+    names = [name for (name,) in session.query("SELECT DISTINCT name FROM frames WHERE name IS NOT NULL")]
+    loading, asleep = filter(_LOADING.search, names), filter(_SLEEPING.match, names)
+    chosen = {"threads": threads, "loading": list(loading), "asleep": list(asleep)}
+    ranges = _by_thread(session, "host_ranges", chosen)
     overheads = session.query(sql(__package__, "timeline:overheads"), [list(_RECORDER)])
     hosts = {}
     for trace in traces:
-        events = {
-            thread: ThreadEvents(
+        events, calls = {}, trace.calls
+        for thread in trace.launch_threads:
+            own = np.flatnonzero(calls.thread_id == thread)
+            events[thread] = ThreadEvents(
                 operators=operators.get(thread, _NONE),
-                calls=_calls_of(trace.calls, thread),
+                calls={
+                    "id": own, "start_ns": calls.start_ns[own], "end_ns": calls.end_ns[own],
+                    "is_replay": calls.is_graph[own],
+                },
                 frames=frames.get(thread, _NONE),
                 annotations=annotations.get(thread, _NONE),
                 ranges=ranges.get(thread, _NONE),
-            )
-            for thread in trace.launch_threads
-        }
-        candidates = [Stall(*row) for trace_id, *row in overheads if trace_id == trace.trace_id]
+            )  # fmt: skip
         steps = windows[trace.trace_id].steps if trace.trace_id in windows else ()
-        candidates += _between(steps)
+        candidates = [Stall(*row) for trace_id, *row in overheads if trace_id == trace.trace_id]
+        # What the recorder does itself between one step and the next.
+        candidates += [
+            Stall("torch.profiler between steps", step.end_ns, step.until_ns)
+            for step in steps
+            if step.until_ns > step.end_ns
+        ]
         edges_ns = tuple(edge_ns for step in steps for edge_ns in (step.start_ns, step.end_ns))
         hosts[trace.trace_id] = Host(events, _stalls(candidates, events.values()), edges_ns)
     return hosts
 
 
-def _narrow(found: Columns) -> Columns:
-    """Ids in half the memory, where they are small enough: there is no more of anything."""
+def _by_thread(session: Session, query: str, parameters: Any) -> dict[int, Arrays]:
+    """Rows of a query of `timeline.sql` by their thread, in the order in which they came."""
+    found = columns(session, sql(__package__, f"timeline:{query}"), parameters, order_by="thread_id")
     if found["id"].max(initial=0) < 1 << 31:
+        # In half the memory: there is no more of anything.
         found["id"] = found["id"].astype(np.int32)
-    return found
+    thread = found.pop("thread_id")
+    bounds = [*np.flatnonzero(np.diff(thread, prepend=-1)).tolist(), len(thread)]
+    return {
+        int(thread[low]): {name: column[low:high] for name, column in found.items()}
+        for low, high in pairwise(bounds)
+    }
 
 
-_NONE: Columns = {
+_NONE: Arrays = {
     **dict.fromkeys(("id", "start_ns", "end_ns"), np.empty(0, dtype=np.int64)),
     **dict.fromkeys(("is_outermost", "has_shapes", "is_loading"), np.empty(0, dtype=np.bool_)),
     "name": np.empty(0, dtype=object),
 }
 
 
-def _calls_of(calls: RuntimeCalls, thread: int) -> Columns:
-    own = np.flatnonzero(calls.thread_id == thread)
-    return {
-        "id": own, "start_ns": calls.start_ns[own], "end_ns": calls.end_ns[own],
-        "is_replay": calls.is_graph[own],
-    }  # fmt: skip
-
-
-def _extents(events: Columns, chosen: Flags | None = None) -> tuple[Int64, Int64]:
+def _extents(events: Arrays, chosen: Flags | None = None) -> tuple[Int64, Int64]:
     if chosen is None:
         return events["start_ns"], events["end_ns"]
     return events["start_ns"][chosen], events["end_ns"][chosen]
-
-
-def _between(steps: Sequence[Step]) -> list[Stall]:
-    """What the recorder does itself between one step and the next."""
-    return [
-        Stall("torch.profiler between steps", step.end_ns, step.until_ns)
-        for step in steps
-        if step.until_ns > step.end_ns
-    ]
 
 
 def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[Stall, ...]:
@@ -357,8 +294,11 @@ class NamedRanges(msgspec.Struct, frozen=True):
         return [self.names[index] if index >= 0 else None for index in found]
 
 
-def program_functions(session: Session, hosts: Iterable[Host], titles: Mapping[str, str]) -> NamedRanges:
+def called_functions(session: Session, hosts: Iterable[Host]) -> NamedRanges:
     """Calls of the program's own functions, titled; none where stacks were not recorded."""
+    titles = {
+        name: f"{one.file}:{one.line} {one.function}" for name, one in program_functions(session).items()
+    }
     rows = session.query(
         "SELECT thread_id, start_ns, duration_ns, frame_id, name FROM frames "
         "WHERE list_contains(?::VARCHAR[], name) AND list_contains(?::INTEGER[], thread_id)",
@@ -387,15 +327,3 @@ def _nested(rows: list[tuple[int, int, int, int, str]]) -> NamedRanges:
     numbers = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
     forest = nest(*(np.ascontiguousarray(column) for column in numbers.T))
     return NamedRanges(forest, tuple(rows[index][4] for index in forest.order.tolist()))
-
-
-def called_operators(session: Session, operator_ids: Iterable[int]) -> dict[int, str]:
-    """By operator id, the name of what the program called: see `called_operators.sql`."""
-    wanted = sorted(set(operator_ids))
-    if not wanted:
-        return {}
-    return {
-        leaf: name
-        for leaf, name in session.query(sql(__package__, "timeline:called_operators"), [wanted])
-        if name
-    }

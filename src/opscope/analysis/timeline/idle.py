@@ -22,16 +22,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.device_windows import TraceWindow
+from opscope.analysis.columns import Flags, distinct, sum_by
+from opscope.analysis.cuda_calls import CallRole
+from opscope.analysis.timeline.device_windows import Occupation, TraceWindow
 from opscope.analysis.timeline.host import Host, NamedRanges
-from opscope.analysis.timeline.records import (
-    CallRole,
-    DeviceRecords,
-    Flags,
-    RuntimeCalls,
-    TraceRecords,
-    distinct,
-)
+from opscope.analysis.timeline.records import DeviceRecords, RuntimeCalls, TraceRecords
 from opscope.analysis.timeline.spans import NOTHING, Spans, between, covering, cut, merge, overlap
 from opscope.analysis.timeline.values import IdleCause, IdleGap
 from opscope.ingest.nesting import Int64
@@ -48,29 +43,21 @@ PAUSE_NS = 1_000_000
 
 @dataclass
 class IdleAccount:
-    """Idle time of one device by gap and cause, filled entry by entry.
+    """Idle time of one device by gap and cause, filled entry by entry."""
 
-    Attributes:
-        gaps: The gaps, ascending; where the window begins or ends in one, two touch.
-        followed_by: Position of the activity that comes next, among the device's activities; -1 for none.
-        thread: The thread that the device waits for; -1 if unknown.
-        handed_ns: When that had launched the activity, as far as it lies in the gap; its end if it never did.
-        by_cause: int64[len(CAUSES), n_gaps]; columns sum to the gaps.
-        blames: Idle time blamed on single calls: gap, call and nanoseconds of each entry.
-    """
-
-    gaps: Spans
-    followed_by: Int64
-    thread: Int64
+    gaps: Spans  # the gaps, ascending; where the window begins or ends in one, two touch
+    followed_by: Int64  # position of the activity that comes next, among the device's activities; -1 for none
+    thread: Int64  # the thread that the device waits for; -1 if unknown
+    # When that had launched the activity, as far as it lies in the gap; its end if it never did
     handed_ns: Int64
-    by_cause: Int64 = field(init=False)
+    by_cause: Int64 = field(init=False)  # int64[len(CAUSES), n_gaps]; columns sum to the gaps
+    # Idle time blamed on single calls: gap, call and nanoseconds of each entry
     blames: list[tuple[Int64, Int64, Int64]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.by_cause = np.zeros((len(CAUSES), len(self.thread)), dtype=np.int64)
 
     def part(self, chosen: Flags) -> IdleAccount:
-        """The account of the chosen gaps alone."""
         number = np.where(chosen, np.cumsum(chosen) - 1, -1)
         part = IdleAccount(
             Spans(self.gaps.start_ns[chosen], self.gaps.end_ns[chosen]),
@@ -95,9 +82,8 @@ class IdleAccount:
         return empty
 
     def charge(self, gap: Int64, cause: IdleCause, ns: Int64) -> None:
-        """Add time to gaps; one may occur several times."""
         row = self.by_cause[CAUSES.index(cause)]
-        row += _summed(gap, ns, len(row))
+        row += sum_by(gap, ns, len(row))
 
     def blame(self, gap: Int64, call: Int64, ns: Int64, calls: RuntimeCalls) -> None:
         """Add time to gaps, and say which calls it is blamed on."""
@@ -107,10 +93,9 @@ class IdleAccount:
         self.blames.append((gap, call, ns))
 
     def blamed_ns(self, call_count: int) -> Int64:
-        """Idle time blamed on each of the trace's calls."""
         blamed = np.zeros(call_count, dtype=np.int64)
         for _, call, ns in self.blames:
-            blamed += _summed(call, ns, call_count)
+            blamed += sum_by(call, ns, call_count)
         return blamed
 
     def blamed_call(self, gap: int) -> int:
@@ -121,12 +106,6 @@ class IdleAccount:
             for entry in np.flatnonzero((gaps == gap) & (ns > 0)).tolist()
         ]
         return min(shares)[1] if shares else -1
-
-
-def _summed(index: Int64, amount: Int64, count: int) -> Int64:
-    """Sum of the amounts of each index below `count`."""
-    # Sums of integers below 2**53 are exact in the float64 that bincount adds in.
-    return np.bincount(index, weights=amount, minlength=count).astype(np.int64)
 
 
 class _Pieces(NamedTuple):
@@ -288,10 +267,7 @@ def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tu
 
     `.item()` is a copy and a wait for its stream; without the one, the other would take as long.
 
-    Args:
-        waits: Positions of the calls, by end; at least one.
-        lost_ns: Time lost in each.
-        calls: The trace's calls.
+    `waits` are positions of the calls, by end, at least one.
     """
     launched_ns = np.sort(calls.start_ns[calls.is_launch])
     launches_at_start = np.searchsorted(launched_ns, calls.start_ns[waits], side="left")
@@ -304,7 +280,7 @@ def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tu
     longest = waits[np.lexsort((lost_ns, group))[last]]
     # Threads may wait at the same time; together they lose no more than passes.
     passed_ns = calls.end_ns[waits[last]] - np.minimum.reduceat(calls.start_ns[waits], first)
-    return group, longest, np.minimum(_summed(group, lost_ns, len(first)), passed_ns)
+    return group, longest, np.minimum(sum_by(group, lost_ns, len(first)), passed_ns)
 
 
 def _first_of_each(group: Int64, amount: Int64, limit: Int64) -> Int64:
@@ -324,13 +300,14 @@ class DeviceIdle(msgspec.Struct, frozen=True):
     window: TraceWindow
     host: Host
     device: DeviceRecords
+    occupation: Occupation
     account: IdleAccount
 
 
-class _Gap(msgspec.Struct, frozen=True):
+class _Gap(NamedTuple):
     """One gap and whom the device waited for until `handed_ns`; `threads` has the launching one first."""
 
-    index: int
+    place: int
     start_ns: int
     end_ns: int
     handed_ns: int
@@ -364,13 +341,16 @@ def longest_gaps(
     session: Session, devices: Sequence[DeviceIdle], functions: NamedRanges
 ) -> list[tuple[IdleGap, ...]]:
     """The longest gaps of each device, the longest first; of equal ones the earlier."""
-    gaps = [(idle, gap) for idle in devices for gap in _longest(idle)]
-    ranges = [_telling(idle, gap) for idle, gap in gaps]
-    names = _names(session, [one for one in ranges if one is not None])
+    gaps = [(idle, gap, _telling(idle, gap)) for idle in devices for gap in _longest(idle)]
+    names: dict[tuple[int, int], str] = {}
+    for kind, query in _NAMES_SQL.items():
+        keys = sorted({one.key for _, _, one in gaps if one is not None and one.kind is kind})
+        if keys:
+            names |= {(kind, key): name for key, name in session.query(query, [keys])}
     activities = dict(session.query("SELECT name_id, name FROM kernel_names"))
     found: dict[int, list[IdleGap]] = {id(idle): [] for idle in devices}
-    for (idle, gap), telling in zip(gaps, ranges, strict=True):
-        device, ended_by = idle.device, int(idle.account.followed_by[gap.index])
+    for idle, gap, telling in gaps:
+        device, ended_by = idle.device, int(idle.account.followed_by[gap.place])
         is_ended = ended_by >= 0 and int(device.start_ns[ended_by]) == gap.end_ns
         step = int(device.step[ended_by]) if is_ended else -1
         found[id(idle)].append(
@@ -387,25 +367,26 @@ def longest_gaps(
     return [tuple(found[id(idle)]) for idle in devices]
 
 
-def _longest(idle: DeviceIdle) -> list[_Gap]:
+_NAMES_SQL = {
+    _Kind.OPERATOR: "SELECT operator_id, name FROM operators WHERE list_contains(?::BIGINT[], operator_id)",
+    _Kind.FRAME: "SELECT frame_id, name FROM frames WHERE list_contains(?::BIGINT[], frame_id)",
+}
+
+
+def _longest(idle: DeviceIdle) -> Iterator[_Gap]:
     account = idle.account
-    durations = account.gaps.end_ns - account.gaps.start_ns
-    gaps = []
-    for index in np.lexsort((account.gaps.start_ns, -durations))[:_LONGEST].tolist():
+    start_ns, end_ns = account.gaps
+    for index in np.lexsort((start_ns, start_ns - end_ns))[:_LONGEST].tolist():
         own = int(account.thread[index])
-        others = tuple(one for one in idle.trace.launch_threads if one != own)
-        gaps.append(
-            _Gap(
-                index=index,
-                start_ns=int(account.gaps.start_ns[index]),
-                end_ns=int(account.gaps.end_ns[index]),
-                handed_ns=int(account.handed_ns[index]),
-                cause=CAUSES[int(account.by_cause[:, index].argmax())],
-                blamed_call=account.blamed_call(index),
-                threads=() if own < 0 else (own, *others),
-            )
+        yield _Gap(
+            index,
+            int(start_ns[index]),
+            int(end_ns[index]),
+            int(account.handed_ns[index]),
+            CAUSES[int(account.by_cause[:, index].argmax())],
+            account.blamed_call(index),
+            () if own < 0 else (own, *(one for one in idle.trace.launch_threads if one != own)),
         )
-    return gaps
 
 
 def _blamed(idle: DeviceIdle, gap: _Gap) -> str | None:
@@ -413,11 +394,10 @@ def _blamed(idle: DeviceIdle, gap: _Gap) -> str | None:
     if gap.cause in (IdleCause.SYNCHRONIZATION, IdleCause.MEMORY_ALLOCATION):
         return idle.trace.call_name(gap.blamed_call)
     if gap.cause is IdleCause.PROFILER_OVERHEAD:
-        common = [
-            (min(one.end_ns, gap.end_ns) - max(one.start_ns, gap.start_ns), one.name)
-            for one in idle.host.stalls
-        ]
-        return max(common)[1]
+        stalls = idle.host.stalls
+        return max(
+            (min(one.end_ns, gap.end_ns) - max(one.start_ns, gap.start_ns), one.name) for one in stalls
+        )[1]
     return None
 
 
@@ -427,24 +407,24 @@ def _telling(idle: DeviceIdle, gap: _Gap) -> _OpenRange | None:
     Operators and calls tell more than frames and named ranges, the launching thread more than others. Where
     several operators share a gap, the one open longest.
     """
+
+    def most_open(one: _OpenRange) -> tuple[int, int, int, int]:
+        return one.open_ns, -one.duration_ns, -one.kind, -one.key
+
+    def ranges(*kinds: _Kind) -> list[_OpenRange]:
+        return [one for thread in gap.threads for one in _open(idle, gap, thread, kinds)]
+
     if gap.cause is IdleCause.DATA_LOADING:
-        loading = [one for thread in gap.threads for one in _open(idle, gap, thread, (_Kind.RANGE,))]
-        return max(loading, key=_most_open, default=None)
+        return max(ranges(_Kind.RANGE), key=most_open, default=None)
     if gap.cause not in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED):
         return None
-    half_ns = (gap.handed_ns - gap.start_ns) / 2
     candidates: list[_OpenRange] = []
-    for kinds in ((_Kind.OPERATOR, _Kind.CALL), (_Kind.FRAME, _Kind.ANNOTATION)):
-        found = [one for thread in gap.threads for one in _open(idle, gap, thread, kinds)]
-        most = [one for one in found if one.open_ns >= half_ns]
+    for found in (ranges(_Kind.OPERATOR, _Kind.CALL), ranges(_Kind.FRAME, _Kind.ANNOTATION)):
+        most = [one for one in found if 2 * one.open_ns >= gap.handed_ns - gap.start_ns]
         if most:
             return min(most, key=lambda one: (not one.is_own, one.duration_ns, one.kind, one.key))
         candidates += found
-    return None if gap.cause is IdleCause.NOTHING_SCHEDULED else max(candidates, key=_most_open, default=None)
-
-
-def _most_open(one: _OpenRange) -> tuple[int, int, int, int]:
-    return one.open_ns, -one.duration_ns, -one.kind, -one.key
+    return None if gap.cause is IdleCause.NOTHING_SCHEDULED else max(candidates, key=most_open, default=None)
 
 
 def _open(idle: DeviceIdle, gap: _Gap, thread: int, kinds: Sequence[_Kind]) -> Iterator[_OpenRange]:
@@ -469,22 +449,6 @@ def _open(idle: DeviceIdle, gap: _Gap, thread: int, kinds: Sequence[_Kind]) -> I
                 name = trace.call_name(key) if kind is _Kind.CALL else name
                 extent = int(duration_ns[best]), int(open_ns[best])
                 yield _OpenRange(kind, key, name, thread == gap.threads[0], *extent)
-
-
-_NAMES_SQL = {
-    _Kind.OPERATOR: "SELECT operator_id, name FROM operators WHERE list_contains(?::BIGINT[], operator_id)",
-    _Kind.FRAME: "SELECT frame_id, name FROM frames WHERE list_contains(?::BIGINT[], frame_id)",
-}
-
-
-def _names(session: Session, ranges: Sequence[_OpenRange]) -> dict[tuple[int, int], str]:
-    """Names of operators and frames, by kind and key."""
-    found: dict[tuple[int, int], str] = {}
-    for kind, query in _NAMES_SQL.items():
-        keys = sorted({one.key for one in ranges if one.kind is kind})
-        if keys:
-            found |= {(kind, key): name for key, name in session.query(query, [keys])}
-    return found
 
 
 def _line(trace: TraceRecords, gap: _Gap, functions: NamedRanges) -> str | None:

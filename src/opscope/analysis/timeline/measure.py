@@ -6,6 +6,7 @@ from the tables; the Session is not changed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TypeVar
@@ -13,9 +14,8 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from opscope.analysis.cuda_calls import CallRole
 from opscope.analysis.timeline.device_windows import (
-    Occupation,
-    Step,
     TraceWindow,
     device_steps,
     occupation,
@@ -24,18 +24,17 @@ from opscope.analysis.timeline.host import (
     RECORDED_EVENT_NS,
     Host,
     SessionRecords,
+    called_functions,
     named_ranges,
-    program_functions,
 )
 from opscope.analysis.timeline.idle import CAUSES, DeviceIdle, account_for_idle, longest_gaps
 from opscope.analysis.timeline.records import (
-    CallRole,
     DeviceRecords,
     RuntimeCalls,
     TraceRecords,
     blocked_launches,
 )
-from opscope.analysis.timeline.spans import NOTHING, Spans, covering, merge, overlap, subtract, total
+from opscope.analysis.timeline.spans import Spans, covering, merge, overlap, subtract, total
 from opscope.analysis.timeline.values import (
     DeviceStep,
     HostTime,
@@ -48,7 +47,7 @@ from opscope.analysis.timeline.values import (
     Timeline,
     TimePartition,
 )
-from opscope.analysis.timeline.waits import Places, by_place, waiting_calls
+from opscope.analysis.timeline.waits import by_place, waiting_calls
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
@@ -65,10 +64,8 @@ class RecorderEstimate(msgspec.Struct, frozen=True):
 def estimate_recorder(events: Mapping[str, int], steps: int, *, most_ns: float) -> RecorderEstimate | None:
     """What recording added to each of the steps; None if nothing was recorded.
 
-    Args:
-        events: How many were recorded in them, by kind of `RECORDED_EVENT_NS`.
-        steps: How many there are.
-        most_ns: What it cannot exceed.
+    `events` are how many were recorded in all of them, by kind of `RECORDED_EVENT_NS`; `most_ns` is what it
+    cannot exceed.
     """
     parts = [(events[what], what, cost_ns) for what, cost_ns in RECORDED_EVENT_NS.items() if events[what]]
     if not parts or steps < 1:
@@ -100,17 +97,12 @@ def host_time(
     trace: TraceRecords,
     host: Host,
     window: TraceWindow,
-    device_steps: Sequence[DeviceStep],
     busy_ns: Mapping[int, int],
 ) -> HostTime | None:
     """The host time of a trace's step; None where no launch was recorded.
 
-    Args:
-        trace: The trace.
-        host: What its launching threads did.
-        window: Its steps; where there are none, all that was recorded counts as one.
-        device_steps: What they launched.
-        busy_ns: Busy time by device.
+    Where there are no steps, all that was recorded counts as one. `busy_ns` is of what they launched, by
+    device.
     """
     if not trace.launch_threads:
         return None
@@ -139,7 +131,7 @@ def host_time(
         trace_id=trace.trace_id,
         steps=count,
         step_ns=recorded_ns / count,
-        device_busy_ns=_busiest(device_steps, busy_ns, has_steps=bool(window.steps)) / count,
+        device_busy_ns=max(busy_ns.values(), default=0) / count,
         launch_path_ns=(wall_ns - waited_ns) / count,
         launches=launches / count,
         recorder_ns=None if recorder is None else recorder.ns,
@@ -147,40 +139,26 @@ def host_time(
     )
 
 
-def _busiest(device_steps: Sequence[DeviceStep], busy_ns: Mapping[int, int], *, has_steps: bool) -> int:
-    """Busy time of the busiest device, of all steps together."""
-    if not has_steps:
-        return max(busy_ns.values(), default=0)
-    by_device: dict[int, int] = {}
-    for one in device_steps:
-        by_device[one.device] = by_device.get(one.device, 0) + one.busy_ns
-    return max(by_device.values(), default=0)
-
-
 def _waited(trace: TraceRecords, host: Host, start_ns: Int64, end_ns: Int64) -> int:
-    """Time of the steps in which a launching thread waits for a device and none of them works."""
+    """Time of the steps in which a launching thread waits for a device and none of them works.
+
+    A place in the launch queue is waited for too: what a launch takes beyond the usual where that is full.
+    """
     calls = trace.calls
-    queue_full = _waits_for_queue(trace)
+    full, usual_ns = blocked_launches(trace)
     waits, working = [], []
     for thread, events in host.threads.items():
         blocked = (calls.thread_id == thread) & (calls.role == CallRole.WAITS)
-        waiting = merge((calls.start_ns[blocked], calls.end_ns[blocked]), queue_full.get(thread, NOTHING))
+        queued = full[calls.thread_id[full] == thread]
+        waiting = merge(
+            (calls.start_ns[blocked], calls.end_ns[blocked]),
+            (calls.start_ns[queued] + usual_ns, calls.end_ns[queued]),
+        )
         waits.append(waiting)
         working.append(subtract(events.ran, waiting))
     at_work = merge(*working)
     either = merge(at_work, *waits)
     return int((overlap(either, start_ns, end_ns) - overlap(at_work, start_ns, end_ns)).sum())
-
-
-def _waits_for_queue(trace: TraceRecords) -> dict[int, Spans]:
-    """Waits for a place in the launch queue, by thread: what a launch then takes beyond the usual."""
-    calls = trace.calls
-    waits, usual_ns = blocked_launches(trace)
-    return {
-        one: merge((calls.start_ns[mine] + usual_ns, calls.end_ns[mine]))
-        for one in trace.launch_threads
-        if len(mine := waits[calls.thread_id[waits] == one])
-    }
 
 
 def launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
@@ -189,12 +167,14 @@ def launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency 
     if not len(latency):
         return None
     latency = np.sort(latency)
+    # The least value that at least so many percent of all do not exceed (nearest rank).
+    median_ns, p95_ns = (int(latency[-(-len(latency) * percent // 100) - 1]) for percent in (50, 95))
     return LaunchLatency(
         trace_id=device.trace_id,
         device=device.device,
         launches=len(latency),
-        median_ns=_quantile(latency, 50),
-        p95_ns=_quantile(latency, 95),
+        median_ns=median_ns,
+        p95_ns=p95_ns,
         negative_count=int((latency < 0).sum()),
     )
 
@@ -206,11 +186,6 @@ def _latencies(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64
     call, first = np.unique(device.call[launched], return_index=True)
     starts = device.start_ns[launched][first]
     return starts, starts - calls.start_ns[call]
-
-
-def _quantile(ascending: Int64, percent: int) -> int:
-    """The least value that at least `percent` of all do not exceed (nearest rank)."""
-    return int(ascending[-(-len(ascending) * percent // 100) - 1])
 
 
 def queue_depth(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> QueueDepth | None:
@@ -285,6 +260,12 @@ def step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | None
     if not steps:
         return None
     durations = np.array([step.end_ns - step.start_ns for step in steps], dtype=np.int64)
+    outliers: tuple[int, ...] = ()
+    if len(steps) >= _LEAST_STEPS:
+        low, high = np.quantile(durations.astype(np.float64), (0.25, 0.75))
+        reach = _FENCE * (high - low)
+        beyond = (durations < low - reach) | (durations > high + reach)
+        outliers = tuple(steps[place].number for place in np.flatnonzero(beyond).tolist())
     return StepStatistics(
         trace_id=trace_id,
         count=len(steps),
@@ -292,30 +273,12 @@ def step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | None
         median_ns=int(np.median(durations)),
         min_ns=int(durations.min()),
         max_ns=int(durations.max()),
-        outliers=_outliers(steps, durations.astype(np.float64)),
+        outliers=outliers,
         left_out=len(window.steps) - len(steps),
     )
 
 
-def _outliers(
-    steps: tuple[Step, ...], durations: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> tuple[int, ...]:
-    if len(steps) < _LEAST_STEPS:
-        return ()
-    low, high = np.quantile(durations, (0.25, 0.75))
-    reach = _FENCE * (high - low)
-    beyond = (durations < low - reach) | (durations > high + reach)
-    return tuple(step.number for step, is_beyond in zip(steps, beyond.tolist(), strict=True) if is_beyond)
-
-
 T = TypeVar("T")
-
-
-class _DeviceTime(msgspec.Struct, frozen=True):
-    """One device of one trace, measured."""
-
-    idle: DeviceIdle
-    occupation: Occupation
 
 
 _SERIES_POINTS = 60  # intervals of what is shown over time
@@ -329,23 +292,20 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
         for trace in traces
         for device in trace.devices
     ]
-    functions = program_functions(session, hosts.values(), records.frame_names.program)
-    places = Places(functions, named_ranges(hosts.values()))
-    gaps = longest_gaps(session, [one.idle for one in devices], functions)
+    functions = called_functions(session, hosts.values())
+    annotations = named_ranges(hosts.values())
+    gaps = longest_gaps(session, devices, functions)
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:
-        trace = one.idle.trace
-        blamed[trace.trace_id] += one.idle.account.blamed_ns(len(trace.calls))
+        trace = one.trace
+        blamed[trace.trace_id] += one.account.blamed_ns(len(trace.calls))
     stepped = tuple(
-        step
-        for one in devices
-        for step in device_steps(one.idle.device)
-        if step.step in one.idle.window.numbers
+        step for one in devices for step in device_steps(one.device) if step.step in one.window.numbers
     )
-    by_device = [(one.idle.device, one.idle.trace.calls, one.occupation.window) for one in devices]
+    by_device = [(one.device, one.trace.calls, one.occupation.window) for one in devices]
     return Timeline(
         partitions=tuple(_partition(one, longest) for one, longest in zip(devices, gaps, strict=True)),
-        waits=waiting_calls(session, traces, windows, blamed, places),
+        waits=waiting_calls(session, traces, windows, blamed, functions, annotations),
         latencies=_known(launch_latency(device, calls) for device, calls, _ in by_device),
         queues=_known(queue_depth(*args) for args in by_device),
         steps=_known(step_statistics(trace_id, window) for trace_id, window in windows.items()),
@@ -371,21 +331,21 @@ def _known(found: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _measure(trace: TraceRecords, device: DeviceRecords, window: TraceWindow, host: Host) -> _DeviceTime:
+def _measure(trace: TraceRecords, device: DeviceRecords, window: TraceWindow, host: Host) -> DeviceIdle:
     occupied = occupation(device, window)
     account = account_for_idle(device, occupied.idle, trace.calls, host).part(occupied.is_inside)
     if not occupied.busy_ns:
         account = account.unused()
-    return _DeviceTime(DeviceIdle(trace, window, host, device, account), occupied)
+    return DeviceIdle(trace, window, host, device, occupied, account)
 
 
-def _partition(one: _DeviceTime, longest: tuple[IdleGap, ...]) -> TimePartition:
-    parts, account = one.occupation, one.idle.account
+def _partition(one: DeviceIdle, longest: tuple[IdleGap, ...]) -> TimePartition:
+    parts, account = one.occupation, one.account
     by_cause = account.by_cause.sum(axis=1).tolist()
     return TimePartition(
-        trace_id=one.idle.trace.trace_id,
-        rank=one.idle.trace.rank,
-        device=one.idle.device.device,
+        trace_id=one.trace.trace_id,
+        rank=one.trace.rank,
+        device=one.device.device,
         span_ns=total(parts.window),
         compute_ns=parts.compute_ns,
         exposed_copy_ns=parts.exposed_copy_ns,
@@ -395,20 +355,24 @@ def _partition(one: _DeviceTime, longest: tuple[IdleGap, ...]) -> TimePartition:
         longest_gaps=longest,
         copy_ns=parts.copy_ns,
         communication_ns=parts.communication_ns,
-        window=one.idle.window.kind,
+        window=one.window.kind,
         outside_steps_ns=parts.outside_ns,
         launched_outside_ns=parts.launched_outside_ns,
     )
 
 
-def _hosts(devices: Sequence[_DeviceTime], device_steps: Sequence[DeviceStep]) -> tuple[HostTime, ...]:
-    by_trace: dict[int, list[_DeviceTime]] = {}
+def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) -> tuple[HostTime, ...]:
+    by_trace: dict[int, list[DeviceIdle]] = {}
     for one in devices:
-        by_trace.setdefault(one.idle.trace.trace_id, []).append(one)
+        by_trace.setdefault(one.trace.trace_id, []).append(one)
     found = []
     for trace_id, mine in by_trace.items():
-        window = mine[0].idle.window.counted
-        launched = [one for one in device_steps if one.trace_id == trace_id and one.step in window.numbers]
-        busy_ns = {one.idle.device.device: one.occupation.busy_ns for one in mine}
-        found.append(host_time(mine[0].idle.trace, mine[0].idle.host, window, launched, busy_ns))
+        window = mine[0].window.counted
+        busy_ns = {one.device.device: one.occupation.busy_ns for one in mine}
+        if window.steps:
+            busy_ns = Counter()
+            for step in device_steps:
+                if step.trace_id == trace_id and step.step in window.numbers:
+                    busy_ns[step.device] += step.busy_ns
+        found.append(host_time(mine[0].trace, mine[0].host, window, busy_ns))
     return _known(found)

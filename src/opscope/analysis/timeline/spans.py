@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opscope.analysis.timeline.records import distinct
+from opscope.analysis.columns import distinct
 from opscope.ingest.nesting import Int64
 
 
@@ -46,7 +46,6 @@ def merge(*parts: tuple[Int64, Int64]) -> Spans:
 
 
 def total(spans: Spans) -> int:
-    """Measure of the whole set."""
     return int((spans.end_ns - spans.start_ns).sum())
 
 
@@ -68,19 +67,16 @@ def overlap(spans: Spans, start_ns: Int64, end_ns: Int64) -> Int64:
 
 
 def between(spans: Spans) -> Spans:
-    """The room between neighbors."""
     return Spans(spans.end_ns[:-1], spans.start_ns[1:])
 
 
 def within(spans: Spans, start_ns: int, end_ns: int) -> Spans:
-    """The part in `[start_ns, end_ns)`."""
     start, end = np.maximum(spans.start_ns, start_ns), np.minimum(spans.end_ns, end_ns)
     keep = start < end
     return Spans(start[keep], end[keep])
 
 
 def subtract(spans: Spans, taken: Spans) -> Spans:
-    """What of the first set is not in the second."""
     if not len(spans.start_ns) or not len(taken.start_ns):
         return spans
     _, start_ns, end_ns = cut(spans.start_ns, spans.end_ns, np.concatenate(taken))

@@ -1,7 +1,7 @@
 """Steps that begin the program: what happens once made them longer than the steps after them.
 
 Of the first steps each is one of start-up if it is slower than is usual of those after it that do the same
-work, and at least half of that is time in calls and ranges that come once (`ONCE`), beyond what they have of
+work, and at least half of that is time in calls and ranges that come once, beyond what they have of
 them. Such a step is left out of what is said of a mean step, and of no sum. The first step that is none ends
 the search, and the last one is never left out. Where a single step was recorded, or none, nothing tells what
 recurs: the time in such calls is told alone.
@@ -10,35 +10,27 @@ recurs: the time in such calls is told alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.timeline.records import columns
+from opscope.analysis.columns import Arrays, columns
+from opscope.analysis.cuda_calls import COME_ONCE, CallRole, names_of
 from opscope.analysis.timeline.spans import merge, overlap
 from opscope.analysis.timeline.values import StartUp
 from opscope.benchmarking.statistics import usual_and_limit
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
 if TYPE_CHECKING:
     from opscope.analysis.timeline.device_windows import Step
 
-# What a program does once, as patterns of whole names; HIP's names are CUDA's with another prefix.
-ONCE = {
-    # The driver and a context begin, device memory and pinned memory are taken, handles made.
-    "calls": r"(?:cuda|hip|cu)(?:Init|InitDevice|SetDevice|DevicePrimaryCtxRetain|CtxCreate|GetDeviceCount"
-    r"|GetDeviceProperties|Malloc|Free|ExtMalloc|Host(?:Alloc|Malloc|Free|Register)|MallocHost|FreeHost"
-    r"|Mem(?:Alloc|Free|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostAlloc)"
-    r"|(?:Stream|Event)Create|StreamBeginCapture|StreamEndCapture|GraphInstantiate|GraphUpload"
-    # Kernels are loaded: asked for by name, or by what is asked of them.
-    r"|Module(?:Load|Get|Unload)|Library(?:Load|Get)|Func(?:Get|Set)|Occupancy)\w*",
-    # The first launch of a kernel loads it.
-    "launches": r"(?:cuda|hip|cu)\w*Launch\w*",
-    # Code is made, and communicators.
-    "ranges": r"(?i)torch-compiled region.*|.*(?:dynamo|inductor|compile_inner|compile_fx|frame_compile"
-    r"|backward_compile|autotun|triton.*compil).*|(?:cublas|cudnn|nccl)\w*(?:Create|Init)\w*",
-}
+# Code is made, and communicators: once, as patterns of whole names.
+_MAKING = (
+    r"(?i)torch-compiled region.*|.*(?:dynamo|inductor|compile_inner|compile_fx|frame_compile"
+    r"|backward_compile|autotun|triton.*compil).*|(?:cublas|cudnn|nccl)\w*(?:Create|Init)\w*"
+)
 # What calls of compiled functions hold: TorchScript, Triton, inductor.
 _COMPILED = (
     r"fallback_function|prim::.*|DifferentiableGraph.*|TensorExpr.*|aten::_autocast_to_\w+|triton_.*"
@@ -60,16 +52,12 @@ def find_start_ups(
 ) -> tuple[StartUp, ...]:
     """The steps of a trace that begin the program, by start.
 
-    Args:
-        session: The Session.
-        trace_id: The trace.
-        steps: Its steps, by start.
-        span_ns: From its first event to the end of the last.
+    The span is from the first event to the end of the last.
     """
     bounds = [(step.start_ns, step.end_ns) for step in steps]
     if len(steps) < 2:
         start_ns, end_ns = (bounds or [span_ns])[0]
-        (once,) = _once(session, trace_id, [(start_ns, end_ns)], ("calls", "ranges"))
+        (once,) = _once(session, trace_id, [(start_ns, end_ns)], recurs=False)
         number = steps[0].number if steps else None
         return _told(once, [], StartUp(trace_id, number, end_ns - start_ns, None, 0))
     found: list[StartUp] = []
@@ -82,7 +70,7 @@ def find_start_ups(
         usual_ns, limit_ns = usual_and_limit([durations[other] for other in later] or durations)
         if not later or durations[place] <= limit_ns:
             break
-        of_steps = of_steps or _once(session, trace_id, bounds, tuple(ONCE))
+        of_steps = of_steps or _once(session, trace_id, bounds, recurs=True)
         one = StartUp(trace_id, step.number, durations[place], round(usual_ns), 0)
         told = _told(of_steps[place], [of_steps[other] for other in later], one)
         if not told or told[0].once_ns < _LEAST_ONCE * (durations[place] - usual_ns):
@@ -91,10 +79,10 @@ def find_start_ups(
     return tuple(found)
 
 
-def first_calls(session: Session, trace_id: int) -> dict[str, Any]:
+def first_calls(session: Session, trace_id: int) -> Arrays:
     """Silences of the host before first calls of compiled functions, by start: they were compiled then."""
     parameters = {"trace": trace_id, "long": _LONG_SILENCE_NS, "compiled": _COMPILED}
-    return columns(session, "first_calls", parameters)
+    return columns(session, sql(__package__, "timeline:first_calls"), parameters)
 
 
 class _Once(NamedTuple):
@@ -119,13 +107,18 @@ def _told(mine: _Once, others: Sequence[_Once], one: StartUp) -> tuple[StartUp, 
     return (replace(one, once_ns=once_ns, names=tuple(name for _, name in longest)),) if once_ns else ()
 
 
-def _once(
-    session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], kinds: Sequence[str]
-) -> list[_Once]:
-    """What comes once, in each interval."""
-    chosen = {kind: ONCE[kind] if kind in kinds else "" for kind in ONCE}
-    parts = [columns(session, "once", {"trace": trace_id, "long": _LONG_LAUNCH_NS, **chosen})]
-    parts.append(first_calls(session, trace_id))
+def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *, recurs: bool) -> list[_Once]:
+    """What comes once, in each interval; of launches and the recorder, only what steps tell to recur."""
+    parameters = {
+        "trace": trace_id,
+        "calls": names_of(session, *COME_ONCE),
+        # The first launch of a kernel loads it.
+        "launches": names_of(session, CallRole.LAUNCHES) if recurs else [],
+        "long": _LONG_LAUNCH_NS,
+        "ranges": _MAKING,
+        "recurs": recurs,
+    }
+    parts = [columns(session, sql(__package__, "timeline:once"), parameters), first_calls(session, trace_id)]
     found = {key: np.concatenate([part[key] for part in parts]) for key in ("name", "start_ns", "end_ns")}
     starts, ends = (np.array(bound, dtype=np.int64) for bound in zip(*bounds, strict=True))
     spans = {

@@ -15,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from opscope.analysis.columns import columns
 from opscope.analysis.step_model import PathPiece
 from opscope.analysis.timeline.device_windows import TraceWindow, occupation
 from opscope.analysis.timeline.host import Host, SessionRecords
 from opscope.analysis.timeline.idle import CAUSES, account_for_idle
-from opscope.analysis.timeline.records import DeviceRecords, TraceRecords, WorkKind, columns
+from opscope.analysis.timeline.records import DeviceRecords, TraceRecords, WorkKind
 from opscope.analysis.timeline.spans import Spans, covering, cut
 from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.text_enum import TextEnum
 
@@ -41,16 +43,12 @@ class _Gaps(NamedTuple):
 
 
 class StepTime(msgspec.Struct, frozen=True):
-    """The time of one device from the start of a step to the next; the parts sum to `end_ns - start_ns`.
-
-    Attributes:
-        step: Its number; None where no steps were recorded, and this is the whole recording.
-    """
+    """The time of one device from the start of a step to the next; the parts sum to `end_ns - start_ns`."""
 
     trace_id: int
     rank: int | None
     device: int
-    step: int | None
+    step: int | None  # its number; None where no steps were recorded, and this is the whole recording
     start_ns: int
     end_ns: int
     compute_ns: int
@@ -71,27 +69,17 @@ class LaneKind(TextEnum):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """One row of events.
-
-    Attributes:
-        title: What the row is of; rows of one thread follow each other.
-        start_ns, end_ns: Of each event.
-        group: What each is, as a position in `groups`: its color.
-        groups: Names of these.
-        name: What each is called, as a position in `names`.
-        names: Those.
-        owner: Thread of calls; device and stream of a stream; else nothing.
-    """
+    """One row of events."""
 
     kind: LaneKind
-    title: str
-    start_ns: Int64
+    title: str  # what the row is of; rows of one thread follow each other
+    start_ns: Int64  # start_ns, end_ns: of each event
     end_ns: Int64
-    group: Int64
-    groups: tuple[str, ...]
-    name: Int64
-    names: tuple[str, ...]
-    owner: tuple[int, ...] = ()
+    group: Int64  # what each is, as a position in `groups`: its color
+    groups: tuple[str, ...]  # names of these
+    name: Int64  # what each is called, as a position in `names`
+    names: tuple[str, ...]  # those
+    owner: tuple[int, ...] = ()  # thread of calls; device and stream of a stream; else nothing
 
 
 class Arrow(NamedTuple):
@@ -180,11 +168,7 @@ def step_view(
 ) -> StepView:
     """One step, event by event.
 
-    Args:
-        session: The recording.
-        records: Of the Session.
-        times: The step on each device of its trace; at least one.
-        path: The trace's critical path; empty if unknown.
+    `times` are the step on each device of its trace; the path is empty if unknown.
     """
     first = times[0]
     start_ns, end_ns = first.start_ns, max(one.end_ns for one in times)
@@ -226,12 +210,12 @@ def _host_lanes(session: Session, trace: TraceRecords, start_ns: int, end_ns: in
         name, native = threads.get(thread, (None, None))
         title = name or f"thread {native or thread}"
         parameters = [trace.trace_id, thread, end_ns, start_ns]
-        operators = columns(session, "drawn_operators", [*parameters, _DEEPEST])
+        operators = columns(session, sql(__package__, "timeline:drawn_operators"), [*parameters, _DEEPEST])
         for depth in range(_DEEPEST):
             mine = operators["depth"] == depth
             if mine.any():
                 yield _lane(LaneKind.OPERATORS, _NESTED[depth] or title, operators, mine)
-        calls = columns(session, "drawn_calls", parameters)
+        calls = columns(session, sql(__package__, "timeline:drawn_calls"), parameters)
         if len(calls["start_ns"]):
             lane = _lane(LaneKind.CALLS, str(LaneKind.CALLS), calls, slice(None))
             yield replace(lane, owner=(thread,))

@@ -118,21 +118,17 @@ FROM (
     FROM steps WINDOW by_start AS (PARTITION BY trace_id, thread_id ORDER BY start_ns))
 ORDER BY trace_id, start_ns, step
 
--- :name activity_costs
--- One row per device activity: the distinct call it belongs to. Reads activity_costs.
-SELECT activity_id, call_id::BIGINT AS call_id FROM activity_costs
-
 -- :name once
--- One row per call or range of a trace that comes once in a program, by the patterns of calls, of launches (the long ones)
--- and of ranges that are parameters, and of what the recorder did for itself. Reads runtime_calls, operators, annotations,
--- overheads.
+-- One row per call or range of a trace that comes once in a program, by names of calls and of launches (the long ones) and
+-- the pattern of ranges that are parameters, and, if `recurs`, of what the recorder did for itself.
+-- Reads runtime_calls, operators, annotations, overheads.
 SELECT name, start_ns, start_ns + duration_ns AS end_ns FROM (
     SELECT trace_id, name, start_ns, duration_ns FROM runtime_calls
-    WHERE regexp_full_match(name, $calls) OR (duration_ns >= $long AND regexp_full_match(name, $launches))
+    WHERE list_contains($calls::VARCHAR[], name) OR (duration_ns >= $long AND list_contains($launches::VARCHAR[], name))
     UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM operators WHERE regexp_full_match(name, $ranges)
     UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM annotations
         WHERE side = 'host' AND regexp_full_match(name, $ranges)
-    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $launches <> '')
+    UNION ALL SELECT trace_id, name, start_ns, duration_ns FROM overheads WHERE $recurs)
 WHERE trace_id = $trace AND name IS NOT NULL AND duration_ns > 0
 ORDER BY start_ns, name
 

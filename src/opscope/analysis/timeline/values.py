@@ -34,23 +34,17 @@ class IdleCause(MeaningEnum):
 
 
 class IdleGap(msgspec.Struct, frozen=True):
-    """One gap in which a device did nothing, by the cause of most of it.
-
-    Attributes:
-        step: The step that launched what ended it; else the one it begins in.
-        host: Operator, call or frame that the launching thread was in for most of the gap.
-        line: The program's own Python function around it, `file:line function` (the line it begins at), where
-            stacks were recorded.
-        ended_by: Name of the activity that ended it; None if the window did.
-    """
+    """One gap in which a device did nothing, by the cause of most of it."""
 
     start_ns: int
     duration_ns: int
     cause: IdleCause
-    step: int | None = None
-    host: str | None = None
+    step: int | None = None  # the step that launched what ended it; else the one it begins in
+    host: str | None = None  # operator, call or frame that the launching thread was in for most of the gap
+    # The program's own Python function around it, `file:line function` (the line it begins at), where stacks
+    # were recorded
     line: str | None = None
-    ended_by: str | None = None
+    ended_by: str | None = None  # name of the activity that ended it; None if the window did
 
 
 class TimePartition(msgspec.Struct, frozen=True):
@@ -58,19 +52,12 @@ class TimePartition(msgspec.Struct, frozen=True):
 
     compute + exposed copy + exposed communication + idle = span; Σ idle_by_cause = idle. Compute is time in
     which a kernel that does not communicate ran; a copy is exposed where neither runs beside it.
-
-    Attributes:
-        span_ns: Length of the window.
-        window: What it is. The steps' window ends with the work that steps launched, where that ends later.
-        outside_steps_ns: Busy time outside of the steps' window; with the three parts, all of the device's.
-        launched_outside_ns: Part of the busy time in the steps' window: what ran was all launched outside of
-            steps, most often before the first. What has no recorded launch is not counted.
     """
 
     trace_id: int
     rank: int | None
     device: int
-    span_ns: int
+    span_ns: int  # length of the window
     compute_ns: int
     exposed_copy_ns: int
     exposed_communication_ns: int
@@ -79,13 +66,16 @@ class TimePartition(msgspec.Struct, frozen=True):
     longest_gaps: tuple[IdleGap, ...] = ()
     copy_ns: int = 0
     communication_ns: int = 0
+    # What it is. The steps' window ends with the work that steps launched, where that ends later.
     window: WindowKind = WindowKind.SPAN
+    # Busy time outside of the steps' window; with the three parts, all of the device's
     outside_steps_ns: int = 0
+    # Part of the busy time in the steps' window: what ran was all launched outside of steps, most often
+    # before the first. What has no recorded launch is not counted.
     launched_outside_ns: int = 0
 
     @property
     def busy_ns(self) -> int:
-        """Time in which anything ran."""
         return self.span_ns - self.idle_ns
 
 
@@ -101,7 +91,6 @@ class DeviceStep(msgspec.Struct, frozen=True):
 
     @property
     def busy_ns(self) -> int:
-        """Their sum."""
         return self.compute_ns + self.exposed_copy_ns + self.exposed_communication_ns
 
 
@@ -109,30 +98,23 @@ class WaitingCall(msgspec.Struct, frozen=True):
     """Calls in the steps by which the host waited for the device, of one name and one place.
 
     Without steps, all calls. A call outside of steps is there too if idle time of their window is its fault.
-
-    Attributes:
-        name: Runtime call, e.g. `cudaStreamSynchronize`.
-        operator: What the program called, e.g. `aten::item`: the outermost ATen operator around it, else the
-            innermost operator, else the innermost named range, e.g. `DistributedDataParallel.forward`.
-        line: The program's own Python function around it, `file:line function` (the line it begins at), where
-            stacks were recorded.
-        host_ns: Time the host spent in the calls.
-        idle_ns: Idle time of devices that the calls are blamed for: inside them, and after them as far as the
-            host had lost that time in them.
-        copy: Name of the copy by which it waits, e.g. `Memcpy HtoD (Pageable -> Device)`.
-        size_bytes: What those copies moved.
-        call_ids: The runtime calls.
     """
 
-    name: str
+    name: str  # runtime call, e.g. `cudaStreamSynchronize`.
+    # What the program called, e.g. `aten::item`: the outermost ATen operator around it, else the innermost
+    # operator, else the innermost named range, e.g. `DistributedDataParallel.forward`.
     operator: str | None
+    # The program's own Python function around it, `file:line function` (the line it begins at), where stacks
+    # were recorded
     line: str | None
     calls: int
-    host_ns: int
+    host_ns: int  # time the host spent in the calls
+    # Idle time of devices that the calls are blamed for: inside them, and after them as far as the host had
+    # lost that time in them
     idle_ns: int
-    copy: str | None = None
-    size_bytes: int | None = None
-    call_ids: tuple[int, ...] = ()
+    copy: str | None = None  # name of the copy by which it waits, e.g. `Memcpy HtoD (Pageable -> Device)`.
+    size_bytes: int | None = None  # what those copies moved
+    call_ids: tuple[int, ...] = ()  # the runtime calls
 
 
 class LaunchLatency(msgspec.Struct, frozen=True):
@@ -198,72 +180,48 @@ class StepStatistics(msgspec.Struct, frozen=True):
 
 
 class StartUp(msgspec.Struct, frozen=True):
-    """A step that begins the program, for the calls and ranges in it that come once: see `start_up.py`.
-
-    Attributes:
-        step: Its number; None of a recording without steps.
-        usual_ns: Median of the steps after it; None where there are none, so that nothing tells what recurs.
-        once_ns: Its time in what comes once, beyond what the steps after it have of that.
-        names: What took most of it, the longest first.
-    """
+    """A step that begins the program, for the calls and ranges in it that come once: see `start_up.py`."""
 
     trace_id: int
-    step: int | None
+    step: int | None  # its number; None of a recording without steps
     duration_ns: int
+    # Median of the steps after it; None where there are none, so that nothing tells what recurs
     usual_ns: int | None
-    once_ns: int
-    names: tuple[str, ...] = ()
+    once_ns: int  # its time in what comes once, beyond what the steps after it have of that
+    names: tuple[str, ...] = ()  # what took most of it, the longest first
 
     @property
     def is_left_out(self) -> bool:
-        """Whether figures of a mean step are without it."""
         return self.usual_ns is not None
 
 
 class StartGap(msgspec.Struct, frozen=True):
-    """A gap at the start of a recording without steps, set apart with the little that ran before it.
-
-    Attributes:
-        start_ns: Where the work before it ended, or the recording began.
-        end_ns: Where steady work begins.
-        before_ns: Device time of the work before it.
-        host_end_ns: Where the host's steady work begins: it may have launched what waited in the gap.
-    """
+    """A gap at the start of a recording without steps, set apart with the little that ran before it."""
 
     trace_id: int
-    start_ns: int
-    end_ns: int
-    before_ns: int
-    host_end_ns: int
+    start_ns: int  # where the work before it ended, or the recording began
+    end_ns: int  # where steady work begins
+    before_ns: int  # device time of the work before it
+    host_end_ns: int  # where the host's steady work begins: it may have launched what waited in the gap
 
     @property
     def duration_ns(self) -> int:
-        """Its length."""
         return self.end_ns - self.start_ns
 
 
 class HostTime(msgspec.Struct, frozen=True):
-    """What the host needs per step to launch what a step launches.
-
-    Attributes:
-        steps: Steps it was averaged over; everything recorded counts as one where there are none.
-        step_ns: Mean wall time of a step.
-        device_busy_ns: Mean busy time of the device in a step.
-        launch_path_ns: Mean time in which the host ran, waits for the device left out: as recorded.
-        launches: Mean launches (graph launches count once).
-        recorder_ns: The part of `launch_path_ns` that the recording itself is estimated to have added; None
-            if unknown. `launch_path_ns - recorder_ns` is what the host needs without a recorder.
-        recorder_basis: How that was estimated.
-    """
+    """What the host needs per step to launch what a step launches."""
 
     trace_id: int
-    steps: int
-    step_ns: float
-    device_busy_ns: float
-    launch_path_ns: float
-    launches: float
+    steps: int  # steps it was averaged over; everything recorded counts as one where there are none
+    step_ns: float  # mean wall time of a step
+    device_busy_ns: float  # mean busy time of the device in a step
+    launch_path_ns: float  # mean time in which the host ran, waits for the device left out: as recorded
+    launches: float  # mean launches (graph launches count once)
+    # The part of `launch_path_ns` that the recording itself is estimated to have added; None if unknown.
+    # `launch_path_ns - recorder_ns` is what the host needs without a recorder.
     recorder_ns: float | None = None
-    recorder_basis: str | None = None
+    recorder_basis: str | None = None  # how that was estimated
 
 
 class SkewEvidence(TextEnum):
@@ -278,22 +236,15 @@ class RankSkew(msgspec.Struct, frozen=True):
 
     A rank that arrives early waits in the collective's kernel, so the last to arrive has the shortest one. A
     wait is what a kernel takes longer than the shortest of the same collective; no clocks are compared.
-
-    Attributes:
-        collectives: Collectives matched across ranks; of traces with steps, those launched in steps.
-        last_count: Of those, how often it was the last to arrive.
-        waiting_ns: Time its kernels waited for others.
-        awaited_ns: Time the kernels of the others waited for it, summed over the other ranks.
-        evidence: How the collectives were matched.
     """
 
     trace_id: int
     rank: int | None
-    collectives: int
-    last_count: int
-    waiting_ns: int
-    awaited_ns: int
-    evidence: SkewEvidence
+    collectives: int  # collectives matched across ranks; of traces with steps, those launched in steps
+    last_count: int  # of those, how often it was the last to arrive
+    waiting_ns: int  # time its kernels waited for others
+    awaited_ns: int  # time the kernels of the others waited for it, summed over the other ranks
+    evidence: SkewEvidence  # how the collectives were matched
 
 
 class Timeline(msgspec.Struct, frozen=True):

@@ -20,8 +20,6 @@ import triton.language as tl
 from opscope.errors import InputError
 from opscope.kernels.triton.launching import autotuned, check_arguments, launched
 
-__all__ = ["add", "add_teaching", "gelu", "gelu_teaching", "square", "square_teaching"]
-
 # Elements per program and warps per program. A warp has 32 threads, so 512 elements on 4 warps are 4 a
 # thread: one 16-byte read of float32. Many small programs beat few large ones on an H200 (8192² float32:
 # 130 µs against 134 to 136), and telling the caches to drop what is read once costs 4 %.

@@ -13,8 +13,6 @@ import triton
 
 from opscope.errors import InputError
 
-__all__ = ["autotuned", "check_arguments", "is_compiled", "launched", "multiprocessors", "on_device_of"]
-
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 

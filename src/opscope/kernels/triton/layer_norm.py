@@ -19,8 +19,6 @@ from opscope.errors import InputError
 from opscope.kernels.triton.launching import autotuned, check_arguments, launched
 from opscope.kernels.triton.rows import ROW_CONFIGS, as_rows, columns_of, fitting_configs, row_grid
 
-__all__ = ["layer_norm", "layer_norm_teaching"]
-
 LONG_BLOCK = 8192
 TEACHING_BLOCK = 1024
 

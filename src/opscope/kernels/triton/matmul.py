@@ -33,14 +33,6 @@ try:
 except ImportError:  # Triton before 3.4
     TensorDescriptor = None
 
-__all__ = [
-    "matmul",
-    "matmul_by_pointers",
-    "matmul_by_tensor_descriptors",
-    "matmul_teaching",
-    "takes_descriptors",
-]
-
 _DESCRIPTOR_ALIGNMENT = 16  # bytes: rows of a tensor descriptor begin at multiples of it
 
 

@@ -9,8 +9,7 @@ import torch
 import triton
 
 from opscope.errors import InputError
-
-__all__ = ["ROW_CONFIGS", "as_rows", "columns_of", "fitting_configs", "row_grid"]
+from opscope.hardware.architectures import WARP_SIZE
 
 # 1024 threads share 65536 registers, 64 each: with 32 elements in every thread, half of them are left for
 # addresses and temporaries. Longer rows would spill.
@@ -71,5 +70,5 @@ def fitting_configs(
         config
         for config in configs
         if columns <= config.kwargs["TILE"] <= largest
-        and _LEAST_PER_THREAD <= config.kwargs["TILE"] // (32 * config.num_warps) <= _MOST_PER_THREAD
+        and _LEAST_PER_THREAD <= config.kwargs["TILE"] // (WARP_SIZE * config.num_warps) <= _MOST_PER_THREAD
     ]

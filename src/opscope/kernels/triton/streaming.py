@@ -18,8 +18,6 @@ import triton.language as tl
 from opscope.errors import InputError
 from opscope.kernels.triton.launching import on_device_of
 
-__all__ = ["CHUNK", "read_chunks", "read_chunks_kernel"]
-
 # Elements a program reads at a time: with 4 warps 16 a thread, four 16-byte loads under way.
 CHUNK = 2048
 WARPS = 4

@@ -1,6 +1,6 @@
 """Native functions of PyTorch: yaml entries, overloads, what the dispatcher calls for them, backward nodes.
 
-All facts come from the yaml files that every PyTorch ships. Neither torch nor torchgen is ever imported.
+All facts come from the yaml files of PyTorch releases; `tools/torch_tables` reads them.
 """
 
 from opscope.provenance.operators.dispatch import (
@@ -14,10 +14,8 @@ from opscope.provenance.operators.schema import NativeFunction
 from opscope.provenance.operators.table import (
     TABLE_FILE,
     OperatorTable,
-    build_operator_table,
     decode_table,
     encode_table,
-    installed_table,
     packaged_table,
     packaged_versions,
     table_for,
@@ -32,12 +30,10 @@ __all__ = [
     "NativeFunction",
     "OperatorTable",
     "Resolved",
-    "build_operator_table",
     "decode_table",
     "dispatch",
     "encode_table",
     "input_record",
-    "installed_table",
     "packaged_table",
     "packaged_versions",
     "resolve",

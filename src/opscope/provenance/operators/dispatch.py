@@ -10,8 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from opscope.provenance.operators.declarations import COMPOSITE_IMPLICIT, UFUNC_KEYS
-from opscope.provenance.operators.derivatives import view_copy_of
 from opscope.provenance.operators.schema import Kind, NativeFunction, OperatorName, schema_of
 from opscope.provenance.operators.table import OperatorTable
 
@@ -20,6 +18,8 @@ NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"
 DERIVATIVES_FILE = "tools/autograd/derivatives.yaml"
 DispatchKind = Literal["native", "ufunc", "generated", "composite_explicit", "composite_implicit"]
 
+COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
+UFUNC_KEYS = ("CPU", "CUDA")
 _EXPLICIT = "CompositeExplicitAutograd"
 _NON_FUNCTIONAL = "CompositeExplicitAutogradNonFunctional"
 _IMPLICIT_NESTED = "CompositeImplicitAutogradNestedTensor"
@@ -90,3 +90,20 @@ def _explicit(table: OperatorTable, entry: NativeFunction, backend: str) -> Disp
         return None
     kind = "generated" if entry.generated else "composite_explicit"
     return Dispatch(_EXPLICIT, entry.dispatch[_EXPLICIT], entry, kind)
+
+
+def view_copy_of(entry: NativeFunction) -> str | None:
+    """Qualified name of the copying variant that torchgen writes for a view; None for no such view.
+
+    Source: torchgen/model.py, `gets_generated_view_copy` and `get_view_copy_name`.
+    """
+    schema = schema_of(entry)
+    is_view = any(one.annotation and not one.is_written for one in schema.returns) or any(
+        "*" in (argument.annotation or "") for argument in schema.arguments
+    )
+    is_composite = "CompositeImplicitAutograd" in entry.dispatch and schema.name.name != "narrow"
+    if not is_view or is_composite or "inplace_view" in entry.tags:
+        return None
+    if schema.name.is_inplace or schema.name.name.endswith("_inverse"):
+        return None
+    return f"{entry.name}_copy.{entry.overload}".rstrip(".")

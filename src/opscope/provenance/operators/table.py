@@ -1,12 +1,10 @@
 """The operator table of one PyTorch build: native functions and backward nodes, found by name.
 
-`table_for` chooses the table that fits a trace: the installed PyTorch's, a packaged release's, or a
-neighbor's. It finds an installation without importing it: neither torch nor torchgen runs.
+`table_for` chooses the table that fits a trace: that of its release, or a neighbor's.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import defaultdict
 from functools import cache, cached_property
@@ -17,10 +15,7 @@ from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
-from opscope.provenance.cache import cache_folder, kept
-from opscope.provenance.installation import label_order, nearest_release, package_folders, torch_build
-from opscope.provenance.operators.declarations import declared_functions, generated_functions, known_tags
-from opscope.provenance.operators.derivatives import backward_nodes
+from opscope.provenance.installation import label_order, nearest_release
 from opscope.provenance.operators.schema import Derivative, NativeFunction
 from opscope.provenance.packaged import release_files
 from opscope.provenance.table_format import TableFormat
@@ -41,11 +36,6 @@ SPECIAL_NODES = {
     "CompiledFunctionBackward": "backward graph that torch.compile compiled",
 }
 
-
-# In a folder `torchgen/packaged` of a PyTorch installation.
-NATIVE_FUNCTIONS_YAML = "ATen/native/native_functions.yaml"
-TAGS_YAML = "ATen/native/tags.yaml"
-DERIVATIVES_YAML = "autograd/derivatives.yaml"
 
 _EVALUATE = "autograd::engine::evaluate_function: "
 
@@ -116,17 +106,6 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 TABLE_FORMAT = TableFormat("an operator table", _Stored)
 
 
-def build_operator_table(
-    packaged: Path, *, version: str | None = None, git_version: str | None = None
-) -> OperatorTable:
-    """The table of a PyTorch installation, from the yaml files it ships. Takes about a second."""
-    tags = known_tags(packaged / TAGS_YAML)
-    functions = declared_functions(packaged / NATIVE_FUNCTIONS_YAML, tags)
-    functions += generated_functions(functions, tags)
-    derivatives = backward_nodes(packaged / DERIVATIVES_YAML, functions)
-    return OperatorTable(tuple(functions), tuple(derivatives), version, git_version)
-
-
 def encode_table(table: OperatorTable) -> bytes:
     """A table as it is stored. Its grade is not part of it."""
     return TABLE_FORMAT.encode(
@@ -141,54 +120,28 @@ def decode_table(content: bytes, *, source: str | Path, grade: Grade) -> Operato
 
 
 TABLE_FILE = "operators.msgpack.zst"
-_YAML_FILES = (NATIVE_FUNCTIONS_YAML, TAGS_YAML, DERIVATIVES_YAML)
 _RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
-def table_for(version: str | None, git_version: str | None = None) -> OperatorTable:
+def table_for(version: str | None, *, recognized: str | None = None) -> OperatorTable:
     """The best table for a trace made by a version of PyTorch, graded for it.
 
-    Where the commit is known, only that installation counts as the same.
+    `recognized` is the release that answers for the trace's kernels.
     """
-    installed = installed_table()
-    if installed is not None and _is_same_build(installed, version, git_version):
-        return installed
     exact = packaged_table(version)
     if exact is not None:
         return exact
-    neighbor = packaged_table(nearest_release(version, packaged_versions()))
+    neighbor = packaged_table(recognized or nearest_release(version, packaged_versions()))
     if neighbor is None:
         raise InputError("no operator table is packaged", hint="Reinstall opscope")
     return neighbor.graded(Grade.NEIGHBOR_VERSION)
 
 
-def installed_table() -> OperatorTable | None:
-    """The table of the PyTorch that this Python would import; None if there is none or its files are broken.
-
-    Built on the first call for a set of yaml files (a second), then read from the cache.
-    """
-    folders = package_folders("torchgen")
-    if not folders:
-        return None
-    packaged = folders[0] / "packaged"
-    build = next((torch_build(folder) for folder in package_folders("torch")[:1]), None)
-    version, git_version = build or (None, None)
-    try:
-        contents = [(packaged / name).read_bytes() for name in _YAML_FILES]
-    except OSError:
-        return None
-    digest = hashlib.sha256(
-        b"\0".join([*contents, f"{TABLE_FORMAT.number} {version} {git_version}".encode()])
-    ).hexdigest()
-    return _cached_table(packaged, digest[:32], version, git_version)
-
-
 @cache
 def packaged_table(version: str | None) -> OperatorTable | None:
-    """The table of exactly this release, packaged or added by the user; None if there is none."""
+    """The table of exactly this release; None if there is none."""
     stored = release_files(TABLE_FILE)
-    # A user may have added a build under its whole label.
-    path = None if version is None else stored.get(version) or stored.get(_public(version))
+    path = None if version is None else stored.get(_public(version))
     if path is None:
         return None
     try:
@@ -201,32 +154,6 @@ def packaged_table(version: str | None) -> OperatorTable | None:
 def packaged_versions() -> tuple[str, ...]:
     """Releases with a table, oldest first."""
     return tuple(sorted(filter(_RELEASE.match, release_files(TABLE_FILE)), key=label_order))
-
-
-@cache
-def _cached_table(
-    packaged: Path, key: str, version: str | None, git_version: str | None
-) -> OperatorTable | None:
-    path = cache_folder() / "operators" / f"{key}.msgpack.zst"
-    try:
-        return kept(
-            path,
-            lambda content: decode_table(content, source=path, grade=Grade.EXACT),
-            lambda: build_operator_table(packaged, version=version, git_version=git_version),
-            encode_table,
-        )
-    except InputError:
-        return None
-
-
-def _is_same_build(table: OperatorTable, version: str | None, git_version: str | None) -> bool:
-    if git_version is not None and table.git_version is not None:
-        return git_version == table.git_version
-    if version is None or table.version is None:
-        return False
-    return version == table.version or (
-        _public(version) == _public(table.version) and _RELEASE.fullmatch(_public(version)) is not None
-    )
 
 
 def _public(version: str) -> str:

@@ -1,7 +1,7 @@
 """What is packaged of PyTorch releases: which source file each of their kernels comes from.
 
 A trace shows kernel names; `recognize` finds the release they belong to, `kernel_units` the files, with the
-grade of the evidence. Tables hold facts read from the published binaries (`scripts/build_release_tables.py`).
+grade of the evidence. Tables hold facts read from the published binaries (`tools/torch_tables`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A label is believed; hit rates are computed all the same, as evidence. Without one, the release is the one
 whose table knows (nearly) every kernel name that could be PyTorch's. Releases share most of their kernels, so
 a short trace fits several: then, and where the release itself has no table, the answer is a neighbor, graded
-as such.
+as such, and the reason says from which release it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from opscope.model.evidence import Grade
-from opscope.provenance.installation import TorchVersion, parse_version
+from opscope.provenance.installation import TorchVersion, nearest_release, parse_version
 from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.releases.catalog import release, release_versions
 from opscope.provenance.releases.release_table import ReleaseTable
@@ -46,6 +46,12 @@ class Recognition(msgspec.Struct, frozen=True):
     candidate_count: int  # kernel names that could be of PyTorch's own libraries
     reason: str = ""  # how the version was found, or why not. One clause for people.
     compared: tuple[str, ...] = ()  # further versions that fit as well; an answer they contradict is none
+    label: str | None = None  # the release by the trace's own word
+
+    @property
+    def release(self) -> str | None:
+        """The release that the user has, as far as known; None if nothing answers for it."""
+        return None if self.version is None else self.label or self.version
 
 
 class _Evidence(msgspec.Struct, frozen=True):
@@ -82,18 +88,15 @@ def recognize(
     `cuda_major` only are out of the question, unless the label says otherwise.
     """
     evidence = _evidence(kernel_names)
-    label = None if torch_version is None else torch_version.strip()
+    label = (torch_version or "").strip()
     if label in evidence.hit_counts:
         return _labeled(evidence, label, label)
-    version = parse_version(label) if label else None
+    version = parse_version(label)
     if version is None:
         return _by_hit_rate(evidence.of_cuda(cuda_major))
-    if version.name not in evidence.hit_counts:
-        return _neighbor(evidence, version, label or version.name)
-    if not version.is_official:
-        reason = f"{label} is not the release {version.name} itself"
-        return evidence.found(version.name, Grade.NEIGHBOR_VERSION, reason)
-    return _labeled(evidence, version.name, label or version.name)
+    if version.is_official and version.name in evidence.hit_counts:
+        return _labeled(evidence, version.name, label)
+    return replace(_neighbor(evidence, version), label=version.name if version.is_official else label)
 
 
 def _evidence(kernel_names: Iterable[str]) -> _Evidence:
@@ -116,25 +119,24 @@ def _labeled(evidence: _Evidence, version: str, label: str) -> Recognition:
     return evidence.found(version, Grade.RELEASE_INDEX, f"labeled {label}")
 
 
-def _neighbor(evidence: _Evidence, version: TorchVersion, label: str) -> Recognition:
+def _neighbor(evidence: _Evidence, version: TorchVersion) -> Recognition:
     """The nearest release there is a table of; its counterpart on the other side may contradict."""
-    parsed = {known: parse_version(known) for known in evidence.hit_counts}
-    distances = {
-        known: distance
-        for known, other in parsed.items()
-        if other is not None and (distance := version.distance(other)) is not None
-    }
-    if not distances:
+    known = [one for one in evidence.hit_counts if _release_of(one)[0] == version.release[0]]
+    nearest = nearest_release(version.name, known)
+    if nearest is None:
         # Whichever table fits, it is of another release than the label says.
         found = _by_hit_rate(evidence)
-        reason = f"labeled {label}, near to no release there is a table of; {found.reason}"
+        if found.version is None:
+            return found
+        reason = f"from {found.version}, by its kernels; no near release is known"
         return replace(found, grade=Grade.NEIGHBOR_VERSION, reason=reason)
-    nearest = min(distances, key=lambda known: (distances[known], -evidence.rate(known)))
+    if nearest == version.name:
+        return evidence.found(nearest, Grade.NEIGHBOR_VERSION, f"from the release {nearest}")
     is_newer = _release_of(nearest) > version.release
-    beyond = [known for known in distances if (_release_of(known) > version.release) is not is_newer]
-    compared = (min(beyond, key=distances.__getitem__),) if beyond else ()
-    reason = f"labeled {label}, of which there is no table; {nearest} is the nearest"
-    return evidence.found(nearest, Grade.NEIGHBOR_VERSION, reason, compared)
+    beyond = [one for one in known if (_release_of(one) > version.release) is not is_newer]
+    other = nearest_release(version.name, beyond)
+    reason = f"from {nearest}, the nearest release that is known"
+    return evidence.found(nearest, Grade.NEIGHBOR_VERSION, reason, () if other is None else (other,))
 
 
 def _by_hit_rate(evidence: _Evidence) -> Recognition:

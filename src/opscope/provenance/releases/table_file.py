@@ -1,6 +1,6 @@
 """The file of a release's kernel table: facts only (names, paths, hashes of names).
 
-Packaged tables and those a user added are of the same format. A file is checked wholly when it is read:
+A file is checked wholly when it is read:
 whoever holds a `UnitTableFile` may index without fear.
 """
 
@@ -148,7 +148,7 @@ class Library(msgspec.Struct, frozen=True):
 class UnitTableFile(msgspec.Struct, frozen=True):
     """What one file holds."""
 
-    version: str  # release (`2.11.0`) or the user's label
+    version: str  # release, `2.11.0`
     units: tuple[Unit, ...]  # every unit that has a kernel
     unit_sets: tuple[tuple[int, ...], ...]  # sets of indexes into `units`
     exact: PackedMap  # hash of a kernel name -> index into `unit_sets`

@@ -3,6 +3,6 @@
 `annotate(session)` is the one entry: it fills the provenance tables of a Session from all evidence at hand.
 """
 
-from opscope.provenance.resolution.annotate import PROVENANCE_TABLES, annotate, session_of_names
+from opscope.provenance.resolution.annotate import annotate, session_of_names
 
-__all__ = ["PROVENANCE_TABLES", "annotate", "session_of_names"]
+__all__ = ["annotate", "session_of_names"]

@@ -26,8 +26,6 @@ from opscope.provenance.resolution.evidence import (
 )
 from opscope.provenance.resolution.resolvers import RecordedCall, resolve_kernel, resolve_operator
 
-PROVENANCE_TABLES = ("kernel_provenance", "native_functions", "operator_functions", "recognition")
-
 _FunctionKey = tuple[str, str | None, str]  # name, overload, candidates
 _DONE = "provenance"
 _NOT_FIELDS = frozenset(("name", "function", "template_arguments", "grades"))
@@ -58,7 +56,7 @@ def annotate(session: Session) -> None:
     _annotate_operators(session, kernels, evidence)
     recognition = evidence.recognition
     row = {
-        "torch_version": recognition.version,
+        "torch_version": recognition.release,
         "grade": recognition.grade if recognition.version else None,
         "hit_rates": recognition.hit_rates,
         "reason": recognition.reason,

@@ -1,4 +1,4 @@
-"""All evidence at hand for one Session: recorded facts, local libraries and headers, packaged tables.
+"""All evidence at hand for one Session: recorded facts, local libraries, packaged tables.
 
 Gathered once; the resolvers ask it and never look elsewhere. Local evidence counts as exact only for the
 build that made the trace (same `git_version`).
@@ -19,13 +19,14 @@ from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration
 from opscope.model.session import Session
 from opscope.provenance.inductor import complete_sources, source_locations
-from opscope.provenance.installation import parse_version, torch_build
+from opscope.provenance.installation import package_folders, torch_build
 from opscope.provenance.kernel_names import DecodedKernel
 from opscope.provenance.operators import OperatorTable, table_for
 from opscope.provenance.releases import Recognition, UnitAnswer, git_version, kernel_units, recognize, release
 from opscope.provenance.releases.catalog import function_files
+from opscope.provenance.releases.lines import Moved, moved
 from opscope.provenance.sources import Definition, SourceIndex, permalink, source_index
-from opscope.provenance.sources.at_hand import include_folder, nearest_index, release_headers
+from opscope.provenance.sources.at_hand import nearest_index, release_headers
 from opscope.provenance.sources.index import is_compiled
 
 if TYPE_CHECKING:
@@ -86,9 +87,16 @@ class IndexedSource(msgspec.Struct, frozen=True):
 
     index: SourceIndex
     grade: Grade
+    # The release that answers, if it is another one than the index's, and how well that is known
+    release: str | None = None
+    release_grade: Grade = Grade.NEIGHBOR_VERSION
 
     def locate(self, definition: Definition, file_grade: Grade | None = None) -> SourceLocation:
         """The location of a definition of this index; its file may be known better than its line."""
+        if self.release is not None and definition.line is not None:
+            found = moved(self.release, self.index.version, definition.file, definition.line)
+            if found.line is None or found.grade is not Grade.NEIGHBOR_VERSION:
+                return self._moved(definition, found, self.release, file_grade)
         return SourceLocation(
             definition.file,
             file_grade or self.grade,
@@ -96,6 +104,23 @@ class IndexedSource(msgspec.Struct, frozen=True):
             definition.end_line,
             None if definition.line is None else self.grade,
             permalink(self.index.git_version, definition.file, definition.line, definition.end_line),
+        )
+
+    def _moved(
+        self, definition: Definition, found: Moved, release: str, file_grade: Grade | None
+    ) -> SourceLocation:
+        """The location in the release that answers, whose libraries name the file as well."""
+        line, last, known = found.line, found.last, weakest((found.grade, self.release_grade)) or self.grade
+        url = permalink(git_version(release), definition.file, line, last)
+        if found.grade is Grade.COMPILED and definition.end_line is not None:
+            end = moved(release, self.index.version, definition.file, definition.end_line)
+            last = end.line if end.grade is Grade.COMPILED else None
+            url = permalink(git_version(release), definition.file, line, last)
+        elif line is not None and last is not None and known is not Grade.BRACKET:
+            # Of a release that is not the user's: about where in that range.
+            line, last = min(max(definition.line or line, line), last), None
+        return SourceLocation(
+            definition.file, file_grade or known, line, last, None if line is None else known, url
         )
 
 
@@ -209,12 +234,11 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     recognition = recognize(kernel_names, torch_version=version, cuda_major=_cuda_major(session))
     if commit is None and recognition.version is not None and recognition.grade is Grade.RELEASE_INDEX:
         commit = git_version(recognition.version)
-    operators = table_for(version or recognition.version, commit)
+    operators = table_for(version or recognition.version, recognized=recognition.version)
     if version is None and recognition.grade is Grade.NEIGHBOR_VERSION:
         operators = operators.graded(Grade.NEIGHBOR_VERSION)
-    headers = installed_headers(commit)
     libraries = None
-    if headers is not None:
+    if _is_installed(commit):
         from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
 
         libraries = installed_libraries()
@@ -230,7 +254,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     return Evidence(
         recognition=recognition,
         operators=operators,
-        sources=tuple(_sources(recognition, operators, commit, headers)),
+        sources=tuple(_sources(recognition, operators)),
         recorded={**_symbol_units(session, recognition), **units},
         user_sources=source_locations(session),
         registrations=_registrations(session),
@@ -240,15 +264,10 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
     )
 
 
-def installed_headers(commit: str | None) -> SourceIndex | None:
-    """Headers of the torch that is installed here, if it is of this commit."""
-    folder = include_folder()
-    build = None if folder is None else torch_build(folder.parent)
-    if build is None or commit is None or build.git_version != commit:
-        return None
-    from opscope.provenance.indexer.build import installed_headers as read  # noqa: PLC0415 - seldom that build
-
-    return read()
+def _is_installed(commit: str | None) -> bool:
+    """Whether the torch that is installed here is of this commit."""
+    build = next((torch_build(folder) for folder in package_folders("torch")[:1]), None)
+    return build is not None and commit is not None and build.git_version == commit
 
 
 def _cuda_major(session: Session) -> int | None:
@@ -256,35 +275,20 @@ def _cuda_major(session: Session) -> int | None:
     return None if version is None else int(version) // 1000
 
 
-def _sources(
-    recognition: Recognition, operators: OperatorTable, commit: str | None, headers: SourceIndex | None
-) -> Iterator[IndexedSource]:
-    """The recording build's own headers, its release's index or headers, then the nearest release's index."""
-    if headers is not None:
-        yield IndexedSource(headers, Grade.EXACT)
+def _sources(recognition: Recognition, operators: OperatorTable) -> Iterator[IndexedSource]:
+    """The release's index or headers, then the nearest release's index."""
     version = recognition.version or operators.version
     grade = recognition.grade if recognition.version else Grade.NEIGHBOR_VERSION
     index = None if version is None else source_index(version)
     if index is not None:
-        yield IndexedSource(index, grade if _is_of(index, version, commit) else Grade.NEIGHBOR_VERSION)
+        yield IndexedSource(index, grade)
         return
     shipped = None if version is None else release_headers(version)
     if shipped is not None:
         yield IndexedSource(shipped, grade)
     neighbor = nearest_index(version)
     if neighbor is not None:
-        yield IndexedSource(neighbor, Grade.NEIGHBOR_VERSION)
-
-
-def _is_of(index: SourceIndex, version: str | None, commit: str | None) -> bool:
-    """Whether an index found for a version is of that very build, and not of the release it came before."""
-    is_same = version is not None and _release_name(index.version) == _release_name(version)
-    return is_same or (commit is not None and index.git_version == commit)
-
-
-def _release_name(label: str) -> str:
-    parsed = parse_version(label)
-    return parsed.name if parsed is not None and parsed.is_official else label
+        yield IndexedSource(neighbor, Grade.NEIGHBOR_VERSION, version, grade)
 
 
 # A name with something of one unit in it, as nvcc writes it.

@@ -1,7 +1,7 @@
 """Where PyTorch's functions, kernels, functors and dispatch stubs are defined, to the line.
 
 `source_index` opens the index of a release. An answer is a `Definition` or None: what the evidence does not
-single out is not guessed. Tables are built by `opscope.provenance.indexer`.
+single out is not guessed. `tools/torch_tables` builds the tables.
 """
 
 from opscope.provenance.sources.at_hand import (

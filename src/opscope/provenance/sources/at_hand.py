@@ -80,6 +80,7 @@ def is_plain_path(path: str) -> bool:
     return bool(parts) and not path.startswith("/") and not {"..", "\\", "\0"} & {*parts, *path}
 
 
+_GUARD = "#if !defined(TORCH_STABLE_ONLY)"
 _LARGEST_FILE_BYTES = 8 << 20
 _MOST_LINES = 2000
 
@@ -123,16 +124,22 @@ def _text(path: Path) -> str | None:
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             return None
-        return path.read_text(encoding="utf-8", errors="replace").removesuffix("\n")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+    return without_guard(text).removesuffix("\n")
+
+
+def without_guard(header: str) -> str:
+    """A header's text as the repository has it: wheels since 2.10 put a line in front of it."""
+    return header.partition("\n")[2] if header.startswith(_GUARD) else header
 
 
 HEADERS_FILE = "headers.msgpack.zst"
 
 
 def indexed_versions() -> tuple[str, ...]:
-    """Releases with a source index, packaged or added by the user, oldest first."""
+    """Releases with a source index, oldest first."""
     return tuple(sorted(release_files(FILE_NAME), key=label_order))
 
 

@@ -2,7 +2,7 @@
 
 Look-ups take what the binary says: the translation units that hold the symbol. A definition in another unit's
 file is never returned, and where files remain that nothing tells apart the answer is None: a wrong place is
-worse than none. Indexes are kept in the package for some releases, in the cache folder for added ones.
+worse than none. Some releases have one in the package.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from opscope.errors import InputError
-from opscope.provenance.cache import cache_folder, store
 from opscope.provenance.installation import RELEASE_NAME
-from opscope.provenance.packaged import added_releases, lazy_pattern, release_files
+from opscope.provenance.packaged import lazy_pattern, release_files
 from opscope.provenance.sources.signatures import fits, signature_distance
 from opscope.provenance.sources.table import Definition, DefinitionTable
 
@@ -284,19 +283,9 @@ _LARGEST_BYTES = 64 << 20
 
 
 def source_index(version: str | None) -> SourceIndex | None:
-    """The index of a release, the user's own before the packaged one; None if there is none."""
+    """The packaged index of a release; None if there is none."""
     match = RELEASE_NAME.match(version or "")
-    return None if match is None else _stored(match.group(), cache_folder())
-
-
-def store_index(index: SourceIndex, folder: Path | None = None) -> Path:
-    """Keep an index for later processes, and return the file's path."""
-    match = RELEASE_NAME.match(index.version)
-    if match is None:
-        raise InputError(f"an index of version {index.version!r} cannot be stored", hint="Give its version")
-    path = store(added_releases(folder) / match[0] / FILE_NAME, index.source.encode(), "source index")
-    _stored.cache_clear()
-    return path
+    return None if match is None else _stored(match.group())
 
 
 def load_index(path: Path) -> SourceIndex:
@@ -311,6 +300,6 @@ def load_index(path: Path) -> SourceIndex:
 
 
 @lru_cache(maxsize=8)
-def _stored(version: str, folder: Path) -> SourceIndex | None:
-    file = release_files(FILE_NAME, folder).get(version)
+def _stored(version: str) -> SourceIndex | None:
+    file = release_files(FILE_NAME).get(version)
     return None if file is None else load_index(file)

@@ -16,13 +16,6 @@ PACK = "..."
 _PARTNERS = {")": "(", "]": "[", "}": "{"}
 # Arrows and comparisons that hold an angle are passed over.
 _BRACKET_OR_COMMA = lazy_pattern(r"[()\[\]{},]|->|[<>]=|<<(?=\s)|<|>")
-_WORD = lazy_pattern(r"[A-Za-z_]\w*")
-_TYPES = """
-    typename class struct template const volatile unsigned signed int bool char short long float double auto
-    void size_t
-"""
-_TYPE_WORDS = frozenset(_TYPES.split())
-_POINTER_NAME = lazy_pattern(r"\(\s*[*&]\s*([A-Za-z_]\w*)\s*\)")
 
 
 def split_arguments(text: str) -> list[str]:
@@ -55,34 +48,8 @@ def _close(open_brackets: list[str], opener: str) -> None:
         open_brackets.pop()
 
 
-def template_parameter_names(text: str) -> tuple[str, ...]:
-    """Names of the parameters in the text between `template <` and `>`.
-
-    A pack's name ends in `...`; a parameter without a name is "".
-    """
-    return tuple(_name(part) for part in split_arguments(text))
-
-
-def _name(parameter: str) -> str:
-    declaration = _before_default(parameter)
-    pack = PACK if PACK in declaration else ""
-    pointer = _POINTER_NAME.search(declaration)
-    if pointer:
-        return pointer.group(1) + pack
-    words = _WORD.findall(declaration)
-    if not words or not declaration.rstrip().endswith(words[-1]):
-        return pack
-    is_typed = len(words) > 1 or not declaration.startswith(words[-1])
-    is_named = is_typed and words[-1] not in _TYPE_WORDS and not _is_qualified(declaration, words)
-    return words[-1] + pack if is_named else pack
-
-
-def _is_qualified(declaration: str, words: list[str]) -> bool:
-    """`std::size_t`, `typename T::type`: the last word belongs to the type."""
-    return declaration[: -len(words[-1])].rstrip().endswith("::")
-
-
-def _before_default(parameter: str) -> str:
+def before_default(parameter: str) -> str:
+    """A parameter without its default, which stands behind an equals sign outside of brackets."""
     depth = 0
     for position, character in enumerate(parameter):
         depth += (character in "([{<") - (character in ")]}>")
@@ -183,7 +150,7 @@ def parameter_types(text: str) -> str:
 @lru_cache(maxsize=65536)
 def coarse_type(parameter: str) -> str:
     """The type of one parameter, C++ or schema, with or without a name and a default."""
-    text = _before_default(parameter[:_LONGEST])
+    text = before_default(parameter[:_LONGEST])
     text = _PASSING.sub(" ", _NAMESPACES.sub("", _QUALIFIERS.sub(" ", _ALIAS_MARK.sub("", text))))
     text = _SPACE.sub(" ", text).strip()
     named = _NAMED.match(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from opscope.analysis.step_model import PathPiece, step_models
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
-from opscope.analysis.timeline.values import IdleCause, QueueSeries
+from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.report.efficiency import call_arguments
@@ -25,7 +25,6 @@ from opscope.report.html.figures import (
     ORANGE,
     Bar,
     Chart,
-    TimeUnit,
     as_lines,
     as_text,
     bars,
@@ -35,6 +34,7 @@ from opscope.report.html.figures import (
     scaled,
     unit_of,
 )
+from opscope.report.names import trace_name
 from opscope.units import (
     UNKNOWN,
     counted,
@@ -84,7 +84,7 @@ def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
     times = step_times(records, most=_CELLS if has_ranks else _STEP_BARS)
-    charts = [_steps_chart(_first_steps(times))] if times else []
+    charts = [_steps_chart(times)] if times else []
     charts += _ranks_chart(times)
     charts += _waits_charts(summary)
     charts += _memory_chart(session, summary)
@@ -119,16 +119,13 @@ def _typical(summary: Summary, times: Sequence[StepTime]) -> list[StepTime]:
 # -- step bars
 
 
-def _first_steps(times: Sequence[StepTime]) -> list[StepTime]:
-    """As many of each device as make no more bars than are read at once."""
+def _steps_chart(every: Sequence[StepTime]) -> Chart:
+    # As many of each device as make no more bars than are read at once.
     of_device: dict[tuple[int, int], list[StepTime]] = defaultdict(list)
-    for one in times:
+    for one in every:
         of_device[one.trace_id, one.device].append(one)
-    each = max(1, _STEP_BARS // max(1, len(of_device)))
-    return [one for mine in of_device.values() for one in mine[:each]][:_STEP_BARS]
-
-
-def _steps_chart(times: Sequence[StepTime]) -> Chart:
+    each = max(1, _STEP_BARS // len(of_device))
+    times = [one for mine in of_device.values() for one in mine[:each]][:_STEP_BARS]
     unit = unit_of(max(one.end_ns - one.start_ns for one in times))
     labels = [_label(one, times) for one in times]
     parts: list[tuple[str, str, list[int], str]] = [
@@ -185,7 +182,7 @@ def _steps_chart(times: Sequence[StepTime]) -> Chart:
 def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) -> str:
     parts = []
     if len({(other.trace_id, other.rank) for other in times}) > 1:
-        parts.append(f"rank {one.rank}" if one.rank is not None else f"trace {one.trace_id}")
+        parts.append(trace_name(one.rank, one.trace_id))
     if len({other.device for other in times if other.trace_id == one.trace_id}) > 1:
         parts.append(f"device {one.device}")
     if step is None:
@@ -496,7 +493,10 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
     title = "Device time from the program down to the kernels"
     layout = {"margin": {"l": 4, "r": 4, "t": 26, "b": 4}, "uniformtext": {"minsize": 9, "mode": "hide"}}
-    depth = max(_depth(index, kept) for index in kept)
+    depths = {-1: 0}
+    for index, node in kept.items():  # a parent stands before its children
+        depths[index] = depths[node.parent] + 1
+    depth = max(depths.values())
     figure = {"data": [data], "layout": layout}
     section = "By module" if has_modules else "Kernels"
     return [Chart("icicle", section, title, note, figure, 90 + 42 * min(depth, _DEEPEST), kind="chain")]
@@ -513,13 +513,6 @@ def _part_kind(name: str, is_leaf: bool, operators: Set[str]) -> str:
     if name.startswith(_MODULE):
         return "module"
     return "operator" if name in operators else "other"
-
-
-def _depth(index: int, nodes: Mapping[int, _Node]) -> int:
-    depth = 1
-    while nodes[index].parent >= 0:
-        index, depth = nodes[index].parent, depth + 1
-    return depth
 
 
 # -- timeline
@@ -569,7 +562,24 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
                 }
             )
             seen.add(title)
-    data += _arrows_trace(view, unit, finest_ns)
+    if view.arrows:  # from launches to what they launched; the page shows them when asked
+        ends = [ns - view.start_ns for one in view.arrows for ns in (one.call_ns, one.start_ns)]
+        xs: list[float | None] = [*scaled(ends, unit, finest_ns / 20)]
+        ys: list[int | None] = [row for one in view.arrows for row in (one.call_row, one.row)]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": f"launch → kernel ({len(view.arrows)} longest)",
+                "x": [x for at in range(0, len(xs), 2) for x in (*xs[at : at + 2], None)],
+                "y": [y for at in range(0, len(ys), 2) for y in (*ys[at : at + 2], None)],
+                "line": {"width": 0.8},
+                "marker": {"symbol": "arrow", "angleref": "previous", "size": [0, 8, 0] * len(view.arrows)},
+                "hoverinfo": "skip",
+                "visible": False,
+                "themed": True,
+            }
+        )
     layout = {
         "barmode": "overlay",
         "xaxis": {
@@ -581,9 +591,10 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
         "dragmode": "zoom",
     }
     of = "The recording" if view.step is None else f"Step {view.step}"
+    title = f"{of}, event by event"
     if len(summary.traces) > 1:
-        rank = summary.ranks[view.trace_id]
-        of += f" of rank {rank}" if rank is not None else f" of trace {view.trace_id}"
+        where = trace_name(summary.ranks[view.trace_id], view.trace_id)
+        title = f"{of} of {where}, event by event"
     note = (
         "Host threads above, the critical path between them and the streams, idle time by cause below. Drag "
         f"to zoom, double-click for all; events shorter than {format_duration(finest_ns)} are joined with "
@@ -593,36 +604,12 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
     return Chart(
         "timeline",
         "Where the GPU",
-        f"{of}, event by event",
+        title,
         note,
         figure,
         170 + 30 * len(view.lanes),
         kind="zoom",
     )
-
-
-def _arrows_trace(view: StepView, unit: TimeUnit, finest_ns: int) -> list[dict[str, Any]]:
-    """From launches to what they launched; the page shows it when asked."""
-    if not view.arrows:
-        return []
-    ends = [ns - view.start_ns for one in view.arrows for ns in (one.call_ns, one.start_ns)]
-    xs = scaled(ends, unit, finest_ns / 20)
-    ys = [row for one in view.arrows for row in (one.call_row, one.row)]
-    gap: list[None] = [None]
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": f"launch → kernel ({len(view.arrows)} longest)",
-            "x": [x for at in range(0, len(xs), 2) for x in (*xs[at : at + 2], *gap)],
-            "y": [y for at in range(0, len(ys), 2) for y in (*ys[at : at + 2], *gap)],
-            "line": {"width": 0.8},
-            "marker": {"symbol": "arrow", "angleref": "previous", "size": [0, 8, 0] * len(view.arrows)},
-            "hoverinfo": "skip",
-            "visible": False,
-            "themed": True,
-        }
-    ]
 
 
 def _spoken(kind: LaneKind, group: str) -> tuple[str, str]:
@@ -678,11 +665,37 @@ def _queue_chart(summary: Summary) -> list[Chart]:
         return []
     unit = unit_of(max(one.interval_ns * len(one.mean) for one in known))
     waited = unit_of(max(ns or 0.0 for one in known for ns in one.latency_ns) or 1e3)
-    data = [
-        trace
-        for index, one in enumerate(known)
-        for trace in _queue_traces(one, index, summary, (unit, waited))
-    ]
+    data: list[dict[str, Any]] = []
+    for index, one in enumerate(known):
+        name = f"{trace_name(summary.ranks[one.trace_id], one.trace_id)}, device {one.device}"
+        line: dict[str, Any] = {
+            "type": "scatter",
+            "x": scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit),
+            "name": name,
+            "legendgroup": name,
+            "line": {"color": LINE_COLORS[index % len(LINE_COLORS)], "shape": "hvh", "width": 1.8},
+        }
+        data.append(
+            {
+                **line,
+                "mode": "lines",
+                "y": [round(value, 3) for value in one.mean],
+                "hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>",
+            }
+        )
+        if any(one.latency_ns):
+            data.append(
+                {
+                    **line,
+                    "mode": "lines+markers",
+                    "marker": {"size": 4},
+                    "y": [None if ns is None else round(ns / waited.ns, 6) for ns in one.latency_ns],
+                    "yaxis": "y2",
+                    "text": [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns],
+                    "showlegend": False,
+                    "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
+                }
+            )
     layout = {
         "xaxis": {
             "title": {"text": f"Time since the start of the window ({unit.name})"},
@@ -709,42 +722,5 @@ def _queue_chart(summary: Summary) -> list[Chart]:
         "for the host. Bottom: launch latency, from the launch call to the start of the kernel, median "
         "per interval."
     )
-    return [
-        Chart("queue", "Where the GPU", "Launch queue over time", note, {"data": data, "layout": layout}, 440)
-    ]
-
-
-def _queue_traces(
-    one: QueueSeries, index: int, summary: Summary, units: tuple[TimeUnit, TimeUnit]
-) -> Iterator[dict[str, Any]]:
-    unit, waited = units
-    rank = summary.ranks[one.trace_id]
-    name = f"rank {rank}" if rank is not None else f"trace {one.trace_id}"
-    name += f", device {one.device}"
-    x = scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
-    line: dict[str, Any] = {
-        "type": "scatter",
-        "x": x,
-        "name": name,
-        "legendgroup": name,
-        "line": {"color": LINE_COLORS[index % len(LINE_COLORS)], "shape": "hvh", "width": 1.8},
-    }
-    yield {
-        **line,
-        "mode": "lines",
-        "y": [round(value, 3) for value in one.mean],
-        "hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>",
-    }
-    if any(one.latency_ns):
-        waits = [None if ns is None else round(ns / waited.ns, 6) for ns in one.latency_ns]
-        texts = [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns]
-        yield {
-            **line,
-            "mode": "lines+markers",
-            "marker": {"size": 4},
-            "y": waits,
-            "yaxis": "y2",
-            "text": texts,
-            "showlegend": False,
-            "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
-        }
+    figure = {"data": data, "layout": layout}
+    return [Chart("queue", "Where the GPU", "Launch queue over time", note, figure, 440)]

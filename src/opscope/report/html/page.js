@@ -11,19 +11,18 @@
   const button = find("theme");
   const setTheme = (dark) => {
     root.dataset.theme = dark ? "dark" : "light";
-    button.textContent = dark ? "Light" : "Dark";
+    button.textContent = dark ? button.dataset.light : button.dataset.dark;
     button.setAttribute("aria-label", `Use the ${dark ? "light" : "dark"} theme`);
     for (const plot of document.querySelectorAll(".js-plotly-plot")) repaint(plot);
   };
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   button.addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
   preferred.addEventListener("change", () => setTheme(preferred.matches));
-  root.addEventListener("spoken", () => document.querySelectorAll(".js-plotly-plot").forEach(repaint));
 
   // -- pictures
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const isNarrow = () => innerWidth < 700;
-  const titled = ({ title }) => (title?.text ? { title: { ...title, text: root.said?.(title.text) ?? title.text } } : {});
+  const titled = ({ title }) => (title?.text ? { title } : {});
   const shortened = (text) => (text.length > 24 ? `${text.slice(0, 15)}…${text.slice(-8)}` : text);
   const themed = (layout) => {
     const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), linecolor: color("--line") };
@@ -271,9 +270,10 @@
   for (const copy of document.querySelectorAll(".copy")) {
     copy.addEventListener("click", async () => {
       await copied(copy.parentElement.querySelector("code").textContent);
-      copy.textContent = "Copied";
-      say("Copied");
-      setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+      const before = copy.textContent;
+      copy.textContent = copy.dataset.copied;
+      say(copy.dataset.copied);
+      setTimeout(() => { copy.textContent = before; }, 1500);
     });
   }
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ from opscope._version import __version__
 from opscope.analysis.summary import Summary
 from opscope.errors import DependencyError
 from opscope.model.session import Session
-from opscope.report.analysis import full_document
+from opscope.report.analysis import recording_document
 from opscope.report.document import (
     CodeBlock,
     Document,
@@ -35,13 +35,13 @@ from opscope.report.document import (
 )
 from opscope.report.html.charts import session_charts
 from opscope.report.html.figures import LABEL, Chart
-from opscope.report.html.languages import page_words
-from opscope.report.languages import Language
+from opscope.report.languages import Language, translated, translated_words
 from opscope.report.names import telling_name
 from opscope.report.provenance import operator_chain_facts
 from opscope.visible_text import visible
 
 _REPEAT = "To repeat"
+_ROWS = 300  # of tables that can be searched
 _CHAINS = 200  # operators whose way to the source is in the page
 
 
@@ -54,21 +54,13 @@ def session_page(
     trace: str = "",
     language: Language = Language.EN,
 ) -> str:
-    """The page on a recording.
-
-    Args:
-        session: The recording, open.
-        summary: Of it.
-        top: Operators in detail; all if None.
-        command: What was run for it.
-        trace: Address of the recorded trace, of a page that is served with it.
-        language: It is first shown in; a switch shows the other.
-    """
+    """The page on a recording."""
     chains = {
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
         for one in summary.operators[:_CHAINS]
     }
-    document = full_document(summary, top=top)
+    rows = None if top is None else max(top, _ROWS)
+    document = recording_document(summary, top=rows, is_full=True, detailed=top)
     charts = session_charts(session, summary)
     return render_page(document, charts, chains=chains, command=command, trace=trace, language=language)
 
@@ -85,18 +77,19 @@ def render_page(
     """The document as one HTML file.
 
     Args:
-        document: What is said.
+        document: What is said, in English.
         charts: Pictures, each opening the section its `section` names; left out without that section.
         chains: The way from operators to their source, by name: what a click in a picture shows.
         command: What was run for it, told at its end unless the document tells it.
         trace: Address of the recorded trace beside the page; the page offers it to Perfetto.
-        language: It is first shown in; a switch shows the other.
+        language: It is written in.
 
     Raises:
         DependencyError: plotly's script is missing.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only for pages
 
+    said = partial(translated_words, language=language)
     environment = Environment(
         loader=PackageLoader(__package__, ""),
         autoescape=True,
@@ -112,24 +105,32 @@ def render_page(
         # Nothing but a page is linked: a saved session is a stranger's file too.
         safe_url=lambda url: url if url.startswith("https://") else None,
         telling=telling_name,
+        said=said,
     )
     if command and all(one.title != _REPEAT for one in document.sections):
         document = replace(
             document, sections=(*document.sections, Section(_REPEAT, (CodeBlock(command, "bash"),)))
         )
-    style, script = _asset("page.css"), _asset("page.js") + _asset("language.js")
+    drawn = [_in_language(one, said) for one in charts]
+    known = translated(Document("", tuple((chains or {}).values())), language).blocks
+    shown = translated(document, language)
+    style, script = _asset("page.css"), _asset("page.js")
     plotly = _plotly() if charts else ""
     perfetto = _asset("perfetto.js") if trace else ""
     scripts = [text for text in (plotly, script, perfetto) if text]
-    page = environment.get_template("page.html.j2").render(
-        document=document,
-        first=[one for one in charts if not one.section],
+    return environment.get_template("page.html.j2").render(
+        document=shown,
+        first=[one for one in drawn if not one.section],
         charts=[
-            (section, [one for one in charts if one.section and section.title.startswith(one.section)])
-            for section in document.sections
+            (
+                section,
+                [one for one in drawn if one.section and english.title.startswith(one.section)],
+                english.title == "What to change",
+            )
+            for section, english in zip(shown.sections, document.sections, strict=True)
         ],
-        chains=list((chains or {}).items()),
-        data=_json({one.key: {**one.figure, "kind": one.kind} for one in charts}),
+        chains=list(zip(chains or {}, known, strict=True)),
+        data=_json({one.key: {**one.figure, "kind": one.kind} for one in drawn}),
         chain_ids=_json({visible(name, LABEL): f"chain-{index}" for index, name in enumerate(chains or {})}),
         policy="; ".join(
             (
@@ -154,22 +155,22 @@ def render_page(
         version=__version__,
         language=language,
     )
-    said, words, scripts_of_it = page.partition(_WORDS)
-    return f"{said}{words}{_json(page_words(said, list(_drawn(charts))))}{scripts_of_it}"
 
 
-_WORDS = '<script type="application/json" id="words">'
+def _in_language(chart: Chart, said: Callable[[str], str]) -> Chart:
+    """The picture with its words, and those of its legend and axes."""
+    data = [{**one, "name": said(one["name"])} if one.get("name") else one for one in chart.figure["data"]]
+    layout = dict(chart.figure["layout"])
+    for key, axis in layout.items():
+        title = axis.get("title") if isinstance(axis, dict) else None
+        if isinstance(title, dict) and title.get("text"):
+            layout[key] = {**axis, "title": {**title, "text": said(title["text"])}}
+    figure = {**chart.figure, "data": data, "layout": layout}
+    return replace(chart, title=said(chart.title), note=said(chart.note), figure=figure)
+
+
 _PLOTLY_STYLE = "/* plotly */"
 _STYLE_IDS = re.compile(r"""if\(!document\.getElementById\("([0-9a-f]{64})"\)\)""")
-
-
-def _drawn(charts: Iterable[Chart]) -> Iterator[str]:
-    """The words of legends and axes."""
-    for one in charts:
-        yield from (trace["name"] for trace in one.figure["data"] if trace.get("name"))
-        axes = (axis for axis in one.figure["layout"].values() if isinstance(axis, dict))
-        titles = (axis.get("title") for axis in axes)
-        yield from (title["text"] for title in titles if isinstance(title, dict) and title.get("text"))
 
 
 def _json(value: Any) -> str:

@@ -24,7 +24,7 @@
   });
   const trace = async () => {
     const answer = await fetch(button.dataset.trace).catch(() => null);
-    if (!answer?.ok) throw new Error("The trace is gone: is opscope view still running?");
+    if (!answer?.ok) throw new Error("The trace is gone: is opscope still running?");
     return answer.arrayBuffer();
   };
   button.addEventListener("click", async () => {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from opscope.analysis.counters import CountedKernel, CounterAnalysis
+from opscope.analysis.counters import CounterAnalysis
 from opscope.analysis.nsys_reports import ReportTable
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Interval, Verdict
@@ -46,6 +46,7 @@ from opscope.report.html.figures import (
     whiskers,
 )
 from opscope.report.names import fitting_names
+from opscope.report.tables import total_column
 from opscope.toolchain.ncu_report import Quantity
 from opscope.units import NS_PER_MS, counted, format_duration, format_fraction, format_share
 
@@ -319,40 +320,31 @@ def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart,
     lengths = sorted({length for _, length in sizes if length is not None})
     if len(done) < 2 or not batches or not lengths:
         return ()
+    maps: tuple[tuple[str, str, str, list[float | None], Callable[[float], str]], ...] = (
+        (
+            "latency", "Latency", "Median of a step; the brightest is the longest.",
+            [one["latency_ms"] and one["latency_ms"]["median"] * NS_PER_MS for one in done], format_duration,
+        ),
+        (
+            "throughput", "Sequences per second", "The brightest is the most.",
+            [one["throughput_sequences_per_s"] for one in done], "{:,.1f}".format,
+        ),
+        (
+            "busy", "Device busy", "Share of a step in which the device works.",
+            [(one["step"] or {}).get("busy_fraction") for one in done], format_fraction,
+        ),
+    )  # fmt: skip
+    rows, columns = [f"length {one}" for one in lengths], [f"batch {one}" for one in batches]
     charts = []
-    for key, title, note, value, form in _MAPS:
+    for key, title, note, found, form in maps:
         values = {
-            (f"length {length}", f"batch {batch}"): found
-            for (batch, length), one in zip(sizes, done, strict=True)
-            if (found := value(one)) is not None
+            (f"length {length}", f"batch {batch}"): value
+            for (batch, length), value in zip(sizes, found, strict=True)
+            if value is not None
         }
         if values:
-            rows, columns = [f"length {one}" for one in lengths], [f"batch {one}" for one in batches]
             charts.append(Chart(key, "", title, note, *cells(values, form=form, rows=rows, columns=columns)))
     return tuple(charts)
-
-
-def _latency_ns(one: Mapping[str, Any]) -> float | None:
-    latency = one["latency_ms"]
-    return None if latency is None else float(latency["median"]) * NS_PER_MS
-
-
-def _rate(one: Mapping[str, Any]) -> float | None:
-    rate = one["throughput_sequences_per_s"]
-    return None if rate is None else float(rate)
-
-
-def _busy(one: Mapping[str, Any]) -> float | None:
-    busy = (one["step"] or {}).get("busy_fraction")
-    return None if busy is None else float(busy)
-
-
-_Map = tuple[str, str, str, Callable[[Mapping[str, Any]], float | None], Callable[[float], str]]
-_MAPS: tuple[_Map, ...] = (
-    ("latency", "Latency", "Median of a step; the brightest is the longest.", _latency_ns, format_duration),
-    ("throughput", "Sequences per second", "The brightest is the most.", _rate, "{:,.1f}".format),
-    ("busy", "Device busy", "Share of a step in which the device works.", _busy, format_fraction),
-)
 
 
 # -- changes tried
@@ -407,14 +399,14 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:_ROWS]
     titles = fitting_names([kernel.title for kernel in ranked], _TITLE)
     rows = [
-        Bar(
-            f"{kernel.counters.index}: {title}",
-            100 * share,
-            kind=kind,
-            hover=f"{kind} {format_fraction(share)}",
+        Bar(f"{counters.index}: {title}", 100 * share, kind=kind, hover=f"{kind} {format_fraction(share)}")
+        for title, counters in zip(titles, (kernel.counters for kernel in ranked), strict=True)
+        for kind, share in (
+            ("compute", counters.ratio(Quantity.SM_FRACTION)),
+            ("memory", counters.ratio(Quantity.MEMORY_FRACTION)),
+            ("occupancy", counters.occupancy.achieved),
         )
-        for title, kernel in zip(titles, ranked, strict=True)
-        for kind, share in _reached(kernel)
+        if share is not None
     ]
     if not rows:
         return ()
@@ -426,29 +418,16 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     return (Chart("limits", "Kernels", "Counters relative to their limits", note, *drawing),)
 
 
-def _reached(kernel: CountedKernel) -> Iterator[tuple[str, float]]:
-    counters = kernel.counters
-    for kind, share in (
-        ("compute", counters.ratio(Quantity.SM_FRACTION)),
-        ("memory", counters.ratio(Quantity.MEMORY_FRACTION)),
-        ("occupancy", counters.occupancy.achieved),
-    ):
-        if share is not None:
-            yield kind, share
-
-
-def _title(name: str) -> str:
-    """A kernel by its function; what is none stays as it is."""
-    function = decode(name).function
-    return name if function is None else function.rpartition("::")[2]
-
-
 def statistics_charts(tables: Sequence[ReportTable]) -> tuple[Chart, ...]:
     """Of each report, what takes the most."""
     charts = []
     for number, one in enumerate(tables):
-        total = "Total (MB)" if one.report.is_size else "Total Time (ns)"
-        rows = [(_title(str(row[one.report.name_column])), row[total]) for row in one.rows]
+        rows = []
+        for row in one.rows:
+            function = decode(name := str(row[one.report.name_column])).function
+            # A kernel by its function; what is none stays as it is.
+            label = name if function is None else function.rpartition("::")[2]
+            rows.append((label, row[total_column(one)]))
         whole = sum(value for _, value in rows)
         if whole:
             form = partial(format_share, whole=whole)

@@ -434,7 +434,7 @@ class ExaminedMachine:
 
     @_once
     def nsys(self) -> ProgramFacts:
-        """Nsight Systems, where `opscope nsys` finds it."""
+        """Nsight Systems, where `opscope trace --nsys` finds it."""
         return self._program("nsys", self._installed(find_nsys))
 
     @_once

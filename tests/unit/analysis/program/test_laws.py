@@ -75,7 +75,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(st.lists(trees, min_size=1, max_size=2), st.data())
 @settings(
-    max_examples=settings.default.max_examples // 3,
+    max_examples=settings.default.max_examples // 6,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 def test_every_nanosecond_is_charged_once_or_not_at_all(

@@ -137,6 +137,7 @@ def test_sums(session: Session, totals: ProgramTotals) -> None:
     assert (root.path, root.class_name, root.calls) == ("BertModel_0", "BertModel", 3)
 
 
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("by", StackBasis)
 @pytest.mark.parametrize("backward", BackwardPlace)
 def test_stacks_hold_all_device_time(session: Session, by: StackBasis, backward: BackwardPlace) -> None:
@@ -155,6 +156,7 @@ def test_stacks_by_module_hold_each_modules_time(session: Session, totals: Progr
     assert found == {module.path: module.total_device_ns for module in totals.modules}
 
 
+@pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize(
     "trace", [TRACE, "traces/public/kineto/worker0.1623143089861.pt.trace.json.gz"], ids=["ns", "us"]
 )

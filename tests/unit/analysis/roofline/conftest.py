@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from opscope.analysis.launch_quality import LaunchQuality
-from opscope.analysis.roofline.work import Launches, Work, work_of_call
+from opscope.analysis.roofline import Launches, Work, work_of_call
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
-from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry
+from opscope.launches.facts import DeviceFacts, LaunchGeometry
 from opscope.operators.call_cost import CallCost, FlopSource
 from opscope.provenance.kernel_names import decode
 
@@ -53,7 +53,7 @@ def launches(
     fields: dict[str, Any] = {
         "kernel": kernel, "kind": "kernel", "is_helper": False, "count": count, "total_ns": total_ns,
         "launch_bound_ns": 0, "sole_count": count, "sole_ns": total_ns,
-        "quality": LaunchQuality(LaunchFacts(decode(kernel), geometry, device=DEVICE)),
+        "quality": LaunchQuality(decode(kernel), geometry, device=DEVICE),
     }  # fmt: skip
     return Launches(**{**fields, **known})
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from opscope.analysis.efficiency import Bound
-from opscope.analysis.roofline.binding import AttainableTime, bound_ns_of
-from opscope.analysis.roofline.work import Launches
+from opscope.analysis.roofline import AttainableTime, Launches, bound_ns_of
 
 from .conftest import cost, launches, work
 

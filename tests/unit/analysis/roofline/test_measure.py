@@ -10,9 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.analysis.efficiency import Bound, Efficiency, TensorCoreUse
-from opscope.analysis.roofline import measure_efficiency
-from opscope.analysis.roofline.measure import efficiency_of
-from opscope.analysis.roofline.rooflines import RooflineModel
+from opscope.analysis.roofline import RooflineModel, efficiency_of, measure_efficiency
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, match_limits
 from opscope.model.session import Session

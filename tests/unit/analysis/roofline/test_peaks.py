@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.analysis.efficiency import TensorCoreUse
-from opscope.analysis.roofline.peaks import compute_limit, memory_limit
+from opscope.analysis.roofline import compute_limit, memory_limit
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits
 from opscope.operators.call_cost import CallCost, FlopSource

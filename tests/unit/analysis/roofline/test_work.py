@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.analysis.common_device import common_device
-from opscope.analysis.roofline.work import Launches, read_launches, work_by_kernel, work_of_call
+from opscope.analysis.roofline import Launches, read_launches, work_by_kernel, work_of_call
+from opscope.analysis.session_limits import common_device
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

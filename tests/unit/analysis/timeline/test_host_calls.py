@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.analysis.timeline.records import CallRole, is_graph_launch, role_of
+from opscope.analysis.cuda_calls import CallRole, is_graph_launch, role_of
 
 ROLES = {
     CallRole.WAITS: """
@@ -17,14 +17,21 @@ ROLES = {
         cudaMalloc cudaMallocManaged cudaHostAlloc cuMemCreate cuMemMap hipExtMallocWithFlags
     """,
     CallRole.FREES: "cudaFree cudaFreeHost cuMemFree_v2",
+    CallRole.POOLS: "cudaMallocAsync cudaMallocFromPoolAsync cudaFreeAsync cuMemFreeAsync",
+    CallRole.LOADS: "cuModuleLoadData cuLibraryLoadData hipModuleLoadDataEx cuModuleUnload",
+    CallRole.SETS_UP: """
+        cuInit cudaSetDevice cudaStreamCreateWithFlags cudaEventCreate cudaStreamBeginCapture
+        cudaGraphInstantiate cuModuleGetFunction cudaFuncGetAttributes
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor
+    """,
+    CallRole.LAUNCHES: "cudaLaunchKernel cuLaunchKernelEx hipExtModuleLaunchKernel cudaGraphLaunch",
     CallRole.OTHER: """
-        cudaMallocAsync cudaMallocFromPoolAsync cudaFreeAsync cuMemsetD8Async cudaMemsetAsync
-        cudaMemGetInfo cudaEventQuery cudaStreamWaitEvent cudaLaunchKernel
+        cuMemsetD8Async cudaMemsetAsync cudaMemGetInfo cudaEventQuery cudaStreamWaitEvent
     """,
 }
 
 
-@pytest.mark.each("role", ROLES)
+@pytest.mark.parametrize("role", ROLES)
 def test_roles(role: CallRole) -> None:
     assert {name: role_of(name) for name in ROLES[role].split()} == dict.fromkeys(ROLES[role].split(), role)
 

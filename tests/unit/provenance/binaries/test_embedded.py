@@ -15,7 +15,6 @@ from opscope.provenance.binaries.embedded import (
     embedded_kernels,
     holds_device_code,
     most_telling,
-    ptx_names,
 )
 from opscope.provenance.binaries.translation_unit import InternalName, TranslationUnit
 
@@ -26,12 +25,6 @@ def test_kernels_are_the_functions_with_the_flag(write, many_sections):
     image = write.cubin(["_Z1av", "plain"], ["_Z6devicev", hidden], many_sections=many_sections)
     names = cubin_names(ElfFile(io.BytesIO(image), "libsmall.so"))
     assert names.kernels == {"_Z1av", "plain"}
-    assert names.units == {InternalName(write.module_id("/src/a.cu"), "a_cu")}
-
-
-def test_kernels_of_text(write):
-    names = ptx_names(write.ptx(["_Z1av", "_Z1bv"], [write.internal("/src/a.cu")]))
-    assert names.kernels == {"_Z1av", "_Z1bv"}
     assert names.units == {InternalName(write.module_id("/src/a.cu"), "a_cu")}
 
 
@@ -80,11 +73,6 @@ def test_containers_follow_each_other_at_any_distance(write, opened, padding):
     parts = [write.container(write.Code(b"first")), write.container(write.Code(b"second"))]
     content = gap + parts[0] + gap + parts[1] + gap
     assert [[text[:6] for text in texts] for texts in contents(*opened(content))] == [[b"first"], [b"second"]]
-
-
-def test_a_section_without_containers_has_none(opened):
-    for content in (b"", b"\x50\xed\x55\xba", bytes(100), b"\x50\xed\x55\xba" + bytes(11)):
-        assert contents(*opened(content)) == []
 
 
 def test_the_architecture_with_most_entries_is_read_then_the_most_frequent_then_the_newest(write, opened):
@@ -208,10 +196,6 @@ def test_a_kernel_in_two_units_belongs_to_both(read, container, unit):
     }
 
 
-def test_a_container_without_internal_names_has_no_unit(read, container, unit):
-    assert read([container(["_Z1av"]), container(["_Z1bv"], B)]) == {None: ["_Z1av"], unit(B): ["_Z1bv"]}
-
-
 def test_of_a_container_of_several_units_only_internal_kernels_have_one(read, write, container, unit):
     own = write.internal(A, "6kernelv")
     assert read([container(["_Z1av", own], A, B)]) == {None: ["_Z1av"], unit(A): [own]}
@@ -226,11 +210,6 @@ def test_linked_code_takes_the_units_of_its_relocatable_parts(read, container, u
 def test_a_separate_unit_beside_linked_code_keeps_its_own(read, container, unit):
     found = read([container(["_Z1av"], A), container(["_Z1bv"], B)], [container(["_Z1av"], A)])
     assert found == {unit(A): ["_Z1av"], unit(B): ["_Z1bv"]}
-
-
-def test_text_alone_is_read(read, write, unit):
-    text = write.ptx(["_Z1av"], [write.internal(A)])
-    assert read([write.container(write.Code(text, kind=write.PTX))]) == {unit(A): ["_Z1av"]}
 
 
 def test_whether_there_is_device_code(write):

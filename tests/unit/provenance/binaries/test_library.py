@@ -30,17 +30,6 @@ def test_every_name_is_found_with_its_units_and_no_other_is(kernels, others):
     assert index.list_names() == list(kernels)
 
 
-def test_names_to_list_may_differ_from_those_to_find():
-    index = KernelIndex.of({"_Z1av": frozenset({1}), "a()": frozenset({1})}, ["a()"])
-    assert (index.list_names(), index.find("_Z1av"), index.find("a()")) == (["a()"], (1,), (1,))
-
-
-@pytest.mark.parametrize("name", ["", "a"])
-def test_an_empty_index_finds_nothing(name):
-    index = KernelIndex.of({}, [])
-    assert (index.find(name), index.list_names()) == (None, [])
-
-
 SOFTMAX = "_ZN2at6native7softmaxIfEEvPT_"
 SOFTMAX_TEXT = "void at::native::softmax<float>(float*)"
 

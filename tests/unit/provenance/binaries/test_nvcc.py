@@ -118,6 +118,7 @@ def test_a_linked_library_of_several_units(build, tmp_path):
         assert {unit.name for unit in bare.units_of(name)} <= {f"{name[:3]}.cu"}
 
 
+@pytest.mark.exhaustive(few=False)
 @needs_nvcc
 def test_a_loaded_library_is_asked_by_its_process(build, tmp_path):
     source, library = build()

@@ -18,7 +18,7 @@ CASES = [
 ]
 
 
-@pytest.mark.each("case", CASES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"][:80])
 def test_what_a_name_says(case: dict[str, Any]) -> None:
     kernel = decode(case["name"])
     expected = {
@@ -27,11 +27,7 @@ def test_what_a_name_says(case: dict[str, Any]) -> None:
     assert {key: getattr(kernel, key) for key in expected} == expected
     assert [key for key in case.get("absent", []) if getattr(kernel, key) not in (None, ())] == []
     assert [key for key in case.get("inferred", []) if kernel.grades[key] is not Grade.INFERRED] == []
-
-
-@pytest.mark.each("case", CASES)
-def test_every_fact_has_a_grade_and_nothing_else_has(case: dict[str, Any]) -> None:
-    kernel = decode(case["name"])
+    # Every fact has a grade, and nothing else has.
     known = {key for key, value in vars(kernel).items() if value is not None and value != ()}
     assert set(kernel.grades) == known - {"name", "grades"}
     assert set(kernel.grades.values()) <= {Grade.NAME_PATTERN, Grade.INFERRED}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opscope.provenance.operators import InputRecord, build_operator_table, dispatch, input_record, resolve
+from opscope.provenance.operators import InputRecord, dispatch, input_record, resolve
+from torch_tables.operator_table import build_operator_table
 
 pytestmark = pytest.mark.torch
 

@@ -1,4 +1,4 @@
-"""Catalogs of small tables: packaged ones in a folder of the test, added ones in a cache of the test."""
+"""Catalogs of small tables, packaged in a folder of the test."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance import packaged as packaged_data
-from opscope.provenance.indexer.units import build_table
-from opscope.provenance.releases.catalog import TABLE_NAME, forget_tables
+from opscope.provenance.releases.catalog import TABLE_NAME, _table, release_versions
 from opscope.provenance.releases.table_file import Origin, Unit, UnitTableFile, encode_table
+from torch_tables.indexer.units import build_table
 
 MakeTable = Callable[..., UnitTableFile]
 
@@ -26,13 +26,17 @@ def make_table() -> MakeTable:
     return make
 
 
+def forget_tables() -> None:
+    release_versions.cache_clear()
+    _table.cache_clear()
+
+
 @pytest.fixture
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTable) -> Iterator[Callable]:
-    """Packages tables, in place of the real ones; nothing is added."""
+    """Packages tables, in place of the real ones."""
     folder = tmp_path / "packaged"
     folder.mkdir()
     monkeypatch.setattr(packaged_data, "packaged_releases", lambda: folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     forget_tables()
 
     def package(version: str, kernels: Mapping[str, Sequence[str]], **facts: str) -> Path:

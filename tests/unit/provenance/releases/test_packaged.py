@@ -13,20 +13,13 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.provenance.releases import kernel_units, recognize, release, release_versions
-from opscope.provenance.releases.catalog import forget_tables
 
-VERSIONS = ("2.6.0", "2.11.0", "2.13.0", "2.14.1")
+VERSIONS = ("2.6.0", "2.11.0", "2.13.0", "2.14.1")  # whose registrations are at hand
 COMMIT_OF_2_11 = "70d99e998b4955e0049d13a98d77ae1b14db1f45"
 EACH = [VERSIONS[-1], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in VERSIONS[:-1])]
 SAMPLE_SIZE = 500
 # Kernels of libraries other than PyTorch's own, as they appear in the recorded traces.
 OTHERS = ("triton_", "nvjet_", "nccl", "sm80_", "sm90_", "ampere_", "cutlass_", "void cutlass", "void cublas")
-
-
-@pytest.fixture(autouse=True)
-def nothing_added(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    forget_tables()
 
 
 @pytest.fixture
@@ -56,7 +49,9 @@ def kernels_of(shared, load):
 
 
 def test_which_releases_are_packaged():
-    assert release_versions() == VERSIONS
+    assert release_versions() == (
+        "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0",
+    )  # fmt: skip
     assert release("2.11.0").git_version == COMMIT_OF_2_11
     assert release("2.11.0+cu130").cuda == "13.0"
 
@@ -146,7 +141,7 @@ def test_paths_are_of_the_repository_and_the_rest_is_no_file_of_it(version):
 )
 def test_recorded_traces_are_recognized_and_every_kernel_of_pytorch_is_found(kernels_of, trace, grade):
     names = kernels_of(trace)
-    recognition = recognize(names)
+    recognition = recognize(names, cuda_major=13)
     assert (recognition.version, recognition.grade) == ("2.11.0", grade)
     assert recognition.hit_rates["2.11.0"] == 1.0
     table = release("2.11.0")

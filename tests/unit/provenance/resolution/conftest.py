@@ -13,15 +13,14 @@ from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, sidecar_path, write_sidecar
-from opscope.provenance.indexer.build import build_index
 from opscope.provenance.operators import packaged_table
-from opscope.provenance.operators import table as lookup
 from opscope.provenance.releases import Recognition
 from opscope.provenance.resolution import annotate
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.sources import SourceIndex
 from opscope.testing import TraceBuilder
+from torch_tables.indexer.build import build_table
 
 Load = Callable[..., Session]
 
@@ -30,8 +29,7 @@ Load = Callable[..., Session]
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The empty cache folder; what is known comes from recordings and packaged tables."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(lookup, "installed_table", lambda: None)
-    monkeypatch.setattr(gather, "include_folder", lambda: None)
+    monkeypatch.setattr(gather, "package_folders", lambda name: ())
     packaged_table.cache_clear()
     yield tmp_path / "cache" / "opscope"
     packaged_table.cache_clear()
@@ -47,7 +45,7 @@ def index_of(tmp_path: Path) -> Callable[..., SourceIndex]:
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(dedent(text).lstrip("\n"), encoding="utf-8")
-        return build_index(root, version, git_version=git_version)
+        return SourceIndex(build_table(root, version, git_version=git_version))
 
     return build
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from opscope.errors import InputError
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit, RegistrationKind
+from opscope.model.schema import PROVENANCE_TABLES
 from opscope.model.session import Session
-from opscope.provenance.resolution import PROVENANCE_TABLES, annotate, session_of_names
+from opscope.provenance.resolution import annotate, session_of_names
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
@@ -278,18 +278,6 @@ def test_laws_of_every_trace(annotated: Load, trace: Path) -> None:
     # Units have a grade exactly if there are any.
     query = "SELECT len(units) > 0, unit_grade IS NOT NULL FROM kernel_provenance"
     assert all(has_units is has_grade for has_units, has_grade in session.query(query))
-
-
-@pytest.mark.parametrize("table", ["units", "operators", "sources"])
-def test_a_damaged_added_table_is_named(load: Load, record: Record, cache: Path, table: str) -> None:
-    damaged = cache / "releases" / "2.6.0" / f"{table}.msgpack.zst"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"no table")
-    session = load(record(softmax_trace()))
-    with pytest.raises(InputError) as caught:
-        annotate(session)
-    assert caught.value.source == str(damaged)
-    damaged.unlink()
 
 
 def test_where_overloads_are_recorded_a_name_without_one_is_the_default(

@@ -19,14 +19,10 @@ from opscope.model.origin import (
     SourceKind,
 )
 from opscope.model.session import Session
-from opscope.provenance.indexer import build
-from opscope.provenance.operators import packaged_table
-from opscope.provenance.operators import table as lookup
-from opscope.provenance.releases import Recognition
+from opscope.provenance.releases import release_versions
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, RecordedUnits, gather_evidence
 from opscope.provenance.sources import SourceIndex
-from opscope.provenance.sources.index import store_index
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
@@ -54,9 +50,12 @@ class TestLabels:
         assert (source.index.version, source.grade) == ("2.6.0", Grade.RELEASE_INDEX)
 
     def test_a_release_without_tables_has_its_neighbors(self, load: Load, record: Record) -> None:
-        evidence = gathered(load(record(trace(), torch="2.7.1+cu126")))
-        assert (evidence.recognition.version, evidence.recognition.grade) == ("2.6.0", Grade.NEIGHBOR_VERSION)
-        assert evidence.operators.grade is Grade.NEIGHBOR_VERSION
+        evidence = gathered(load(record(trace(), torch="2.12.0+cu126")))
+        recognition = evidence.recognition
+        assert (recognition.version, recognition.grade) == ("2.12.1", Grade.NEIGHBOR_VERSION)
+        assert recognition.release == "2.12.0"
+        operators = evidence.operators
+        assert (operators.version, operators.grade) == ("2.12.1", Grade.NEIGHBOR_VERSION)
         assert {source.grade for source in evidence.sources} == {Grade.NEIGHBOR_VERSION}
 
     def test_without_a_source_tree_headers_come_before_a_neighbors_tree(
@@ -77,72 +76,47 @@ class TestLabels:
     def test_a_trace_without_any_label_and_names_is_of_no_release(self, load: Load) -> None:
         evidence = gathered(load(trace()))
         assert evidence.recognition.version is None
-        assert evidence.operators.version == "2.14.1"
+        assert evidence.operators.version == release_versions()[-1]
         assert {source.grade for source in evidence.sources} == {Grade.NEIGHBOR_VERSION}
+
+
+class TestLines:
+    """`softmax_cuda_out`, line 1091 of the index, of a release whose libraries tell a range, 1420 to 1447."""
+
+    @pytest.mark.parametrize(
+        ("torch", "shown"), [("2.11.0", "1420–1447 bracket"), ("2.11.0a0+nv25.01", "≈1420 neighbor_version")]
+    )
+    def test_a_range_is_of_the_users_own_release(
+        self, load: Load, record: Record, torch: str, shown: str
+    ) -> None:
+        source = gathered(load(record(trace(), torch=torch))).sources[-1]
+        definition = source.index.function("softmax_cuda_out")
+        assert definition is not None
+        place = source.locate(definition)
+        assert f"{str(place).partition(':')[2]} {place.line_grade}" == shown
+        assert place.url is not None
+        assert place.url.endswith("#L1420-L1447")
 
 
 class TestInstalledTorch:
     @pytest.fixture(autouse=True)
-    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index_of: MakeIndex) -> None:
-        """A torch of release 2.6.0, whose headers define one kernel."""
-        table = packaged_table("2.6.0")
-        assert table is not None
-        header = "namespace at::native {\n__global__ void k(int n) {}\n}\n"
-        index = index_of({"aten/src/ATen/native/cuda/A.cuh": header}, "2.6.0+cu124", COMMIT_OF_2_6)
-        monkeypatch.setattr(lookup, "installed_table", lambda: table.graded(Grade.EXACT))
-        folder = tmp_path / "torch" / "include"
-        folder.mkdir(parents=True)
-        folder.with_name("version.py").write_text(f"git_version = '{COMMIT_OF_2_6}'")
-        monkeypatch.setattr(gather, "include_folder", lambda: folder)
-        monkeypatch.setattr(build, "installed_headers", lambda: index)
+    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A torch of release 2.6.0."""
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "version.py").write_text(f"git_version = '{COMMIT_OF_2_6}'")
+        monkeypatch.setattr(gather, "package_folders", lambda name: (tmp_path / name,))
 
     @pytest.mark.parametrize("commit", [COMMIT_OF_2_6, None])
-    def test_the_build_that_recorded_is_exact(self, load: Load, record: Record, commit: str | None) -> None:
-        evidence = gathered(load(record(trace(), commit=commit)))
-        assert evidence.operators.grade is Grade.EXACT
-        assert [source.grade for source in evidence.sources] == [Grade.EXACT, Grade.RELEASE_INDEX]
-        assert evidence.libraries is not None
+    def test_of_the_build_that_recorded_the_libraries_are_asked(
+        self, load: Load, record: Record, commit: str | None
+    ) -> None:
+        assert gathered(load(record(trace(), commit=commit))).libraries is not None
 
     @pytest.mark.parametrize(("torch", "commit"), [("2.6.0a0+git1", "b" * 40), ("2.11.0", None)])
-    def test_another_build_is_not(self, load: Load, record: Record, torch: str, commit: str | None) -> None:
-        evidence = gathered(load(record(trace(), torch=torch, commit=commit)))
-        assert evidence.operators.grade is not Grade.EXACT
-        assert Grade.EXACT not in {source.grade for source in evidence.sources}
-        assert evidence.libraries is None
-
-
-class TestAddedSources:
-    NIGHTLY = "2.11.0.dev20260101+cu130"
-
-    @pytest.fixture
-    def nightly(self, load: Load, record: Record, monkeypatch: pytest.MonkeyPatch) -> Session:
-        """A trace of a nightly build whose libraries were added under its own label."""
-        found = Recognition(self.NIGHTLY, Grade.RELEASE_INDEX, {}, 0)
-        monkeypatch.setattr(gather, "recognize", lambda names, **labels: found)
-        return load(record(trace(), torch=self.NIGHTLY, commit="c" * 40))
-
-    @pytest.mark.parametrize("version", ["2.11.0", "2.11.0+cu128"])
-    def test_the_index_of_a_checkout_answers_for_its_release(
-        self, load: Load, record: Record, index_of: MakeIndex, version: str
+    def test_of_another_build_they_are_not(
+        self, load: Load, record: Record, torch: str, commit: str | None
     ) -> None:
-        store_index(index_of({FILE: ""}, version))
-        (source,) = gathered(load(record(trace(), torch="2.11.0+cu130"))).sources
-        assert (source.index.version, source.grade) == (version, Grade.RELEASE_INDEX)
-
-    @pytest.mark.parametrize(
-        ("version", "commit", "grade"),
-        [
-            ("2.11.0", None, Grade.NEIGHBOR_VERSION),
-            ("2.11.0", "c" * 40, Grade.RELEASE_INDEX),
-            (NIGHTLY, None, Grade.RELEASE_INDEX),
-        ],
-    )
-    def test_a_build_before_the_release_has_lines_of_a_neighbor(
-        self, index_of: MakeIndex, nightly: Session, version: str, commit: str | None, grade: Grade
-    ) -> None:
-        store_index(index_of({FILE: ""}, version, commit))
-        (source,) = gathered(nightly).sources
-        assert source.grade is grade
+        assert gathered(load(record(trace(), torch=torch, commit=commit))).libraries is None
 
 
 class TestRecordedUnits:

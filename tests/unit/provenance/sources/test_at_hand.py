@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -8,11 +8,10 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.provenance import installation
-from opscope.provenance.indexer.build import installed_headers
+from opscope.provenance import installation, packaged
 from opscope.provenance.sources import SourceIndex, indexed_versions, nearest_index, permalink, source_reader
 from opscope.provenance.sources.at_hand import include_path, read_lines, repository_path
-from opscope.provenance.sources.index import store_index
+from opscope.provenance.sources.index import FILE_NAME
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"
@@ -170,14 +169,6 @@ IndexOf = Callable[..., SourceIndex]
 HEADER = "aten/src/ATen/native/cuda/A.cuh"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    installed_headers.cache_clear()
-    yield
-    installed_headers.cache_clear()
-
-
 def pretend_installed(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> None:
     spec = None if folder is None else ModuleSpec("torch", None, is_package=True)
     if spec is not None:
@@ -193,30 +184,14 @@ def torch(tmp_path: Path) -> Path:
     return tmp_path / "torch"
 
 
-class TestInstalledHeaders:
-    def test_of_the_torch_that_would_be_imported(self, monkeypatch: pytest.MonkeyPatch, torch: Path) -> None:
-        pretend_installed(monkeypatch, torch)
-        index = installed_headers()
-        assert index is not None
-        found = index.kernel("k")
-        assert found is not None
-        assert (found.file, found.line) == (HEADER, 2)
-
-    def test_none_without_torch_or_without_headers(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        pretend_installed(monkeypatch, None)
-        assert installed_headers() is None
-        installed_headers.cache_clear()
-        (tmp_path / "bare" / "include").mkdir(parents=True)
-        pretend_installed(monkeypatch, tmp_path / "bare")
-        assert installed_headers() is None
-
-
-def test_the_nearest_release(index_of: IndexOf) -> None:
+def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
     for version in ("3.1.0", "3.5.0"):
-        store_index(index_of({"a.cu": "void f() {}"}, version))
-    assert indexed_versions()[-2:] == ("3.1.0", "3.5.0")
+        (tmp_path / version).mkdir()
+        (tmp_path / version / FILE_NAME).write_bytes(
+            index_of({"a.cu": "void f() {}"}, version).source.encode()
+        )
+    assert indexed_versions() == ("3.1.0", "3.5.0")
     nearest = {wanted: nearest_index(wanted) for wanted in ("3.2.0+cu130", "3.4.1", "9.0.0", None)}
     assert {wanted: found and found.version for wanted, found in nearest.items()} == {
         "3.2.0+cu130": "3.1.0",

@@ -96,10 +96,6 @@ class TestFunction:
         assert unknown is not None
         assert (unknown.file, unknown.line, unknown.end_line) == (f"{NATIVE}/A.cpp", None, None)
 
-    def test_parameters_that_fit_none(self, index_of: IndexOf) -> None:
-        index = index_of({f"{NATIVE}/A.cpp": native("void f(const Tensor& x, Dimname d) {}")})
-        assert index.function("f", parameters=["Tensor", "int"]) is None
-
     def test_composite_functions_are_never_structured(self, index_of: IndexOf) -> None:
         index = index_of(
             {
@@ -173,9 +169,6 @@ class TestKernel:
     )
     def test_anonymous_namespaces_do_not_count(self, index: SourceIndex, name: str) -> None:
         assert index.kernel(name, ["A.cu"]) is not None
-
-    def test_another_namespace_is_another_kernel(self, index: SourceIndex) -> None:
-        assert index.kernel("at::cuda::own", ["A.cu"]) is None
 
     def test_a_namespace_named_by_a_macro_may_be_any(self, index_of: IndexOf) -> None:
         index = index_of({"a.h": "namespace FLASH_NAMESPACE { __global__ void k() {} }"})
@@ -283,7 +276,3 @@ class TestStubImplementation:
     def test_the_unit_vetoes(self, index: SourceIndex) -> None:
         assert index.stub_implementation("sin_stub", units=["B.cu"]) is None
         assert index.stub_implementation("sin_stub", units=["A.cu"]) is not None
-
-    def test_unknown(self, index: SourceIndex) -> None:
-        assert index.stub_implementation("sin_stub", key="MPS") is None
-        assert index.stub_implementation("no_stub") is None

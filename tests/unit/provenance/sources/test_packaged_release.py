@@ -36,10 +36,6 @@ def test_it_is_small() -> None:
     assert path.stat().st_size <= 400_000
 
 
-def test_the_commit(index: SourceIndex) -> None:
-    assert (index.version, index.git_version) == ("2.6.0", COMMIT)
-
-
 class TestSpotFacts:
     def test_a_structured_function(self, index: SourceIndex) -> None:
         found = index.function("softmax_cuda_out")

@@ -19,7 +19,7 @@ from opscope.analysis.summary import summarize
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import step_times
 from opscope.model.session import Session
-from opscope.report.analysis import full_document
+from opscope.report.analysis import recording_document
 from opscope.report.document import Document, Link, Paragraph, Section, plain
 from opscope.report.html.page import render_page, session_page
 from opscope.testing import TraceBuilder
@@ -79,7 +79,7 @@ def hostile_trace(name: str) -> TraceBuilder:
 @pytest.fixture(scope="module")
 def bert(shared_session: Callable[[Path], Session]) -> tuple[Session, _Page, str]:
     session = shared_session(BERT)
-    text = session_page(session, summarize(session), command="opscope analyze x --html y")
+    text = session_page(session, summarize(session), command="opscope analyze x --output y")
     return session, _Page(text), text
 
 
@@ -126,14 +126,14 @@ def test_streams_of_the_timeline_hold_every_activity_of_the_step(bert: tuple[Ses
 
 def test_tables_say_what_the_document_says(bert: tuple[Session, _Page, str]) -> None:
     session, page, _ = bert
-    document = full_document(summarize(session), top=10)
+    document = recording_document(summarize(session), top=300, is_full=True, detailed=10)
     for section in document.sections:
         assert section.title in page.text
-    table = next(section for section in document.sections if section.title == "Operators").blocks[1]
+    table = next(section for section in document.sections if section.title == "Top operators").blocks[1]
     for row in table.rows:  # type: ignore[union-attr]
         for cell in row:
             assert plain(cell) in page.text
-    assert "opscope analyze x --html y" in page.text
+    assert "opscope analyze x --output y" in page.text
 
 
 def test_scripts_run_by_hash_and_nothing_is_loaded(bert: tuple[Session, _Page, str]) -> None:
@@ -158,7 +158,7 @@ def test_scripts_run_by_hash_and_nothing_is_loaded(bert: tuple[Session, _Page, s
 
 def test_the_same_recording_gives_the_same_bytes(bert: tuple[Session, _Page, str]) -> None:
     session, _, text = bert
-    assert session_page(session, summarize(session), command="opscope analyze x --html y") == text
+    assert session_page(session, summarize(session), command="opscope analyze x --output y") == text
 
 
 def markup(page: _Page) -> list[str]:
@@ -171,7 +171,7 @@ def markup_of_harmless_names(load: Callable[..., Session]) -> list[str]:
     return markup(_Page(session_page(session, summarize(session), command="opscope analyze x")))
 
 
-@pytest.mark.each("name", HOSTILE)
+@pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_text(
     name: str, load: Callable[..., Session], markup_of_harmless_names: list[str]
 ) -> None:
@@ -206,9 +206,9 @@ def test_only_a_served_page_may_ask_for_the_trace(load: Callable[..., Session], 
 
 @pytest.mark.parametrize("document", [Document("t"), Document("t", sections=(Section("To repeat"),))])
 def test_the_command_is_told_once(document: Document) -> None:
-    page = _Page(render_page(document, command="opscope x --html '<y>'"))
+    page = _Page(render_page(document, command="opscope x --output '<y>'"))
     assert page.text.count("To repeat") == 2  # with the link to it
-    assert ("opscope x --html '<y>'" in page.text) == (not document.sections)
+    assert ("opscope x --output '<y>'" in page.text) == (not document.sections)
 
 
 def test_only_https_is_linked() -> None:

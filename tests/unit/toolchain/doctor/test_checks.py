@@ -42,7 +42,7 @@ def _changed(base: Any, changes: Any) -> Any:
     return {**base, **{name: _changed(base.get(name), value) for name, value in changes.items()}}
 
 
-@pytest.mark.each("row", ROWS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['check']} {row['verdict']}")
 def test_a_check_answers(row: dict[str, Any], request: pytest.FixtureRequest) -> None:
     base = request.getfixturevalue(f"{row['machine']}_machine")
     answers = {

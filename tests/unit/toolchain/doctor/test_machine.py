@@ -621,6 +621,7 @@ def test_a_recording_that_fails_and_what_the_profiler_says(machine: Make, tmp_pa
         ({"enter": "os._exit(5)"}, "ended with exit code 5 at recording"),
     ],
 )
+@pytest.mark.exhaustive(few=False)
 def test_a_torch_that_hangs_or_crashes_is_told_with_its_stage(
     machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: dict[str, str], stopped: str
 ) -> None:
@@ -670,6 +671,7 @@ def test_a_torch_that_is_not_installed(machine: Make, tmp_path: Path) -> None:
     assert machine(variables=variables, _inventory=Inventory()).torch() is None
 
 
+@pytest.mark.exhaustive(few=False)  # a process that imports torch
 def test_this_pythons_own_torch() -> None:
     pytest.importorskip("torch")
     facts = ExaminedMachine(dict(os.environ), sys.executable, Path()).torch()

@@ -1,0 +1,466 @@
+"""How far every call, operator and kernel is from the device's limits, and what binds it.
+
+Launches of alike calls, with the cost of one, are held against the peak of the type that computed and
+against memory's rate. Products are held against the units their kernel used, fp32 ones against TF32's peak
+where the name says tensor cores; fp16 ones against that of tensor cores even where CUDA cores computed, which
+shows how far they are. All other arithmetic runs on CUDA cores, in fp32 unless the numbers are fp64.
+
+What binds a call, with the thresholds, docs/roofline.md says: the host is asked first, then the roof that
+accounts for most of the time, then too little work; what is left is the nearer roof, from afar.
+
+Times are device time in integer nanoseconds, and exact: Σ device_ns, Σ costed_ns and Σ bound_ns of parts are
+those of the whole. Every activity belongs to exactly one distinct call, so Σ device_ns of the calls is all
+device time, and what is costed and what is not share it out exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import msgspec
+
+from opscope.analysis.cuda_calls import HOLD_UP, names_of
+from opscope.analysis.efficiency import (
+    Bound,
+    CallEfficiency,
+    CostCoverage,
+    Efficiency,
+    Roofline,
+    TensorCoreUse,
+)
+from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.session_limits import common_device
+from opscope.analysis.tensor_cores import TensorCoreEvidence, is_product, operand_type, tensor_core_evidence
+from opscope.hardware.devices import DataType
+from opscope.hardware.limits import DeviceLimits, Limit
+from opscope.launches.facts import DeviceFacts, LaunchGeometry
+from opscope.model.queries import sql
+from opscope.model.session import Session
+from opscope.operators.call_cost import CallCost, FlopSource
+from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
+from opscope.provenance.kernel_names import DecodedKernel, decode
+
+_Key = TypeVar("_Key", bound=Hashable)
+_UNKNOWN_REASON = "no rule for this operator"
+
+
+def measure_efficiency(session: Session, limits: DeviceLimits | None) -> Efficiency:
+    """How far everything in a Session is from the limits; fills the cost tables if they are empty.
+
+    Where devices differ or are unknown there are no limits: then costs are known, no distances.
+    """
+    fill_costs(session)
+    device = common_device(session)
+    known = limits if device is None else device
+    model = RooflineModel(limits, None if known is None else known.compute_capability)
+    return efficiency_of(read_costs(session), read_launches(session, device), model)
+
+
+def efficiency_of(
+    calls: Iterable[CostedCall], launches: Mapping[int, tuple[Launches, ...]], model: RooflineModel
+) -> Efficiency:
+    """The Efficiency of distinct calls.
+
+    A call without launches is left out.
+    """
+    found: list[CallEfficiency] = []
+    by_operator: dict[str, list[Roofline]] = defaultdict(list)
+    # Under None all launches of the kernel, whoever launched it.
+    by_kernel: dict[tuple[str | None, str], list[Roofline]] = defaultdict(list)
+    for call in calls:
+        if call.call_id not in launches:
+            continue
+        work = work_of_call(launches[call.call_id], call.cost, call.calls)
+        roofline, is_of_operator = roofline_of(work, model), call.attribution is None
+        if is_of_operator:
+            by_operator[call.name].append(roofline)
+        for kernel, done in work_by_kernel(work):
+            own = roofline_of(done, model)
+            by_kernel[None, kernel].append(own)
+            if is_of_operator:
+                by_kernel[call.name, kernel].append(own)
+        found.append(
+            CallEfficiency(
+                call.call_id, call.name, call.overload, call.shapes, call.types, call.concrete, call.calls,
+                tuple(dict.fromkeys(one.kernel for one in work.launches)), call.cost, roofline,
+                call.attribution,
+            )
+        )  # fmt: skip
+    return Efficiency(
+        limits=model.limits,
+        coverage=_coverage(found),
+        operators={name: combine(parts) for name, parts in by_operator.items()},
+        kernels={key: combine(parts) for key, parts in by_kernel.items()},
+        calls=tuple(sorted(found, key=lambda one: (-one.roofline.device_ns, one.operator, one.call_id))),
+    )
+
+
+def _coverage(calls: Sequence[CallEfficiency]) -> CostCoverage:
+    device_ns = sum(call.roofline.device_ns for call in calls)
+    if not device_ns:
+        return CostCoverage()
+    bytes_ns = sum(call.roofline.device_ns for call in calls if call.cost.min_bytes is not None)
+    flop_ns = sum(call.roofline.device_ns for call in calls if call.cost.flop_count is not None)
+    reasons: dict[str, Counter[str]] = defaultdict(Counter)
+    for call in calls:
+        unknown_ns = call.roofline.device_ns - call.roofline.costed_ns
+        if unknown_ns:
+            reasons[call.operator][call.cost.reason or _UNKNOWN_REASON] += unknown_ns
+    uncosted = [(name, sum(ns.values()), max(ns, key=ns.__getitem__)) for name, ns in reasons.items()]
+    uncosted.sort(key=lambda one: (-one[1], one[0]))
+    return CostCoverage(bytes_ns / device_ns, flop_ns / device_ns, tuple(uncosted))
+
+
+# What runs beside a kernel to prepare or finish its work, and is no work of its own.
+_HELPERS = frozenset(
+    (
+        "memset", "split_k_reduction", "gemm_helper", "attention_helper", "convolution_helper",
+        "layout_transform",
+    )
+)  # fmt: skip
+# An activity whose stream was empty starts 2.3 us after its launch call returned (median of recordings on an
+# H200; 99 of 100 within 3.5 us, within 5 us on a V100). What starts later waited for something else.
+_AT_ONCE_NS = 10_000
+
+
+class Launches(msgspec.Struct, frozen=True):
+    """Activities of one name and geometry under one distinct call."""
+
+    kernel: str
+    kind: str
+    is_helper: bool  # they prepare or finish another kernel's work
+    count: int
+    total_ns: int
+    # Device time of those whose call the host issued more slowly than the device did it; 0 for collectives,
+    # whose time is that of waiting for other devices
+    launch_bound_ns: int
+    sole_count: int  # those that did all of their call's work, helpers aside
+    sole_ns: int  # their device time
+    quality: LaunchQuality | None = None  # how they fill the device; None for copies and memory sets
+
+    @property
+    def decoded(self) -> DecodedKernel:
+        return decode(self.kernel)
+
+
+class Work(msgspec.Struct, frozen=True, dict=True):
+    """Launches that together did `repeats` times the work of `cost`."""
+
+    launches: tuple[Launches, ...]
+    cost: CallCost
+    repeats: int
+    # The part of the launches' device time that those repeats took; 0 if their cost is unknown
+    costed_ns: int
+
+    @cached_property
+    def device_ns(self) -> int:
+        return sum(one.total_ns for one in self.launches)
+
+    @cached_property
+    def launch_bound_ns(self) -> int:
+        return sum(one.launch_bound_ns for one in self.launches)
+
+    @cached_property
+    def main(self) -> tuple[Launches, ...]:
+        """The launches that do the work; all of them where every one only helps."""
+        return tuple(one for one in self.launches if not one.is_helper) or self.launches
+
+    def time_where(self, condition: Callable[[Launches], object]) -> int:
+        return sum(one.total_ns for one in self.launches if condition(one))
+
+
+def work_of_call(launches: tuple[Launches, ...], cost: CallCost, calls: int) -> Work:
+    is_costed = cost.flop_count is not None and cost.min_bytes is not None
+    return Work(launches, cost, calls, sum(one.total_ns for one in launches) if is_costed else 0)
+
+
+def work_by_kernel(call: Work) -> Iterator[tuple[str, Work]]:
+    """The same work by kernel: one that does all of a call's work has done its cost each time.
+
+    Launches of no operator tell no calls apart: where they are more than the calls, none did all the work.
+    """
+    is_told = call.costed_ns > 0 and sum(one.sole_count for one in call.launches) <= call.repeats
+    by_name: dict[str, list[Launches]] = defaultdict(list)
+    for one in call.launches:
+        by_name[one.kernel].append(one)
+    for name, launches in by_name.items():
+        repeats = sum(one.sole_count for one in launches) if is_told else 0
+        costed_ns = sum(one.sole_ns for one in launches) if is_told else 0
+        yield name, Work(tuple(launches), call.cost, repeats, costed_ns)
+
+
+def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tuple[Launches, ...]]:
+    """Launches by call id of table `call_costs`, most device time first. Needs its tables filled."""
+    names = session.query("SELECT name_id, name FROM kernel_names")
+    helpers = [name_id for name_id, name in names if decode(name).family in _HELPERS]
+    parameters = [helpers, _AT_ONCE_NS, names_of(session, *HOLD_UP)]
+    by_call: dict[int, list[Launches]] = defaultdict(list)
+    for row in session.records(sql(__package__, "launched_calls"), parameters):
+        decoded, quality = decode(row["name"]), None
+        if row["kind"] == "kernel":
+            # As far as it matters to filling the device: extents of all dimensions multiplied.
+            grid, block = (None if size is None else (size, 1, 1) for size in (row["blocks"], row["threads"]))
+            use = row["registers_per_thread"], row["shared_memory_bytes"]
+            geometry = LaunchGeometry(grid, block, *use, None, row["launches"], row["total_ns"])
+            quality = LaunchQuality(decoded, geometry, device=device)
+        # A collective's time is not its own: it ends when the last device has come.
+        is_shared = decoded.family in _ELSEWHERE_FAMILIES
+        by_call[row["call_id"]].append(
+            Launches(
+                row["name"],
+                row["kind"],
+                row["is_helper"],
+                row["launches"],
+                row["total_ns"],
+                0 if is_shared else row["launch_bound_ns"],
+                row["sole_launches"],
+                row["sole_ns"],
+                quality,
+            )
+        )
+    return {call_id: tuple(launches) for call_id, launches in by_call.items()}
+
+
+_DOUBLE = (DataType.FP64, DataType.FP64_TENSOR)
+# A call that reads, or writes, at least this share of its bytes is held against the rate of reading, or
+# writing, alone: memory that need not turn between both is a few percent faster.
+_ONE_WAY = 0.9
+
+
+class ComputeLimit(msgspec.Struct, frozen=True):
+    """The peak of a call. `flop_per_s` is None where the device's rate of the type is unknown."""
+
+    data_type: DataType | None
+    flop_per_s: float | None
+    tensor_cores: TensorCoreUse | None
+
+
+def compute_limit(
+    cost: CallCost,
+    launches: Iterable[Launches],
+    limits: DeviceLimits | None,
+    compute_capability: str | None,
+) -> ComputeLimit:
+    by_name: dict[DecodedKernel, int] = defaultdict(int)
+    for one in launches:
+        by_name[one.decoded] += one.total_ns
+    products = {kernel: ns for kernel, ns in by_name.items() if is_product(kernel)}
+    kernel = max(products or by_name, key=lambda one: by_name[one], default=None)
+    if kernel is None:
+        return ComputeLimit(None, None, None)
+    evidence = tensor_core_evidence(kernel, cost.data_type, compute_capability)
+    does_product = bool(products) or cost.flop_source is FlopSource.REGISTRY
+    data_type = _computing_type(cost.data_type, kernel, evidence) if does_product else _plain(cost.data_type)
+    peaks = {} if limits is None else limits.peaks
+    limit = None if data_type is None else peaks.get(data_type)
+    if data_type is DataType.FP16 and kernel.accumulator_type == "f16":
+        # Sums in fp16 have a peak of their own, where the name says so and the device has one.
+        limit = peaks.get(DataType.FP16_FP16_ACCUMULATE, limit)
+    per_s = None if limit is None else limit.per_s / evidence.passes
+    return ComputeLimit(data_type if cost.flop_count else None, per_s, evidence.use)
+
+
+def memory_limit(cost: CallCost, limits: DeviceLimits | None) -> Limit | None:
+    """The rate of memory that one call's bytes are held against; None if unknown."""
+    if limits is None or cost.read_bytes is None or cost.written_bytes is None:
+        return None
+    least = _ONE_WAY * (cost.read_bytes + cost.written_bytes)
+    one_way = (
+        limits.read if cost.read_bytes >= least else limits.write if cost.written_bytes >= least else None
+    )
+    known = [limit for limit in (limits.memory, one_way) if limit is not None]
+    return max(known, key=lambda limit: limit.per_s, default=None)
+
+
+def _plain(data_type: DataType | None) -> DataType:
+    """The type of arithmetic on CUDA cores."""
+    return DataType.FP64 if data_type in _DOUBLE else DataType.FP32
+
+
+def _computing_type(
+    recorded: DataType | None, kernel: DecodedKernel, evidence: TensorCoreEvidence
+) -> DataType | None:
+    """The type a product was computed in, or could have been."""
+    if evidence.use is TensorCoreUse.NOT_APPLICABLE:
+        return _plain(recorded or operand_type(kernel))
+    named = operand_type(kernel)
+    data_type = named if recorded is None or kernel.multiply_type is not None else recorded
+    if data_type in (DataType.FP32, DataType.TF32):
+        return DataType.TF32 if evidence.use is TensorCoreUse.USED else DataType.FP32
+    if data_type in _DOUBLE:
+        return DataType.FP64_TENSOR if evidence.use is TensorCoreUse.USED else DataType.FP64
+    return data_type
+
+
+# A roof binds what it accounts for at least half of: then nothing else accounts for more of the time.
+_NEAR_ROOF = 0.5
+# Kernels that do nothing take 0.6 to 1.4 us in recordings of an H200, 2 us on a V100: below this most of a
+# kernel's time is its start and end. Used where the device's own figure was not measured.
+_SHORTEST_KERNEL_NS = 2_000.0
+# On so few multiprocessors neither roof can be near. Of an H200 these are 8 of 132: at 64 bytes per clock
+# each they would draw a fifth of what memory gives; a recorded scan on 8 drew 0.09 of its 4.8 TB/s.
+_FEW_MULTIPROCESSORS = 1 / 16
+# Measured limits are medians: a call may beat them by a few percent.
+_MOST_FRACTION = 1.05
+# Of any GPU. Source: NVIDIA B200 datasheet, 126 MB.
+_LARGEST_L2_BYTES = 132_120_576
+# What these move does not pass through the device's memory alone: links to the host and to other devices
+# limit it, of which no rate is known here.
+_ELSEWHERE_FAMILIES = frozenset(("collective", "device_communication"))
+_ELSEWHERE_COPIES = frozenset(("host_to_device", "device_to_host", "host_to_host", "peer_to_peer"))
+
+
+class RooflineModel(msgspec.Struct, frozen=True):
+    """The device that work is held against; None is unknown."""
+
+    limits: DeviceLimits | None
+    compute_capability: str | None = None
+
+
+class AttainableTime(msgspec.Struct, frozen=True):
+    """Device time that work needs at the device's limits, by resource; overlapped, the longer counts."""
+
+    memory_ns: float
+    compute_ns: float
+
+    @property
+    def total_ns(self) -> float:
+        return max(self.memory_ns, self.compute_ns)
+
+
+def roofline_of(work: Work, model: RooflineModel) -> Roofline:
+    limits, cost, costed_ns = model.limits, work.cost, work.costed_ns
+    compute = compute_limit(cost, work.main, limits, model.compute_capability)
+    is_costed = costed_ns > 0 and cost.flop_count is not None and cost.min_bytes is not None
+    flop_count, min_bytes = (cost.flop_count or 0) * work.repeats, (cost.min_bytes or 0) * work.repeats
+    memory = memory_limit(cost, limits)
+    # Time of the costed part at the limits, where no cost, rate that matters or device is unknown.
+    attainable = None
+    is_elsewhere = 2 * work.time_where(_is_elsewhere) > work.device_ns
+    if is_costed and memory is not None and not is_elsewhere and (compute.flop_per_s or not flop_count):
+        attainable = AttainableTime(
+            memory_ns=min_bytes / memory.per_s * 1e9,
+            compute_ns=flop_count / compute.flop_per_s * 1e9 if compute.flop_per_s else 0.0,
+        )
+    shortest_ns = None if limits is None else limits.smallest_kernel_ns
+    bound_ns = bound_ns_of(work, attainable, shortest_kernel_ns=shortest_ns)
+    is_resident = attainable is not None and _may_be_cached(work, attainable, limits)
+    is_excess, most_ns = False, _MOST_FRACTION * costed_ns
+    if attainable is not None:
+        is_excess = attainable.compute_ns > most_ns or (attainable.memory_ns > most_ns and not is_resident)
+    held = None if is_excess else attainable
+    return Roofline(
+        device_ns=work.device_ns,
+        costed_ns=costed_ns if is_costed else 0,
+        flop_count=flop_count if is_costed else None,
+        min_bytes=min_bytes if is_costed else None,
+        attainable_ns=None if held is None else held.total_ns,
+        bound=_most(bound_ns, work.device_ns),
+        bound_ns=bound_ns,
+        data_type=compute.data_type,
+        tensor_cores=compute.tensor_cores,
+        held_ns=0 if held is None else costed_ns,
+        cache_resident_ns=costed_ns if held is not None and is_resident else 0,
+        excess_ns=costed_ns if is_excess else 0,
+    )
+
+
+def _is_elsewhere(one: Launches) -> bool:
+    """Whether its time goes over a link to the host or another device."""
+    decoded = one.decoded
+    return decoded.family in _ELSEWHERE_FAMILIES or decoded.copy_direction in _ELSEWHERE_COPIES
+
+
+def _may_be_cached(work: Work, attainable: AttainableTime, limits: DeviceLimits | None) -> bool:
+    """Whether the level-2 cache may hold all bytes of one call, or enough of them to outrun memory."""
+    l2_bytes = (None if limits is None else limits.l2_bytes) or _LARGEST_L2_BYTES
+    min_bytes = work.cost.min_bytes or 0
+    if min_bytes < l2_bytes:
+        return True
+    from_memory_ns = attainable.memory_ns * (min_bytes - l2_bytes) / min_bytes
+    is_faster = attainable.memory_ns > work.costed_ns
+    return is_faster and min_bytes < 2 * l2_bytes and from_memory_ns <= work.costed_ns
+
+
+def bound_ns_of(
+    work: Work, attainable: AttainableTime | None, *, shortest_kernel_ns: float | None = None
+) -> dict[Bound, int]:
+    """Device time of work by what limits it; what is unknown is left out.
+
+    `attainable` is of the costed part; `shortest_kernel_ns` as measured of the device.
+    """
+    bound_ns = {Bound.LAUNCH: work.launch_bound_ns} if work.launch_bound_ns else {}
+    rest_ns, bound = work.device_ns - work.launch_bound_ns, None
+    if not rest_ns:
+        return bound_ns
+
+    def is_most(condition: Callable[[Launches], object]) -> bool:
+        return 2 * work.time_where(condition) > work.device_ns
+
+    shortest_ns = shortest_kernel_ns or _SHORTEST_KERNEL_NS
+    is_latency = is_most(lambda one: one.total_ns / one.count < shortest_ns)
+    if attainable is None or not work.costed_ns:
+        if is_latency or is_most(lambda one: _sm_share(one) <= _FEW_MULTIPROCESSORS):
+            bound = Bound.LATENCY
+    else:
+        # A grid of fewer blocks than multiprocessors has the peak of those that get one.
+        main_ns = sum(one.total_ns for one in work.main)
+        used_ns = sum(_sm_share(one) * one.total_ns for one in work.main)
+        compute_ns = attainable.compute_ns / (used_ns / main_ns if main_ns else 1.0)
+        is_far = max(compute_ns, attainable.memory_ns) < _NEAR_ROOF * work.costed_ns
+        if is_far and (is_latency or is_most(lambda one: one.quality and one.quality.is_underfilled)):
+            bound = Bound.LATENCY
+        elif attainable.total_ns:
+            bound = Bound.COMPUTE if compute_ns > attainable.memory_ns else Bound.MEMORY
+    return bound_ns if bound is None else {**bound_ns, bound: rest_ns}
+
+
+def _sm_share(one: Launches) -> float:
+    """Share of the multiprocessors that get a block; 1 if unknown."""
+    quality = one.quality
+    if quality is None or not quality.block_count or not quality.sm_count:
+        return 1.0
+    return min(1.0, quality.block_count / quality.sm_count)
+
+
+def combine(rooflines: Iterable[Roofline]) -> Roofline:
+    parts = list(rooflines)
+    costed = [part for part in parts if part.costed_ns]
+    held = [part for part in costed if part.attainable_ns is not None]
+    device_ns = sum(part.device_ns for part in parts)
+    bound_ns = _weights((bound, ns) for part in parts for bound, ns in part.bound_ns.items())
+    typed = _weights((part.data_type, part.costed_ns) for part in costed if part.data_type is not None)
+    uses = _weights((part.tensor_cores, part.device_ns) for part in parts)
+    if TensorCoreUse.USED in uses or TensorCoreUse.ELIGIBLE in uses:
+        uses.pop(TensorCoreUse.NOT_APPLICABLE, None)
+    return Roofline(
+        device_ns=device_ns,
+        costed_ns=sum(part.costed_ns for part in costed),
+        flop_count=sum(part.flop_count or 0 for part in costed) if costed else None,
+        min_bytes=sum(part.min_bytes or 0 for part in costed) if costed else None,
+        attainable_ns=sum(part.attainable_ns or 0.0 for part in held) if held else None,
+        bound=_most(bound_ns, device_ns),
+        bound_ns=dict(bound_ns),
+        data_type=max(typed, key=lambda one: typed[one], default=None),
+        tensor_cores=max(uses, key=lambda use: uses[use], default=None),
+        held_ns=sum(part.costed_ns if part.held_ns is None else part.held_ns for part in held),
+        cache_resident_ns=sum(part.cache_resident_ns for part in parts),
+        excess_ns=sum(part.excess_ns for part in parts),
+    )
+
+
+def _most(bound_ns: Mapping[Bound, int], device_ns: int) -> Bound | None:
+    """What limits most of the time; None where it is unknown for half of it or more."""
+    if not bound_ns or sum(bound_ns.values()) * 2 <= device_ns:
+        return None
+    return max(bound_ns, key=lambda bound: bound_ns[bound])
+
+
+def _weights(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
+    total: dict[_Key, int] = defaultdict(int)
+    for key, ns in pairs:
+        total[key] += ns
+    return total

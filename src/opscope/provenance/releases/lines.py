@@ -1,0 +1,75 @@
+"""How far the lines of a file moved from the indexed source tree to another release.
+
+Checks (`TORCH_CHECK`, launch checks) leave their line in the libraries of every release. Between two checks
+that moved equally far everything did; else a definition lies somewhere between them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cache
+
+import msgspec
+
+from opscope.model.evidence import Grade
+from opscope.provenance.packaged import packaged_table
+from opscope.provenance.table_format import TableFormat
+
+LINES_FILE = "lines.msgpack.zst"
+# A wider range of lines helps nobody to find a function.
+_WIDEST_BRACKET = 150
+
+# First and last line of the index between which every check moved by the same number of lines, and that.
+Segment = tuple[int, int, int]
+
+
+class StoredLines(msgspec.Struct, array_like=True):
+    """What a file of the package holds."""
+
+    format_version: int
+    indexed: str  # the release whose source tree is indexed
+    files: dict[str, tuple[Segment, ...]]  # in the order of their lines
+
+
+LINES_FORMAT = TableFormat("a table of lines", StoredLines)
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """Where something that begins at a line of the index begins: from `line` to `last`, if that is not None.
+
+    `line` is None where the evidence contradicts the indexed line and tells no other one. The grade is
+    `COMPILED`, `BRACKET`, or `NEIGHBOR_VERSION` for the indexed line itself.
+    """
+
+    line: int | None
+    last: int | None = None
+    grade: Grade = Grade.NEIGHBOR_VERSION
+
+
+def moved(version: str, indexed: str, file: str, line: int) -> Moved:
+    """Where a line of a file of the indexed release lies in another one."""
+    table = _table(version)
+    segments = table.files.get(file, ()) if table is not None and table.indexed == indexed else ()
+    if not segments:
+        return Moved(line)
+    # The beginning of the file stayed where it is.
+    known = ((0, 0, 0), *segments)
+    index = bisect_right(known, line, key=lambda segment: segment[0]) - 1
+    _, last, delta = known[index]
+    if line <= last:
+        return Moved(line + delta, grade=Grade.COMPILED)
+    if index + 1 == len(known):
+        return Moved(line if delta == 0 else None)
+    after, _, next_delta = known[index + 1]
+    if next_delta == delta:
+        return Moved(line + delta, grade=Grade.COMPILED)
+    lowest, highest = max(1, last + delta + 1), after + next_delta
+    if highest - lowest <= _WIDEST_BRACKET:
+        return Moved(lowest, highest, Grade.BRACKET)
+    return Moved(line if lowest <= line <= highest else None)
+
+
+@cache
+def _table(version: str) -> StoredLines | None:
+    file = packaged_table(version, LINES_FILE)
+    return LINES_FORMAT.decode(file.read_bytes(), file) if file.is_file() else None

@@ -1,0 +1,91 @@
+"""Lines of releases whose sources are not at hand, from the checks in their libraries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from opscope.model.evidence import Grade
+from opscope.provenance import packaged
+from opscope.provenance.releases import lines, release_versions
+from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, Moved, StoredLines, moved
+from opscope.provenance.sources import Definition, release_headers, source_index
+
+INDEXED = "2.6.0"
+FILE = "aten/src/ATen/native/cuda/A.cu"
+# Checks at 20 and 40 stayed, those at 50 and 90 moved by 7, those at 300 and 400 by 100.
+SEGMENTS = ((20, 40, 0), (50, 90, 7), (300, 400, 100))
+
+
+@pytest.fixture(autouse=True)
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
+    file = tmp_path / "2.99.0" / LINES_FILE
+    file.parent.mkdir()
+    file.write_bytes(LINES_FORMAT.encode(StoredLines(1, INDEXED, {FILE: SEGMENTS})))
+    real = packaged.packaged_table
+    monkeypatch.setattr(
+        lines, "packaged_table", lambda version, name: file if version == "2.99.0" else real(version, name)
+    )
+    lines._table.cache_clear()
+    yield
+    lines._table.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (5, Moved(5, grade=Grade.COMPILED)),
+        (30, Moved(30, grade=Grade.COMPILED)),
+        (60, Moved(67, grade=Grade.COMPILED)),
+        # Between checks that moved differently: behind the one, before the other
+        (45, Moved(41, 57, Grade.BRACKET)),
+        # Too far apart to say more than whether the indexed line can still be right
+        (200, Moved(200)),
+        (92, Moved(None)),
+        # Nothing behind it, and what is before it moved
+        (500, Moved(None)),
+    ],
+)
+def test_a_line_follows_the_checks_around_it(line: int, expected: Moved) -> None:
+    assert moved("2.99.0", INDEXED, FILE, line) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "indexed", "file"),
+    [("2.99.0", INDEXED, "B.cu"), ("2.99.0", "2.5.0", FILE), ("2.98.0", INDEXED, FILE)],
+)
+def test_without_evidence_the_indexed_line_is_a_neighbors(version: str, indexed: str, file: str) -> None:
+    assert moved(version, indexed, file, 45) == Moved(45)
+
+
+LAST = release_versions()[-1]
+
+
+@pytest.mark.parametrize(
+    "version",
+    [LAST, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in release_versions()[1:-1])],
+)
+def test_lines_of_headers_are_those_that_the_release_ships(version: str) -> None:
+    index, headers = source_index(INDEXED), release_headers(version)
+    assert index is not None and headers is not None
+    before, after = by_name(index.source), by_name(headers.source)
+    counts: Counter[tuple[Grade, bool]] = Counter()
+    for name in before.keys() & after.keys():
+        line, true = before[name].line, after[name].line
+        found = moved(version, INDEXED, name[0], line or 0)
+        if found.line is not None and true is not None:
+            counts[found.grade, found.line <= true <= (found.last or found.line)] += 1
+    assert counts[Grade.COMPILED, True] > 200
+    assert counts[Grade.COMPILED, False] <= 1  # three lines came and three went between two checks
+    assert counts[Grade.BRACKET, False] == 0
+
+
+def by_name(definitions: Iterable[Definition]) -> dict[tuple[str, ...], Definition]:
+    """Definitions whose names occur once."""
+    found: dict[tuple[str, ...], list[Definition]] = {}
+    for one in definitions:
+        found.setdefault((one.file, one.scope, one.name, one.kind), []).append(one)
+    return {name: of[0] for name, of in found.items() if len(of) == 1}

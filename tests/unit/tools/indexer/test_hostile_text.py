@@ -1,0 +1,75 @@
+"""Whatever the text: no error, no endless reading."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.provenance.sources.signatures import parameter_types
+from torch_tables.indexer.build import read_tree
+from torch_tables.indexer.heads import read_head
+from torch_tables.indexer.lexer import lex
+from torch_tables.indexer.template_parameters import template_parameter_names
+
+WORDS = """
+    { } ( ) [ ] < > ; : :: , = " ' \\ / * # ## a B f operator template struct class namespace enum extern
+    __global__ const -> ... 1'0 R"( )" /* */ // #if #else #elif #endif #define M( TORCH_IMPL_FUNC(
+    REGISTER_DISPATCH( DEFINE_DISPATCH( USE_ROCM 0 1 defined noexcept typename ~ & && requires
+"""
+PIECES = st.sampled_from([*WORDS.split(), "\n", "\n#define M(x)", "\\\n"])
+TEXTS = st.lists(PIECES, max_size=80).map(" ".join) | st.text(max_size=200)
+
+
+@given(TEXTS)
+def test_any_text_can_be_read(text: str) -> None:
+    source = lex(text)
+    assert len(source.code) == len(text)
+    assert source.code.count("\n") == text.count("\n")
+    assert source.code.count("#") == len(source.conditionals)
+    definitions, _ = read_tree({"a.cu": source})
+    for row in definitions:
+        assert row.line is not None
+        assert row.end_line is not None
+        assert 1 <= row.line <= row.end_line <= text.count("\n") + 1
+
+
+@given(TEXTS)
+def test_any_head_and_any_list_can_be_read(text: str) -> None:
+    assert 0 <= read_head(text).offset <= len(text)
+    template_parameter_names(text)
+    parameter_types(text)
+
+
+LENGTH = 20_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" * LENGTH,
+        "}" * LENGTH,
+        "(" * LENGTH,
+        "f(" * LENGTH,
+        "f()" * LENGTH,
+        ">()" * LENGTH,
+        "a<" * LENGTH + "{",
+        "namespace a {" * LENGTH,
+        "namespace a {" * 500 + "#if X\n" * LENGTH,
+        "{\n#if A\n" + "{\n#elif B\n" * LENGTH,
+        "template<" * LENGTH + "{",
+        "operator " * LENGTH + "{",
+        "A() : " + "x{1}, " * 2000,
+        '"' * LENGTH,
+        'R"(' * LENGTH,
+        "/*" * LENGTH,
+        "\\\n" * LENGTH,
+        "#define /*" * LENGTH,
+        "#if " + "(" * LENGTH,
+        "#define A(x) {x}\nA(" + "(" * LENGTH,
+        "".join(f"#define M{i}(x) " + f"M{i + 1}(x) " * 50 + "{\n" for i in range(20)) + "M0(1)\n" * 20,
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_long_unbalanced_texts_take_linear_time(text: str) -> None:
+    read_tree({"a.cu": lex(text)})

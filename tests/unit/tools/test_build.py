@@ -1,0 +1,153 @@
+"""The tool that makes the packaged tables, on a listing of kernels and a small installation."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import lzma
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from opscope.provenance.releases.catalog import encode_functions
+from opscope.provenance.releases.release_table import ReleaseTable
+from opscope.provenance.releases.table_file import decode_table
+from opscope.provenance.sources.table import DefinitionTable
+
+KERNELS = {"at::f()": ["F.cu"], "at::g()": ["F.cu", "zswap.cu"]}
+
+
+@pytest.fixture
+def script():
+    return importlib.import_module("torch_tables.__main__")
+
+
+def read(folder: Path, version: str) -> ReleaseTable:
+    file = folder / version / "units.msgpack.zst"
+    return ReleaseTable(decode_table(file.read_bytes(), str(file)))
+
+
+@pytest.mark.parametrize("suffix", ["json", "json.xz"])
+def test_a_listing_and_a_list_of_files_make_a_table(script, tmp_path, capsys, suffix):
+    listing, files = tmp_path / f"kernels.{suffix}", tmp_path / "files.txt"
+    content = json.dumps(KERNELS).encode()
+    listing.write_bytes(lzma.compress(content) if suffix.endswith("xz") else content)
+    files.write_text("aten/src/ATen/F.cu\naten/src/ATen/F.cpp\n")
+    arguments = ["2.9.0", "--kernels", str(listing), "--checkout", str(files), "--output", str(tmp_path)]
+    assert script.main(arguments) == 0
+    table = read(tmp_path, "2.9.0")
+    assert table.units_of("at::f()") == ("aten/src/ATen/F.cu",)
+    assert table.units_of("at::g()") == ("aten/src/ATen/F.cu", "zswap.cu")
+    assert "2 units: 1 repository, 1 unknown" in capsys.readouterr().out
+    assert [file.name for file in (tmp_path / "2.9.0").iterdir()] == ["units.msgpack.zst"]
+
+
+def test_the_wheel_tells_commit_and_cuda_version(script, tmp_path):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    (tmp_path / "version.py").write_text(
+        f"cuda: Optional[str] = '13.0'\ngit_version = '{commit}'\nhip = None\n"
+    )
+    assert script.release_facts(tmp_path) == (commit, "13.0")
+    (tmp_path / "version.py").write_text("cuda = None\ngit_version = 'Unknown'\n")
+    assert script.release_facts(tmp_path) == (None, None)
+
+
+def test_what_cannot_be_built_is_said(script, tmp_path, capsys):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text("")
+    assert script.main(["2.9.0", "--torch", str(tmp_path / "torch"), "--output", str(tmp_path)]) == 1
+    assert "error: no kernels" in capsys.readouterr().err
+
+
+@pytest.fixture
+def torch(tmp_path):
+    """A torch folder with one header and one library."""
+    folder = tmp_path / "torch"
+    header = folder / "include" / "ATen" / "native" / "cuda" / "Scale.cuh"
+    header.parent.mkdir(parents=True)
+    header.write_text("namespace at::native {\n__global__ void scale_kernel(int n) {}\n}\n")
+    (folder / "lib").mkdir()
+    (folder / "lib" / "libtorch_cuda.so").touch()
+    (folder / "version.py").write_text(f"__version__ = '2.9.0'\ngit_version = '{'a' * 40}'\n")
+    return folder
+
+
+def test_headers_make_a_table(script, torch, tmp_path):
+    arguments = ["2.9.0", "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
+    assert script.main(arguments) == 0
+    file = tmp_path / "data" / "2.9.0" / "headers.msgpack.zst"
+    table = DefinitionTable.decode(file.read_bytes(), file)
+    assert [(row.name, row.file, row.line) for row in table] == [
+        ("scale_kernel", "aten/src/ATen/native/cuda/Scale.cuh", 2)
+    ]
+    before = file.read_bytes()
+    assert script.main(arguments) == 0
+    assert file.read_bytes() == before
+
+
+def test_a_release_with_sources_needs_no_headers(script, torch, tmp_path):
+    sources = tmp_path / "data" / "2.9.0" / "sources.msgpack.zst"
+    sources.parent.mkdir(parents=True)
+    sources.touch()
+    for version in ("2.9.0", "2.6.0"):  # just built, and packaged
+        arguments = [version, "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
+        assert script.main(arguments) == 0
+        assert not (tmp_path / "data" / version / "headers.msgpack.zst").exists()
+
+
+def test_functions_are_read_with_the_paths_of_the_release(script, torch, tmp_path, monkeypatch):
+    read = []
+
+    def defining_files(path, unit_paths):
+        read.append((path.name, "aten/src/ATen/native/cuda/SoftMax.cu" in unit_paths))
+        return {"f": (f"{path.stem}.cu",), "g": ("g.cu",)}
+
+    (torch / "lib" / "libtorch_cuda_linalg.so").touch()
+    monkeypatch.setattr(script, "defining_files", defining_files)
+    arguments = ["2.11.0", "--torch", str(torch), "--table", "functions", "--output", str(tmp_path)]
+    assert script.main(arguments) == 0
+    assert read == [("libtorch_cuda.so", True), ("libtorch_cuda_linalg.so", True)]
+    expected = encode_functions({"f": ["libtorch_cuda.cu", "libtorch_cuda_linalg.cu"], "g": ["g.cu"]})
+    assert (tmp_path / "2.11.0" / "functions.msgpack.zst").read_bytes() == expected
+
+
+def test_what_is_needed_of_the_wheel_is_unpacked(script, tmp_path, monkeypatch):
+    asked = []
+
+    def download(command, *, check):
+        asked.append(command[-3])
+        with zipfile.ZipFile(tmp_path / "torch-2.9.0-cp311.whl", "w") as wheel:
+            for name in (
+                "lib/libtorch_cuda.so",
+                "lib/libgomp.so.1",
+                "include/ATen/A.h",
+                "nn/x.py",
+                "version.py",
+            ):
+                wheel.writestr(f"torch/{name}", "")
+            wheel.writestr("torchgen/packaged/autograd/derivatives.yaml", "")
+
+    monkeypatch.setattr(script.subprocess, "run", download)
+    folder = script.unpacked("2.9.0", tmp_path)
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert (folder, asked) == (tmp_path / "torch", ["torch===2.9.0"])
+    assert files == {
+        "torch/lib/libtorch_cuda.so",
+        "torch/include/ATen/A.h",
+        "torch/version.py",
+        "torchgen/packaged/autograd/derivatives.yaml",
+    }
+
+
+def test_lines_are_those_between_checks_of_both_releases(script, torch, tmp_path, monkeypatch):
+    file = "aten/src/ATen/native/cuda/SoftMax.cu"
+    before = script.CHECKS_FORMAT.decode((script.HERE / "checks_2.6.0.msgpack.zst").read_bytes(), None).files
+    later = {(line + 10, name) for line, name in before[file]}
+    monkeypatch.setattr(script, "sites_of", lambda path: {file: later})
+    arguments = ["2.9.0", "--torch", str(torch), "--table", "lines", "--output", str(tmp_path / "data")]
+    assert script.main(arguments) == 0
+    stored = tmp_path / "data" / "2.9.0" / script.LINES_FILE
+    table = script.LINES_FORMAT.decode(stored.read_bytes(), stored)
+    ((first, last, moved),) = table.files[file]
+    assert (table.indexed, first < last, moved) == ("2.6.0", True, 10)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from torch_tables.line_constants import _calls, anchors, segments
+
+FILE = "aten/src/ATen/native/cuda/A.cu"
+TEXTS = b"\0f\0/pytorch/" + FILE.encode() + b"\0not a function\0"
+BASE, STRINGS = 0x1000, 0x2000
+FUNCTION_AT, FILE_AT, OTHER_AT = STRINGS + 1, STRINGS + 3, STRINGS + len(TEXTS) - 15
+CALL = b"\xe8\x10\x20\x00\x00"
+FIRST, SECOND, THIRD = b"\x48\x8d\x3d", b"\x48\x8d\x35", b"\x48\x8d\x15"
+
+
+def code(*instructions: bytes | tuple[bytes, int]) -> bytes:
+    """Machine code: addresses are loaded relative to the next instruction."""
+    text = b""
+    for one in instructions:
+        if isinstance(one, tuple):
+            text += one[0] + (one[1] - (BASE + len(text) + 7)).to_bytes(4, "little", signed=True)
+        else:
+            text += one
+    return text + bytes(16)
+
+
+def line(number: int, register: int = 0xBA) -> bytes:
+    return bytes([register]) + number.to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        ((SECOND, FILE_AT), line(77), (FIRST, FUNCTION_AT), CALL),
+        (line(77), (FIRST, FUNCTION_AT), (SECOND, FILE_AT), CALL),
+        ((THIRD, FUNCTION_AT), line(77, 0xB9), (SECOND, FILE_AT), CALL),  # a launch check
+        (line(5), CALL, line(77), (FIRST, FUNCTION_AT), (SECOND, FILE_AT), CALL, line(6)),
+    ],
+)
+def test_a_check_names_file_function_and_line(instructions) -> None:
+    assert list(_calls(code(*instructions), BASE, [(STRINGS, TEXTS)])) == [(FILE, "f", 77)]
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        ((SECOND, FILE_AT), (FIRST, FUNCTION_AT)),
+        ((SECOND, FILE_AT), line(77), (FIRST, OTHER_AT)),
+        ((SECOND, FILE_AT), CALL, line(77), (FIRST, FUNCTION_AT)),
+        ((SECOND, FUNCTION_AT), line(77), (FIRST, FILE_AT)),
+        ((SECOND, FILE_AT), line(1 << 20), (FIRST, FUNCTION_AT)),
+    ],
+    ids=["no line", "no function", "of two calls", "swapped", "no line of a file"],
+)
+def test_what_is_no_check(instructions) -> None:
+    assert list(_calls(code(*instructions), BASE, [(STRINGS, TEXTS)])) == []
+
+
+def test_checks_that_both_releases_have_in_order() -> None:
+    old = {(10, "f"), (20, "g"), (30, "h")}
+    new = {(10, "f"), (15, "new"), (27, "g"), (37, "h")}
+    assert anchors(old, new) == [(10, 10), (20, 27), (30, 37)]
+    assert segments(anchors(old, new)) == ((10, 10, 0), (20, 30, 7))
+
+
+def test_of_functions_with_more_checks_only_those_count_that_moved_with_others() -> None:
+    old = {(10, "f"), (20, "g"), (22, "g"), (30, "h")}
+    new = {(10, "f"), (20, "g"), (21, "g"), (24, "g"), (32, "h")}
+    assert anchors(old, new) == [(10, 10), (20, 20), (30, 32)]
