@@ -94,10 +94,8 @@ _MISSING_TOOLS = (
     ("No working C++ compiler found", "torch.compile needs a C++ compiler. Install g++"),
     ("InvalidCxxCompiler", "torch.compile needs a C++ compiler. Install g++"),
     ("Failed to find C compiler", "Triton needs a C compiler. Install gcc"),
-    (
-        "Cannot find a working triton installation",
-        "torch.compile needs Triton. pip install 'opscope[triton]'",
-    ),
+    ("working triton installation", "torch.compile needs Triton. pip install 'opscope[triton]'"),
+    ("0 active drivers", "Triton finds no GPU that it can use. Check the NVIDIA driver"),
 )
 
 

@@ -22,18 +22,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from opscope.benchmarking import inputs
 from opscope.benchmarking.check import check_output
 from opscope.benchmarking.device_state import DeviceMonitor, monitor_for
 from opscope.benchmarking.findings import RunFacts, benchmark_findings
-from opscope.benchmarking.inputs import (
-    bodies,
-    calls_per_sample,
-    count_flops,
-    make_input_sets,
-    min_bytes,
-    peak_memory_bytes,
-    tensors_of,
-)
 from opscope.benchmarking.limits import measure_ceilings as measure_device_ceilings
 from opscope.benchmarking.problem import (
     Failure,
@@ -53,12 +45,11 @@ from opscope.benchmarking.statistics import (
 )
 from opscope.benchmarking.timer import Timer, benchmark_timer
 from opscope.errors import InputError
+from opscope.model import benchmark as model
 from opscope.model.benchmark import (
     BenchmarkOptions,
     BenchmarkResult,
     BenchmarkRow,
-    CacheState,
-    CallProfile,
     Ceiling,
     DeviceState,
     Status,
@@ -69,7 +60,7 @@ from opscope.model.measurement import Clock
 from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 
-Inspector = Callable[[Callable[[], object]], CallProfile]
+Inspector = Callable[[Callable[[], object]], model.CallProfile]
 
 # Added to the seed: the check has inputs that no call has seen.
 _CHECK_SEED = 1_000_003
@@ -78,7 +69,6 @@ _LONG_WARMUP_NS = NS_PER_S
 _CALL_LOOP_NS = 20_000_000
 _MOST_CALLS = 1_000
 
-_ORDERS_AT_ONCE = 64
 # Convergence is looked at when a row has so many times the samples it had at the last look.
 _CHECK_GROWTH = 1.25
 _POLL_NS = 50_000_000
@@ -112,11 +102,6 @@ class RunRow:
     @property
     def is_ready(self) -> bool:
         return self.row.status is Status.OK
-
-    @property
-    def samples_ns(self) -> tuple[float, ...]:
-        """Duration of each sample per call."""
-        return tuple(duration / self.calls for _, duration in self.samples)
 
     def note(self, **facts: Any) -> None:
         self.row = msgspec.structs.replace(self.row, **facts)
@@ -159,27 +144,6 @@ def run_benchmark(
     finished and is not `complete`. `on_change` is given the result so far after each implementation's
     preparation, about every second of sampling, and at the end; ratios and verdicts come at the end.
     """
-    _validate(problem, options)
-    is_cuda = problem.device.startswith("cuda")
-    unread = None
-    if monitor is None:
-        monitor, unread = monitor_for(problem.device)
-    run = _Run(
-        problem,
-        options,
-        environment,
-        timer or benchmark_timer(problem.device, options.clock, options.cache_state),
-        monitor,
-        inspect,
-        on_change,
-        unread if is_cuda else None,
-    )
-    # The device is the current one: kernels that are not torch's run there.
-    with require_torch().cuda.device(problem.device) if is_cuda else nullcontext():
-        return run.execute(measure_ceilings)
-
-
-def _validate(problem: Problem, options: BenchmarkOptions) -> None:
     names = [implementation.name for implementation in problem.implementations]
     if not names:
         raise InputError(f"'{problem.name}' has no implementations to measure")
@@ -195,6 +159,21 @@ def _validate(problem: Problem, options: BenchmarkOptions) -> None:
     negative = [name for name in limits if not getattr(options, name) >= 0]
     if negative:
         raise InputError(f"{', '.join(negative)} must not be negative")
+    is_cuda = problem.device.startswith("cuda")
+    found, unread = (monitor, None) if monitor is not None else monitor_for(problem.device)
+    run = _Run(
+        problem,
+        options,
+        environment,
+        timer or benchmark_timer(problem.device, options.clock, options.cache_state),
+        found,
+        inspect,
+        on_change,
+        unread if is_cuda else None,
+    )
+    # The device is the current one: kernels that are not torch's run there.
+    with require_torch().cuda.device(problem.device) if is_cuda else nullcontext():
+        return run.execute(measure_ceilings)
 
 
 @dataclass
@@ -220,7 +199,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         is_controlled = self.problem.device.startswith("cuda") and self.timer.clock is not Clock.WALL
-        self.cache_state = self.options.cache_state if is_controlled else CacheState.UNCONTROLLED
+        self.cache_state = self.options.cache_state if is_controlled else model.CacheState.UNCONTROLLED
         self.min_bytes = self.problem.min_bytes  # None until an implementation has returned something
         self.flop_count = self.problem.flop_count  # None while no implementation's operations are known
         self.created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -253,28 +232,23 @@ class _Run:
         self.on_change(result)
         return result
 
-    def failed(self, row: RunRow, failure: Failure) -> bool:
-        """Note the failure of a row that was sampled; whether the others go on."""
-        row.fail(failure)
-        self.release(row.name)
+    def others_go_on(self, failed: str) -> bool:
+        """Give back a failed implementation's memory; whether it left the device to the others."""
+        reason = lost_device(self.problem.device)
+        if reason is not None:
+            self.lost = f"'{failed}' ended this process's use of {self.problem.device} ({reason})"
+        else:
+            release_memory()
         return self.lost is None
 
     def progressed(self) -> None:
         """Hand on the result so far, without ratios."""
         self.on_change(self.result(self.sampled_rows(), complete=False))
 
-    def release(self, name: str) -> None:
-        """Give back a failed implementation's memory, and note if it took the device with it."""
-        reason = lost_device(self.problem.device)
-        if reason is not None:
-            self.lost = f"'{name}' ended this process's use of {self.problem.device} ({reason})"
-        else:
-            release_memory()
-
     @cached_property
     def sets(self) -> tuple[Inputs, ...]:
         """The inputs every implementation is timed with."""
-        return make_input_sets(self.problem, self.options.seed, self.cache_state)
+        return inputs.make_input_sets(self.problem, self.options.seed, self.cache_state)
 
     def prepare(self, row: RunRow) -> None:
         """Take an implementation as far as it goes."""
@@ -291,7 +265,7 @@ class _Run:
             row.fail(failure_of(error, stage, may_be_unavailable=is_early))
         # Here the error is gone, and with it the tensors its frames held.
         if not row.is_ready:
-            self.release(row.name)
+            self.others_go_on(row.name)
 
     def steps(self, row: RunRow) -> Iterator[str]:
         """Prepare a row; what comes next is named before it is done, and not asked of a row that failed."""
@@ -309,14 +283,14 @@ class _Run:
 
         yield "at its first call"
         # On inputs of its own: if it changes them, the others do not see it.
-        inputs = problem.make_inputs(options.seed)
+        arguments = problem.make_inputs(options.seed)
         synchronize()
         began_ns = time.perf_counter_ns()
-        outputs = fn(*inputs)
+        outputs = fn(*arguments)
         synchronize()
         row.note(first_call_ns=time.perf_counter_ns() - began_ns)
-        del inputs
-        if not tensors_of(outputs):
+        del arguments
+        if not inputs.tensors_of(outputs):
             what = "nothing" if outputs is None else f"{type(outputs).__name__} without tensors"
             row.fail(Failure(Status.NO_RESULT, f"returned {what}: there is nothing to check or to time"))
         yield "while it was checked"
@@ -326,21 +300,23 @@ class _Run:
 
         yield "while its cost was counted"
         if self.min_bytes is None:
-            self.min_bytes = min_bytes(self.sets[0], outputs)
+            self.min_bytes = inputs.min_bytes(self.sets[0], outputs)
         del outputs
         if self.flop_count is None:
-            self.flop_count = count_flops(fn, self.sets[0])
+            self.flop_count = inputs.count_flops(fn, self.sets[0])
 
         yield "while it warmed up"
         self.warm_up(row, fn)
         yield "while its memory was measured"
-        row.note(peak_memory_bytes=peak_memory_bytes(bodies(fn, self.sets[:1], 1)[0], problem.device))
+        row.note(
+            peak_memory_bytes=inputs.peak_memory_bytes(inputs.bodies(fn, self.sets[:1], 1)[0], problem.device)
+        )
         if self.inspect is not None and options.profile:
             yield "while it was profiled"
             self.profile(row, fn, self.inspect)
 
         yield "while its calls were timed"
-        calls = bodies(fn, self.sets, 1)
+        calls = inputs.bodies(fn, self.sets, 1)
         count = max(1, min(_MOST_CALLS, int(_CALL_LOOP_NS / max(row.call_ns, 1.0))))
         synchronize()
         began_ns = time.perf_counter_ns()
@@ -369,22 +345,20 @@ class _Run:
 
     def check_interpreted(self, row: RunRow, fn: Callable[..., Any]) -> None:
         """In Triton's interpreter it is checked and not timed."""
-        status, reason = Status.UNAVAILABLE, "runs only in Triton's interpreter here, which is for checks, "
         if not self.options.check:
-            row.fail(Failure(status, f"{reason}and checks are off"))
+            why = "runs only in Triton's interpreter here, which is for checks, and checks are off"
+            row.fail(Failure(Status.UNAVAILABLE, why))
             return
         self.check(row, fn, small=True)
-        if row.unchecked is None:
-            status = Status.CHECKED
-            reason = "ran in Triton's interpreter on small inputs: checked, not timed"
-        else:
-            reason = f"runs only in Triton's interpreter; {row.unchecked}"
-        if row.is_ready:
-            row.fail(Failure(status, reason))
+        if row.is_ready and row.unchecked is not None:
+            row.fail(Failure(Status.UNAVAILABLE, f"runs only in Triton's interpreter; {row.unchecked}"))
+        elif row.is_ready:
+            why = "ran in Triton's interpreter on small inputs: checked, not timed"
+            row.fail(Failure(Status.CHECKED, why))
 
     def warm_up(self, row: RunRow, fn: Callable[..., Any]) -> None:
         """For its time and a few calls, unless these take very long."""
-        row.bodies = self.timer.prepare(bodies(fn, self.sets, 1))
+        row.bodies = self.timer.prepare(inputs.bodies(fn, self.sets, 1))
         durations_ns: list[int] = []
         began_ns, elapsed_ns = time.perf_counter_ns(), 0
         while (
@@ -399,7 +373,7 @@ class _Run:
 
     def profile(self, row: RunRow, fn: Callable[..., Any], inspect: Inspector) -> None:
         try:
-            profile = inspect(bodies(fn, self.sets[:1], 1)[0])
+            profile = inspect(inputs.bodies(fn, self.sets[:1], 1)[0])
         except Exception as error:
             # The profiler's own trouble is no reason not to time it; the implementation's is.
             if is_out_of_memory(error) or lost_device(self.problem.device) is not None:
@@ -416,15 +390,16 @@ class _Run:
         if self.flop_count:
             names += sorted({name for row in ready if (name := self.matrix_ceiling(row.implementation))})
         try:
-            self.ceilings = measure(
-                self.problem.device, names, self.timer, seed=self.options.seed, copy_bytes=self.min_bytes
-            )
+            self.ceilings = measure(self.problem.device, names, self.timer, copy_bytes=self.min_bytes)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - fractions of a ceiling are worth less than the samples
             self.ceilings_error = f"{type(error).__name__}: {first_line(error)}"
-        if self.ceilings_error is not None:
-            release_memory()
+
+    @property
+    def states(self) -> Sequence[tuple[int, DeviceState]]:
+        """What was read of the device, with the rounds done then."""
+        return () if self.rounds is None else self.rounds.states
 
     def matrix_ceiling(self, implementation: Implementation) -> str | None:
         return implementation.matrix_ceiling or self.problem.matrix_ceiling
@@ -432,18 +407,18 @@ class _Run:
     def repeated(self) -> list[RunRow]:
         """The rows to sample, each with as many calls in a sample as comparing them needs."""
         ready = [row for row in self.rows.values() if row.is_ready]
-        counts = calls_per_sample([row.call_ns for row in ready], self.timer.resolution_ns)
+        counts = inputs.calls_per_sample([row.call_ns for row in ready], self.timer.resolution_ns)
         for row, calls in zip(ready, counts, strict=True):
             if calls == 1 or row.fn is None:
                 continue
             row.bodies = ()  # CUDA graphs of single calls are not needed any more
             try:
-                row.bodies = self.timer.prepare(bodies(row.fn, self.sets, calls))
+                row.bodies = self.timer.prepare(inputs.bodies(row.fn, self.sets, calls))
                 row.calls = calls
             except Exception as error:  # noqa: BLE001 - one implementation's error, the others go on
                 row.fail(failure_of(error, "while its samples were prepared"))
             if not row.is_ready:
-                self.release(row.name)
+                self.others_go_on(row.name)
         return [row for row in ready if row.is_ready]
 
     def finished(self, *, is_interrupted: bool) -> BenchmarkResult:
@@ -452,29 +427,22 @@ class _Run:
         rows = [self.ended(row) for row in self.sampled_rows(every=True)]
         reference = next((row for row in rows if row.name == self.problem.reference), None)
         if reference is not None and reference.status is Status.OK and reference.median_ns:
-            for index, row in enumerate(rows):
-                if row.status is Status.OK:
-                    rows[index] = with_ratio(row, reference, self.options)
-                elif row.status is Status.INTERRUPTED:
-                    compared = with_ratio(row, reference, self.options)
-                    rows[index] = msgspec.structs.replace(compared, verdict=None, verdict_reason=None)
-        rows = [
-            with_ceiling(
-                row,
+            rows = [with_ratio(row, reference, self.options) for row in rows]
+        for index, implementation in enumerate(self.problem.implementations):
+            rows[index] = with_ceiling(
+                rows[index],
                 min_bytes=self.min_bytes,
                 flop_count=self.flop_count,
                 ceilings=self.ceilings,
                 matrix_ceiling=self.matrix_ceiling(implementation),
             )
-            for row, implementation in zip(rows, self.problem.implementations, strict=True)
-        ]
         ready = [row for row in self.rows.values() if row.is_ready]
         facts = RunFacts(
             clock=self.timer.clock,
             resolution_ns=self.timer.resolution_ns,
             options=self.options,
             reference=self.problem.reference,
-            states=[] if self.rounds is None else [state for _, state in self.rounds.states],
+            states=[state for _, state in self.states],
             unread=self.unread,
             unchecked={row.name: row.unchecked for row in ready if row.unchecked},
             unprofiled={row.name: row.profile_error for row in ready if row.profile_error},
@@ -491,11 +459,10 @@ class _Run:
 
     def sampled_rows(self, *, every: bool = False) -> list[BenchmarkRow]:
         """Rows with their samples so far, in the problem's order; `every` one, or the prepared ones."""
-        states = [] if self.rounds is None else self.rounds.states
         rows = []
         for implementation in self.problem.implementations:
             if implementation.name in self.rows:
-                rows.append(with_samples(self.rows[implementation.name], states))
+                rows.append(with_samples(self.rows[implementation.name], self.states))
             elif every:
                 reason = "stopped by the user before it was measured"
                 rows.append(row_of(implementation, Status.INTERRUPTED, reason))
@@ -518,8 +485,7 @@ class _Run:
     def result(
         self, rows: Sequence[BenchmarkRow], *, complete: bool, findings: Sequence[Finding] = ()
     ) -> BenchmarkResult:
-        problem, rounds = self.problem, self.rounds
-        states = [] if rounds is None else rounds.states
+        problem, rounds, states = self.problem, self.rounds, self.states
         return BenchmarkResult(
             opscope_version=self.environment.opscope,
             suite=problem.name,
@@ -578,17 +544,16 @@ class Rounds:
         self._report_due_ns = self._began_ns + _REPORT_NS
         random = np.random.default_rng(self._options.seed)
         active = list(self.rows)
-        orders: list[list[int]] = []
         number = 0
         try:
             self._poll(number)
             while active:
-                if not orders:  # drawn for many rounds, backwards: they are taken from the end
-                    drawn = random.permuted(np.tile(np.arange(len(active)), (_ORDERS_AT_ONCE, 1)), axis=1)
-                    orders = drawn[::-1].tolist()
-                remaining = self._round(active, orders.pop(), number)
+                for index in random.permutation(len(active)).tolist():
+                    if not self._sample(active[index], number):
+                        active = []  # the device is lost
+                        break
                 number += 1
-                remaining = self._still_wanted(remaining)
+                active = self._still_wanted([row for row in active if row.is_ready])
                 now_ns = self._now_ns()
                 if now_ns >= self._poll_due_ns:
                     self._poll(number)
@@ -596,34 +561,26 @@ class Rounds:
                     self.elapsed_ns = now_ns - self._began_ns
                     self._watcher.progressed()
                     self._report_due_ns = self._after(now_ns, _REPORT_NS)
-                if len(remaining) != len(active):
-                    orders = []
-                active = remaining
             self._poll(number)
         finally:
             self.elapsed_ns = self._now_ns() - self._began_ns
 
-    def _round(self, active: list[RunRow], order: list[int], number: int) -> list[RunRow]:
-        """One sample of each row; those that did not fail."""
-        failed: list[str] = []
-        for row in (active[index] for index in order):
-            try:
-                body = row.bodies[number % len(row.bodies)]
-                began_ns = self._now_ns()
-                duration_ns = self._timer.measure(body)
-                took_ns = self._now_ns() - began_ns
-                row.samples.append((number, duration_ns))
-                row.spent_ns += took_ns
-                self.in_samples_ns += took_ns
-                continue
-            except Exception as error:  # noqa: BLE001 - an implementation may raise anything
-                failure = failure_of(error, "while it was sampled")
-            # Here the error and the memory its frames hold are gone.
-            failed.append(row.name)
-            del body
-            if not self._watcher.failed(row, failure):
-                return []
-        return [row for row in active if row.name not in failed]
+    def _sample(self, row: RunRow, number: int) -> bool:
+        """One sample of a row, which fails if it raises; whether the device can still be used."""
+        try:
+            began_ns = self._now_ns()
+            duration_ns = self._timer.measure(row.bodies[number % len(row.bodies)])
+            took_ns = self._now_ns() - began_ns
+        except Exception as error:  # noqa: BLE001 - an implementation may raise anything
+            failure = failure_of(error, "while it was sampled")
+        else:
+            row.samples.append((number, duration_ns))
+            row.spent_ns += took_ns
+            self.in_samples_ns += took_ns
+            return True
+        # Here the error and the memory its frames hold are gone.
+        row.fail(failure)
+        return bool(self._watcher.others_go_on(row.name))
 
     def _still_wanted(self, active: list[RunRow]) -> list[RunRow]:
         """The rows that need more samples."""
@@ -639,7 +596,9 @@ class Rounds:
         if wanted and len(wanted[0].samples) >= self._next_check:
             self._next_check = int(self._next_check * _CHECK_GROWTH) + 1
             for row in wanted:
-                row.is_precise = relative_half_width(median_interval(row.samples_ns)) <= options.precision
+                row.is_precise = (
+                    relative_half_width(median_interval([ns for _, ns in row.samples])) <= options.precision
+                )
             if all(row.is_precise for row in wanted):
                 return []
         return wanted
@@ -659,7 +618,8 @@ class Rounds:
 
 def with_samples(one: RunRow, states: Sequence[tuple[int, DeviceState]] = ()) -> BenchmarkRow:
     """The row with its samples and, from two on, their median and its interval."""
-    samples_ns, rounds = one.samples_ns, tuple(number for number, _ in one.samples)
+    samples_ns = tuple(duration / one.calls for _, duration in one.samples)
+    rounds = tuple(number for number, _ in one.samples)
     row = msgspec.structs.replace(
         one.row, inner_repeats=one.calls, samples_ns=samples_ns, sample_rounds=rounds
     )
@@ -692,7 +652,9 @@ def throttled_samples(rounds: Sequence[int], states: Sequence[tuple[int, DeviceS
 
 
 def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOptions) -> BenchmarkRow:
-    """The row with its ratio to the reference and the verdict, over the rounds that hold both."""
+    """The row with its ratio to the reference and, if it is whole, the verdict, of rounds that hold both."""
+    if row.status not in {Status.OK, Status.INTERRUPTED}:
+        return row
     if row.name == reference.name:
         return msgspec.structs.replace(row, ratio=1.0, ratio_interval=(1.0, 1.0))
     theirs = dict(zip(reference.sample_rounds, reference.samples_ns, strict=True))
@@ -705,10 +667,11 @@ def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOpt
     # Each name has its own seed, so that a candidate's interval does not depend on who else is measured.
     seed = zlib.crc32(row.name.encode()) ^ (options.seed & 0xFFFFFFFF)
     ratio = ratio_interval(candidate_ns, reference_ns, seed=seed)
+    row = msgspec.structs.replace(row, ratio=ratio.ratio, ratio_interval=ratio.bounds)
+    if row.status is Status.INTERRUPTED:
+        return row
     verdict, reason = judge(ratio, options.same_within)
-    return msgspec.structs.replace(
-        row, ratio=ratio.ratio, ratio_interval=ratio.bounds, verdict=verdict, verdict_reason=reason
-    )
+    return msgspec.structs.replace(row, verdict=verdict, verdict_reason=reason)
 
 
 def with_ceiling(

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from opscope.benchmarking.decorator import BenchmarkMark, mark_of
+from opscope.benchmarking.decorator import mark_of
 from opscope.benchmarking.problem import Implementation, Inputs, Problem, Values, first_line
 from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import Engine
@@ -100,22 +100,21 @@ def groups_of_targets(
         files = ", ".join(dict.fromkeys(Path(where).name for where, _ in pairs))
         groups = [group_of_functions(dict(zip(names, functions, strict=True)), name=files)]
     default = getattr(first, DEFAULT_INPUTS, None)
-    found = []
-    for group in groups:
-        own_inputs = default if group.inputs is None else group.inputs
-        found.append(
-            replace(
-                group,
-                inputs=own_inputs if inputs is None else resolved(inputs),
-                expected=group.expected if expected is None else resolved(expected),
-            )
+    return tuple(
+        replace(
+            group,
+            inputs=(default if group.inputs is None else group.inputs)
+            if inputs is None
+            else resolved(inputs),
+            expected=group.expected if expected is None else resolved(expected),
         )
-    return tuple(found)
+        for group in groups
+    )
 
 
 def marked_groups(module: ModuleType, default_name: str) -> list[FunctionGroup]:
     """The groups of a module's marked functions, in the order of their first members, each function once."""
-    members: dict[str, dict[str, tuple[Callable[..., Any], BenchmarkMark]]] = {}
+    members: dict[str, dict[str, Callable[..., Any]]] = {}
     seen: set[int] = set()
     for attribute, value in vars(module).items():
         mark = mark_of(value)
@@ -129,35 +128,55 @@ def marked_groups(module: ModuleType, default_name: str) -> list[FunctionGroup]:
                 f"two functions of the group '{mark.group or default_name}' are called '{name}'",
                 hint="Give one of them another: @opscope.benchmark(name=…)",
             )
-        group[name] = value, mark
-    return [_marked_group(name, group) for name, group in members.items()]
+        group[name] = value
+    return [_group(name, group, are_to_agree=True) for name, group in members.items()]
 
 
-def _marked_group(
-    group: str, members: Mapping[str, tuple[Callable[..., Any], BenchmarkMark]]
+def group_of_functions(
+    functions: Mapping[str, Callable[..., Any]],
+    *,
+    name: str | None = None,
+    inputs: Any = None,
+    expected: Callable[..., Any] | None = None,
 ) -> FunctionGroup:
-    def agreed(what: str, values: Iterable[Any]) -> Any:
-        """What the members that say anything say."""
-        said = [value for value in values if value is not None]
-        for other in said[1:]:
+    """A group of functions by name; what is not given comes from the first mark that says it."""
+    if not functions:
+        raise InputError("there is nothing to benchmark", hint="Give functions, or the name of a suite")
+    for key, function in functions.items():
+        if not callable(function):
+            raise InputError(f"'{key}' is a {type(function).__name__}, not a function")
+    group = _group(name or ", ".join(functions), functions, are_to_agree=False)
+    return replace(
+        group,
+        inputs=group.inputs if inputs is None else inputs,
+        expected=group.expected if expected is None else expected,
+    )
+
+
+def _group(name: str, functions: Mapping[str, Callable[..., Any]], *, are_to_agree: bool) -> FunctionGroup:
+    """Functions with what the first of their marks says that says anything."""
+
+    def said(what: str, values: Iterable[Any]) -> Any:
+        found = [value for value in values if value is not None]
+        for other in found[1:] if are_to_agree else ():
             # Tensors have no single truth value, so what is not plain data is compared by identity.
-            alike = other == said[0] if isinstance(other, str | Mapping) else other is said[0]
+            alike = other == found[0] if isinstance(other, str | Mapping) else other is found[0]
             if not alike:
                 raise InputError(
-                    f"functions of the group '{group}' name different {what}",
+                    f"functions of the group '{name}' name different {what}",
                     hint="Name it once, or give the functions groups of their own: "
                     "@opscope.benchmark(group=…)",
                 )
-        return said[0] if said else None
+        return found[0] if found else None
 
-    marks = {name: mark for name, (_, mark) in members.items()}
+    marks = {key: mark for key, function in functions.items() if (mark := mark_of(function)) is not None}
     return FunctionGroup(
-        group,
-        {name: function for name, (function, _) in members.items()},
-        inputs=agreed("inputs", (mark.inputs for mark in marks.values())),
-        reference=agreed("reference", (n if m.is_reference else m.reference for n, m in marks.items())),
-        expected=agreed("expected", (mark.expected for mark in marks.values())),
-        params=agreed("params", (mark.params for mark in marks.values())) or {},
+        name,
+        dict(functions),
+        inputs=said("inputs", (one.inputs for one in marks.values())),
+        reference=said("reference", (k if m.is_reference else m.reference for k, m in marks.items())),
+        expected=said("expected", (one.expected for one in marks.values())),
+        params=said("params", (one.params for one in marks.values())) or {},
     )
 
 
@@ -196,39 +215,6 @@ def plain_name(function: Any) -> str:
     if isinstance(function, functools.partial):
         return plain_name(function.func)
     return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
-
-
-def group_of_functions(
-    functions: Mapping[str, Callable[..., Any]],
-    *,
-    name: str | None = None,
-    inputs: Any = None,
-    expected: Callable[..., Any] | None = None,
-) -> FunctionGroup:
-    """A group of functions by name; what is not given comes from the first mark that says it."""
-    if not functions:
-        raise InputError("there is nothing to benchmark", hint="Give functions, or the name of a suite")
-    marks: dict[str, BenchmarkMark] = {}
-    for key, function in functions.items():
-        if not callable(function):
-            raise InputError(f"'{key}' is a {type(function).__name__}, not a function")
-        mark = mark_of(function)
-        if mark is not None:
-            marks[key] = mark
-    references = (
-        *(one.reference for one in marks.values()),
-        *(k for k, m in marks.items() if m.is_reference),
-    )
-    return FunctionGroup(
-        name or ", ".join(functions),
-        dict(functions),
-        inputs=next((one.inputs for one in marks.values() if one.inputs is not None), None)
-        if inputs is None
-        else inputs,
-        reference=next(filter(None, references), None),
-        expected=expected or next((one.expected for one in marks.values() if one.expected), None),
-        params=next((one.params for one in marks.values() if one.params), {}),
-    )
 
 
 def selected(group: FunctionGroup, names: Collection[str]) -> FunctionGroup:
@@ -290,12 +276,27 @@ def group_problem(
             hint="Give it that parameter",
         )
     make_inputs = _inputs_maker(group, values, place, kind)
-    found_place, found_kind = _found(make_inputs, place, kind)
+    try:
+        inputs = make_inputs(0)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        inputs = ()  # each implementation's row will say so
+    tensors = [value for value in inputs if isinstance(value, require_torch().Tensor)]
+    found_place = str(tensors[0].device) if tensors else place
+    if tensors:
+        first = next((one for one in tensors if one.is_floating_point()), tensors[0])
+        kind = str(first.dtype).removeprefix("torch.")
     if device != "auto" and found_place != place:
         raise InputError(
             f"the inputs lie on {found_place}, but {place} was asked for",
             hint=f"Let {_name_of(group.inputs)} take `device` and use it",
         )
+    # Of the matrix products that functions of this dtype would do, if they do any.
+    ceiling = f"matrix_{kind}" if kind in {"float32", "float16", "bfloat16"} else None
+    if ceiling == "matrix_float32" and found_place.startswith("cuda"):
+        is_exact = require_torch().get_float32_matmul_precision() == "highest"
+        ceiling = "matrix_float32" if is_exact else "matrix_tf32"
     return Problem(
         name=group.name,
         device=found_place,
@@ -306,34 +307,10 @@ def group_problem(
         ),
         reference=group.reference or next(iter(group.functions)),
         expected=None if group.expected is None else _bound(group.expected, values),
-        dtype=found_kind,
+        dtype=kind,
         parameters=dict(parameters),
-        matrix_ceiling=_matrix_ceiling(found_place, found_kind),
+        matrix_ceiling=ceiling,
     )
-
-
-def _found(make_inputs: Callable[[int], Inputs], device: str, dtype: str | None) -> tuple[str, str | None]:
-    """What the inputs are: the device and dtype of their first (floating-point) tensor."""
-    torch = require_torch()
-    try:
-        inputs = make_inputs(0)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return device, dtype  # each implementation's row will say so
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if not tensors:
-        return device, dtype
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return str(tensors[0].device), str((floating or tensors)[0].dtype).removeprefix("torch.")
-
-
-def _matrix_ceiling(device: str, dtype: str | None) -> str | None:
-    """The matrix products that functions of this dtype would do, if they do any."""
-    if dtype == "float32" and device.startswith("cuda"):
-        is_exact = require_torch().get_float32_matmul_precision() == "highest"
-        return "matrix_float32" if is_exact else "matrix_tf32"
-    return f"matrix_{dtype}" if dtype in {"float32", "float16", "bfloat16"} else None
 
 
 def _inputs_maker(
@@ -374,24 +351,21 @@ def _inputs_maker(
     def make_inputs(seed: int) -> Inputs:
         taken = {key: value for key, value in {**given, "seed": seed}.items() if _accepts(source, key)}
         with seeded(seed, device):
-            return _as_inputs(_called(source, taken), _name_of(source))
+            try:
+                made = source(**taken)
+            except OpscopeError:
+                raise
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                code = getattr(inspect.unwrap(source), "__code__", None)
+                place = failure_place(error, Path(code.co_filename)) if code is not None else None
+                where = f" in {place}" if place else ""
+                reason = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
+                raise InputError(f"{_name_of(source)} fails{where} ({reason})", hint=_INPUTS_HINT) from error
+            return _as_inputs(made, _name_of(source))
 
     return make_inputs
-
-
-def _called(source: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
-    try:
-        return source(**keywords)
-    except OpscopeError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        code = getattr(inspect.unwrap(source), "__code__", None)
-        place = failure_place(error, Path(code.co_filename)) if code is not None else None
-        where = f" in {place}" if place else ""
-        reason = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
-        raise InputError(f"{_name_of(source)} fails{where} ({reason})", hint=_INPUTS_HINT) from error
 
 
 def _as_inputs(made: Any, name: str) -> Inputs:
