@@ -334,7 +334,7 @@ def test_what_advice_said_is_shown_and_remembered(
     assert outcome.code == 0, outcome.err
     assert "no predictions" not in outcome.err
     result = json.loads(outcome.out)
-    # The baseline anew and forked twice, the recording, two changes; both together where noise favors both.
+    # The baseline three times, the recording, two changes; both together where noise favors both.
     assert result["runs"] - (3 + 1 + 2) in (0, 1)
     said = {one["name"]: one["predicted_gain_ns"] for one in result["variants"]}
     history = tmp_path / "data" / "opscope" / "gains.jsonl"

@@ -71,12 +71,8 @@ def trial_plan(
         )
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-    request = msgspec.structs.replace(
-        _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module),
-        seconds=seconds,
-        seed=seed,
-        origin=str(Path.cwd()),
-    )
+    request = _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module)
+    request = msgspec.structs.replace(request, seconds=seconds, seed=seed, origin=str(Path.cwd()))
     own = {one.name: (one, path.absolute()) for path in change for one in [change_of_file(path)]}
     named = () if only is None and own else changes_named(None if only is None else list(only))
     if predict and request.kind == "ranks":
@@ -119,11 +115,7 @@ def _request(
     *,
     module: bool,
 ) -> TrialRequest:
-    """The program that is meant.
-
-    Raises:
-        InputError: There is none, or its steps cannot be recognized.
-    """
+    """The program that is meant; an InputError if there is none, or its steps cannot be recognized."""
     is_workload = target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
     if is_workload and not module:
         spec = resolve(target, options)
@@ -135,12 +127,8 @@ def _request(
             "--steps none leaves no steps to time: a whole run holds its start and warm-up",
             hint="Leave it out, or name what ends a step",
         )
-    if target in LAUNCHERS:
-        return TrialRequest(kind="ranks", target=target, arguments=tuple(arguments), steps=steps)
-    if module:
-        return TrialRequest(kind="module", target=target, arguments=tuple(arguments), steps=steps)
-    program = Program(target, tuple(arguments))
-    check_program(program)
-    return TrialRequest(
-        kind="script", target=str(Path(target).absolute()), arguments=tuple(arguments), steps=steps
-    )
+    kind, name = "ranks" if target in LAUNCHERS else "module" if module else "script", target
+    if kind == "script":
+        check_program(Program(target, tuple(arguments)))
+        name = str(Path(target).absolute())
+    return TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)

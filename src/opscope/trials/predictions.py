@@ -7,7 +7,7 @@ same seed, ended with its parent. A workload is a script that calls its step.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,7 @@ def predicted(
 ) -> Mapping[str, SaidGain]:
     """What advice on a recording of the program says, by its code without `advice.`; nothing if that fails.
 
-    Args:
-        request: The program, and what ends its steps.
-        runs: Where it is recorded.
-        limit_s: Time to record it.
-        note: Told why there are no predictions.
+    The recording may take so many seconds; `note` is told why there are no predictions.
     """
     folder = runs.scratch / "recording"
     folder.mkdir()
@@ -95,37 +91,19 @@ def gains_said(analysis: Mapping[str, Any]) -> dict[str, SaidGain]:
 
 
 def append_history(path: Path, result: TrialResult, facts: Mapping[str, Any]) -> int:
-    """Append what was said and what was measured of each change to a file of JSON lines; how many.
+    """Append what was said and what was measured of each change to a user's file of JSON lines; how many.
 
-    Args:
-        path: Of the user; its folder is made.
-        result: Of a trial.
-        facts: What else each line holds, such as when, and on which device.
-
-    Raises:
-        InputError: It cannot be written.
+    `facts` are what else each line holds, such as when, and on which device.
     """
-    lines = [json.dumps({**facts, **pair}, ensure_ascii=False) + "\n" for pair in _pairs(result)]
-    if not lines:
-        return 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write("".join(lines))
-    except OSError as error:
-        raise InputError(f"the history cannot be written ({error.strerror})", source=path) from error
-    return len(lines)
-
-
-def _pairs(result: TrialResult) -> Iterator[dict[str, Any]]:
-    """One of each change that advice said something of and that was timed with numbers that are right."""
+    lines = []
     for one in result.variants:
+        # Those that advice said something of and that were timed with numbers that are right.
         if one.predicted_gain_ns is None or one.ratio is None or one.ratio_interval is None:
             continue
         if one.verdict is TrialVerdict.FAILED or one.correctness is Correctness.CHANGED:
             continue
         step_ns = result.baseline.step_ns
-        yield {
+        pair = {
             "program": result.program,
             "change": one.name,
             "finding": one.finding,
@@ -137,3 +115,13 @@ def _pairs(result: TrialResult) -> Iterator[dict[str, Any]]:
             "verdict": one.verdict,
             "correctness": one.correctness,
         }
+        lines.append(json.dumps({**facts, **pair}, ensure_ascii=False) + "\n")
+    if not lines:
+        return 0
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write("".join(lines))
+    except OSError as error:
+        raise InputError(f"the history cannot be written ({error.strerror})", source=path) from error
+    return len(lines)

@@ -74,8 +74,6 @@ _USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.08, 1
 _MOST_ROUNDS = 12  # however much time is left
 _MOST_WORTHWHILE = 100  # rounds that anybody would wait for
 _SAME_ROUNDS = 3  # in which equal programs have shown how far they are apart
-# Imports, and the first run with them, may each take so much longer than the run that did both.
-_IMPORTS_S = 10.0
 # What a run may take in any case, so that one which is nearly done when the budget ends still counts.
 _LEAST_S = 10.0
 _RECENT_RUNS = 8
@@ -149,6 +147,10 @@ class _Side:
         self.label = self.label or " + ".join(one.name for one in self.changes)
 
     @property
+    def has_run(self) -> bool:
+        return self.error is not None or bool(self.times_ns)
+
+    @property
     def all_ns(self) -> list[float]:
         return [one for times in self.times_ns.values() for one in times]
 
@@ -199,7 +201,6 @@ class Trial:
             # Every other run times steps of the same kind, whatever it would recognize.
             self._request = replace(self._request, steps=self._base_facts.taken)
             try:
-                self._import_first()
                 self._predict()
                 self._run_again()
                 waiting = self._waiting()
@@ -217,28 +218,12 @@ class Trial:
                 self._keep_best_alone()
         return self._result()
 
-    def _import_first(self) -> None:
-        """Have later runs forked from a process that has made the program's imports.
-
-        Programs that use a GPU are not forked: on an H100, a fork that was to initialize CUDA never ended.
-        """
-        if not self._uses_gpu:
-            self._processes.fork_from(self._base_facts.modules, self.plan.request.seed, self._import_limit_s)
-
     @property
     def _base_facts(self) -> TrialRun:
         """What a run of the program as it is found."""
         facts = self._sides[BASELINE].facts
         assert facts is not None
         return facts
-
-    @property
-    def _uses_gpu(self) -> bool:
-        return self._base_facts.facts.device == "cuda"
-
-    @property
-    def _import_limit_s(self) -> float:
-        return _IMPORTS_S + 3 * self._took_s[0]
 
     def _predict(self) -> None:
         """Ask advice what it expects of the program."""
@@ -249,18 +234,15 @@ class Trial:
             self._said = self.plan.predict(self._request, self._processes, limit_s)
 
     def _run_again(self) -> None:
-        """Run the program as it is once more, for the noise; and first as the other runs will be.
+        """Run the program as it is twice more, for the noise: the first process does not count.
 
-        The first process, which imported by itself on a machine that had read none of the files, was slower
-        than the second in 20 of 28 trials on H100s, once by half.
+        It imported on a machine that had read none of the files, and was slower than the second in 20 of 28
+        trials on H100s, once by half.
         """
-        if self._uses_gpu or self._processes.are_forked:
-            warm = _Side((), BASELINE)
-            self._run_once(BASELINE, 0, warm, limit_s=self._import_limit_s)
-            if warm.error is None:
-                self._sides[BASELINE] = warm
-            else:
-                self._processes.start_anew()
+        second = _Side((), BASELINE)
+        self._run_once(BASELINE, 0, second)
+        if second.error is None:
+            self._sides[BASELINE] = second
         self._run_once(_AGAIN, 0)
 
     def _is_over(self, runs: int = 0, extra_s: float = 0.0) -> bool:
@@ -275,22 +257,18 @@ class Trial:
         return self._began + budget_s - time.monotonic()
 
     def _require_baseline(self) -> None:
-        side = self._sides[BASELINE]
-        if side.error is not None:
-            hint = None
-            if not self.plan.in_place and self._names_file_here(side.error):
-                hint = (
-                    "It ran in an empty folder: to run it in this one, whose files it reads, use --in-place"
-                )
-            elif "steps" in side.error:
-                hint = "Name what ends a step (--steps FUNCTION or mark:NAME), or let it make more of them"
-            raise CaptureError(f"the program fails without any change: {side.error}", hint=hint)
-
-    def _names_file_here(self, error: str) -> bool:
-        """Whether a program may have failed for a file by a path that is relative to its folder."""
+        error, hint = self._sides[BASELINE].error, None
+        if error is None:
+            return
+        # It may have failed for a file by a path that is relative to its folder.
         own, words = Path(self.plan.request.target).name, re.findall(r"[\w./-]*[./][\w./-]*\w", error)
         others = [one for one in words if not one.startswith("/") and Path(one).name != own]
-        return "FileNotFoundError" in error or any(Path(one).exists() for one in others)
+        names_file_here = "FileNotFoundError" in error or any(Path(one).exists() for one in others)
+        if names_file_here and not self.plan.in_place:
+            hint = "It ran in an empty folder: to run it in this one, whose files it reads, use --in-place"
+        elif "steps" in error:
+            hint = "Name what ends a step (--steps FUNCTION or mark:NAME), or let it make more of them"
+        raise CaptureError(f"the program fails without any change: {error}", hint=hint)
 
     def _waiting(self) -> list[_Side]:
         """The changes that apply; those that compile come last, those of which advice says most first."""
@@ -318,7 +296,7 @@ class Trial:
             if waiting[0].changes[0].is_costly and not is_costly:
                 return
             side = waiting.pop(0)
-            if self._ran(side):
+            if side.has_run:
                 continue
             self._run_once(side.label, 0, side)
             if time.monotonic() - began > self._left_s:
@@ -364,19 +342,16 @@ class Trial:
         is_same = verdict is TrialVerdict.SAME and abs(ratio - 1) <= _SAME_WITHIN
         return is_same or low > _MUCH_SLOWER
 
-    def _run_once(
-        self, name: str, number: int, side: _Side | None = None, limit_s: float | None = None
-    ) -> None:
+    def _run_once(self, name: str, number: int, side: _Side | None = None) -> None:
         """One run of a side, added to what is known of it."""
         side = self._sides[name] if side is None else side
         self._told(name, self._runs, max(self._expected, self._runs + 1))
         self._runs += 1
         left_s = math.inf if name == BASELINE else _LEAST_S + max(0.0, self._left_s)
-        limit_s = self.plan.run_s if limit_s is None else limit_s
         began = time.monotonic()
-        facts, said = self._process(side.changes, min(limit_s, left_s))
+        facts, said = self._process(side.changes, min(self.plan.run_s, left_s))
         self._took_s.append(time.monotonic() - began)
-        if facts is None and left_s < limit_s and self._is_over():
+        if facts is None and left_s < self.plan.run_s and self._is_over():
             raise _OutOfTimeError
         if facts is None:
             side.error = said
@@ -406,7 +381,7 @@ class Trial:
         side.peak_bytes = max(side.peak_bytes or 0, facts.peak_bytes or 0) or None
 
     def _process(self, changes: _Changes, limit_s: float) -> tuple[TrialRun | None, str]:
-        """What a run found; None if it left nothing. And the last lines of what it said."""
+        """What a run found, None if it left nothing; and the last lines of what it said."""
         files = self.plan.change_files
         request = replace(
             self._request,
@@ -578,11 +553,12 @@ class Trial:
         costly = [
             side.changes[0]
             for side in self._sides.values()
-            if side.changes and side.changes[0].is_costly and not self._ran(side)
+            if side.changes and side.changes[0].is_costly and not side.has_run
         ]
         costly.sort(key=lambda one: -self._gain_said_ns(one))
         for change in [one for one in helpful if not one.is_costly]:
-            groups = [one.group for one in (*self._top(chain).changes, change) if one.group is not None]
+            taken = chain[-1].changes if chain else ()
+            groups = [one.group for one in (*taken, change) if one.group is not None]
             if len(set(groups)) == len(groups):
                 chain = self._with_change(chain, change, refused)
         for change in [*(one for one in helpful if one.is_costly), *costly]:
@@ -592,20 +568,19 @@ class Trial:
 
     def _with_change(self, chain: list[_Side], change: TriedChange, refused: Set[_Changes]) -> list[_Side]:
         """The chain with one more change, in the place of one of its group, if that helps; else as it is."""
-        best = self._top(chain)
+        best = chain[-1] if chain else self._sides[BASELINE]
         kept = tuple(one for one in best.changes if one.group is None or one.group != change.group)
         changes = (*kept, change)
         runs_after = len(chain) + 3 if self._rounds > 1 else 0
-        if changes in refused or not self._run_set(changes, runs_after):
-            return chain
-        if not self._helps(self._side_of(changes), best, provisional=True):
-            return chain
-        if not all(self._run_set(kept[:count], 0) for count in range(1, len(kept) + 1)):
+        helps = (
+            changes not in refused
+            and self._run_set(changes, runs_after)
+            and self._helps(self._side_of(changes), best, provisional=True)
+            and all(self._run_set(kept[:count], 0) for count in range(1, len(kept) + 1))
+        )
+        if not helps:
             return chain
         return [self._side_of(changes[:count]) for count in range(1, len(changes) + 1)]
-
-    def _top(self, chain: Sequence[_Side]) -> _Side:
-        return chain[-1] if chain else self._sides[BASELINE]
 
     def _side_of(self, changes: _Changes) -> _Side:
         if len(changes) == 1 and changes[0].name in self._sides:
@@ -615,7 +590,7 @@ class Trial:
     def _run_set(self, changes: _Changes, runs_after: int) -> bool:
         """Run these changes once unless they have been; whether there was time, also for runs after that."""
         side = self._side_of(changes)
-        if not self._ran(side):
+        if not side.has_run:
             if self._is_over(runs_after, _COSTLY_S if any(one.is_costly for one in changes) else 0.0):
                 self._is_complete = False
                 return False
@@ -665,30 +640,12 @@ class Trial:
 
     def _tried(self) -> Iterator[tuple[str, _Side]]:
         """What was run at all; the rest was not reached."""
-        return ((name, side) for name, side in self._sides.items() if side.changes and self._ran(side))
-
-    @staticmethod
-    def _ran(side: _Side) -> bool:
-        return side.error is not None or bool(side.times_ns)
-
-    def _not_reached(self) -> Iterator[NotTried]:
-        for name, side in self._sides.items():
-            if side.changes and not self._ran(side):
-                yield NotTried(name, "the trial ended before its turn")
-
-    def _from_inside(self) -> Iterator[NotTried]:
-        """What advice says of which no change of the catalogue, from outside, is the remedy."""
-        remedied = {code for change in CATALOG for code in change.findings}
-        for code, said in self._said.items():
-            if code not in remedied:
-                gain = format_duration(said.gain_ns)
-                reason = (
-                    f"only editing the program's own lines helps; advice predicts −{gain}: {said.message}"
-                )
-                yield NotTried(f"advice.{code}", reason)
+        return ((name, side) for name, side in self._sides.items() if side.changes and side.has_run)
 
     def _result(self) -> TrialResult:
-        base = self._sides[BASELINE]
+        base, target, here = self._sides[BASELINE], self.plan.request.target, Path.cwd()
+        if Path(target).is_relative_to(here):  # as a user would write it
+            target = str(Path(target).relative_to(here))
         interval = median_interval(base.all_ns)
         noise = None
         if self._sides[_AGAIN].all_ns:
@@ -696,10 +653,21 @@ class Trial:
             noise = Noise(ratio, bounds)
         variants = [self._variant(side.changes[0], side) for _, side in self._tried()]
         variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
+        not_reached = (
+            NotTried(name, "the trial ended before its turn")
+            for name, side in self._sides.items()
+            if side.changes and not side.has_run
+        )
+        # What advice says of which no change of the catalogue, from outside, is the remedy.
+        remedied = {code for change in CATALOG for code in change.findings}
+        inside = "only editing the program's own lines helps; advice predicts"
+        from_inside = (
+            NotTried(f"advice.{code}", f"{inside} −{format_duration(said.gain_ns)}: {said.message}")
+            for code, said in self._said.items()
+            if code not in remedied
+        )
         return TrialResult(
-            program=" ".join(
-                [_shown(self.plan.request.target), *without_secrets(self.plan.request.arguments)]
-            ),
+            program=" ".join([target, *without_secrets(self.plan.request.arguments)]),
             baseline=Baseline(
                 interval.median_ns,
                 interval.bounds_ns if interval.coverage >= 0.95 else None,
@@ -710,19 +678,13 @@ class Trial:
             ),
             noise=noise,
             variants=tuple(variants),
-            not_tried=(*self._not_tried, *self._not_reached(), *self._from_inside()),
+            not_tried=(*self._not_tried, *not_reached, *from_inside),
             best=self._best(),
             runs=self._runs,
             is_complete=self._is_complete,
             is_interrupted=self._is_interrupted,
             device=None if base.facts is None else base.facts.facts.device_name,
         )
-
-
-def _shown(target: str) -> str:
-    """A file of this folder by its name from here, as a user would write it."""
-    here = Path.cwd()
-    return str(Path(target).relative_to(here)) if Path(target).is_relative_to(here) else target
 
 
 def _lost_in_noise(ratio: float, noise: float) -> str:
