@@ -414,12 +414,10 @@ def is_alive(pid: int) -> bool:
         ("try --change mine.py train.py", "try --change mine.py -- train.py"),
         ("try --change a.py b.py -- train.py", "try --change a.py b.py -- train.py"),
         ("try bert --batch-sizes 8", "try bert --batch-sizes 8"),
-        (
-            "try --only tf32 torchrun --nproc-per-node 2 a.py",
-            "try --only tf32 -- torchrun --nproc-per-node 2 a.py",
-        ),
+        ("try --only tf32 torchrun --nproc-per-node 2 a.py",
+         "try --only tf32 -- torchrun --nproc-per-node 2 a.py"),
         ("try model.py:step --rounds 1", "try model.py:step --rounds 1"),
     ],
-)
+)  # fmt: skip
 def test_options_after_a_script_are_its_own(given: str, separated: str) -> None:
     assert separate_script(given.split()) == separated.split()

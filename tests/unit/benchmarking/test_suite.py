@@ -97,17 +97,14 @@ def test_the_interpreter_checks_the_shape_that_was_asked_for():
         ("cdist", {"dtype": "fp16"}, "not defined for float16. Use float32"),
         ("gelu", {"implementations": ("torhc",)}, "'torhc' is not an implementation of 'gelu'. Use naive, "),
         ("gelu", {"reference": "cutlass"}, "'cutlass' is not an implementation"),
-        (
-            "matmul",
-            {"implementations": ("torch_tf32",), "dtype": "bfloat16"},
-            r"no implementation 'torch_tf32' for these options \(dtype bfloat16\)",
-        ),
+        ("matmul", {"implementations": ("torch_tf32",), "dtype": "bfloat16"},
+         r"no implementation 'torch_tf32' for these options \(dtype bfloat16\)"),
         ("gelu", {"options": {"approximate": "sigmoid"}}, "Use tanh, none or erf"),
         ("gelu", {"options": {"causal": "true"}}, "no parameter 'causal'. It has approximate"),
         ("add", {"options": {"causal": "true"}}, "no parameter 'causal'. It has none"),
         ("cdist", {"interpret": True}, "no Triton implementation"),
     ],
-)
+)  # fmt: skip
 def test_options_that_do_not_fit_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         problem(name, **options)
