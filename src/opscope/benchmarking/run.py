@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.benchmarking import inputs
 from opscope.benchmarking.check import check_output
@@ -83,7 +83,7 @@ class RunRow:
     """One implementation in a run: what it built, what a sample of it runs, and what is known of it."""
 
     implementation: Implementation
-    row: BenchmarkRow  # its status is `ok` until it is known otherwise
+    is_prepared: bool = False  # whether it was taken as far as it goes
     fn: Callable[..., Any] | None = None  # what it built; None before, and after it failed
     # What a sample runs, by the set of inputs it begins with: round i runs body i modulo their number.
     bodies: Sequence[Callable[[], object]] = ()
@@ -95,6 +95,12 @@ class RunRow:
     profile_error: str | None = None  # why it is not profiled, if it should have been
     unchecked: str | None = None  # why its outputs were not compared, if they should have been
 
+    def __post_init__(self) -> None:
+        one = self.implementation
+        self.row = BenchmarkRow(  # its status is `ok` until it is known otherwise
+            name=one.name, status=Status.OK, engine=one.engine, teaching=one.teaching, note=one.note
+        )
+
     @property
     def name(self) -> str:
         return self.implementation.name
@@ -104,26 +110,12 @@ class RunRow:
         return self.row.status is Status.OK
 
     def note(self, **facts: Any) -> None:
-        self.row = msgspec.structs.replace(self.row, **facts)
+        self.row = replace(self.row, **facts)
 
     def fail(self, failure: Failure) -> None:
         """It cannot be sampled; what it holds is released."""
         self.note(status=failure.status, reason=failure.reason)
         self.fn, self.bodies = None, ()
-
-
-def row_of(
-    implementation: Implementation, status: Status = Status.OK, reason: str | None = None
-) -> BenchmarkRow:
-    """The row of an implementation of which nothing was measured yet."""
-    return BenchmarkRow(
-        name=implementation.name,
-        status=status,
-        reason=reason,
-        engine=implementation.engine,
-        teaching=implementation.teaching,
-        note=implementation.note,
-    )
 
 
 def run_benchmark(
@@ -161,48 +153,48 @@ def run_benchmark(
         raise InputError(f"{', '.join(negative)} must not be negative")
     is_cuda = problem.device.startswith("cuda")
     found, unread = (monitor, None) if monitor is not None else monitor_for(problem.device)
-    run = _Run(
-        problem,
-        options,
-        environment,
-        timer or benchmark_timer(problem.device, options.clock, options.cache_state),
-        found,
-        inspect,
-        on_change,
-        unread if is_cuda else None,
-    )
+    chosen = timer or benchmark_timer(problem.device, options.clock, options.cache_state)
+    run = Run(problem, options, environment, chosen, found, on_change)
+    run.inspect, run.unread = inspect, unread if is_cuda else None
     # The device is the current one: kernels that are not torch's run there.
     with require_torch().cuda.device(problem.device) if is_cuda else nullcontext():
         return run.execute(measure_ceilings)
 
 
-@dataclass
-class _Run:
+class Run:
     """One run and what is known so far."""
 
-    problem: Problem
-    options: BenchmarkOptions
-    environment: Environment
-    timer: Timer
-    monitor: DeviceMonitor
-    inspect: Inspector | None  # profiles a call without arguments; None leaves profiles out
-    on_change: Callable[[BenchmarkResult], object]
-    unread: str | None  # why the device's state is not read
-    rows: dict[str, RunRow] = field(default_factory=dict)  # those that are prepared
-    reference: Callable[..., Any] | None = None  # what the others are checked against
-    rounds: Rounds | None = None
-    lost: str | None = None  # why the device cannot be used any more
-    ceilings: tuple[Ceiling, ...] = ()
-    ceilings_error: str | None = None
-    setup_ns: int = 0
-    statistics_ns: int = 0
-
-    def __post_init__(self) -> None:
-        is_controlled = self.problem.device.startswith("cuda") and self.timer.clock is not Clock.WALL
-        self.cache_state = self.options.cache_state if is_controlled else model.CacheState.UNCONTROLLED
-        self.min_bytes = self.problem.min_bytes  # None until an implementation has returned something
-        self.flop_count = self.problem.flop_count  # None while no implementation's operations are known
+    def __init__(  # noqa: PLR0917 - what a run is made of
+        self,
+        problem: Problem,
+        options: BenchmarkOptions,
+        environment: Environment,
+        timer: Timer,
+        monitor: DeviceMonitor,
+        on_change: Callable[[BenchmarkResult], object],
+        *,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.problem, self.options, self.environment = problem, options, environment
+        self.timer, self.monitor, self.on_change, self._now_ns = timer, monitor, on_change, now_ns
+        self.inspect: Inspector | None = None  # profiles a call without arguments; None leaves profiles out
+        self.unread: str | None = None  # why the device's state is not read
+        self.rows = [RunRow(one) for one in problem.implementations]
+        self.states: list[tuple[int, DeviceState]] = []  # what was read, with the rounds done then
+        self.reference: Callable[..., Any] | None = None  # what the others are checked against
+        self.lost: str | None = None  # why the device cannot be used any more
+        self.ceilings: tuple[Ceiling, ...] = ()
+        self.ceilings_error: str | None = None
+        self.setup_ns = self.statistics_ns = 0
+        self.rounds_ns = 0  # wall time of the rounds
+        self.in_samples_ns = 0  # the part of it in which samples were taken
+        is_controlled = problem.device.startswith("cuda") and timer.clock is not Clock.WALL
+        self.cache_state = options.cache_state if is_controlled else model.CacheState.UNCONTROLLED
+        self.min_bytes = problem.min_bytes  # None until an implementation has returned something
+        self.flop_count = problem.flop_count  # None while no implementation's operations are known
         self.created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self._next_check = options.min_samples
+        self._began_ns = self._poll_due_ns = self._report_due_ns = 0
 
     def execute(self, measure_ceilings: Callable[..., tuple[Ceiling, ...]]) -> BenchmarkResult:
         """The whole run."""
@@ -211,39 +203,39 @@ class _Run:
         try:
             try:
                 # The reference first, because the others are checked against it.
-                implementations = self.problem.implementations
-                for implementation in sorted(
-                    implementations, key=lambda one: one.name != self.problem.reference
-                ):
-                    row = RunRow(implementation, row_of(implementation))
+                for row in sorted(self.rows, key=lambda one: one.name != self.problem.reference):
                     self.prepare(row)
-                    self.rows[row.name] = row
+                    row.is_prepared = True
                     self.progressed()
-                self.measure_ceilings(measure_ceilings)
+                if self.options.ceilings and self.lost is None:
+                    self.measure_ceilings(measure_ceilings)
                 ready = self.repeated()
             finally:
                 self.setup_ns = time.perf_counter_ns() - began_ns
             if ready and self.lost is None:
-                self.rounds = Rounds(ready, self.timer, self.options, self, read_state=self.monitor.read)
-                self.rounds.run()
+                self.sample(ready)
         except KeyboardInterrupt:
             is_interrupted = True
         result = self.finished(is_interrupted=is_interrupted)
         self.on_change(result)
         return result
 
-    def others_go_on(self, failed: str) -> bool:
-        """Give back a failed implementation's memory; whether it left the device to the others."""
+    @property
+    def ready(self) -> list[RunRow]:
+        return [row for row in self.rows if row.is_prepared and row.is_ready]
+
+    def release(self, failed: str) -> None:
+        """Give back a failed implementation's memory, and note if it took the device with it."""
         reason = lost_device(self.problem.device)
         if reason is not None:
             self.lost = f"'{failed}' ended this process's use of {self.problem.device} ({reason})"
         else:
             release_memory()
-        return self.lost is None
 
     def progressed(self) -> None:
         """Hand on the result so far, without ratios."""
-        self.on_change(self.result(self.sampled_rows(), complete=False))
+        rows = [with_samples(row, self.states) for row in self.rows if row.is_prepared]
+        self.on_change(self.result(rows, complete=False))
 
     @cached_property
     def sets(self) -> tuple[Inputs, ...]:
@@ -265,7 +257,7 @@ class _Run:
             row.fail(failure_of(error, stage, may_be_unavailable=is_early))
         # Here the error is gone, and with it the tensors its frames held.
         if not row.is_ready:
-            self.others_go_on(row.name)
+            self.release(row.name)
 
     def steps(self, row: RunRow) -> Iterator[str]:
         """Prepare a row; what comes next is named before it is done, and not asked of a row that failed."""
@@ -308,15 +300,13 @@ class _Run:
         yield "while it warmed up"
         self.warm_up(row, fn)
         yield "while its memory was measured"
-        row.note(
-            peak_memory_bytes=inputs.peak_memory_bytes(inputs.bodies(fn, self.sets[:1], 1)[0], problem.device)
-        )
+        calls = inputs.bodies(fn, self.sets, 1)
+        row.note(peak_memory_bytes=inputs.peak_memory_bytes(calls[0], problem.device))
         if self.inspect is not None and options.profile:
             yield "while it was profiled"
-            self.profile(row, fn, self.inspect)
+            self.profile(row, calls[0], self.inspect)
 
         yield "while its calls were timed"
-        calls = inputs.bodies(fn, self.sets, 1)
         count = max(1, min(_MOST_CALLS, int(_CALL_LOOP_NS / max(row.call_ns, 1.0))))
         synchronize()
         began_ns = time.perf_counter_ns()
@@ -371,9 +361,9 @@ class _Run:
         row.call_ns = statistics.median(durations_ns[len(durations_ns) // 2 :])
         row.note(warmup_count=len(durations_ns), input_sets=len(row.bodies))
 
-    def profile(self, row: RunRow, fn: Callable[..., Any], inspect: Inspector) -> None:
+    def profile(self, row: RunRow, call: Callable[[], object], inspect: Inspector) -> None:
         try:
-            profile = inspect(inputs.bodies(fn, self.sets[:1], 1)[0])
+            profile = inspect(call)
         except Exception as error:
             # The profiler's own trouble is no reason not to time it; the implementation's is.
             if is_out_of_memory(error) or lost_device(self.problem.device) is not None:
@@ -383,12 +373,11 @@ class _Run:
         row.note(profile=profile, kernels_launched=profile.kernels_launched, device_ns=profile.device_ns)
 
     def measure_ceilings(self, measure: Callable[..., tuple[Ceiling, ...]]) -> None:
-        ready = [row for row in self.rows.values() if row.is_ready]
-        if not (self.options.ceilings and ready) or self.lost is not None:
+        if not self.ready:
             return
         names = ["copy", "copy_large"]
         if self.flop_count:
-            names += sorted({name for row in ready if (name := self.matrix_ceiling(row.implementation))})
+            names += sorted({name for row in self.ready if (name := self.matrix_ceiling(row))})
         try:
             self.ceilings = measure(self.problem.device, names, self.timer, copy_bytes=self.min_bytes)
         except InputError:
@@ -396,17 +385,12 @@ class _Run:
         except Exception as error:  # noqa: BLE001 - fractions of a ceiling are worth less than the samples
             self.ceilings_error = f"{type(error).__name__}: {first_line(error)}"
 
-    @property
-    def states(self) -> Sequence[tuple[int, DeviceState]]:
-        """What was read of the device, with the rounds done then."""
-        return () if self.rounds is None else self.rounds.states
-
-    def matrix_ceiling(self, implementation: Implementation) -> str | None:
-        return implementation.matrix_ceiling or self.problem.matrix_ceiling
+    def matrix_ceiling(self, row: RunRow) -> str | None:
+        return row.implementation.matrix_ceiling or self.problem.matrix_ceiling
 
     def repeated(self) -> list[RunRow]:
         """The rows to sample, each with as many calls in a sample as comparing them needs."""
-        ready = [row for row in self.rows.values() if row.is_ready]
+        ready = self.ready
         counts = inputs.calls_per_sample([row.call_ns for row in ready], self.timer.resolution_ns)
         for row, calls in zip(ready, counts, strict=True):
             if calls == 1 or row.fn is None:
@@ -418,25 +402,101 @@ class _Run:
             except Exception as error:  # noqa: BLE001 - one implementation's error, the others go on
                 row.fail(failure_of(error, "while its samples were prepared"))
             if not row.is_ready:
-                self.others_go_on(row.name)
-        return [row for row in ready if row.is_ready]
+                self.release(row.name)
+        return self.ready
+
+    def sample(self, rows: Sequence[RunRow]) -> None:
+        """Rounds of samples until every row is done.
+
+        A row leaves when it has the most samples allowed, or the fewest and no time left. The rounds end when
+        every row has left or is precise, having the fewest.
+        """
+        self._began_ns = self._now_ns()
+        self._report_due_ns = self._began_ns + _REPORT_NS
+        random = np.random.default_rng(self.options.seed)
+        active, number = list(rows), 0
+        try:
+            self._poll(number)
+            while active:
+                for index in random.permutation(len(active)).tolist():
+                    if self.lost is None:
+                        self._sample(active[index], number)
+                number += 1
+                remaining = [row for row in active if row.is_ready and self.lost is None]
+                active = self._still_wanted(remaining, len(rows))
+                now_ns = self._now_ns()
+                if now_ns >= self._poll_due_ns:
+                    self._poll(number)
+                if now_ns >= self._report_due_ns:
+                    self.rounds_ns = now_ns - self._began_ns
+                    self.progressed()
+                    self._report_due_ns = self._after(now_ns, _REPORT_NS)
+            self._poll(number)
+        finally:
+            self.rounds_ns = self._now_ns() - self._began_ns
+
+    def _sample(self, row: RunRow, number: int) -> None:
+        """One sample of a row, which fails if it raises."""
+        try:
+            began_ns = self._now_ns()
+            duration_ns = self.timer.measure(row.bodies[number % len(row.bodies)])
+            took_ns = self._now_ns() - began_ns
+            row.samples.append((number, duration_ns))
+            row.spent_ns += took_ns
+            self.in_samples_ns += took_ns
+        except Exception as error:  # noqa: BLE001 - an implementation may raise anything
+            row.fail(failure_of(error, "while it was sampled"))
+        # Here the error and the memory its frames hold are gone.
+        if not row.is_ready:
+            self.release(row.name)
+
+    def _still_wanted(self, active: list[RunRow], count: int) -> list[RunRow]:
+        """The rows that need more samples, of so many at the beginning."""
+        options = self.options
+        overhead_ns = (self._now_ns() - self._began_ns - self.in_samples_ns) / count
+        budget_ns = options.time_budget_s * NS_PER_S
+        wanted = [
+            row
+            for row in active
+            if len(row.samples) < options.max_samples
+            and (len(row.samples) < options.min_samples or row.spent_ns + overhead_ns < budget_ns)
+        ]
+        if wanted and len(wanted[0].samples) >= self._next_check:
+            self._next_check = int(self._next_check * _CHECK_GROWTH) + 1
+            for row in wanted:
+                half_width = relative_half_width(median_interval([ns for _, ns in row.samples]))
+                row.is_precise = half_width <= options.precision
+            if all(row.is_precise for row in wanted):
+                return []
+        return wanted
+
+    def _poll(self, number: int) -> None:
+        began_ns = self._now_ns()
+        state = self.monitor.read()
+        if state is not None:
+            self.states.append((number, state))
+        self._poll_due_ns = self._after(began_ns, _POLL_NS)
+
+    def _after(self, began_ns: int, every_ns: int) -> int:
+        """When something that began then is due again: after a fixed time, and many times what it took."""
+        ended_ns = self._now_ns()
+        return ended_ns + max(every_ns, _REST * (ended_ns - began_ns))
 
     def finished(self, *, is_interrupted: bool) -> BenchmarkResult:
         """The result at the end, with ratios, rates and findings."""
         began_ns = time.perf_counter_ns()
-        rows = [self.ended(row) for row in self.sampled_rows(every=True)]
+        rows = [self.ended(row) for row in self.rows]
         reference = next((row for row in rows if row.name == self.problem.reference), None)
         if reference is not None and reference.status is Status.OK and reference.median_ns:
             rows = [with_ratio(row, reference, self.options) for row in rows]
-        for index, implementation in enumerate(self.problem.implementations):
+        for index, row in enumerate(self.rows):
             rows[index] = with_ceiling(
                 rows[index],
                 min_bytes=self.min_bytes,
                 flop_count=self.flop_count,
                 ceilings=self.ceilings,
-                matrix_ceiling=self.matrix_ceiling(implementation),
+                matrix_ceiling=self.matrix_ceiling(row),
             )
-        ready = [row for row in self.rows.values() if row.is_ready]
         facts = RunFacts(
             clock=self.timer.clock,
             resolution_ns=self.timer.resolution_ns,
@@ -444,8 +504,8 @@ class _Run:
             reference=self.problem.reference,
             states=[state for _, state in self.states],
             unread=self.unread,
-            unchecked={row.name: row.unchecked for row in ready if row.unchecked},
-            unprofiled={row.name: row.profile_error for row in ready if row.profile_error},
+            unchecked={row.name: row.unchecked for row in self.ready if row.unchecked},
+            unprofiled={row.name: row.profile_error for row in self.ready if row.profile_error},
             lost=self.lost,
             is_interrupted=is_interrupted,
         )
@@ -453,39 +513,31 @@ class _Run:
         if self.ceilings_error is not None:
             message = f"The device's ceilings could not be measured: {self.ceilings_error}"
             findings.append(Finding("bench.no_ceilings", Severity.INFO, message))
-        if self.rounds is not None:
+        if self.rounds_ns:
             self.statistics_ns = time.perf_counter_ns() - began_ns
         return self.result(rows, complete=not is_interrupted, findings=findings)
 
-    def sampled_rows(self, *, every: bool = False) -> list[BenchmarkRow]:
-        """Rows with their samples so far, in the problem's order; `every` one, or the prepared ones."""
-        rows = []
-        for implementation in self.problem.implementations:
-            if implementation.name in self.rows:
-                rows.append(with_samples(self.rows[implementation.name], self.states))
-            elif every:
-                reason = "stopped by the user before it was measured"
-                rows.append(row_of(implementation, Status.INTERRUPTED, reason))
-        return rows
-
-    def ended(self, row: BenchmarkRow) -> BenchmarkRow:
+    def ended(self, one: RunRow) -> BenchmarkRow:
         """The row with its last status: `ok` takes enough samples, and failed rows have no figures."""
+        row = with_samples(one, self.states)
         taken, least = len(row.samples_ns), self.options.min_samples
+        if not one.is_prepared:
+            reason = "stopped by the user before it was measured"
+            return replace(one.row, status=Status.INTERRUPTED, reason=reason)
         if row.status is Status.OK and taken >= least:
             return row
         if row.status is Status.OK and self.lost is None:
             what = f"after {taken} of at least {least} samples" if taken else "before it was sampled"
-            reason = f"stopped by the user {what}"
-            return msgspec.structs.replace(row, status=Status.INTERRUPTED, reason=reason)
+            return replace(row, status=Status.INTERRUPTED, reason=f"stopped by the user {what}")
         if row.status is Status.OK:
             reason = f"has {taken} of {least} samples: {self.lost}"
-            row = msgspec.structs.replace(row, status=Status.FAILED, reason=reason)
-        return msgspec.structs.replace(row, outliers=(), median_ns=None, interval_ns=None)
+            row = replace(row, status=Status.FAILED, reason=reason)
+        return replace(row, outliers=(), median_ns=None, interval_ns=None)
 
     def result(
         self, rows: Sequence[BenchmarkRow], *, complete: bool, findings: Sequence[Finding] = ()
     ) -> BenchmarkResult:
-        problem, rounds, states = self.problem, self.rounds, self.states
+        problem, states = self.problem, self.states
         return BenchmarkResult(
             opscope_version=self.environment.opscope,
             suite=problem.name,
@@ -500,8 +552,8 @@ class _Run:
             environment=self.environment,
             created=self.created,
             setup_ns=self.setup_ns,
-            sampling_ns=0 if rounds is None else rounds.elapsed_ns + self.statistics_ns,
-            in_samples_ns=0 if rounds is None else rounds.in_samples_ns,
+            sampling_ns=self.rounds_ns + self.statistics_ns,
+            in_samples_ns=self.in_samples_ns,
             complete=complete,
             device_state_before=states[0][1] if states else None,
             device_state_after=states[-1][1] if states else None,
@@ -511,122 +563,15 @@ class _Run:
         )
 
 
-class Rounds:
-    """The rounds and what they cost.
-
-    A row leaves when it has the most samples allowed, or the fewest and no time left. The rounds end when
-    every row has left or is precise, having the fewest. `watcher` is told that a row has failed and answers
-    whether the others can go on, and that some rounds are done.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[RunRow],
-        timer: Timer,
-        options: BenchmarkOptions,
-        watcher: Any,
-        *,
-        read_state: Callable[[], DeviceState | None],
-        now_ns: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        self.rows = list(rows)
-        self.states: list[tuple[int, DeviceState]] = []  # what was read, with the rounds done then
-        self.elapsed_ns = 0  # wall time of the rounds
-        self.in_samples_ns = 0  # the part of it in which samples were taken
-        self._timer, self._options, self._watcher = timer, options, watcher
-        self._read_state, self._now_ns = read_state, now_ns
-        self._next_check = options.min_samples
-        self._began_ns = self._poll_due_ns = self._report_due_ns = 0
-
-    def run(self) -> None:
-        """Take samples until every row is done."""
-        self._began_ns = self._now_ns()
-        self._report_due_ns = self._began_ns + _REPORT_NS
-        random = np.random.default_rng(self._options.seed)
-        active = list(self.rows)
-        number = 0
-        try:
-            self._poll(number)
-            while active:
-                for index in random.permutation(len(active)).tolist():
-                    if not self._sample(active[index], number):
-                        active = []  # the device is lost
-                        break
-                number += 1
-                active = self._still_wanted([row for row in active if row.is_ready])
-                now_ns = self._now_ns()
-                if now_ns >= self._poll_due_ns:
-                    self._poll(number)
-                if now_ns >= self._report_due_ns:
-                    self.elapsed_ns = now_ns - self._began_ns
-                    self._watcher.progressed()
-                    self._report_due_ns = self._after(now_ns, _REPORT_NS)
-            self._poll(number)
-        finally:
-            self.elapsed_ns = self._now_ns() - self._began_ns
-
-    def _sample(self, row: RunRow, number: int) -> bool:
-        """One sample of a row, which fails if it raises; whether the device can still be used."""
-        try:
-            began_ns = self._now_ns()
-            duration_ns = self._timer.measure(row.bodies[number % len(row.bodies)])
-            took_ns = self._now_ns() - began_ns
-        except Exception as error:  # noqa: BLE001 - an implementation may raise anything
-            failure = failure_of(error, "while it was sampled")
-        else:
-            row.samples.append((number, duration_ns))
-            row.spent_ns += took_ns
-            self.in_samples_ns += took_ns
-            return True
-        # Here the error and the memory its frames hold are gone.
-        row.fail(failure)
-        return bool(self._watcher.others_go_on(row.name))
-
-    def _still_wanted(self, active: list[RunRow]) -> list[RunRow]:
-        """The rows that need more samples."""
-        options = self._options
-        overhead_ns = (self._now_ns() - self._began_ns - self.in_samples_ns) / len(self.rows)
-        budget_ns = options.time_budget_s * NS_PER_S
-        wanted = [
-            row
-            for row in active
-            if len(row.samples) < options.max_samples
-            and (len(row.samples) < options.min_samples or row.spent_ns + overhead_ns < budget_ns)
-        ]
-        if wanted and len(wanted[0].samples) >= self._next_check:
-            self._next_check = int(self._next_check * _CHECK_GROWTH) + 1
-            for row in wanted:
-                row.is_precise = (
-                    relative_half_width(median_interval([ns for _, ns in row.samples])) <= options.precision
-                )
-            if all(row.is_precise for row in wanted):
-                return []
-        return wanted
-
-    def _poll(self, number: int) -> None:
-        began_ns = self._now_ns()
-        state = self._read_state()
-        if state is not None:
-            self.states.append((number, state))
-        self._poll_due_ns = self._after(began_ns, _POLL_NS)
-
-    def _after(self, began_ns: int, every_ns: int) -> int:
-        """When something that began then is due again: after a fixed time, and many times what it took."""
-        ended_ns = self._now_ns()
-        return ended_ns + max(every_ns, _REST * (ended_ns - began_ns))
-
-
 def with_samples(one: RunRow, states: Sequence[tuple[int, DeviceState]] = ()) -> BenchmarkRow:
     """The row with its samples and, from two on, their median and its interval."""
     samples_ns = tuple(duration / one.calls for _, duration in one.samples)
     rounds = tuple(number for number, _ in one.samples)
-    row = msgspec.structs.replace(
-        one.row, inner_repeats=one.calls, samples_ns=samples_ns, sample_rounds=rounds
-    )
+    row = replace(one.row, inner_repeats=one.calls, samples_ns=samples_ns, sample_rounds=rounds)
     if len(samples_ns) < _FEWEST_SAMPLES:
         return row
     interval = median_interval(samples_ns)
-    return msgspec.structs.replace(
+    return replace(
         row,
         outliers=outliers(samples_ns),
         throttled=throttled_samples(rounds, states),
@@ -656,7 +601,7 @@ def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOpt
     if row.status not in {Status.OK, Status.INTERRUPTED}:
         return row
     if row.name == reference.name:
-        return msgspec.structs.replace(row, ratio=1.0, ratio_interval=(1.0, 1.0))
+        return replace(row, ratio=1.0, ratio_interval=(1.0, 1.0))
     theirs = dict(zip(reference.sample_rounds, reference.samples_ns, strict=True))
     ours = dict(zip(row.sample_rounds, row.samples_ns, strict=True))
     pairs = [(ours[number], theirs[number]) for number in ours if number in theirs]
@@ -667,11 +612,11 @@ def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOpt
     # Each name has its own seed, so that a candidate's interval does not depend on who else is measured.
     seed = zlib.crc32(row.name.encode()) ^ (options.seed & 0xFFFFFFFF)
     ratio = ratio_interval(candidate_ns, reference_ns, seed=seed)
-    row = msgspec.structs.replace(row, ratio=ratio.ratio, ratio_interval=ratio.bounds)
+    row = replace(row, ratio=ratio.ratio, ratio_interval=ratio.bounds)
     if row.status is Status.INTERRUPTED:
         return row
     verdict, reason = judge(ratio, options.same_within)
-    return msgspec.structs.replace(row, verdict=verdict, verdict_reason=reason)
+    return replace(row, verdict=verdict, verdict_reason=reason)
 
 
 def with_ceiling(
@@ -683,7 +628,7 @@ def with_ceiling(
     matrix_ceiling: str | None,
 ) -> BenchmarkRow:
     """The row with its rates, and the fraction it reaches of the ceiling whose time floor is longer."""
-    row = msgspec.structs.replace(row, min_bytes=min_bytes, flop_count=flop_count)
+    row = replace(row, min_bytes=min_bytes, flop_count=flop_count)
     if not row.median_ns:
         return row
     amounts: Mapping[str | None, int | None] = {"copy": min_bytes, matrix_ceiling: flop_count}
@@ -693,7 +638,7 @@ def with_ceiling(
         if (amount := amounts.get(ceiling.name)) and ceiling.per_s > 0
     }
     binding = max(floors_ns, key=lambda name: floors_ns[name], default=None)
-    return msgspec.structs.replace(
+    return replace(
         row,
         bytes_per_s=None if min_bytes is None else min_bytes / row.median_ns * NS_PER_S,
         flop_per_s=None if flop_count is None else flop_count / row.median_ns * NS_PER_S,
