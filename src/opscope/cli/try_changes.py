@@ -38,12 +38,11 @@ from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
 from opscope.trials.predictions import append_history
-from opscope.trials.rounds import Told, Trial, TrialPlan
+from opscope.trials.trial import Told, Trial, TrialPlan
 from opscope.units import counted
 from opscope.workloads.workload import WorkloadOptions
 
 _READING = ProgramParts()
-_Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 _Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 
 
@@ -56,9 +55,7 @@ def try_changes(
     param: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)] = (),
     only: _Names = None,
     change: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
-    rounds: _Positive = 3,
-    seconds: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
-    budget: str | None = None,
+    budget: str = "60s",
     allow_precision: bool = False,
     in_place: bool = False,
     skip: Annotated[
@@ -73,10 +70,10 @@ def try_changes(
 ) -> int:
     """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
 
-    The program runs some dozen times, each time in a fresh process with the same seed and without a profiler:
-    as it is, with each change that applies to it, and with those that helped together. Its source stays as it
-    is, and so do your files: it runs in an empty folder. A change is recommended if it is faster and losses,
-    gradients and outputs stay what they were.
+    The program runs two or three times, and between its steps the changes that apply to it are switched on and
+    off in turns, alone and together. Its source stays as it is, and so do your files: it runs in an empty
+    folder. A change is recommended if it is faster in all of them and outputs, gradients and losses stay what
+    they were.
 
     Example: opscope try --budget 10m infer.py --batch 8
 
@@ -92,9 +89,7 @@ def try_changes(
             dtype, layers, hidden, attn_implementation, weights.
         only: Try these changes alone, e.g. --only tf32 compile; also those that take minutes.
         change: Files of changes of your own, each with a function change(hooks).
-        rounds: Runs of every change.
-        seconds: Of steps to time in each run, after the warm-up.
-        budget: Time for all, e.g. 10m; what is not tried by then is told.
+        budget: Time for all after the program's own start, e.g. 10m; what is not tried by then is told.
         allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
         in_place: Run in this folder, for programs that read files relative to it.
         skip: What not to do, once for each: predict (record the program once as well for what advice says,
@@ -116,9 +111,7 @@ def try_changes(
         options=options,
         only=only,
         change=change or (),
-        rounds=rounds,
-        seconds=seconds,
-        budget_s=None if budget is None else seconds_of(budget),
+        budget_s=seconds_of(budget),
         allow_precision=allow_precision,
         in_place=in_place,
         predict="predict" not in skip,

@@ -20,6 +20,7 @@ class TrialVerdict(TextEnum):
     SLOWER = "slower"
     INCONCLUSIVE = "inconclusive"
     FAILED = "failed"
+    REFUSED = "refused"  # its numbers are others, so it was not timed
 
 
 class Correctness(TextEnum):
@@ -37,8 +38,8 @@ class Baseline(msgspec.Struct, frozen=True):
     step_ns: float  # Median step, timed without a profiler
     interval_ns: Interval | None  # Its 95 % interval; None of fewer than six steps
     rounds: int  # Processes that were timed
-    steps: int  # Times of a step in all of them, warm-up left out; of short steps each is the mean of several
-    # Most device memory allocated at once; of a program without a GPU, resident memory
+    steps: int  # Times of a step in all of them, warm-up left out: medians of blocks where changes are switched
+    # Most device memory allocated at once before anything is switched; without a GPU, resident memory
     peak_bytes: int | None
     # What ends a step: `optimizer`, `forward` (the call of a model), or what was named; None of a workload
     taken: str | None = None
@@ -59,7 +60,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: float | None = None  # Median step; None if it failed
     interval_ns: Interval | None = None
     ratio: float | None = None  # Its time over the baseline's of the same rounds
-    ratio_interval: Interval | None = None
+    ratio_interval: Interval | None = None  # 95 %, with the scatter between processes
+    process_ratios: tuple[float, ...] = ()  # The ratio in each process
     verdict: TrialVerdict
     reason: str = ""  # What verdict and correctness rest on
     correctness: Correctness = Correctness.UNKNOWN  # Its numbers beside the baseline's
@@ -68,8 +70,9 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     # What advice on a recording of the baseline says it brings; None if it says nothing
     predicted_gain_ns: float | None = None
     predicted_interval_ns: Interval | None = None  # Between what that lies, as advice says
-    peak_bytes: int | None = None  # As of the baseline
-    # What the first calls of models took, compilation included, and the first steps beyond as many later ones
+    # As of the baseline, of a change that stays on; what is switched is not measured
+    peak_bytes: int | None = None
+    # What checking it took, compilation included; of a change that stays on, the first calls of models
     warm_up_ns: float | None = None
     pays_off_after_steps: int | None = None  # Steps after which that is made up for; None if it never is
     error: str | None = None  # Last lines of what it said when it failed
@@ -93,6 +96,7 @@ class BestChanges(msgspec.Struct, frozen=True):
     steps_ns: tuple[float, ...]  # The step after each
     correctness: Correctness
     patch: str  # All their patches
+    process_ratios: tuple[float, ...] = ()  # The ratio in each process
 
 
 class TrialResult(msgspec.Struct, frozen=True):
@@ -103,10 +107,11 @@ class TrialResult(msgspec.Struct, frozen=True):
     noise: Noise | None
     variants: tuple[Variant, ...]
     not_tried: tuple[NotTried, ...]
-    best: BestChanges | None  # None if nothing helped
+    best: BestChanges | None  # With the same numerics, or what was allowed; None if nothing helped
     runs: int  # How often the program was run
     is_complete: bool = True  # Not interrupted, and within its budget
     device: str | None = None  # The GPU's name; None of a program without one
+    best_reduced_precision: BestChanges | None = None  # With reduced precision, if that is better still
     is_interrupted: bool = False  # By a person or another program; not by its budget
 
     _repr_html_ = notebook_html

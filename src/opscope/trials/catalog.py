@@ -1,8 +1,9 @@
 """The catalogue of changes: what suggests each, where it applies, how it is applied, what to write instead.
 
-A change is one entry. `applies` is asked with what a run of the baseline showed; `install` runs in the
-process that tries it, once torch is imported. A user's own change is a file with a
-function `change(hooks)`. Importing this module does not import torch.
+A change is one entry. `applies` is asked with what the running program showed; `on` switches it on between two
+of its steps, and leaves in `hooks.undo` what switches it off. One that cannot be switched is on from the start
+of a process. A user's own change is a file with a function `on(hooks)`, or `change(hooks)` for one of these.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from opscope.benchmarking.inputs import tensors_of
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
@@ -69,7 +71,7 @@ class TriedChange:
 
     name: str  # On the command line
     title: str  # For people
-    install: Callable[[Hooks], None]  # Applies it; called once torch is imported
+    on: Callable[[Hooks], None]  # Switches it on
     applies: Callable[[ProgramTraits], str | None]  # Why it does not apply to a program, or None
     snippet: str  # What to write
     findings: tuple[str, ...] = ()  # Codes of advice that suggest it, without `advice.`
@@ -80,6 +82,7 @@ class TriedChange:
     is_costly: bool = False  # It takes much longer than others, because it compiles
     unpriced: tuple[str, ...] = ()  # Those of `findings` whose gain is of another change
     environment: tuple[tuple[str, str], ...] = ()  # Variables of the process
+    is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
     edits: EditsOf | None = None  # Where that is in a source; None if no line stands for it
 
     def is_priced_by(self, code: str, traits: ProgramTraits) -> bool:
@@ -138,10 +141,18 @@ _OPTIMIZES = (
 )
 
 
-def _tf32(hooks: Hooks) -> None:
-    hooks.torch.set_float32_matmul_precision("high")
-    hooks.torch.backends.cudnn.allow_tf32 = True
+def _set(hooks: Hooks, setter: Callable[[Any], object], old: Any, new: Any) -> None:
+    """Change one of torch's settings until the change is off."""
+    hooks.undo.callback(setter, old)
+    setter(new)
     hooks.applied.add("settings")
+
+
+def _tf32(hooks: Hooks) -> None:
+    torch = hooks.torch
+    _set(hooks, torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), "high")
+    cudnn = torch.backends.cudnn
+    _set(hooks, partial(setattr, cudnn, "allow_tf32"), cudnn.allow_tf32, True)
 
 
 def _autocast(dtype: str, hooks: Hooks) -> None:
@@ -173,36 +184,52 @@ def _whole_for_losses(torch: Any, output: Any) -> Any:
 def _scale_losses(hooks: Hooks) -> None:
     """What a GradScaler does, around the program's own backward and step."""
     torch = hooks.torch
-    scaler, backward = torch.amp.GradScaler(init_scale=_LOSS_SCALE), torch.Tensor.backward
+    scaler = hooks.made.setdefault("scaler", torch.amp.GradScaler(init_scale=_LOSS_SCALE))
+    backward = torch.Tensor.backward
 
     def scaled(loss: Any, *args: Any, **kwargs: Any) -> Any:
         return backward(scaler.scale(loss), *args, **kwargs)
 
-    def unscale(optimizer: Any, *_: Any) -> None:
+    def unscale(optimizer: Any) -> None:
         scaler.unscale_(optimizer)
         if any(found.item() for found in scaler._found_inf_per_device(optimizer).values()):
             for group in optimizer.param_groups:  # a step without gradients changes nothing
                 for one in group["params"]:
                     one.grad = None
 
-    torch.Tensor.backward = scaled
-    hooks.optimizers.register_optimizer_step_pre_hook(unscale)
-    hooks.optimizers.register_optimizer_step_post_hook(lambda *_: scaler.update())
+    hooks.patch(torch.Tensor, "backward", scaled)
+    hooks.stepping.append(unscale)
+    hooks.stepped.append(lambda: scaler.update())
+
+
+def _swap(hooks: Hooks, one: Any, convert: Callable[[Any], Any], *, keeps: bool = True) -> None:
+    """Have a tensor hold its values in another form, always in the same memory: graphs know the address.
+
+    `keeps`: what becomes of the values meanwhile is kept; else they are as before.
+    """
+    _, made = hooks.made.setdefault(id(one), (one, convert(one.data)))
+    made.copy_(one.data)
+
+    def back(old: Any) -> None:
+        one.data = old.copy_(one.data) if keeps else old
+
+    hooks.undo.callback(back, one.data)
+    one.data = made
 
 
 def _weights(dtype: str, hooks: Hooks) -> None:
     torch = hooks.torch
     target = getattr(torch, dtype)
 
-    def prepare(model: Any) -> Any:
-        hooks.applied.add("model")
-        return model.to(target)
-
     def cast(value: Any) -> Any:
         is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
         return value.to(target) if is_float else value
 
-    hooks.prepare.append(prepare)
+    for model in list(hooks.models.values()):
+        for one in [*model.parameters(), *model.buffers()]:
+            if one.is_floating_point():
+                _swap(hooks, one, cast, keeps=False)
+                hooks.applied.add("model")
     hooks.inputs.append(cast)
 
 
@@ -212,13 +239,11 @@ def _inference_mode(hooks: Hooks) -> None:
 
 
 def _attention(implementation: str, hooks: Hooks) -> None:
-    def prepare(model: Any) -> Any:
+    for model in list(hooks.models.values()):
         if hasattr(model, "set_attn_implementation"):
+            hooks.undo.callback(model.set_attn_implementation, model.config._attn_implementation)
             model.set_attn_implementation(implementation)
             hooks.applied.add("model")
-        return model
-
-    hooks.prepare.append(prepare)
 
 
 def _backend(name: str, hooks: Hooks) -> None:
@@ -239,12 +264,38 @@ _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 _OWN_GRADIENTS = (
     "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers"
 )
+_MOST_COMPILED = 64  # forms of one frame: models, sets of changes, shapes
 
 
 def _compiled(hooks: Hooks, **options: Any) -> None:
+    torch = hooks.torch
+
     def prepare(model: Any) -> Any:
-        hooks.applied.add("model")
-        return hooks.torch.compile(model, **options)
+        dynamo = importlib.import_module("torch._dynamo")
+        for name in ("recompile_limit", "cache_size_limit"):
+            if hasattr(dynamo.config, name):
+                setattr(dynamo.config, name, _MOST_COMPILED)
+        if hasattr(dynamo.config, "fail_on_recompile_limit_hit"):
+            dynamo.config.fail_on_recompile_limit_hit = True
+        captured = importlib.import_module("torch._dynamo.utils").counters["stats"]
+        # Not of the model itself, of which `compile` captures nothing where it is one of torch's containers.
+        call = model._call_impl if isinstance(model, torch.nn.Module) else model
+        compiled = torch.compile(lambda *args, **kwargs: call(*args, **kwargs), **options)
+        is_captured = False
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_captured
+            if is_captured:
+                return compiled(*args, **kwargs)
+            before = captured["unique_graphs"]
+            output = compiled(*args, **kwargs)
+            if captured["unique_graphs"] == before:
+                raise RuntimeError("torch.compile captured nothing of the model")
+            is_captured = True
+            hooks.applied.add("model")
+            return output
+
+        return run
 
     hooks.prepare.append(prepare)
     if options.get("mode") in _WITH_GRAPHS:
@@ -256,18 +307,18 @@ def _graphed(hooks: Hooks) -> None:
 
     def prepare(model: Any) -> Any:
         graphed: dict[Any, Any] = {}
+        eager = model._call_impl if isinstance(model, torch.nn.Module) else model
 
         def call(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
             if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
-                return model(*args, **kwargs)
-            key = len(args), *kwargs, *map(partial(_form, torch), values)
+                return eager(*args, **kwargs)
+            key = model.training, len(args), *kwargs, *map(partial(_form, torch), values)
             if key not in graphed:
                 with torch.enable_grad() if model.training else torch.no_grad():
                     samples = tuple(one.detach().clone() for one in tensors)
-                    is_plain = not kwargs and len(tensors) == len(args)
-                    of_tensors = model if is_plain else _of_tensors(torch, model, args, kwargs)
+                    of_tensors = _of_tensors(torch, model, args, kwargs)
                     graphed[key] = torch.cuda.make_graphed_callables(of_tensors, samples)
                 hooks.applied.add("model")
             return graphed[key](*tensors)
@@ -289,7 +340,10 @@ def _form(torch: Any, value: Any) -> object:
 
 
 def _of_tensors(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The model as a module that is called with the tensors of these arguments alone."""
+    """The model as a module that is called with the tensors of these arguments alone.
+
+    Capturing replaces the `forward` of what is captured: of this module, and the model stays as it is.
+    """
 
     class OfTensors(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -307,16 +361,13 @@ def _of_tensors(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _graphed_step(hooks: Hooks) -> None:
-    torch, leaves = hooks.torch, importlib.import_module("torch.utils._pytree").tree_leaves
-
-    def tensors(output: Any) -> list[Any]:
-        return [one for one in leaves(output) if isinstance(one, torch.Tensor)]
+    torch = hooks.torch
 
     def prepare(step: Callable[[], Any]) -> Callable[[], Any]:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            first, *others = [[one.clone() for one in tensors(step())] for _ in range(3)]
+            first, *others = [[one.clone() for one in tensors_of(step())] for _ in range(3)]
         torch.cuda.current_stream().wait_stream(stream)
         # A step that reads another batch would be given the captured one for ever.
         is_constant = first and all(
@@ -342,50 +393,72 @@ def _to_none(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[
     return (optimizer,), {"set_to_none": True}
 
 
-def _optimizer(option: str, hooks: Hooks) -> None:
-    other = "foreach" if option == "fused" else "fused"
-
-    def change(made: Any, arguments: dict[str, Any]) -> None:
-        if type(made).__name__ in _FUSED:
-            arguments.pop(other, None)
-            arguments[option] = True
-            hooks.applied.add("optimizer")
-
-    for name in _FUSED:
-        hooks.on_making(f"torch.optim:{name}", change)
+def _drop_gradients(hooks: Hooks) -> None:
+    for owner in (hooks.torch.optim.Optimizer, hooks.torch.nn.Module):
+        hooks.wrap_arguments(owner, "zero_grad", _to_none)
+    hooks.applied.add("optimizer")
 
 
 def _take_over_gradients(hooks: Hooks) -> None:
     """A graph's gradients are its own buffers: kept, they are overwritten by the next replay, or added to."""
-    hooks.wrap_arguments(hooks.torch.optim.Optimizer, "zero_grad", _to_none)
+
+    def copy() -> None:
+        for optimizer in list(hooks.optimizers.values()):
+            for group in optimizer.param_groups:
+                for one in group["params"]:
+                    one.grad = None if one.grad is None else one.grad.clone()
+
+    _drop_gradients(hooks)
+    hooks.undo.callback(copy)
+    hooks.applied.clear()
 
 
-def _drop_gradients(hooks: Hooks) -> None:
-    def change(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        hooks.applied.add("optimizer")
-        return _to_none(*args, **kwargs)
+def _optimizer(option: str, hooks: Hooks) -> None:
+    """Have optimizers step in another form, with the states that they have by then."""
+    other = "foreach" if option == "fused" else "fused"
+    for one in list(hooks.optimizers.values()):
+        for group in one.param_groups if type(one).__name__ in _FUSED else ():
+            if option in group and not group[option]:
+                old = {key: group[key] for key in (option, other)}
+                scales = getattr(one, "_step_supports_amp_scaling", False)
+                hooks.undo.callback(_take_form, hooks.torch, one, group, old, scales)
+                _take_form(hooks.torch, one, group, {option: True, other: False}, option == "fused")
+                hooks.applied.add("optimizer")
 
-    hooks.wrap_arguments(hooks.torch.optim.Optimizer, "zero_grad", change)
+
+def _take_form(torch: Any, one: Any, group: dict[str, Any], options: dict[str, Any], scales: object) -> None:
+    group.update(options)
+    one._step_supports_amp_scaling = scales  # a GradScaler leaves unscaling to fused ones
+    for parameter in group["params"]:
+        # Fused ones count steps on the parameter's device, the others on the host.
+        steps = one.state.get(parameter, {}).get("step")
+        if isinstance(steps, torch.Tensor):
+            is_there = options["fused"] or group.get("capturable")
+            one.state[parameter]["step"] = steps.to(parameter.device if is_there else "cpu", torch.float32)
 
 
 def _channels_last(hooks: Hooks) -> None:
     torch = hooks.torch
 
-    def prepare(model: Any) -> Any:
-        hooks.applied.add("model")
-        return model.to(memory_format=torch.channels_last)
-
     def turned(value: Any) -> Any:
         is_image = isinstance(value, torch.Tensor) and value.dim() == 4
         return value.contiguous(memory_format=torch.channels_last) if is_image else value
 
-    hooks.prepare.append(prepare)
+    for model in list(hooks.models.values()):
+        for one in model.parameters():
+            if one.dim() == 4:
+                states = [each.state.get(one, {}).values() for each in hooks.optimizers.values()]
+                kept = [value for values in states for value in values if isinstance(value, torch.Tensor)]
+                for value in [one, *(value for value in kept if value.dim() == 4)]:
+                    _swap(hooks, value, turned)
+                one.grad = None if one.grad is None else turned(one.grad)
+                hooks.applied.add("model")
     hooks.inputs.append(turned)
 
 
 def _cudnn_benchmark(hooks: Hooks) -> None:
-    hooks.torch.backends.cudnn.benchmark = True
-    hooks.applied.add("settings")
+    cudnn = hooks.torch.backends.cudnn
+    _set(hooks, partial(setattr, cudnn, "benchmark"), cudnn.benchmark, True)
 
 
 def _pinned(hooks: Hooks) -> None:
@@ -426,8 +499,8 @@ def _kept_workers(hooks: Hooks) -> None:
 
 
 def _threads(hooks: Hooks) -> None:
-    hooks.torch.set_num_threads(os.cpu_count() or 1)
-    hooks.applied.add("settings")
+    torch = hooks.torch
+    _set(hooks, torch.set_num_threads, torch.get_num_threads(), os.cpu_count() or 1)
 
 
 def _environment(hooks: Hooks) -> None:
@@ -529,7 +602,7 @@ CATALOG = (
         "graph = torch.cuda.CUDAGraph()   # after three steps on another stream\n"
         "with torch.cuda.graph(graph):\n    output = step()\n"
         "graph.replay()   # for each step; copy a new batch into the tensors of the captured one before",
-        ("launch_bound",), 0.0, "capture",
+        ("launch_bound",), 0.0, "capture", is_live=False,
     ),
     TriedChange(
         "fused_optimizer", "the optimizer's fused implementation", partial(_optimizer, "fused"),
@@ -565,26 +638,26 @@ CATALOG = (
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
         Needs(_ON_CUDA, _LOADS_UNPINNED),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
-        ("pageable_copy", "host_copies"), edits=with_keywords(("DataLoader",), pin_memory="True"),
+        ("pageable_copy", "host_copies"), is_live=False, edits=with_keywords(("DataLoader",), pin_memory="True"),
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
         Needs((lambda facts: facts.loaders, "it creates no DataLoader without workers")),
         "DataLoader(…, num_workers=8, persistent_workers=True)",
-        ("data_loading",), group="loader",
+        ("data_loading",), group="loader", is_live=False,
         edits=with_keywords(("DataLoader",), num_workers="8", persistent_workers="True"),
     ),
     TriedChange(
         "kept_workers", "worker processes of the DataLoader kept between epochs, more prefetched",
         _kept_workers, Needs(_FORGETS_WORKERS),
         f"DataLoader(…, persistent_workers=True, prefetch_factor={_PREFETCHED})",
-        ("data_loading",), group="loader",
+        ("data_loading",), group="loader", is_live=False,
         edits=with_keywords(("DataLoader",), persistent_workers="True", prefetch_factor=str(_PREFETCHED)),
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", _environment,
         Needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
-        ("cuda_malloc",), environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
+        ("cuda_malloc",), is_live=False, environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
     TriedChange(
         "all_threads", "a thread for every core", _threads,
@@ -611,20 +684,25 @@ def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:
 
 
 def change_of_file(path: Path) -> TriedChange:
-    """A user's own change: the function `change(hooks)` of a Python file.
+    """A user's own change: the function `on(hooks)` of a Python file, or `change(hooks)`.
+
+    The first is switched on and off between steps, the second is on from the start of a process.
 
     Raises:
         InputError: No such file, it cannot be imported, or holds no such function.
     """
-    function = getattr(import_file(path), "change", None)
-    if not callable(function):
-        raise InputError("it holds no function 'change'", source=path, hint="def change(hooks): …")
+    module = import_file(path)
+    name = next((one for one in ("on", "change") if callable(getattr(module, one, None))), None)
+    if name is None:
+        raise InputError("it holds no function 'on' or 'change'", source=path, hint="def on(hooks): …")
+    function = getattr(module, name)
     title = (function.__doc__ or path.stem).strip().partition("\n")[0]
 
-    def install(hooks: Hooks) -> None:
+    def on(hooks: Hooks) -> None:
         hooks.applied.add("own")
         function(hooks)
 
     return TriedChange(
-        path.stem, title, install, lambda _: None, path.read_text(encoding="utf-8"), (), _REORDERED
-    )
+        path.stem, title, on, lambda _: None, path.read_text(encoding="utf-8"), (), _REORDERED,
+        is_live=name == "on",
+    )  # fmt: skip

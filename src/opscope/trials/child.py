@@ -1,9 +1,9 @@
-"""The process that runs a program once with some changes, times its steps and ends it.
+"""The process that runs a program once, has its changes switched on and off between its steps, and ends it.
 
-`python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it.
-It ends by itself once enough steps are timed, or when the process that started it ends, and then removes the
-scratch folder it was given. Nothing here imports torch before the program does. With `--record` it is the
-command line of `opscope`, and ends as all of these do.
+`python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it,
+after each round and at its end. It ends by itself once enough is known, or when the process that started it
+ends, and then removes the scratch folder it was given. Nothing here imports torch before the program does.
+With `--record` it is the command line of `opscope`, and ends as all of these do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
@@ -36,23 +37,22 @@ from opscope.capture.program_recorder import (
     step_imports,
     step_source,
 )
-from opscope.capture.step_clock import StepClock
 from opscope.model.files import process_of, replacing
-from opscope.model.sidecar import StepPlace, UnrecordedStep
-from opscope.trials.catalog import CATALOG, ProgramTraits, change_of_file
-from opscope.trials.hooks import Hooks
+from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
+from opscope.trials.hooks import Hooks, Switches
 from opscope.trials.observation import Observation, Observer
 from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
+from opscope.trials.rounds import ArmRun, Rounds
 from opscope.workloads.spec import resolve
 from opscope.workloads.workload import WorkloadOptions
 
-LEAST_STEPS = 12
-_SLOW = 3.0  # times the median of the steps before: something was compiled or loaded
-_LAST = 8
+LEAST_STEPS = 6  # of a program as it is, or with changes that stay on
 _ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pass that may be one step
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
 _REMOVE_S = 10.0
+
+_Names = tuple[str, ...]
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,28 +64,36 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     steps: str = "auto"  # What ends a step, as `step_source` takes it
     options: dict[str, Any] = {}  # Of a workload
     sizes: tuple[int, int] = (1, 128)  # Batch size and sequence length of a workload
-    changes: tuple[str, ...] = ()  # Names in the catalogue
-    change_files: tuple[str, ...] = ()  # Changes of the user's own
-    seconds: float = 1.0  # Of steps to time after the warm-up
-    most_steps: int = 2000  # Steps after which it ends in any case
+    installed: _Names = ()  # Changes that are on from the start
+    arms: tuple[_Names, ...] = ()  # Sets of changes to switch, the most promising first
+    # The first arm, or the program as it is, stays on to the end: there are too few steps for rounds.
+    is_constant: bool = False
+    change_files: dict[str, str] = {}  # Changes of the user's own by name
+    seconds: float = 20.0  # Of rounds; of steps where one arm stays
     seed: int = 0  # Of torch, random and numpy
     scratch: str | None = None  # Folder to remove if the parent dies; None for none
     origin: str = "."  # Folder that a module, or the script of ranks, is looked for in
 
 
 class TrialRun(msgspec.Struct, kw_only=True):
-    """What a run found."""
+    """What a process found."""
 
-    samples: tuple[UnrecordedStep, ...] = ()  # Of its steps
+    arms: list[ArmRun] = []
+    active: _Names = ()  # What was on, or was being checked, when this was written
+    base_ns: list[float] = []  # The program as it is: the median step of each block, or each step
+    base_logarithms: list[float] = []  # Of its second block over its first, by round
+    step_ns: list[float] = []  # Steps where one arm stayed
     steps: int = 0  # Steps made
     taken: str = "none"  # What ended a step, as `step_source` names it: the request's, or what was recognized
-    is_enough: bool = False  # It was ended because enough steps were timed; else the program ended by itself
+    is_enough: bool = False  # It was ended because enough is known; else the program ended
+    is_decided: bool = False  # More rounds in this process would tell nothing
+    startup_s: float = 0.0  # Until its first step ended
     observation: Observation = msgspec.field(default_factory=Observation)
     facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
-    peak_bytes: int | None = None
-    first_calls_ns: int = 0  # Time of the first call of each model, compilation included
-    not_applied: tuple[str, ...] = ()  # Changes that found nothing to change
-    exit_code: int = 0  # Of the program, if it ended by itself
+    peak_bytes: int | None = None  # Without changes, or with those installed
+    warm_up_ns: int = 0  # Time of the first call of each model
+    not_applied: tuple[str, ...] = ()  # Installed changes that found nothing to change
+    exit_code: int | None = None  # Of the program, if it ended by itself
     error: str | None = None  # Last line of what it raised
 
 
@@ -94,46 +102,53 @@ class _Run:
 
     def __init__(self, request: TrialRequest, output: Path) -> None:
         self.request, self.output = request, output
-        self.facts = TrialRun()
-        self.facts.taken = request.steps
+        self.found = TrialRun(taken=request.steps)
         self.source: StepSource | None = None
-        self.hooks: Hooks | None = None
-        self.observer: Observer | None = None
-        self._taken: dict[str, set[str]] = {}
-        self._begin()
-        self._process = os.getpid()
-
-    def _begin(self) -> None:
-        self.facts.steps = 0
-        self.clock = StepClock(StepPlace.BEFORE, most=self.request.most_steps)
-        self._periods_ns: list[int] = []
-        self._last_ns = self._steady_ns = self._samples_before = 0
+        self.switches: Switches | None = None
+        self.rounds: Rounds | None = None
+        self._witness: _Witness | None = None
+        self._process, self._began = os.getpid(), time.monotonic()
+        self._first_step = 0.0
 
     def restart(self) -> None:
-        """What was timed so far were no steps."""
-        self.clock.stop()
-        self._begin()
-        self.clock.start()
+        """What was taken for steps so far were none."""
+        self.found.steps = 0
+        if self.rounds is not None:
+            self.rounds.restart()
 
     def torch_imported(self, torch: Any) -> None:
-        """Apply the changes; the program has not used torch yet."""
+        """Take hold of the program, which has not used torch yet."""
         random.seed(self.request.seed)
         torch.manual_seed(self.request.seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.request.seed)
-        self.hooks = hooks = Hooks(torch)
-        witness = _Witness(hooks, self.facts.facts)
-        changes = [change for change in CATALOG if change.name in self.request.changes]
-        changes += [change_of_file(Path(one)) for one in self.request.change_files]
-        if not changes:
-            witness.watch_attention()
-        for change in changes:
-            own = hooks.of_one_change()
-            change.install(own)
-            self._taken[change.name] = own.applied
-        self.observer = Observer(hooks)
-        hooks.install()
-        self.clock.start()
+        self.switches = switches = Switches(torch)
+        observer = Observer(switches)
+        self.found.observation = observer.found
+        self._witness = _Witness(switches, self.found.facts, observer)
+        if not self.request.installed:
+            self._witness.watch_attention()
+        for name in self.request.installed:
+            hooks = Hooks(switches)
+            self._change(name).on(hooks)
+            switches.installed.append(hooks)
+        self.rounds = Rounds(
+            switches,
+            self.found.facts,
+            [[self._change(name) for name in names] for names in self.request.arms],
+            seconds=self.request.seconds,
+            seed=self.request.seed,
+            is_constant=self.request.is_constant,
+            is_early=self._is_early,
+            save=self.save,
+        )
+        switches.install()
+
+    def _change(self, name: str) -> TriedChange:
+        file = self.request.change_files.get(name)
+        if file is not None:
+            return change_of_file(Path(file))
+        return next(change for change in CATALOG if change.name == name)
 
     def stepping(self, function: Any) -> Any:
         """A function whose calls are steps, with what changes make of it where it takes no arguments."""
@@ -141,85 +156,102 @@ class _Run:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self.hooks is None or args or kwargs:
+            if self.switches is None or args or kwargs:
                 return function(*args, **kwargs)
-            self.facts.facts.has_step = True
+            self.found.facts.has_step = True
             if not made:
-                made.append(self.hooks.step_in_place_of(function))
+                made.append(self.switches.step_in_place_of(function))
             return made[0]()
 
         return call
 
     def step(self) -> None:
-        """A step has ended; ends the process if there are enough."""
-        if os.getpid() != self._process or not is_first_rank():
-            return  # of a process that the program forked off, or one that ends with the first
-        now_ns = time.perf_counter_ns()
-        self.facts.steps += 1
-        self.clock.mark(self.facts.steps)
-        if self._last_ns:
-            period_ns = now_ns - self._last_ns
-            usual_ns = sorted(self._periods_ns)[len(self._periods_ns) // 2] if self._periods_ns else 0
-            if not usual_ns or period_ns > _SLOW * usual_ns:
-                self._steady_ns, self._samples_before = now_ns, self.clock.sample_count
-            self._periods_ns = [*self._periods_ns[1 - _LAST :], period_ns]
-        self._last_ns = now_ns
-        samples = self.clock.sample_count - self._samples_before
-        lasted_s = (now_ns - self._steady_ns) / 1e9
-        is_timed = samples > LEAST_STEPS and (lasted_s >= self.request.seconds or self.clock.is_full)
-        if self.facts.steps >= self.request.most_steps or (is_timed and not self._may_step(lasted_s)):
-            self.facts.is_enough = True
+        """A step has ended; ends the process if enough is known."""
+        rounds = self.rounds
+        if os.getpid() != self._process or rounds is None or (self.switches and self.switches.is_replaying):
+            return  # of a process that the program forked off, or one of ours
+        if not self.found.steps:
+            self._first_step = time.monotonic()
+            self.found.startup_s = self._first_step - self._began
+            self._note_settings()
+        self.found.steps += 1
+        rounds.ended()
+        timed_s = sum(rounds.step_ns) / 1e9
+        is_enough = timed_s >= self.request.seconds and len(rounds.step_ns) >= LEAST_STEPS
+        # All ranks run until the first one ends.
+        if is_first_rank() and (rounds.is_over or (self.request.is_constant and is_enough)):
+            self.found.is_enough = True
             self.end(0)
 
-    def _may_step(self, lasted_s: float) -> bool:
+    def _note_settings(self) -> None:
+        """Note what only the program as it is shows, before anything is switched."""
+        torch, facts = sys.modules["torch"], self.found.facts
+        facts.precision = torch.get_float32_matmul_precision()
+        facts.threads = torch.get_num_threads()
+        if torch.cuda.is_initialized():
+            facts.device_name = torch.cuda.get_device_name()
+
+    def _is_early(self) -> bool:
         """Whether an optimizer may come yet: gradients are accumulated over several calls of the model."""
         is_open = isinstance(self.source, RecognizedSteps) and self.source.taken == "forward"
-        is_early = self.facts.steps < _ACCUMULATED and lasted_s < _ACCUMULATED_S
-        return is_open and self.facts.facts.is_training and is_early
+        is_early = self.found.steps < _ACCUMULATED and time.monotonic() - self._first_step < _ACCUMULATED_S
+        is_waiting = is_open and self.found.facts.is_training and is_early
+        if not is_waiting and self._witness is not None and not self._witness.is_done:
+            self._witness.is_done = True
+            self._note_memory()
+        return is_waiting
+
+    def _note_memory(self) -> None:
+        torch = sys.modules["torch"]
+        if torch.cuda.is_initialized():
+            self.found.peak_bytes = torch.cuda.max_memory_allocated()
+        else:
+            self.found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def end(self, code: int) -> NoReturn:
         """Write what was found and end the process, without what the program would do at its end."""
         try:
-            self.clock.stop()
-            self.facts.samples = self.clock.read()
-            self._conclude()
-            # Not JSON, which has no infinite loss.
-            if is_first_rank():
-                with replacing(self.output) as partial:
-                    partial.write_bytes(msgspec.msgpack.encode(self.facts))
+            if self.rounds is not None and self.rounds.active is not None and not self.request.is_constant:
+                self.found.active = self.rounds.active.found.names
+            self.save(is_end=True)
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(code)
 
-    def _conclude(self) -> None:
-        facts, torch = self.facts, sys.modules.get("torch")
+    def save(self, *, is_end: bool = False) -> None:
+        """Write what is found so far, so that nothing is lost if the process is."""
+        found, rounds = self.found, self.rounds
         if isinstance(self.source, RecognizedSteps):
-            facts.taken = self.source.taken
-        if self.observer is not None:
-            facts.observation = self.observer.found
-        if torch is None or self.hooks is None:
-            return
-        facts.first_calls_ns = self.hooks.first_calls_ns
-        facts.not_applied = tuple(name for name, applied in self._taken.items() if not applied)
-        facts.facts.precision = torch.get_float32_matmul_precision()
-        facts.facts.threads = torch.get_num_threads()
-        if torch.cuda.is_initialized():
-            facts.facts.device_name = torch.cuda.get_device_name()
-            facts.peak_bytes = torch.cuda.max_memory_allocated()
-        else:
-            facts.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            found.taken = self.source.taken
+        if rounds is not None and self.switches is not None:
+            found.arms = [arm.found for arm in rounds.arms]
+            found.base_ns, found.base_logarithms = rounds.base_ns, rounds.base_logarithms
+            found.step_ns, found.is_decided = rounds.step_ns, rounds.is_decided
+            found.warm_up_ns = self.switches.first_calls_ns
+            if not is_end:
+                found.active = () if rounds.active is None else rounds.active.found.names
+            named = zip(self.request.installed, self.switches.installed, strict=False)
+            found.not_applied = tuple(name for name, hooks in named if not hooks.applied)
+        if is_first_rank() and (
+            is_end or not is_rank()
+        ):  # torchrun ends once it is there. Not JSON, which has no infinite loss.
+            with replacing(self.output) as partial:
+                partial.write_bytes(msgspec.msgpack.encode(found))
 
 
 class _Witness:
     """Notes what the program is made of, for changes to know whether they apply."""
 
-    def __init__(self, hooks: Hooks, facts: ProgramTraits) -> None:
-        self._torch, self._facts = hooks.torch, facts
+    def __init__(self, switches: Switches, facts: ProgramTraits, observer: Observer) -> None:
+        self._torch, self._facts = switches.torch, facts
+        self._switches, self._observer = switches, observer
         self._seen: set[int] = set()
         self._restore: Callable[[], object] = lambda: None
-        hooks.called.append(self._called)
-        torch = hooks.torch
+        self.is_done = False  # what comes now may be of a change
+        switches.called.append(self._called)
+        torch, hooks = switches.torch, Hooks(switches)  # never off
         for name in ("Adam", "AdamW", "SGD", "Adagrad"):
             hooks.on_making(f"torch.optim:{name}", self._optimizer)
         if "torch.utils.data" in sys.modules:
@@ -246,10 +278,14 @@ class _Witness:
 
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         self._facts.is_training = True
+        if not self._switches.is_replaying and args:
+            self._observer.sent_back(args[0])
+            if self._switches.losses is not None and args[0].numel() == 1:
+                self._switches.losses.append(args[0].detach())
         return args, kwargs
 
     def _graphed(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        self._facts.is_graphed = True
+        self._facts.is_graphed = self._facts.is_graphed or not self.is_done
         return args, kwargs
 
     def watch_attention(self) -> None:
@@ -271,7 +307,7 @@ class _Witness:
 
     def _called(self, model: Any, _: Any) -> None:
         self._restore()
-        if id(model) in self._seen:
+        if self.is_done or id(model) in self._seen:
             return
         self._seen.add(id(model))
         facts, nn = self._facts, self._torch.nn
@@ -399,9 +435,9 @@ def main(arguments: Sequence[str]) -> int:
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells
         traceback.print_exc()
         end = ProgramEnd(1, error)
-    run.facts.exit_code = end.exit_code
+    run.found.exit_code = end.exit_code
     if end.error is not None:
-        run.facts.error = "".join(traceback.format_exception_only(end.error)).strip()
+        run.found.error = "".join(traceback.format_exception_only(end.error)).strip()
     return run.end(0 if is_first_rank() else end.exit_code)
 
 

@@ -1,9 +1,9 @@
-"""Where changes take hold of a running program: models when called, optimizers and loaders when made.
+"""Where changes take hold of a running program: models as they are called, optimizers before they step.
 
-A change never touches the program's source. It sets torch's global settings, or asks here to be called: with
-each model (a module that is called from outside of any other) before its first call, around each of its
-calls, or with the arguments of each optimizer or DataLoader that is made. Importing this module does not
-import torch.
+A change never touches the program's source. Switched on, it sets torch's global settings, or asks here to be
+called around each call of a model (a module that is called from outside of any other), and leaves in `undo`
+what switches it off again. The program as it is takes the same way, so that both pay for it. Importing this
+module does not import torch.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import importlib
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from copy import copy
 from typing import Any
 
 from opscope.capture.outermost_calls import OutermostCalls
@@ -22,71 +22,38 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Hooks:
-    """The hooks of one program; installed once torch is imported."""
+    """What one change does while it is on."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch  # the module
+    def __init__(self, switches: Switches) -> None:
+        self.torch = switches.torch  # the module
+        self.models, self.optimizers = switches.models, switches.optimizers  # of the program so far, by id
         # Called with a model before its first call; what it returns is called in its place.
         self.prepare: list[Callable[[Any], Any]] = []
-        # The same of the function whose calls are steps, if it takes no arguments.
+        # The same of the function whose calls are steps, if it takes no arguments; only from the start.
         self.prepare_step: list[Callable[[Callable[[], Any]], Callable[[], Any]]] = []
         self.inputs: list[Callable[[Any], Any]] = []  # change each argument of a call of a model
         self.around: list[Callable[[], AbstractContextManager[Any]]] = []  # a context for each call
         self.outputs: list[Callable[[Any], Any]] = []  # change the output of each call
-        self.called: list[Callable[[Any, Any], object]] = []  # called with a model and its output
-        self.applied: set[str] = set()  # what a change took hold of; empty where there was nothing to change
-        self.first_calls_ns = 0  # of each model, compilation included
-        self._callables: dict[int, tuple[Any, Callable[..., Any]]] = {}
+        self.stepping: list[Callable[[Any], object]] = []  # called with an optimizer before it steps
+        self.stepped: list[Callable[[], object]] = []  # called after it
+        self.applied: set[str] = set()  # what it took hold of; empty where there was nothing to change
+        self.made: dict[Any, Any] = {}  # what it keeps from one time to the next
+        self.undo = ExitStack()
 
-    def of_one_change(self) -> Hooks:
-        """The same hooks, with a note of its own of what was taken hold of."""
-        own = copy(self)
-        own.applied = set()
-        return own
+    def off(self) -> None:
+        """Undo what was done."""
+        self.undo.close()
+        for every in (self.prepare, self.inputs, self.around, self.outputs, self.stepping, self.stepped):
+            every.clear()  # type: ignore[attr-defined]
 
-    def install(self) -> None:
-        """Take hold of models as they are called; inside of one nothing is slower."""
-
-        def around(module: Any, call: Any, args: Any, kwargs: Any) -> Any:
-            began_ns, is_first = time.perf_counter_ns(), id(module) not in self._callables
-            if is_first:
-                run = module
-                for prepare in self.prepare:
-                    run = prepare(run)
-                self._callables[id(module)] = (module, run)
-            _, run = self._callables[id(module)]
-            for change in self.inputs:
-                args = tuple(map(change, args))
-                kwargs = {name: change(value) for name, value in kwargs.items()}
-            with ExitStack() as stack:
-                for make in self.around:
-                    stack.enter_context(make())
-                output = run(*args, **kwargs)
-            for change in self.outputs:
-                output = change(output)
-            if is_first:
-                self.first_calls_ns += time.perf_counter_ns() - began_ns
-            for observe in self.called:
-                observe(module, output)
-            return output
-
-        OutermostCalls(around).watch()
-
-    def step_in_place_of(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """What to call for each step instead of a function without arguments; asked before its first call."""
-        began_ns = time.perf_counter_ns()
-        for prepare in self.prepare_step:
-            function = prepare(function)
-        self.first_calls_ns += time.perf_counter_ns() - began_ns
-        return function
-
-    @property
-    def optimizers(self) -> Any:
-        """The module in which hooks on all optimizers are registered."""
-        return importlib.import_module("torch.optim.optimizer")
+    def patch(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute until the change is off."""
+        old = vars(owner).get(name, self)
+        self.undo.callback(*((delattr, owner, name) if old is self else (setattr, owner, name, old)))
+        setattr(owner, name, value)
 
     def wrap_arguments(self, owner: Any, name: str, change: Callable[..., _Arguments]) -> None:
-        """Have a function of an object changed to be called with other arguments."""
+        """Have a function of an object called with other arguments."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -94,7 +61,7 @@ class Hooks:
             args, kwargs = change(*args, **kwargs)
             return original(*args, **kwargs)
 
-        setattr(owner, name, call)
+        self.patch(owner, name, call)
 
     def on_making(self, where: str, change: Callable[[Any, dict[str, Any]], None]) -> None:
         """Have keyword arguments of a class's objects (of `module:Class`) changed as they are made.
@@ -108,3 +75,103 @@ class Hooks:
             return (made, *args), kwargs
 
         self.wrap_arguments(getattr(importlib.import_module(module), name), "__init__", changed)
+
+
+class Switches:
+    """Takes hold of a program's models and optimizers, once torch is imported.
+
+    Attributes:
+        installed: Changes that are on from the start to the end.
+        on: Those that are switched on now.
+        made: Callables in place of models, of what is on.
+        prepared: Models that may be replaced, by id, for a copy of one is not the program's step; None for all.
+        keep: Called in the place of a model, to keep what it is called with; None while nothing is kept.
+        is_replaying: Calls and steps are ours; what a change raises then is raised.
+        gave_up: Told of the error of a change in a call of a model; the call is made again without it.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.models: Any = weakref.WeakValueDictionary()
+        self.optimizers: dict[int, Any] = {}
+        self.installed: list[Hooks] = []
+        self.on: Sequence[Hooks] = ()
+        self.made: dict[int, Callable[..., Any]] = {}
+        self.prepared: set[int] | None = None
+        self.called: list[Callable[[Any, Any], object]] = []  # observers of models and their outputs
+        self.keep: Callable[..., Any] | None = None
+        self.is_replaying = self.is_inside = False
+        self.gave_up: Callable[[Exception], object] = lambda error: None
+        self.losses: list[Any] | None = None  # takes what `backward` is called on
+        self.first_calls_ns = 0  # of each model, compilation included
+
+    def install(self) -> None:
+        """Look at calls from now on; inside of a model nothing is slower."""
+        OutermostCalls(self._call).watch()
+        optim = importlib.import_module("torch.optim.optimizer")
+        optim.register_optimizer_step_pre_hook(lambda one, *_: self.stepping(one))
+        optim.register_optimizer_step_post_hook(lambda one, *_: self.stepped(one))
+
+    def stepping(self, optimizer: Any) -> None:
+        """An optimizer is about to step; in a replay it is told by that."""
+        self.optimizers[id(optimizer)] = optimizer
+        for hooks in () if self.is_replaying else self.on:
+            for told in hooks.stepping:
+                told(optimizer)
+
+    def stepped(self, _: Any) -> None:
+        """An optimizer has stepped."""
+        for hooks in self.on:
+            for told in hooks.stepped:
+                told()
+
+    def _call(self, model: Any, call: Any, args: Any, kwargs: Any) -> Any:
+        began_ns, is_first = time.perf_counter_ns(), id(model) not in self.models
+        self.models[id(model)] = model
+        self.is_inside = True
+        try:
+            if self.keep is not None:
+                return self.keep(model, call, args, kwargs)
+            output = self._changed(model, call, args, kwargs)
+        except Exception as error:
+            if self.is_replaying or not self.on:
+                raise
+            self.gave_up(error)
+            output = self._changed(model, call, args, kwargs)
+        finally:
+            self.is_inside = False
+        if is_first:
+            self.first_calls_ns += time.perf_counter_ns() - began_ns
+        for observe in self.called:
+            observe(model, output)
+        return output
+
+    def _changed(self, model: Any, call: Any, args: Any, kwargs: Any) -> Any:
+        every = [*self.installed, *self.on]
+        run, prepares = call, [prepare for hooks in every for prepare in hooks.prepare]
+        if prepares and (self.prepared is None or id(model) in self.prepared):
+            if id(model) not in self.made:
+                self.made[id(model)] = functools.reduce(lambda one, prepare: prepare(one), prepares, model)
+            prepared = self.made[id(model)]
+            run = call if prepared is model else prepared
+        for hooks in every:
+            for change in hooks.inputs:
+                args = tuple(map(change, args))
+                kwargs = {name: change(value) for name, value in kwargs.items()}
+        with ExitStack() as stack:
+            for hooks in every:
+                for make in hooks.around:
+                    stack.enter_context(make())
+            output = run(*args, **kwargs)
+        for hooks in every:
+            for change in hooks.outputs:
+                output = change(output)
+        return output
+
+    def step_in_place_of(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """What to call for each step instead of a function without arguments; asked before its first call."""
+        began_ns = time.perf_counter_ns()
+        for prepare in [prepare for hooks in self.installed for prepare in hooks.prepare_step]:
+            function = prepare(function)
+        self.first_calls_ns += time.perf_counter_ns() - began_ns
+        return function

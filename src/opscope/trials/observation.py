@@ -1,8 +1,6 @@
-"""What a run says of its numbers, and how far those of a variant are from the baseline's.
+"""What processes say of their first steps, for changes that are on from the start: losses, and first outputs.
 
-Losses and gradients of the first steps and the outputs of each model's first call are observed. A variant is
-held against the baseline, and against how far two runs of the baseline are apart: atomics and other
-randomness of the program itself. Importing this module does not import torch.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -17,50 +15,34 @@ import numpy as np
 
 from opscope.benchmarking.inputs import tensors_of
 from opscope.model.trial import Correctness
-from opscope.trials.hooks import Hooks
+from opscope.trials.hooks import Switches
+from opscope.trials.replay import LEAST_ROUNDING
 
-_STEPS = 3  # whose losses and gradients are kept
-_ELEMENTS = 4096  # of a tensor of outputs
-_TENSORS = 8
-# What the operations of a model may add up to, in roundings of one. A factor of 1.01 on a loss is more than
-# two roundings of the coarsest type.
-_OF_OUTPUTS, _OF_FIRST_LOSS, _OF_LATER = 8.0, 2.0, 8.0
-_LEAST_ROUNDING = 2.0**-24  # of float32: two runs of the baseline may agree by chance
-_OF_SCATTER = 3.0  # times as far apart as two runs of the baseline
+_STEPS, _ELEMENTS, _TENSORS = 3, 4096, 8  # losses kept; elements of a tensor of outputs; such tensors
+# What the operations of a model may add up to, in roundings of one, and times what two processes of the program
+# as it is are apart. A factor of 1.01 on a loss is more than two roundings of the coarsest type.
+_OF_ROUNDING, _OF_FIRST_LOSS, _OF_SCATTER = 8.0, 2.0, 3.0
 
 
 class Observation(msgspec.Struct):
-    """The numbers of a run."""
+    """The numbers of a process."""
 
     losses: list[float] = []  # Tensors that backward was called on, in the first steps
-    gradients: list[float] = []  # Norms of all gradients when an optimizer stepped
     outputs: list[list[float]] = []  # Elements of those of each model's first call, evenly picked
 
 
 class Observer:
     """Keeps the numbers of the first steps; afterwards it costs a comparison a step."""
 
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, switches: Switches) -> None:
         self.found = Observation()
-        self._torch = hooks.torch
         self._seen: set[int] = set()
-        hooks.called.append(self._called)
-        hooks.optimizers.register_optimizer_step_pre_hook(self._stepping)
-        backward = self._torch.Tensor.backward
+        switches.called.append(self._called)
 
-        def call(loss: Any, *args: Any, **kwargs: Any) -> Any:
-            if len(self.found.losses) < _STEPS:
-                self.found.losses.append(float(loss.detach().double().mean()))
-            return backward(loss, *args, **kwargs)
-
-        self._torch.Tensor.backward = call
-
-    def _stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if len(self.found.gradients) >= _STEPS:
-            return
-        every = (one.grad for group in optimizer.param_groups for one in group["params"])
-        squares = [float(one.detach().double().square().sum()) for one in every if one is not None]
-        self.found.gradients.append(math.sqrt(sum(squares)))
+    def sent_back(self, loss: Any) -> None:
+        """Backward is called on a tensor."""
+        if len(self.found.losses) < _STEPS:
+            self.found.losses.append(float(loss.detach().double().mean()))
 
     def _called(self, model: Any, output: Any) -> None:
         if id(model) in self._seen or len(self.found.outputs) >= _TENSORS:
@@ -73,39 +55,32 @@ class Observer:
             self.found.outputs.append(chosen.double().cpu().tolist())
 
 
-def compare(
+def compare_first_steps(
     baseline: Observation, again: Observation, variant: Observation, rounding: float
 ) -> tuple[Correctness, str]:
-    """How the variant's numbers lie to the baseline's, of which there are two runs, and what that rests on.
+    """How the variant's numbers lie to the baseline's, of which there are two processes, and what that rests on.
 
     `rounding` is what one operation of the change may alter, relative to its result.
     """
-    kinds = (
-        ("outputs", [_OF_OUTPUTS]),
-        ("losses", [_OF_FIRST_LOSS, _OF_LATER]),
-        ("gradients", [_OF_LATER]),
-    )
-    worst, words = Correctness.UNKNOWN, "no loss, gradient or output was seen"
-    for name, limits in kinds:
-        ours, theirs = getattr(variant, name), getattr(baseline, name)
-        if not theirs:
-            continue
+    rounding, worst = max(rounding, LEAST_ROUNDING), 0.0
+    for name in ("outputs", "losses"):
+        ours, theirs, others = (getattr(one, name) for one in (variant, baseline, again))
         if len(ours) != len(theirs):
             return Correctness.CHANGED, f"{len(ours)} {name} instead of {len(theirs)}"
-        scatter = max(map(_apart, getattr(again, name), theirs), default=0.0)
+        scatter = max(map(_apart, others, theirs), default=0.0)
         for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            apart = _apart(one, other)
-            allowed = max(
-                limits[min(place, len(limits) - 1)] * max(rounding, _LEAST_ROUNDING), _OF_SCATTER * scatter
-            )
+            apart, of_rounding = _apart(one, other), _OF_ROUNDING
+            if name == "losses" and not place:
+                of_rounding = _OF_FIRST_LOSS
+            allowed = max(of_rounding * rounding, _OF_SCATTER * scatter)
             if not apart <= allowed:
-                reason = f"{name} differ by {apart:.2g}, {allowed:.2g} is rounding"
-                return Correctness.CHANGED, reason
-            if apart > 0:
-                worst, words = Correctness.WITHIN_ROUNDING, f"{name} differ by {apart:.2g} of {allowed:.2g}"
-            elif worst is Correctness.UNKNOWN:
-                worst, words = Correctness.IDENTICAL, "losses, gradients and outputs are the same"
-    return worst, words
+                return Correctness.CHANGED, f"{name} differ by {apart:.2g}, {allowed:.2g} is rounding"
+            worst = max(worst, apart)
+    if not baseline.outputs and not baseline.losses:
+        return Correctness.UNKNOWN, "no loss or output was seen"
+    if worst:
+        return Correctness.WITHIN_ROUNDING, f"losses and outputs of the first steps differ by {worst:.2g}"
+    return Correctness.IDENTICAL, "losses and outputs of the first steps are the same"
 
 
 def _apart(one: float | Sequence[float], other: float | Sequence[float]) -> float:

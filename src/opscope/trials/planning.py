@@ -17,7 +17,7 @@ from opscope.trials.catalog import change_of_file, changes_named
 from opscope.trials.child import TrialRequest
 from opscope.trials.predictions import predicted
 from opscope.trials.ranks import LAUNCHERS, is_rank
-from opscope.trials.rounds import TrialPlan
+from opscope.trials.trial import BUDGET_S, TrialPlan
 from opscope.workloads.spec import BUILTIN_WORKLOADS, resolve
 from opscope.workloads.workload import WorkloadOptions
 
@@ -32,9 +32,7 @@ def trial_plan(
     options: WorkloadOptions | None = None,
     only: Sequence[str] | None = None,
     change: Sequence[Path] = (),
-    rounds: int = 3,
-    seconds: float = 1.0,
-    budget_s: float | None = None,
+    budget_s: float = BUDGET_S,
     seed: int = 0,
     allow_precision: bool = False,
     in_place: bool = False,
@@ -52,10 +50,8 @@ def trial_plan(
         options: How a workload is built.
         only: Names of the changes to try; those that apply if None.
         change: Files of changes of one's own.
-        rounds: Runs of every change.
-        seconds: Of steps to time in each run.
-        budget_s: Time for all; None for any.
-        seed: Of torch and random, and of the order of runs.
+        budget_s: Time for all, after the program's own start.
+        seed: Of torch and random, and of the order of rounds.
         allow_precision: Recommend changes of the type too.
         in_place: Run in the working folder.
         predict: Record the program once as well, for what advice says of it.
@@ -72,17 +68,16 @@ def trial_plan(
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
     request = _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module)
-    request = msgspec.structs.replace(request, seconds=seconds, seed=seed, origin=str(Path.cwd()))
-    own = {one.name: (one, path.absolute()) for path in change for one in [change_of_file(path)]}
-    named = () if only is None and own else changes_named(None if only is None else list(only))
+    own = {one.name: (one, str(path.absolute())) for path in change for one in [change_of_file(path)]}
+    named = [one for one in changes_named(None if only is None else list(only)) if one.name not in own]
+    files = {name: path for name, (_, path) in own.items()}
+    request = msgspec.structs.replace(request, seed=seed, change_files=files, origin=str(Path.cwd()))
     if predict and request.kind == "ranks":
         note("no predictions of a program of several ranks: record it with torchrun --no-python opscope run")
         predict = False
     return TrialPlan(
         request,
         (*named, *(one for one, _ in own.values())),
-        {name: path for name, (_, path) in own.items()},
-        rounds=rounds,
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,

@@ -35,6 +35,7 @@ class ProgramRuns:
     def __init__(self, *, in_place: bool) -> None:
         self._in_place = in_place
         self.scratch = Path()
+        self.unfinished: TrialRun | None = None  # what the process had found that was interrupted
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -62,11 +63,19 @@ class ProgramRuns:
             path = folder / "request.json"
             asked = msgspec.structs.replace(request, scratch=str(self.scratch))
             path.write_bytes(msgspec.json.encode(asked))
-            code, lines = self._process(folder, [str(path)], request.seed, environment, limit_s)
-            output, lines = path.with_suffix(".result"), lines[-_SAID_LINES:]
-            if output.exists() and code is not None:
-                return msgspec.msgpack.decode(output.read_bytes(), type=TrialRun), "\n".join(lines)
-            return None, _told(code, limit_s, lines)
+            output = path.with_suffix(".result")
+            try:
+                code, lines = self._process(folder, [str(path)], request.seed, environment, limit_s)
+            except KeyboardInterrupt:
+                self.unfinished = _found(output)
+                raise
+            lines = lines[-_SAID_LINES:]
+            found = _found(output)
+            if found is None:
+                return None, _told(code, limit_s, lines)
+            # It was lost in the middle: what it had found by then is not.
+            is_whole = found.is_enough or found.exit_code is not None
+            return found, "\n".join(lines) if is_whole else _told(code, limit_s, lines)
 
     def record(self, arguments: Sequence[str], request: TrialRequest, limit_s: float) -> str:
         """Run `opscope` with these arguments as the program of a request is run; the last line it said."""
@@ -122,6 +131,10 @@ class ProgramRuns:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_END_S)
         return code, said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+
+
+def _found(output: Path) -> TrialRun | None:
+    return msgspec.msgpack.decode(output.read_bytes(), type=TrialRun) if output.exists() else None
 
 
 def _told(code: int | None, limit_s: float, said: Sequence[str]) -> str:

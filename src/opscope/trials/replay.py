@@ -1,0 +1,264 @@
+"""One step of a program, made again: whether its numbers stay with a change, before the program goes on with it.
+
+A step is kept: its calls of models with their inputs and random numbers, and the gradients that reached their
+outputs. It is made again (forward, backward, optimizers) with and without a change, from a snapshot that is
+put back bit by bit. How far rounding carries is asked of the program itself: it is made again with each
+weight off by one rounding of the change's type. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from opscope.benchmarking.inputs import map_tensors, tensors_of
+from opscope.model.trial import Correctness
+from opscope.trials.hooks import Switches
+
+_KEPT_CALLS = 4  # the last of a step
+LEAST_ROUNDING = 2.0**-24  # of float32
+# What may be apart: roundings of one operation, times what the program is apart from itself, and times what it
+# is with weights off by one rounding. Of the scale of all numbers less: a factor of 1.01 is more than two
+# roundings of the coarsest type.
+_OF_ROUNDING, _OF_SCALE, _OF_AGAIN, _OF_PERTURBED = 8.0, 2.0, 3.0, 4.0
+_ELEMENTS = 1 << 18  # of a tensor
+_PLAIN = (bool, int, float, str, type(None))
+
+Numbers = dict[str, list[Any]]  # tensors: `outputs`, `gradients`, `updates` of parameters
+
+
+class _Made(NamedTuple):
+    model: Any
+    inputs: Any
+    random: Any
+    grad_enabled: bool
+    autocast: tuple[str, Any, bool]
+    gradients: dict[int, Any]  # by the place of an output
+    draws: bool  # random numbers were drawn
+
+
+def parameters_of(optimizers: Mapping[int, Any]) -> list[Any]:
+    """Parameters that are updated."""
+    every = (one for each in optimizers.values() for group in each.param_groups for one in group["params"])
+    return list({id(one): one for one in every}.values())
+
+
+class KeptStep:
+    """Keeps the calls of one step, and makes them again."""
+
+    def __init__(self, switches: Switches) -> None:
+        self._switches, self._torch = switches, switches.torch
+        self.made: list[_Made] = []
+        self.fills_gradients = False  # as the program's zero_grad does
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return any(one.draws for one in self.made)
+
+    def keep(self, model: Any, call: Any, args: Any, kwargs: Any) -> Any:
+        """Call a model and keep it."""
+        torch, kind = self._torch, next(model.parameters()).device.type
+        before, inputs = _random_state(torch), map_tensors(_fresh, (args, kwargs))
+        cast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        output = call(*args, **kwargs)
+        draws = bool(before[1]) or not torch.equal(before[0], torch.get_rng_state())
+        made = _Made(model, inputs, before, torch.is_grad_enabled(), cast, {}, draws)
+        for place, one in enumerate(_floats(output)):
+            if one.requires_grad:
+                one.register_hook(
+                    lambda grad, place=place: made.gradients.update({place: grad.detach().clone()})
+                )
+        self.made = [*self.made[1 - _KEPT_CALLS :], made]
+        return output
+
+    def again(self, numbers: Numbers, gradients: Sequence[Any] | None, *, calm: bool) -> list[Any]:
+        """Make it again, without dropout where calm; returns the gradients.
+
+        Args:
+            numbers: Takes what came out.
+            gradients: For the optimizers, instead of its own: Adam makes much of what rounding does to small
+                ones.
+        """
+        switches, optimizers = self._switches, list(self._switches.optimizers.values())
+        modules = [one for model in list(switches.models.values()) for one in model.modules()]
+        awake = [one for one in modules if calm and one.training and not hasattr(one, "running_mean")]
+        hooks = [(one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks) for one in optimizers]
+        switches.is_replaying = True
+        try:
+            for one in optimizers:  # the program's own may count, or average weights
+                one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks = {}, {}
+                if self.made:
+                    one.zero_grad(set_to_none=not self.fills_gradients)
+            for one in awake:
+                one.training = False
+            numbers["outputs"] = [_some(one) for made in self.made for one in self._call(made)]
+            for told in [told for each in switches.on for told in each.stepping]:
+                for one in optimizers:
+                    told(one)
+            updated = [one for one in parameters_of(switches.optimizers) if one.grad is not None]
+            numbers["gradients"] = [_some(one.grad) for one in updated]
+            if gradients is None:
+                gradients = [one.grad.detach().clone() for one in updated]
+            elif len(gradients) == len(updated):
+                for one, given in zip(updated, gradients, strict=True):
+                    one.grad.copy_(given)
+            before = list(map(_some, updated))
+            for one in optimizers:
+                if inspect.signature(one.step).parameters["closure"].default is None:
+                    one.step()  # others call the program
+            numbers["updates"] = [_some(one) - old for one, old in zip(updated, before, strict=True)]
+        finally:
+            switches.is_replaying = False
+            for one, (pre, post) in zip(optimizers, hooks, strict=True):
+                one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks = pre, post
+            for one in awake:
+                one.training = True
+        return list(gradients)
+
+    def _call(self, made: _Made) -> list[Any]:
+        """Floating-point outputs of one call, after its backward pass."""
+        torch, (device, dtype, is_on) = self._torch, made.autocast
+        _set_random(torch, made.random)
+        args, kwargs = map_tensors(_fresh, made.inputs)
+        with torch.set_grad_enabled(made.grad_enabled), torch.autocast(device, dtype, is_on):
+            outputs = _floats(made.model(*args, **kwargs))
+        sent = [(outputs[place] * grad).sum() for place, grad in made.gradients.items()]
+        if sent:  # what the loss would send back
+            sum(sent[1:], sent[0]).backward()
+        return outputs
+
+
+def _some(one: Any) -> Any:
+    """A tensor's values, evenly picked where there are many."""
+    flat = one.detach().reshape(-1)
+    return flat[:: max(1, len(flat) // _ELEMENTS)].double().clone()
+
+
+def _fresh(one: Any) -> Any:
+    return one.detach().clone().requires_grad_(one.requires_grad)
+
+
+class Snapshot:
+    """Parameters, buffers, gradients, states of optimizers, plain attributes of modules, random numbers."""
+
+    def __init__(self, switches: Switches) -> None:
+        torch = self._torch = switches.torch
+        modules = {id(one): one for model in list(switches.models.values()) for one in model.modules()}
+        optimizers = list(switches.optimizers.values())
+        self._plain = [
+            (one, {name: value for name, value in vars(one).items() if isinstance(value, _PLAIN)},
+             dict(one._buffers))
+            for one in modules.values()
+        ]  # fmt: skip
+        own = [one for module in modules.values() for one in module.parameters(recurse=False)]
+        every = {id(one): one for one in (*own, *parameters_of(switches.optimizers))}
+        self._gradients = [(one, one.grad) for one in every.values()]
+        self._states = [
+            (one, [(of, dict(state)) for of, state in one.state.items()],
+             [dict(group) for group in one.param_groups])
+            for one in optimizers
+        ]  # fmt: skip
+        tensors = [*every.values(), *(one for _, one in self._gradients)]
+        tensors += [one for *_, buffers in self._plain for one in buffers.values()]
+        tensors += [one for _, states, _ in self._states for _, state in states for one in state.values()]
+        self._copies = [(one, _copy(one)) for one in tensors if isinstance(one, torch.Tensor)]
+        self._random = _random_state(torch)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for one, copy in self._copies:
+            one.data.copy_(copy)  # through .data: no version counter moves
+        for one, gradient in self._gradients:
+            one.grad = gradient
+        for module, plain, buffers in self._plain:
+            vars(module).update(plain)
+            module._buffers.update(buffers)
+        for optimizer, states, groups in self._states:
+            optimizer.state.clear()
+            optimizer.state.update({of: dict(state) for of, state in states})
+            for group, old in zip(optimizer.param_groups, groups, strict=False):
+                group.update(old)
+        _set_random(self._torch, self._random)
+
+
+def _copy(one: Any) -> Any:
+    try:
+        return one.detach().clone()
+    except RuntimeError:  # the device has no room for a second one
+        return one.detach().cpu()
+
+
+def perturb(switches: Switches, rounding: float) -> None:
+    """Move each weight by one rounding, up or down."""
+    torch = switches.torch
+    models = list(switches.models.values())
+    for one in {id(one): one for model in models for one in model.parameters()}.values():
+        if one.is_floating_point():
+            one.data.mul_(1 + rounding * torch.empty_like(one).bernoulli_().mul_(2).sub_(1))
+
+
+def compare(
+    ours: Numbers, base: Numbers, again: Numbers, perturbed: Numbers, rounding: float
+) -> tuple[Correctness, str]:
+    """How the numbers with a change lie to those without, and what that rests on."""
+    if not any(base.values()):
+        return Correctness.UNKNOWN, "no output, gradient or update was seen"
+    rounding, worst, words = max(rounding, LEAST_ROUNDING), 0.0, ""
+    for kind, theirs in base.items():
+        far, scale = _apart(ours.get(kind, []), theirs)
+        noise, carried = (_apart(one.get(kind, []), theirs)[0] for one in (again, perturbed))
+        allowed = max(_OF_ROUNDING * rounding, _OF_AGAIN * noise, _OF_PERTURBED * carried)
+        of_scale = max(_OF_SCALE * rounding, _OF_AGAIN * noise)
+        if not far <= allowed:
+            return Correctness.CHANGED, f"{kind} differ by {far:.2g}, {allowed:.2g} is rounding"
+        if not scale <= of_scale:
+            return (
+                Correctness.CHANGED,
+                f"{kind} are {scale:.2g} larger or smaller, {of_scale:.2g} is rounding",
+            )
+        if far > worst:
+            worst, words = far, f"{kind} differ by {far:.2g} of {allowed:.2g}"
+    if worst:
+        return Correctness.WITHIN_ROUNDING, words
+    return Correctness.IDENTICAL, "outputs, gradients and updates are the same"
+
+
+def _apart(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float]:
+    """Relative distance of two lists of tensors, and how far the scale of the first is from the second's."""
+    if [one.shape for one in ours] != [one.shape for one in theirs]:
+        return math.inf, math.inf
+    distance = product = size = 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        is_finite = other.isfinite()
+        if not bool((one.isfinite() == is_finite).all()):
+            return math.inf, math.inf
+        a, b = one[is_finite], other[is_finite]
+        distance += float((a - b).square().sum())
+        product, size = product + float((a * b).sum()), size + float(b.square().sum())
+    if not distance:
+        return 0.0, 0.0
+    return (math.sqrt(distance / size), abs(product / size - 1)) if size else (math.inf, math.inf)
+
+
+def _floats(value: Any) -> list[Any]:
+    return [one for one in tensors_of(value) if one.is_floating_point()]
+
+
+def _random_state(torch: Any) -> tuple[Any, ...]:
+    on_device = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), on_device, random.getstate(), numpy and numpy.random.get_state()
+
+
+def _set_random(torch: Any, state: tuple[Any, ...]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])
+    random.setstate(state[2])
+    if state[3]:
+        sys.modules["numpy"].random.set_state(state[3])

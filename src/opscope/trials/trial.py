@@ -1,0 +1,578 @@
+"""Trying changes on a program: which processes to run when, what they say together, and which set is the best.
+
+The changes are switched on and off inside a running program (`rounds`), in two processes of it or more, for
+ratios differ between processes too. What cannot be switched runs in processes of its own, started anew, and so
+does every change of a program with few steps. What is known after a process decides what the next one is for:
+the best sets first, then what is open.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+
+from msgspec.structs import replace
+
+from opscope.benchmarking.statistics import median_interval
+from opscope.errors import CaptureError
+from opscope.model.trial import (
+    Baseline,
+    BestChanges,
+    Correctness,
+    Noise,
+    NotTried,
+    TrialResult,
+    TrialVerdict,
+    Variant,
+)
+from opscope.trials.catalog import CATALOG, ROUNDINGS, TriedChange
+from opscope.trials.child import LEAST_STEPS, TrialRequest, TrialRun
+from opscope.trials.observation import compare_first_steps
+from opscope.trials.patches import edited, unified_diff
+from opscope.trials.pooling import APART, Pooled, pooled
+from opscope.trials.predictions import SaidGain
+from opscope.trials.processes import ProgramRuns
+from opscope.units import format_duration
+from opscope.visible_text import without_secrets
+
+BASELINE = "baseline"
+BUDGET_S = 60.0
+_FIRST, _OF_PREDICTION = 0.45, 0.33  # of the budget: the first process; the recording, at most
+_FEWEST_ROUNDS = 4  # with less, a program has too few steps for rounds
+_LEAST_S, _SPARE_S = 2.0, 60.0  # rounds that are worth a process; what it may take beyond what was planned
+_CONSTANT_S = 2.0  # of steps with changes that stay on
+_PROCESSES, _MOST_PROCESSES = 2, 4  # of the program: that decide, and while time is left
+_HOPELESS, _NO_WORSE = 1.1, 1.005
+_RESTARTS = 3
+
+Told = Callable[[str, int, int], object]
+_Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """What to try, and how."""
+
+    request: TrialRequest  # The program; its changes are ours to fill in
+    changes: Sequence[TriedChange]  # To try
+    budget_s: float = BUDGET_S  # Time for all, after the program's own start
+    run_s: float = 300.0  # Time for a start of the program
+    allow_precision: bool = False  # Recommend changes whose numbers are within rounding of a coarser type
+    in_place: bool = False  # Run in the working folder instead of an empty one
+    # Records the program of a request for what advice says of it, by its code, in so many seconds; None to go
+    # without
+    predict: Callable[[TrialRequest, ProgramRuns, float], Mapping[str, SaidGain]] | None = None
+    source: Path | None = None  # The script, for diffs; None if there is none
+
+    def patch_of(self, changes: Sequence[TriedChange]) -> str:
+        """What to write for these changes: a diff of what the source holds lines for, then snippets."""
+        in_source, rest = self._split(changes)
+        parts = [one.snippet for one in rest]
+        if in_source and self.source is not None:
+            before, after = self.source.read_text(encoding="utf-8"), self.edited(changes)
+            assert after is not None
+            parts.insert(0, unified_diff(before, after, self.source.name))
+        return "\n".join(parts)
+
+    def edited(self, changes: Sequence[TriedChange]) -> str | None:
+        """The source with the changes that it holds lines for; None if there are none."""
+        in_source, _ = self._split(changes)
+        if self.source is None or not in_source:
+            return None
+        text = self.source.read_text(encoding="utf-8")
+        return edited(text, [one.edits for one in in_source if one.edits is not None])
+
+    def _split(self, changes: Sequence[TriedChange]) -> tuple[list[TriedChange], list[TriedChange]]:
+        """Those that the source holds lines for, and the others."""
+        text = None if self.source is None else self.source.read_text(encoding="utf-8")
+        here = [one for one in changes if text and one.edits is not None and edited(text, [one.edits])]
+        return here, [one for one in changes if one not in here]
+
+
+@dataclass
+class _Tried:
+    """All that is known of one set of changes."""
+
+    names: _Names
+    switched: list[list[float]] = field(default_factory=list)  # logarithms of ratios by process and round
+    apart: list[float] = field(default_factory=list)  # of processes in which it stayed on
+    correctness: Correctness = Correctness.UNKNOWN
+    numbers: str = ""
+    error: str | None = None
+    peak_bytes: int | None = None
+    warm_up_ns: float | None = None
+
+    @property
+    def said(self) -> Pooled | None:
+        """What its processes say; None if it was not timed."""
+        if self.switched:
+            return pooled(self.switched)
+        return pooled([[one] for one in self.apart], APART) if self.apart else None
+
+    @property
+    def count(self) -> int:
+        return len(self.switched or self.apart)
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.error is not None or self.correctness is Correctness.CHANGED
+
+
+class Trial:
+    """Tries the changes of a plan.
+
+    Args:
+        plan: What to try.
+        told: Called before each process with what runs, how many ran and how many there will be.
+    """
+
+    def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
+        self.plan, self._told, self._request = plan, told, plan.request
+        self._by_name = {one.name: one for one in plan.changes}
+        self._random = random.Random(plan.request.seed)
+        self._processes = ProgramRuns(in_place=plan.in_place)
+        self._tried: dict[frozenset[str], _Tried] = {}
+        self._not_tried: dict[str, str] = {}
+        self._bases: list[TrialRun] = []  # of the program as it is
+        self._said: Mapping[str, SaidGain] = {}
+        # Ranks would have to switch at the same step, and each decides by its own clock.
+        self._is_constant = plan.request.kind == "ranks"
+        self._runs, self._restarts = 0, 0
+        self._began, self._startup_s = time.monotonic(), 0.0
+        self._is_interrupted = False
+
+    def run(self) -> TrialResult:
+        """Try all changes; interrupted, what is known by then.
+
+        Raises:
+            CaptureError: The program fails as it is, or has too few steps.
+        """
+        with self._processes.open():
+            try:
+                self._predict()
+                self._switch_first()
+                if self._is_constant:
+                    self._stay_on()
+                else:
+                    self._switch_again()
+            except KeyboardInterrupt:
+                self._is_interrupted = True
+                if self._processes.unfinished is not None:
+                    self._take(self._processes.unfinished)
+                if not self._bases:
+                    raise
+        return self._result()
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return self._began + self._startup_s + self.plan.budget_s - time.monotonic()
+
+    def _predict(self) -> None:
+        """Ask advice what it expects of the program."""
+        if self.plan.predict is not None and self._by_name:
+            self._told("advice", self._runs, self._runs + 1 + _PROCESSES)
+            self._runs += 1
+            limit_s = max(_OF_PREDICTION * self.plan.budget_s, min(20.0, self.plan.budget_s))
+            self._said = self.plan.predict(self._request, self._processes, limit_s)
+
+    def _gain_said_ns(self, change: TriedChange) -> float:
+        said = self._suggested(change)[1]
+        return 0.0 if said is None else said.gain_ns
+
+    def _ordered(self) -> list[TriedChange]:
+        """What advice says most of first; what compiles last."""
+        return sorted(self.plan.changes, key=lambda one: (one.is_costly, -self._gain_said_ns(one)))
+
+    def _switch_first(self) -> None:
+        """The first process: all changes that can be switched, and sets of them."""
+        live = [(one.name,) for one in self._ordered() if one.is_live and not self._is_constant]
+        seconds = max(_LEAST_S, _FIRST * self._left_s) if live else _CONSTANT_S
+        asked = {"is_constant": self._is_constant or not live, "arms": live, "seconds": seconds}
+        began = time.monotonic()
+        run, said = self._run(BASELINE, self.plan.run_s + seconds + _SPARE_S, **asked)
+        self._require_program(run, said)
+        assert run is not None
+        self._startup_s = run.startup_s
+        self._overhead_s = max(0.0, time.monotonic() - began - seconds)
+        # Every other process times steps of the same kind, whatever it would recognize.
+        self._request = replace(self._request, steps=run.taken)
+        self._is_constant |= not live or (not run.is_enough and not run.active and self._has_few(run))
+        if self._is_constant and len(run.step_ns) < LEAST_STEPS:
+            run, said = self._stay(())
+            self._require_program(run, said)
+        for change in self._ordered():
+            reason = change.applies(self._bases[0].facts)
+            if reason is not None:
+                self._not_tried[change.name] = reason
+
+    def _has_few(self, run: TrialRun) -> bool:
+        most = max((len(one.logarithms) for one in run.arms), default=0)
+        return len(run.base_logarithms) < _FEWEST_ROUNDS or (most < _FEWEST_ROUNDS and bool(run.arms))
+
+    def _switch_again(self) -> None:
+        """Further processes: the best sets, then what is open; between them what cannot be switched."""
+        anew = [one for one in self._ordered() if not one.is_live and one.name not in self._not_tried]
+        while self._left_s > 0:
+            lives = sum(1 for one in self._bases if one.base_logarithms)
+            waiting = [one for one in anew if self._of((one.name,)).count < min(_PROCESSES, lives)]
+            arms = self._next_arms()
+            is_due = lives < _PROCESSES or (lives < _MOST_PROCESSES and self._is_open())
+            if waiting and lives >= _PROCESSES:
+                self._stay((waiting[0].name,))
+                continue
+            seconds = min(self._left_s, max(20.0, _FIRST * self.plan.budget_s)) - self._overhead_s
+            seconds = seconds / 2 if anew and lives < _PROCESSES else seconds
+            if not (arms and is_due and seconds > _LEAST_S):
+                if waiting:
+                    self._stay((waiting[0].name,))
+                    continue
+                break
+            self._run("rounds", self._startup_s + 2 * seconds + _SPARE_S, arms=arms, seconds=seconds)
+        best = self._best_of(takes_coarser=self.plan.allow_precision)
+        for change in anew:  # on top of what is best by then
+            said = self._of((change.name,)).said
+            is_apart = best is not None and change.name not in best.names
+            if said and said.verdict is TrialVerdict.FASTER and best and is_apart and self._left_s > 0:
+                self._stay((*best.names, change.name))
+                best = self._best_of(takes_coarser=self.plan.allow_precision)
+
+    def _next_arms(self) -> tuple[_Names, ...]:
+        """Sets for the next process: the best ones with what they grew from, then the rest by what is known."""
+        found: dict[_Names, None] = {}
+        for takes_coarser in (False, True):
+            best = self._best_of(takes_coarser=takes_coarser, is_final=False)
+            for count in range(1, len(best.names) + 1) if best else ():
+                found[best.names[:count]] = None
+        rest = [one for one in self._tried.values() if not one.is_wrong and one.switched]
+        rest.sort(key=lambda one: (len(one.names), -abs(one.said.ratio - 1) if one.said else 0.0))
+        for one in rest:
+            if one.said and one.said.ratio < _HOPELESS and len(one.names) == 1:
+                found[one.names] = None
+        for change in self._ordered():
+            names = (change.name,)
+            is_new = not self._of(names).count and not self._of(names).is_wrong
+            if change.is_live and is_new and change.name not in self._not_tried:
+                found[names] = None
+        known = [names for names in found if all(self._by_name[name].is_live for name in names)]
+        return tuple(known)
+
+    def _is_open(self) -> bool:
+        open_ones = (one.said for one in self._tried.values() if not one.is_wrong and len(one.names) == 1)
+        return any(one.verdict is TrialVerdict.INCONCLUSIVE for one in open_ones if one is not None)
+
+    def _stay_on(self) -> None:
+        """Every change in processes of its own, and sets of those that help; again while time is left."""
+        self._stay(())
+        names = [(one.name,) for one in self._ordered() if one.name not in self._not_tried]
+        for number in range(_MOST_PROCESSES):
+            for one in names:
+                is_over = self._of(one).is_wrong or self._left_s < 0
+                if self._of(one).count <= number and not is_over:
+                    self._stay(one)
+            for takes_coarser in (False, True):
+                self._grow(takes_coarser=takes_coarser)
+            if self._left_s < 0:
+                return
+            self._stay(())
+            names = [one.names for one in self._tried.values() if one.said and one.said.ratio < _HOPELESS]
+
+    def _grow(self, *, takes_coarser: bool) -> None:
+        """Add changes to the best set one by one while each helps."""
+        singles = [one for one in self._tried.values() if len(one.names) == 1 and one.said]
+        for one in sorted(singles, key=lambda one: one.said.ratio if one.said else 1.0):
+            best = self._best_of(takes_coarser=takes_coarser, is_final=False)
+            change = self._by_name[one.names[0]]
+            if best is None or self._left_s < 0 or not self._is_right(one, takes_coarser=takes_coarser):
+                continue
+            groups = {self._by_name[name].group for name in best.names} - {None}
+            is_new = change.group not in groups and not self._of((*best.names, change.name)).count
+            if is_new and change.name not in best.names and one.said and one.said.ratio < 1:
+                self._stay((*best.names, change.name))
+
+    def _stay(self, names: _Names) -> tuple[TrialRun | None, str]:
+        """One process with these changes on to its end."""
+        live = tuple(one for one in names if self._by_name[one].is_live)
+        return self._run(
+            " + ".join(names) or BASELINE,
+            self.plan.run_s if not self._bases else self._startup_s + _SPARE_S,
+            arms=(live,) if live else (),
+            installed=tuple(one for one in names if one not in live),
+            is_constant=True,
+            seconds=_CONSTANT_S,
+            names=names,
+        )
+
+    def _run(
+        self, told: str, limit_s: float, names: _Names | None = None, **asked: object
+    ) -> tuple[TrialRun | None, str]:
+        """One process, and what it found taken in; once more without a change that ended the program."""
+        self._told(told, self._runs, max(self._runs + 1, 1 + _PROCESSES))
+        self._runs += 1
+        installed = asked.get("installed", ())
+        assert isinstance(installed, tuple)
+        environment = dict(pair for name in installed for pair in self._by_name[name].environment)
+        arms = [
+            one
+            for one in asked.get("arms", ())
+            if not any(self._of((name,)).error for name in one)  # type: ignore[attr-defined]
+        ]
+        asked["arms"] = tuple(arms)
+        run, said = self._processes.run(replace(self._request, **asked), environment, limit_s)  # type: ignore[arg-type]
+        if run is None:
+            if names:
+                self._of(names).error = said
+            return None, said
+        end = run.error or said or f"it ended by itself with {run.exit_code}"
+        if names is not None:
+            self._take_constant(run, names, said)
+        else:
+            self._take(run)
+        has_failed = bool(run.error) or run.exit_code not in {0, None} or not (run.is_enough or run.error)
+        broke = [one.names for one in run.arms if one.error]
+        if (
+            not run.is_enough
+            and has_failed
+            and run.exit_code != 0
+            and names is None
+            and (run.active or broke)
+        ):
+            if run.active:
+                self._of(run.active).error = f"the program ended with it: {end}"
+            self._restarts += 1
+            if self._restarts <= _RESTARTS:
+                return self._run(told, limit_s, **asked)
+        return run, said
+
+    def _of(self, names: _Names) -> _Tried:
+        """What is known of a set, in whatever order it was grown."""
+        return self._tried.setdefault(frozenset(names), _Tried(names))
+
+    def _take(self, run: TrialRun) -> None:
+        """Take in what rounds found."""
+        if run.base_logarithms or run.base_ns:
+            self._bases.append(run)
+        for arm in run.arms:
+            if arm.not_tried is not None:
+                for name in arm.names:
+                    self._not_tried.setdefault(name, arm.not_tried)
+                continue
+            tried = self._of(arm.names)
+            if arm.error is not None:
+                tried.error = arm.error
+            if arm.check_ns:
+                tried.warm_up_ns = max(tried.warm_up_ns or 0, arm.check_ns)
+                self._note_numbers(tried, arm.correctness, arm.numbers)
+            if len(arm.logarithms) > 1:
+                tried.switched.append(arm.logarithms)
+
+    def _take_constant(self, run: TrialRun, names: _Names, said: str) -> None:
+        """Take in what a process found in which these changes stayed on."""
+        if not names:
+            if len(run.step_ns) >= LEAST_STEPS:
+                self._bases.append(run)
+            return
+        tried = self._of(names)
+        failed = [one for one in run.arms if one.error or one.not_tried]
+        if run.not_applied or (failed and failed[0].not_tried):
+            if len(names) == 1:
+                self._not_tried[names[0]] = "it found nothing to change in the program"
+            else:
+                tried.error = f"{', '.join(run.not_applied or names)}: nothing is left to change"
+            return
+        if failed or len(run.step_ns) < LEAST_STEPS:
+            end = run.error or said or f"too few steps to time: it made {run.steps}"
+            tried.error = failed[0].error if failed else end
+            return
+        usual = fmean(math.log(median(one.base_ns)) for one in self._bases)
+        tried.apart.append(math.log(median(run.step_ns)) - usual)
+        tried.warm_up_ns = run.warm_up_ns + sum(one.check_ns for one in run.arms)
+        tried.peak_bytes = run.peak_bytes if run.arms == [] else None
+        for arm in run.arms:
+            self._note_numbers(tried, arm.correctness, arm.numbers)
+        if not run.arms:
+            rounding = max(self._by_name[name].rounding for name in names)
+            if rounding:
+                rounding = max([rounding, *(ROUNDINGS.get(one, 0.0) for one in run.facts.dtypes)])
+            base, again = self._bases[0].observation, self._bases[-1].observation
+            self._note_numbers(tried, *compare_first_steps(base, again, run.observation, rounding))
+
+    def _note_numbers(self, tried: _Tried, correctness: Correctness, numbers: str) -> None:
+        worse = (Correctness.UNKNOWN, Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING, Correctness.CHANGED)
+        if worse.index(correctness) >= worse.index(tried.correctness):
+            tried.correctness, tried.numbers = correctness, numbers
+
+    def _require_program(self, run: TrialRun | None, said: str) -> None:
+        """Refuse a program that fails as it is, or has too few steps."""
+        error, hint = None, None
+        if run is None:
+            error = said
+        elif not self._bases and run.exit_code:
+            error = said or run.error
+        elif not self._bases and not (self._has_few(run) and run.steps >= LEAST_STEPS and not run.step_ns):
+            end = f"ended by itself ({said})" if said else "ended by itself"
+            error = (
+                f"too few steps to time: it made {run.steps} of {2 * LEAST_STEPS} and "
+                f"{'was ended' if run.is_enough else end}"
+            )
+        if error is None:
+            return
+        # It may have failed for a file by a path that is relative to its folder.
+        own, words = Path(self.plan.request.target).name, re.findall(r"[\w./-]*[./][\w./-]*\w", error)
+        others = [one for one in words if not one.startswith("/") and Path(one).name != own]
+        names_file_here = "FileNotFoundError" in error or any(Path(one).exists() for one in others)
+        if names_file_here and not self.plan.in_place:
+            hint = "It ran in an empty folder: to run it in this one, whose files it reads, use --in-place"
+        elif "steps" in error:
+            hint = "Name what ends a step (--steps FUNCTION or mark:NAME), or let it make more of them"
+        raise CaptureError(f"the program fails without any change: {error}", hint=hint)
+
+    def _is_right(self, tried: _Tried, *, takes_coarser: bool) -> bool:
+        """Whether its numbers are as they should be."""
+        is_coarser = any(self._by_name[name].group == "precision" for name in tried.names)
+        if tried.error is not None or tried.correctness not in {
+            Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING
+        }:  # fmt: skip
+            return False
+        return takes_coarser or not is_coarser or tried.correctness is Correctness.IDENTICAL
+
+    def _best_of(self, *, takes_coarser: bool, is_final: bool = True) -> _Tried | None:
+        """The set that makes the step shortest, of those about as good the one of fewest changes."""
+        good: list[tuple[Pooled, _Tried]] = []
+        for one in self._tried.values():
+            said = one.said
+            if said is None or not self._is_right(one, takes_coarser=takes_coarser):
+                continue
+            if said.verdict is TrialVerdict.FASTER or (not is_final and said.ratio < 1):
+                good.append((said, one))
+        if not good:
+            return None
+        least = min(said.ratio for said, _ in good)
+        close = [one for said, one in good if said.ratio <= least * _NO_WORSE]
+        return min(close, key=lambda one: (len(one.names), one.said.ratio if one.said else 1.0))
+
+    @property
+    def _step_ns(self) -> float:
+        """The step of the program as it is."""
+        return median(time_ns for run in self._bases for time_ns in run.base_ns)
+
+    def _changes_best(self, best: _Tried | None) -> BestChanges | None:
+        said = None if best is None else best.said
+        if best is None or said is None:
+            return None
+        prefixes = [self._of(best.names[:count]).said or said for count in range(1, len(best.names))]
+        return BestChanges(
+            names=best.names,
+            step_ns=said.ratio * self._step_ns,
+            ratio=said.ratio,
+            ratio_interval=said.interval,
+            steps_ns=tuple(one.ratio * self._step_ns for one in (*prefixes, said)),
+            correctness=best.correctness,
+            patch=self.plan.patch_of([self._by_name[name] for name in best.names]),
+            process_ratios=_by_process(best),
+        )
+
+    def _suggested(self, change: TriedChange) -> tuple[str | None, SaidGain | None]:
+        """The finding that suggests a change, and what it says that is gained."""
+        code = next((code for code in change.findings if code in self._said), None)
+        return code, None if code is None else self._said[code]
+
+    def _variant(self, change: TriedChange, tried: _Tried) -> Variant:
+        code, gain = self._suggested(change)
+        is_priced = code is not None and change.is_priced_by(code, self._bases[0].facts)
+        gain = gain.of(self._step_ns) if gain is not None and is_priced else None
+        said = tried.said
+        known = Variant(
+            name=change.name,
+            finding=None if code is None else f"advice.{code}",
+            verdict=TrialVerdict.FAILED if tried.error or said is None else said.verdict,
+            correctness=tried.correctness,
+            predicted_gain_ns=None if gain is None else gain.gain_ns,
+            predicted_interval_ns=None if gain is None else gain.interval_ns,
+            error=tried.error,
+            patch=self.plan.patch_of([change]),
+            warm_up_ns=tried.warm_up_ns,
+            reason=tried.numbers,
+        )
+        if tried.error is not None:
+            return known
+        if said is None:  # refused before it was timed
+            return replace(known, verdict=TrialVerdict.REFUSED)
+        gain_ns = (1 - said.ratio) * self._step_ns
+        is_right = self._is_right(tried, takes_coarser=self.plan.allow_precision)
+        return replace(
+            known,
+            step_ns=said.ratio * self._step_ns,
+            interval_ns=(said.interval[0] * self._step_ns, said.interval[1] * self._step_ns),
+            ratio=said.ratio,
+            ratio_interval=said.interval,
+            process_ratios=_by_process(tried),
+            reason=f"{said.reason}; {tried.numbers}",
+            is_recommended=said.verdict is TrialVerdict.FASTER and is_right,
+            peak_bytes=tried.peak_bytes,
+            pays_off_after_steps=round((tried.warm_up_ns or 0.0) / gain_ns) if gain_ns > 0 else None,
+        )
+
+    def _result(self) -> TrialResult:
+        target, here = self.plan.request.target, Path.cwd()
+        if Path(target).is_relative_to(here):  # as a user would write it
+            target = str(Path(target).relative_to(here))
+        times_ns = [time_ns for run in self._bases for time_ns in run.base_ns]
+        interval = median_interval(times_ns)
+        against = [run.base_logarithms for run in self._bases if run.base_logarithms]
+        noise = pooled(against) if against else None
+        variants, not_reached = [], []
+        for change in self.plan.changes:
+            tried = self._tried.get(frozenset({change.name}))
+            if change.name in self._not_tried:
+                continue
+            if tried is None or (not tried.count and not tried.is_wrong):
+                not_reached.append(NotTried(change.name, "the trial ended before its turn"))
+            else:
+                variants.append(self._variant(change, tried))
+        variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
+        best = self._best_of(takes_coarser=self.plan.allow_precision)
+        reduced = self._best_of(takes_coarser=True)
+        is_reduced = reduced is not None and not self._is_right(reduced, takes_coarser=False)
+        return TrialResult(
+            program=" ".join([target, *without_secrets(self.plan.request.arguments)]),
+            baseline=Baseline(
+                interval.median_ns,
+                interval.bounds_ns if interval.coverage >= 0.95 else None,
+                len(self._bases),
+                len(times_ns),
+                self._bases[0].peak_bytes,
+                None if self._request.kind == "workload" else self._request.steps,
+            ),
+            noise=None if noise is None else Noise(noise.ratio, noise.interval),
+            variants=tuple(variants),
+            not_tried=(
+                *(NotTried(*one) for one in self._not_tried.items()), *not_reached, *self._from_inside()
+            ),
+            best=self._changes_best(best),
+            best_reduced_precision=self._changes_best(reduced) if is_reduced else None,
+            runs=self._runs,
+            is_complete=not not_reached and not self._is_interrupted,
+            is_interrupted=self._is_interrupted,
+            device=self._bases[0].facts.device_name,
+        )  # fmt: skip
+
+    def _from_inside(self) -> Iterator[NotTried]:
+        """What advice says of which no change of the catalogue, from outside, is the remedy."""
+        remedied = {code for change in CATALOG for code in change.findings}
+        inside = "only editing the program's own lines helps; advice predicts"
+        for code, said in self._said.items():
+            if code not in remedied:
+                gain = format_duration(said.gain_ns)
+                yield NotTried(f"advice.{code}", f"{inside} −{gain}: {said.message}")
+
+
+def _by_process(tried: _Tried) -> tuple[float, ...]:
+    middles = (pooled([one]).ratio for one in tried.switched)
+    return tuple(middles) if tried.switched else tuple(map(math.exp, tried.apart))
