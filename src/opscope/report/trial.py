@@ -48,8 +48,9 @@ def trial_json(result: TrialResult) -> dict[str, Any]:
 def trial_document(result: TrialResult, command: str | None = None) -> Document:
     """The report."""
     good = sorted((one for one in result.variants if one.is_recommended), key=lambda one: one.ratio or 1.0)
-    whole = counted(len(result.variants), "change")
-    meaning: Text = f"None of {whole} is faster with the same numerics."
+    whole, reduced = counted(len(result.variants), "change"), result.best_reduced_precision
+    are_faster = any(one.verdict is TrialVerdict.FASTER for one in result.variants)
+    meaning: Text = f"None of {whole} is faster" + (" with the same numerics." if are_faster else ".")
     if good:
         rest = f" alone takes {100 * (good[0].ratio or 1.0):.1f} % of the time."
         meaning = (f"{len(good)} of {whole} are worth writing; ", Code(good[0].name), rest)
@@ -64,8 +65,9 @@ def trial_document(result: TrialResult, command: str | None = None) -> Document:
         number("Predicted", "predicted_gain_ns", lambda ns: f"−{format_duration(ns)}", spare=1),
         number("Memory", "peak_bytes", spare=3),
         number("Warm-up", "warm_up_ns", spare=4),
-        caption="Time: of the baseline's in the same rounds. Numerics: losses, gradients and outputs "
-        "compared with the baseline's. Warm-up: what the first calls and steps took beyond later ones.",
+        caption="Time: of the baseline's in the same rounds; the interval holds the scatter between processes. "
+        "Numerics: outputs, gradients, updates and losses compared with the baseline's. Warm-up: its check, "
+        "compilation included; of what stays on, the first calls.",
     )
     not_tried = tuple((Code(one.name), f": {one.reason}") for one in result.not_tried)
     return Document(
@@ -73,6 +75,7 @@ def trial_document(result: TrialResult, command: str | None = None) -> Document:
         (_opening(result, good),),
         sections(
             Section("What to change", tuple(_best(result, result.best))) if result.best else None,
+            Section("With reduced precision", tuple(_best(result, reduced))) if reduced else None,
             Section("Changes tried", (tried, Meaning(meaning))) if result.variants else None,
             _details(result),
             Section("Not tried", (BulletList(not_tried),)),
@@ -82,27 +85,21 @@ def trial_document(result: TrialResult, command: str | None = None) -> Document:
 
 
 def _opening(result: TrialResult, good: Sequence[Variant]) -> FactList:
-    base, best, noise = result.baseline, result.best, result.noise
-    told: Text = "no change that was tried is faster with the same numerics"
-    first: str | None = None
-    if best is not None:
-        text = f"{format_duration(best.step_ns)}, {format_ratio(1 / best.ratio)} as fast"
-        told = Strong(f"{text}: {' + '.join(best.names)}")
-        # The first line that the patch adds.
-        is_diff = best.patch.startswith("---")
-        lines = [line for line in best.patch.splitlines() if line.strip() and not line.startswith("+++")]
-        added = [line[1:].strip() for line in lines if line.startswith("+")] if is_diff else lines
-        first = next((line for line in added if line and not line.startswith("#")), None)
+    base, noise = result.baseline, result.noise
+    best, reduced = result.best, result.best_reduced_precision
+    none = "no change that was tried is faster"
     against = "" if noise is None else _ratio(noise.ratio, noise.interval)
     return facts(
-        ("Step", f"{format_duration(base.step_ns)} unchanged ({counted(base.steps, 'step')} timed)"),
+        ("Step", f"{format_duration(base.step_ns)} unchanged ({counted(base.steps, 'time')} taken)"),
         ("Steps", _STEPS.get(base.taken or "")),
-        ("Best", told),
+        ("Best", _told(best) if best else none + (" with the same numerics" if reduced else "")),
+        ("To write", None if best is None else _first_line(best)),
+        ("Reduced precision", None if reduced is None else _told(reduced)),
+        ("To write then", None if reduced is None else _first_line(reduced)),
         *(
             (f"Change {rank}", (Code(one.name), f": {100 * (one.ratio or 1.0):.1f} % of the time"))
             for rank, one in enumerate(good[:_CHANGES], 1)
         ),
-        ("To write", None if first is None else Code(first, is_whole=len(first) < _LONGEST_CODE)),
         ("Noise", f"the program against itself: {against} of the time" if against else None),
         (
             "Based on",
@@ -113,6 +110,23 @@ def _opening(result: TrialResult, good: Sequence[Variant]) -> FactList:
     )
 
 
+def _told(best: BestChanges) -> Text:
+    low, high = (format_ratio(1 / end) for end in reversed(best.ratio_interval))
+    text = (
+        f"{format_duration(best.step_ns)}, {format_ratio(1 / best.ratio)} as fast: {' + '.join(best.names)}"
+    )
+    return (Strong(text), f" (95 % CI {low} to {high})")
+
+
+def _first_line(best: BestChanges) -> Text | None:
+    """The first line that a patch adds."""
+    is_diff = best.patch.startswith("---")
+    lines = [line for line in best.patch.splitlines() if line.strip() and not line.startswith("+++")]
+    added = [line[1:].strip() for line in lines if line.startswith("+")] if is_diff else lines
+    first = next((line for line in added if line and not line.startswith("#")), None)
+    return None if first is None else Code(first, is_whole=len(first) < _LONGEST_CODE)
+
+
 def _best(result: TrialResult, best: BestChanges) -> Iterator[Block]:
     before_ns, lines = result.baseline.step_ns, []
     for name, step_ns in zip(best.names, best.steps_ns, strict=True):
@@ -120,8 +134,12 @@ def _best(result: TrialResult, best: BestChanges) -> Iterator[Block]:
         before_ns = step_ns
     yield BulletList(tuple(lines))
     yield CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
-    takes = f"{_ratio(best.ratio, best.ratio_interval)} of the time; {_numbers(best.correctness)}"
-    yield Meaning(f"It takes {takes}." if len(best.names) == 1 else f"Together they take {takes}.")
+    takes = f"{_ratio(best.ratio, best.ratio_interval)} of the time"
+    if len(best.process_ratios) > 1:
+        each = ", ".join(f"{100 * one:.1f} %" for one in best.process_ratios)
+        takes += f", by process {each}"
+    together = "It takes" if len(best.names) == 1 else "Together they take"
+    yield Meaning(f"{together} {takes}; {_numbers(best.correctness)}.")
 
 
 def _percents(ends: tuple[float, float]) -> str:
@@ -133,6 +151,8 @@ def _details(result: TrialResult) -> Section | None:
     for one in result.variants:
         if one.verdict is TrialVerdict.FAILED:
             lines.append((Code(one.name), f" failed: {one.error}"))
+        elif one.verdict is TrialVerdict.REFUSED:
+            lines.append((Code(one.name), f" was not timed: {one.reason}"))
         elif one.verdict is TrialVerdict.FASTER and one.correctness is Correctness.CHANGED:
             lines.append((Code(one.name), f" is faster but not recommended: {one.reason}"))
         elif one.verdict is TrialVerdict.FASTER and not one.is_recommended:

@@ -23,7 +23,7 @@ from opscope.model.trial import TrialVerdict
 # of equal arms at most one in twenty is called apart at any of the five.
 LOOKS, LOOK_ERROR = (8, 16, 32, 64, 128), 0.01
 # What is called the same: within a process, and of processes together, whose ratios differ by more.
-_SAME_WITHIN, _SAME_POOLED = 0.02, 0.05
+_SAME_WITHIN, _SAME_POOLED = 0.02, 0.06
 # Ratios of one change differed by so much between processes of one program (standard deviation; prototype on
 # CPUs, 7 programs: 1.4 to 5.3 %). It counts like so many processes seen before.
 _SCATTER, _SEEN_BEFORE = 0.014, 4

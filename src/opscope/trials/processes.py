@@ -71,11 +71,12 @@ class ProgramRuns:
                 raise
             lines = lines[-_SAID_LINES:]
             found = _found(output)
-            if found is None:
+            if found is None or (code is None and not found.base_ns):
                 return None, _told(code, limit_s, lines)
-            # It was lost in the middle: what it had found by then is not.
-            is_whole = found.is_enough or found.exit_code is not None
-            return found, "\n".join(lines) if is_whole else _told(code, limit_s, lines)
+            if code is None or not (found.is_enough or found.exit_code is not None):
+                # It was lost in the middle: what it had found by then is not.
+                found.error = _told(code, limit_s, lines)
+            return found, "\n".join(lines)
 
     def record(self, arguments: Sequence[str], request: TrialRequest, limit_s: float) -> str:
         """Run `opscope` with these arguments as the program of a request is run; the last line it said."""

@@ -127,7 +127,9 @@ class KeptStep:
         args, kwargs = map_tensors(_fresh, made.inputs)
         with torch.set_grad_enabled(made.grad_enabled), torch.autocast(device, dtype, is_on):
             outputs = _floats(made.model(*args, **kwargs))
-        sent = [(outputs[place] * grad).sum() for place, grad in made.gradients.items()]
+        known = [one.shape for one in outputs]
+        fits = all(place < len(known) and one.shape == known[place] for place, one in made.gradients.items())
+        sent = [(outputs[place] * grad).sum() for place, grad in made.gradients.items() if fits]
         if sent:  # what the loss would send back
             sum(sent[1:], sent[0]).backward()
         return outputs

@@ -139,6 +139,9 @@ class Rounds:
 
     def restart(self) -> None:
         """What were taken for steps were none."""
+        self._switches.keep = None
+        self.turn(None)
+        self.step_ns, self.base_ns, self.base_logarithms = [], [], []
         self._steps = self._run()
         next(self._steps)
 

@@ -116,6 +116,11 @@ class _Tried:
         return pooled([[one] for one in self.apart], APART) if self.apart else None
 
     @property
+    def said_ratio(self) -> float:
+        """Its time over the program's; infinite if it was not timed."""
+        return math.inf if self.said is None else self.said.ratio
+
+    @property
     def count(self) -> int:
         return len(self.switched or self.apart)
 
@@ -221,7 +226,13 @@ class Trial:
         anew = [one for one in self._ordered() if not one.is_live and one.name not in self._not_tried]
         while self._left_s > 0:
             lives = sum(1 for one in self._bases if one.base_logarithms)
-            waiting = [one for one in anew if self._of((one.name,)).count < min(_PROCESSES, lives)]
+            waiting = [
+                one
+                for one in anew
+                if self._of((one.name,)).count < min(_PROCESSES, lives)
+                and one.name not in self._not_tried
+                and not self._of((one.name,)).is_wrong
+            ]
             arms = self._next_arms()
             is_due = lives < _PROCESSES or (lives < _MOST_PROCESSES and self._is_open())
             if waiting and lives >= _PROCESSES:
@@ -234,14 +245,15 @@ class Trial:
                     self._stay((waiting[0].name,))
                     continue
                 break
-            self._run("rounds", self._startup_s + 2 * seconds + _SPARE_S, arms=arms, seconds=seconds)
-        best = self._best_of(takes_coarser=self.plan.allow_precision)
-        for change in anew:  # on top of what is best by then
+            limit_s = self._startup_s + 2 * seconds + _SPARE_S
+            if self._run("rounds", limit_s, arms=arms, seconds=seconds)[0] is None:
+                break
+        best = self._best_of(takes_coarser=self.plan.allow_precision, of=self._switched())
+        for change in anew:  # on top of the best that can be switched
             said = self._of((change.name,)).said
-            is_apart = best is not None and change.name not in best.names
-            if said and said.verdict is TrialVerdict.FASTER and best and is_apart and self._left_s > 0:
+            if said and said.verdict is TrialVerdict.FASTER and best and self._left_s > 0:
                 self._stay((*best.names, change.name))
-                best = self._best_of(takes_coarser=self.plan.allow_precision)
+                best = min(best, self._of((*best.names, change.name)), key=lambda one: one.said_ratio)
 
     def _next_arms(self) -> tuple[_Names, ...]:
         """Sets for the next process: the best ones with what they grew from, then the rest by what is known."""
@@ -250,10 +262,10 @@ class Trial:
             best = self._best_of(takes_coarser=takes_coarser, is_final=False)
             for count in range(1, len(best.names) + 1) if best else ():
                 found[best.names[:count]] = None
-        rest = [one for one in self._tried.values() if not one.is_wrong and one.switched]
-        rest.sort(key=lambda one: (len(one.names), -abs(one.said.ratio - 1) if one.said else 0.0))
+        rest = [one for one in self._switched() if not one.is_wrong]
+        rest.sort(key=lambda one: -abs(one.said_ratio - 1))
         for one in rest:
-            if one.said and one.said.ratio < _HOPELESS and len(one.names) == 1:
+            if one.said_ratio < _HOPELESS and len(one.names) == 1:
                 found[one.names] = None
         for change in self._ordered():
             names = (change.name,)
@@ -262,6 +274,9 @@ class Trial:
                 found[names] = None
         known = [names for names in found if all(self._by_name[name].is_live for name in names)]
         return tuple(known)
+
+    def _switched(self) -> list[_Tried]:
+        return [one for one in self._tried.values() if one.switched]
 
     def _is_open(self) -> bool:
         open_ones = (one.said for one in self._tried.values() if not one.is_wrong and len(one.names) == 1)
@@ -281,19 +296,19 @@ class Trial:
             if self._left_s < 0:
                 return
             self._stay(())
-            names = [one.names for one in self._tried.values() if one.said and one.said.ratio < _HOPELESS]
+            names = [one.names for one in self._tried.values() if one.said_ratio < _HOPELESS]
 
     def _grow(self, *, takes_coarser: bool) -> None:
         """Add changes to the best set one by one while each helps."""
         singles = [one for one in self._tried.values() if len(one.names) == 1 and one.said]
-        for one in sorted(singles, key=lambda one: one.said.ratio if one.said else 1.0):
+        for one in sorted(singles, key=lambda one: one.said_ratio):
             best = self._best_of(takes_coarser=takes_coarser, is_final=False)
             change = self._by_name[one.names[0]]
             if best is None or self._left_s < 0 or not self._is_right(one, takes_coarser=takes_coarser):
                 continue
             groups = {self._by_name[name].group for name in best.names} - {None}
             is_new = change.group not in groups and not self._of((*best.names, change.name)).count
-            if is_new and change.name not in best.names and one.said and one.said.ratio < 1:
+            if is_new and change.name not in best.names and one.said_ratio < 1:
                 self._stay((*best.names, change.name))
 
     def _stay(self, names: _Names) -> tuple[TrialRun | None, str]:
@@ -442,10 +457,12 @@ class Trial:
             return False
         return takes_coarser or not is_coarser or tried.correctness is Correctness.IDENTICAL
 
-    def _best_of(self, *, takes_coarser: bool, is_final: bool = True) -> _Tried | None:
+    def _best_of(
+        self, *, takes_coarser: bool, is_final: bool = True, of: Sequence[_Tried] | None = None
+    ) -> _Tried | None:
         """The set that makes the step shortest, of those about as good the one of fewest changes."""
         good: list[tuple[Pooled, _Tried]] = []
-        for one in self._tried.values():
+        for one in self._tried.values() if of is None else of:
             said = one.said
             if said is None or not self._is_right(one, takes_coarser=takes_coarser):
                 continue
@@ -455,7 +472,7 @@ class Trial:
             return None
         least = min(said.ratio for said, _ in good)
         close = [one for said, one in good if said.ratio <= least * _NO_WORSE]
-        return min(close, key=lambda one: (len(one.names), one.said.ratio if one.said else 1.0))
+        return min(close, key=lambda one: (len(one.names), one.said_ratio))
 
     @property
     def _step_ns(self) -> float:
@@ -539,7 +556,7 @@ class Trial:
         variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
         best = self._best_of(takes_coarser=self.plan.allow_precision)
         reduced = self._best_of(takes_coarser=True)
-        is_reduced = reduced is not None and not self._is_right(reduced, takes_coarser=False)
+        is_reduced = reduced is not best and reduced is not None
         return TrialResult(
             program=" ".join([target, *without_secrets(self.plan.request.arguments)]),
             baseline=Baseline(

@@ -54,6 +54,7 @@ RESULT = TrialResult(
             correctness=Correctness.CHANGED,
             reason="losses differ by 0.01",
         ),
+        Variant(name="scaled", verdict=TrialVerdict.REFUSED, reason="losses differ"),
         Variant(name="compile", verdict=TrialVerdict.FAILED, error="RuntimeError: <no compiler>"),
         Variant(
             name="cuda_graph",
@@ -65,6 +66,16 @@ RESULT = TrialResult(
     ),
     not_tried=(NotTried("channels_last", "its models hold no convolutions"),),
     best=BestChanges(("sdpa",), 6 * MS, 0.6, (0.59, 0.61), (6 * MS,), Correctness.WITHIN_ROUNDING, "--- a/x"),
+    best_reduced_precision=BestChanges(
+        ("tf32", "sdpa"),
+        4 * MS,
+        0.4,
+        (0.38, 0.42),
+        (7 * MS, 4 * MS),
+        Correctness.WITHIN_ROUNDING,
+        "torch.set_float32_matmul_precision('high')",
+        (0.39, 0.41),
+    ),
     runs=17,
 )
 
@@ -73,6 +84,8 @@ def test_the_report_says_it_all() -> None:
     text = render_markdown(trial_document(RESULT, "opscope try train.py"))
     for words in (
         "6.00 ms, 1.67× as fast: sdpa",
+        "4.00 ms, 2.50× as fast: tf32 + sdpa",
+        "by process 39.0 %, 41.0 %",
         "101.0 % (95 % CI 99.0 to 102.0 %)",
         "17 runs of the program",
         "sdpa: 10.0 ms → 6.00 ms",
@@ -81,6 +94,7 @@ def test_the_report_says_it_all() -> None:
         "`tf32` is faster, the numerics agree within rounding; --allow-precision recommends it",
         "`mine` is faster but not recommended: losses differ by 0.01",
         "`compile` failed: RuntimeError:",
+        "`scaled` was not timed: losses differ",
         "`cuda_graph` no verdict: includes 1",
         "`channels_last`: its models hold no convolutions",
         "opscope try train.py",
@@ -89,9 +103,12 @@ def test_the_report_says_it_all() -> None:
 
 
 def test_where_nothing_helps_it_says_so() -> None:
-    nothing = msgspec.structs.replace(RESULT, best=None, variants=(), noise=None, is_complete=False)
-    text = render_markdown(trial_document(nothing, "opscope try train.py"))
+    coarse = msgspec.structs.replace(RESULT, best=None)
+    text = render_markdown(trial_document(coarse))
     assert "no change that was tried is faster with the same numerics" in text
+    nothing = msgspec.structs.replace(coarse, best_reduced_precision=None, variants=(), is_complete=False)
+    text = render_markdown(trial_document(nothing, "opscope try train.py"))
+    assert "no change that was tried is faster\n" in text
     assert "stopped before all changes were tried" in text
 
 

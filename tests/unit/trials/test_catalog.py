@@ -20,7 +20,7 @@ from opscope.trials.catalog import (
     change_of_file,
     changes_named,
 )
-from opscope.trials.hooks import Hooks
+from opscope.trials.hooks import Hooks, Switches
 
 
 def test_every_change_has_a_name_of_its_own_and_answers_known_advice() -> None:
@@ -73,11 +73,12 @@ def test_what_applies_follows_from_the_program(facts: ProgramTraits, names: str)
 
 def test_a_change_of_the_users_own_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text('def change(hooks):\n    """Fewer threads."""\n    hooks.torch.set_num_threads(1)\n')
-    own = change_of_file(file)
-    assert (own.name, own.title) == ("mine", "Fewer threads.")
+    for name, is_live in (("on", True), ("change", False)):
+        file.write_text(f'def {name}(hooks):\n    """Fewer threads."""\n    hooks.torch.set_num_threads(1)\n')
+        own = change_of_file(file)
+        assert (own.name, own.title, own.is_live) == ("mine", "Fewer threads.", is_live)
     file.write_text("x = 1\n")
-    with pytest.raises(InputError, match="no function 'change'"):
+    with pytest.raises(InputError, match="no function 'on' or 'change'"):
         change_of_file(file)
 
 
@@ -85,32 +86,30 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.Tensor, "backward", torch.Tensor.backward)
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
-    before, after = [], []
-    optimizers = SimpleNamespace(
-        register_optimizer_step_pre_hook=before.append, register_optimizer_step_post_hook=after.append
-    )
-    _scale_losses(SimpleNamespace(torch=torch, optimizers=optimizers))  # type: ignore[arg-type]
+    hooks, backward = Hooks(Switches(torch)), torch.Tensor.backward
+    _scale_losses(hooks)
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     for factor, gradient in ((3.0, 3.0), (float("inf"), None), (3.0, 3.0)):
         optimizer.zero_grad()
         (weight * factor).sum().backward()
-        before[0](optimizer)
+        hooks.stepping[0](optimizer)
         assert (None if weight.grad is None else weight.grad.item()) == gradient
-        after[0](optimizer)
+        hooks.stepped[0]()
+    hooks.off()
+    assert torch.Tensor.backward is backward
 
 
 @pytest.mark.parametrize("kind", ["tensor", "named", "holds its loss"])
 def test_autocast_leaves_losses_in_float32_as_around_them_it_would(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str,
 ) -> None:
     torch = pytest.importorskip("torch")
-    hooks = Hooks(torch)
-    monkeypatch.setattr(torch.nn.Module, "__call__", torch.nn.Module.__call__)
-    hooks.install()
-    next(one for one in CATALOG if one.name == "bf16_autocast").install(hooks)
+    switches = Switches(torch)
+    hooks = Hooks(switches)
+    next(one for one in CATALOG if one.name == "bf16_autocast").on(hooks)
+    switches.on = [hooks]
 
     class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -124,11 +123,11 @@ def test_autocast_leaves_losses_in_float32_as_around_them_it_would(
             )
 
     model, x = Model(), torch.randn(4, 8)
-    output = model(x)
+    output = switches._call(model, model, (x,), {})
     logits = output if kind == "tensor" else output["logits"]
     assert logits.dtype == (torch.bfloat16 if kind == "holds its loss" else torch.float32)
     with torch.no_grad():
-        output = model(x)
+        output = switches._call(model, model, (x,), {})
     assert (output if kind == "tensor" else output["logits"]).dtype == torch.bfloat16
 
 
@@ -159,16 +158,16 @@ class FakeCuda:
 def test_a_step_is_captured_only_if_it_is_the_same_each_time(reads_another_batch: bool) -> None:
     torch = pytest.importorskip("torch")
     cuda, calls = FakeCuda(), count()
-    used = SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal)
-    hooks = Hooks(used)
-    change = next(one for one in CATALOG if one.name == "step_graph")
-    change.install(hooks)
+    switches = Switches(SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal))
+    hooks = Hooks(switches)
+    next(one for one in CATALOG if one.name == "step_graph").on(hooks)
+    switches.installed = [hooks]
 
     def step() -> object:
         number = next(calls)
         return {"logits": torch.full((2,), float(number if reads_another_batch else 1))}
 
-    captured = hooks.step_in_place_of(step)
+    captured = switches.step_in_place_of(step)
     assert (captured is step) is reads_another_batch
     assert ("step" in hooks.applied) is not reads_another_batch
     before = next(calls)
@@ -179,10 +178,8 @@ def test_a_step_is_captured_only_if_it_is_the_same_each_time(reads_another_batch
 
 def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay() -> None:
     torch = pytest.importorskip("torch")
-    hooks = Hooks(torch)
-    for change in CATALOG:
-        if change.name == "sdpa_efficient":
-            change.install(hooks)
+    hooks = Hooks(Switches(torch))
+    next(one for one in CATALOG if one.name == "sdpa_efficient").on(hooks)
     x = torch.randn(1, 2, 8, 16)
     attend = partial(torch.nn.functional.scaled_dot_product_attention, x, x, x)
     with hooks.around[0]():
@@ -207,3 +204,51 @@ def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called() -> No
     of_tensors = _of_tensors(torch, model, (x, 3), {"mask": None, "more": more})
     assert of_tensors(x + 1, more * 5).tolist() == [11.0, 11.0]
     assert (of_tensors.training, model.frozen.training) == (True, False)
+
+
+def switched(change: str, model: object, *optimizers: object) -> Hooks:
+    torch = pytest.importorskip("torch")
+    switches = Switches(torch)
+    switches.models[id(model)] = model
+    switches.optimizers.update({id(one): one for one in optimizers})
+    hooks = Hooks(switches)
+    next(one for one in CATALOG if one.name == change).on(hooks)
+    return hooks
+
+
+@pytest.mark.parametrize("form", ["fused_optimizer", "foreach_optimizer"])
+def test_an_optimizer_goes_on_in_another_form_and_back(form: str) -> None:
+    torch = pytest.importorskip("torch")
+    pairs = []
+    for is_switched in (True, False):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, foreach=False)
+        for number in range(6):
+            model(torch.ones(2, 8) * number).sum().backward()
+            hooks = switched(form, model, optimizer) if is_switched and number % 2 else None
+            optimizer.step()
+            if hooks is not None:
+                assert optimizer.param_groups[0][form.partition("_")[0]] is True
+                hooks.off()
+        assert not optimizer.param_groups[0]["foreach"]
+        pairs.append((model.weight, optimizer.state[model.weight]["step"]))
+    assert torch.allclose(pairs[0][0], pairs[1][0])
+    assert pairs[0][1] == pairs[1][1] == 6
+
+
+@pytest.mark.parametrize(("change", "keeps"), [("channels_last", True), ("bf16_weights", False)])
+def test_weights_take_another_form_in_the_same_memory_and_back(change: str, keeps: bool) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Conv2d(4, 4, 3)
+    before, data = model.weight.detach().clone(), model.weight.data_ptr()
+    hooks = switched(change, model)
+    address = model.weight.data_ptr()
+    model.weight.data += 1
+    hooks.off()
+    assert model.weight.data_ptr() == data
+    assert model.weight.dtype == torch.float32
+    assert torch.equal(model.weight, before + keeps)
+    next(one for one in CATALOG if one.name == change).on(hooks)
+    assert model.weight.data_ptr() == address
+    hooks.off()

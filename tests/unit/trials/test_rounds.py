@@ -1,503 +1,200 @@
-"""What a trial makes of runs: verdicts, the best set, what is not recommended; runs are given by hand."""
+"""Changes switched inside of running programs: real processes, changes planted by files."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
-from itertools import repeat
-from types import MappingProxyType
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
-import msgspec
-import numpy as np
 import pytest
 
-from opscope.errors import CaptureError
-from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
-from opscope.model.trial import Correctness, TrialVerdict
-from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
+pytest.importorskip("torch")
+
+from opscope.model.trial import Correctness
 from opscope.trials.child import TrialRequest, TrialRun
-from opscope.trials.observation import Observation
-from opscope.trials.predictions import SaidGain, gains_said
+from opscope.trials.pooling import signed_rank_interval
 from opscope.trials.processes import ProgramRuns
-from opscope.trials.rounds import Trial, TrialPlan
+from opscope.trials.rounds import ArmRun
 
-MS = 1_000_000
-Found = tuple[TrialRun | None, str]
+pytestmark = [pytest.mark.torch, pytest.mark.exhaustive(few=False)]
 
-exhaustive = pytest.mark.exhaustive(few=False)
-
-
-def change(name: str, **options: Any) -> TriedChange:
-    options.setdefault("applies", lambda _: None)
-    return TriedChange(name, name, lambda _: None, snippet=f"use {name}", **options)
-
-
-def plan(*changes: TriedChange, seed: int = 0, **options: Any) -> TrialPlan:
-    return TrialPlan(TrialRequest(kind="script", target="train.py", seed=seed), changes, **options)
-
-
-def slowed(found: Found, factors: Iterable[float]) -> Found:
-    """The run with its steps so many times as long."""
-    run, said = found
-    assert run is not None
-    samples = [
-        msgspec.structs.replace(one, host_ns=int(one.host_ns * factor))
-        for one, factor in zip(run.samples, factors, strict=False)
-    ]
-    return msgspec.structs.replace(run, samples=tuple(samples)), said
-
-
-class GivenRuns(Trial):
-    """Steps of 10 ms, times the factors of the changes; numbers as given by change."""
-
-    factors: Mapping[str, float] = MappingProxyType({})
-    outputs: Mapping[str, float] = MappingProxyType({})
-    failing: Set[str] = frozenset()
-    idle: Set[str] = frozenset()
-    is_training = False
-    steps = 30
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        names = [one.name for one in changes]
-        if self.failing & set(names):
-            return None, "RuntimeError: no kernel"
-        random = np.random.default_rng(self._runs)
-        factor = float(np.prod([self.factors.get(name, 1.0) for name in names]))
-        times_ns = (10 * MS * factor * random.normal(1, 0.005, self.steps)).astype(int).tolist()
-        samples = [
-            UnrecordedStep(StepKind.PERIOD, StepPlace.BEFORE, 0, number, 1, time_ns, None)
-            for number, time_ns in enumerate(times_ns)
-        ]
-        apart = sum(self.outputs.get(name, 0.0) for name in names)
-        observation = Observation(losses=[2.0 * (1 + apart)], outputs=[[1.0 + apart, 2.0]])
-        return TrialRun(
-            samples=tuple(samples),
-            steps=self.steps,
-            is_enough=True,
-            observation=observation,
-            facts=ProgramTraits(dtypes=["float32"], is_training=self.is_training),
-            peak_bytes=1000,
-            not_applied=tuple(self.idle & set(names)),
-        ), ""
-
-
-def tried(*changes: TriedChange, **given: Any) -> Any:
-    options = {name: given.pop(name) for name in ("allow_precision", "rounds", "predict") if name in given}
-    trial = GivenRuns(plan(*changes, **options))
-    vars(trial).update(given)
-    return trial.run()
-
-
-def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
-    result = tried(change("small"), change("large"), change("none"), factors={"small": 0.9, "large": 0.5})
-    assert [one.name for one in result.variants] == ["large", "small", "none"]
-    verdicts = [one.verdict for one in result.variants]
-    assert verdicts == [TrialVerdict.FASTER, TrialVerdict.FASTER, TrialVerdict.SAME]
-    assert result.best.names == ("large", "small")
-    assert result.best.ratio == pytest.approx(0.45, rel=0.02)
-    assert result.best.steps_ns == pytest.approx([5 * MS, 4.5 * MS], rel=0.02)
-    assert result.best.patch == "use large\nuse small"
-    assert result.noise.ratio == pytest.approx(1, abs=0.02)
-    screened, combined, confirmed, rest = 6, 2, 2 * 4, 2 * 2  # what is the same alone has no more rounds
-    assert result.runs == screened + combined + confirmed + rest
-
-
-class Recognizing(GivenRuns):
-    """Recognizes calls of a model; keeps what each run was asked to take for steps."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        vars(self).setdefault("asked", []).append(self._request.steps)
-        run, said = super()._process(changes, limit_s)
-        assert run is not None
-        return msgspec.structs.replace(run, taken="forward"), said
-
-
-def test_all_runs_take_for_a_step_what_the_first_one_took() -> None:
-    said: list[str] = []
-
-    def predict(request: TrialRequest, runs: ProgramRuns, limit_s: float) -> dict[str, SaidGain]:
-        said.append(request.steps)
-        return {}
-
-    trial = Recognizing(plan(change("small"), rounds=1, predict=predict))
-    result = trial.run()
-    first, *others = vars(trial)["asked"]
-    assert (first, {*others, *said}) == ("auto", {"forward"})
-    assert result.baseline.taken == "forward"
-
-
-class ColdFirst(GivenRuns):
-    """The first process takes twice as long for each step."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        found = super()._process(changes, limit_s)
-        return slowed(found, repeat(2.0)) if self._runs == 1 else found
-
-
-def test_the_first_process_does_not_count() -> None:
-    trial = ColdFirst(plan(change("none"), rounds=1))
-    result = trial.run()
-    assert result.baseline.step_ns == pytest.approx(10 * MS, rel=0.02)
-    assert result.variants[0].ratio == pytest.approx(1, abs=0.02)
-    assert result.noise is not None
-    assert result.noise.ratio == pytest.approx(1, abs=0.02)
-    assert result.runs == 4
-
-
-class HostBound(GivenRuns):
-    """A graph of the step brings nothing, until half the type has made the device faster than the host."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        self.factors = {"half": 0.5, "graph": 0.3 if len(changes) > 1 else 0.995}
-        return super()._process(changes, limit_s)
-
-
-def test_what_helps_only_after_another_change_is_found() -> None:
-    best = HostBound(plan(change("graph"), change("half"))).run().best
-    assert best is not None
-    assert best.names == ("half", "graph")
-    assert best.ratio == pytest.approx(0.15, rel=0.02)
-
-
-class Compiled(GivenRuns):
-    """What compiles takes another one's place; the order of runs is kept."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.order: list[str] = []
-        self.factors = {"half": 0.5, "graph": 0.6, "compiled": 0.4, "compiled badly": 0.9}
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        self.order.append(" + ".join(one.name for one in changes))
-        return super()._process(changes, limit_s)
-
-
-def test_what_compiles_is_tried_on_top_of_the_others_and_may_take_the_place_of_one() -> None:
-    compiled = [
-        change(name, group="capture", is_costly=True, findings=(name,))
-        for name in ("compiled badly", "compiled")
-    ]
-    changes = (*compiled, change("graph", group="capture"), change("half"))
-    said = {"compiled badly": SaidGain(1.0), "compiled": SaidGain(2.0)}
-    trial = Compiled(plan(*changes, rounds=1, predict=lambda *_: said))
-    result = trial.run()
-    assert result.best is not None
-    assert result.best.names == ("half", "compiled")
-    assert result.best.steps_ns == pytest.approx([5 * MS, 2 * MS], rel=0.02)
-    assert trial.order[3:] == [
-        "graph",
-        "half",
-        "half + graph",
-        "half + compiled",
-        "half + compiled badly",
-        "compiled",
-        "compiled badly",
-    ]
-
-
-def test_what_does_not_stand_in_more_rounds_is_left_out() -> None:
-    class Lucky(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            is_first = "lucky" in {one.name for one in changes} and self._runs < 7
-            self.factors = {"good": 0.5, "lucky": 0.6 if is_first else 1.0}
-            return super()._process(changes, limit_s)
-
-    result = Lucky(plan(change("good"), change("lucky"), rounds=5)).run()
-    assert result.best is not None
-    assert result.best.names == ("good",)
-
-
-def test_of_one_group_only_the_best_is_taken() -> None:
-    result = tried(
-        change("one", group="capture"), change("two", group="capture"), factors={"one": 0.8, "two": 0.7}
-    )
-    assert result.best.names == ("two",)
-
-
-def test_what_stops_helping_is_left_out() -> None:
-    class Overlapping(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            return super()._process(changes[:1], limit_s)
-
-    trial = Overlapping(plan(change("one"), change("two")))
-    trial.factors = {"one": 0.7, "two": 0.8}
-    best = trial.run().best
-    assert best is not None
-    assert best.names == ("one",)
-
-
-@pytest.mark.parametrize(
-    ("rounding", "apart", "allowed", "correctness", "is_recommended"),
-    [
-        (0.0, 0.0, False, Correctness.IDENTICAL, True),
-        (2.0**-8, 0.004, False, Correctness.WITHIN_ROUNDING, False),
-        (2.0**-8, 0.004, True, Correctness.WITHIN_ROUNDING, True),
-        (2.0**-8, 0.01, True, Correctness.CHANGED, False),  # a loss scaled by 1.01
-        (0.0, 1e-6, True, Correctness.CHANGED, False),
-    ],
+# What it prints depends on every bit of its parameters and of its random numbers.
+DIGEST = """
+import hashlib
+state = [*model.state_dict().values(), torch.get_rng_state()]
+print("digest", hashlib.sha256(b"".join(one.numpy().tobytes() for one in state)).hexdigest(), flush=True)
+"""
+BEGIN = """
+import time, torch
+torch.set_num_threads(1)
+torch.manual_seed(3)
+model = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 32),
+    torch.nn.ReLU(), torch.nn.Linear(32, 4))
+"""
+TRAINING = (
+    BEGIN
+    + """
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+for _ in range(STEPS):
+    optimizer.zero_grad(set_to_none=False)
+    torch.nn.functional.cross_entropy(model(torch.randn(8, 16)), torch.randint(4, (8,))).backward()
+    optimizer.step()
+    time.sleep(0.002)
+"""
+    + DIGEST
 )
-def test_only_right_numbers_are_recommended(
-    rounding: float, apart: float, allowed: bool, correctness: Correctness, is_recommended: bool
-) -> None:
-    one = change("coarse", rounding=rounding, group="precision")
-    result = tried(one, factors={"coarse": 0.5}, outputs={"coarse": apart}, allow_precision=allowed)
-    (variant,) = result.variants
-    assert (variant.correctness, variant.is_recommended) == (correctness, is_recommended)
-    assert (result.best is not None) is is_recommended
-
-
-def test_another_order_of_16_bit_operations_is_no_change_of_numbers() -> None:
-    class Half(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            run, said = super()._process(changes, limit_s)
-            assert run is not None
-            return msgspec.structs.replace(run, facts=ProgramTraits(dtypes=["float16"])), said
-
-    trial = Half(plan(change("reordered", rounding=2.0**-14), change("nothing rounded"), rounds=1))
-    trial.outputs = {"reordered": 9e-4, "nothing rounded": 9e-4}
-    found = {one.name: one.correctness for one in trial.run().variants}
-    assert found == {
-        "reordered": Correctness.WITHIN_ROUNDING,
-        "nothing rounded": Correctness.CHANGED,
-    }
-
-
-def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
-    result = tried(
-        change("broken"),
-        change("nothing_there"),
-        change("elsewhere", applies=lambda _: "its models are not on a GPU"),
-        change("good", findings=("tf32_off",)),
-        factors={"good": 0.5},
-        failing=frozenset({"broken"}),
-        idle=frozenset({"nothing_there"}),
-        predict=lambda *_: {
-            "tf32_off": SaidGain(4.0 * MS),
-            "host_sync": SaidGain(1.0 * MS, None, "It waits."),
-        },
-    )
-    good, broken = result.variants
-    assert (broken.verdict, broken.error) == (TrialVerdict.FAILED, "RuntimeError: no kernel")
-    assert (good.finding, good.predicted_gain_ns) == ("advice.tf32_off", 4.0 * MS)
-    reasons = {one.name: one.reason for one in result.not_tried}
-    assert set(reasons) == {"nothing_there", "elsewhere", "advice.host_sync"}
-    assert reasons["advice.host_sync"].endswith("advice predicts −1.00 ms: It waits.")
-    assert result.best.names == ("good",)
-
-
-@pytest.mark.parametrize(
-    ("is_training", "name", "code", "is_priced"),
-    [
-        (False, "step_graph", "launch_bound", True),
-        (False, "cuda_graph", "launch_bound", True),
-        (False, "compile_reduce_overhead", "launch_bound", True),
-        (False, "compile", "launch_bound", False),  # its kernels are launched one by one
-        (True, "cuda_graph", "launch_bound", False),  # of the model: the optimizer is launched as before
-        (True, "fused_optimizer", "per_tensor_optimizer", True),
-        (True, "foreach_optimizer", "per_tensor_optimizer", False),  # passes over its state several times
-    ],
+ACCUMULATING = (
+    BEGIN
+    + """
+other = torch.nn.Linear(4, 4)
+optimizers = [torch.optim.SGD(one.parameters(), lr=0.01, momentum=0.9) for one in (model, other)]
+def closure():
+    loss = torch.zeros(())
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    for _ in range(3):
+        loss = other(model(torch.randn(8, 16))).square().mean()
+        loss.backward()
+    return loss
+for _ in range(STEPS):
+    optimizers[0].step(closure)
+    optimizers[1].step()
+    time.sleep(0.002)
+"""
+    + DIGEST
 )
-def test_what_a_finding_gains_is_said_of_the_change_that_it_is_of(
-    is_training: bool, name: str, code: str, is_priced: bool
-) -> None:
-    (known,) = changes_named([name])
-    applied = replace(known, applies=lambda _: None)
-    result = tried(applied, is_training=is_training, predict=lambda *_: {code: SaidGain(6.0 * MS)})
-    (found,) = result.variants
-    assert (found.finding, found.predicted_gain_ns) == (f"advice.{code}", 6.0 * MS if is_priced else None)
-
-
-def test_what_is_much_slower_runs_once() -> None:
-    result = tried(change("slow"), factors={"slow": 2.0})
-    assert result.variants[0].verdict is TrialVerdict.SLOWER
-    assert result.runs == 1 + 2 * 3 + 1
-
-
-@pytest.mark.parametrize("steps", [0, 1])
-def test_a_program_that_cannot_be_timed_is_an_error(steps: int) -> None:
-    with pytest.raises(CaptureError, match="too few steps"):
-        tried(change("one"), steps=steps)
-
-
-def test_interrupted_it_keeps_what_is_measured() -> None:
-    class Interrupted(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            if self._runs > 4:
-                raise KeyboardInterrupt
-            return super()._process(changes, limit_s)
-
-    trial = Interrupted(plan(change("one"), change("two")))
-    result = trial.run()
-    assert not result.is_complete
-    assert len(result.variants) == 1
-    assert [one.reason for one in result.not_tried] == ["the trial ended before its turn"]
-    assert not trial._processes.scratch.exists()
-
-
-class Noisy(GivenRuns):
-    """Steps of a change scatter."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        noise = np.random.default_rng(self._runs).normal(1.03, 0.15 * len(changes), self.steps)
-        return slowed(super()._process(changes, limit_s), noise)
-
-
-def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
-    result = Noisy(plan(change("one"))).run()
-    (variant,) = result.variants
-    assert variant.verdict is TrialVerdict.INCONCLUSIVE
-    assert re.search(r"about [\d,]+ more steps? would settle it \(--rounds \d+\)", variant.reason)
-
-
-@pytest.mark.exhaustive(few=False)
-def test_the_same_is_not_said_where_the_unchanged_program_itself_scatters() -> None:
-    processes = np.random.default_rng(0)
-
-    class Scattered(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            found = super()._process(changes, limit_s)
-            if changes or self._runs == 1:  # the first process does not count
-                return found
-            return slowed(found, repeat(float(np.exp(processes.normal(0, 0.3)))))
-
-    for seed in range(20):
-        result = Scattered(plan(*(change(f"change_{number}") for number in range(5)), seed=seed)).run()
-        for one in result.variants:
-            assert one.verdict is TrialVerdict.INCONCLUSIVE or not one.ratio_interval[0] < 0.8
-
-
-def test_more_rounds_than_anybody_would_wait_for_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opscope.trials.rounds._MOST_WORTHWHILE", 3)
-    (variant,) = Noisy(plan(change("one"))).run().variants
-    assert variant.reason.endswith(
-        "more rounds alone would hardly settle it; losses, gradients and outputs are the same"
-    )
-
-
-class Timed(GivenRuns):
-    """Each run takes a second of a clock that the test holds."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        CLOCK[0] += 1
-        return super()._process(changes, limit_s)
-
-
-CLOCK = [0.0]
-
-
-def test_what_advice_says_most_of_is_tried_first() -> None:
-    changes = [change(name, findings=(name,)) for name in ("unsaid", "small", "large")]
-    order: list[str] = []
-
-    class Noted(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            order.extend(one.name for one in changes)
-            return super()._process(changes, limit_s)
-
-    said = {"small": SaidGain(1.0 * MS), "large": SaidGain(5.0 * MS)}
-    Noted(plan(*changes, predict=lambda *_: said)).run()
-    assert order[:3] == ["large", "small", "unsaid"]
-
-
-def test_with_a_budget_a_set_is_measured_before_every_change_was_tried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    CLOCK[0] = 0.0
-    monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
-    changes = tuple(change(f"change_{number}") for number in range(60))
-    trial = Timed(plan(*changes, budget_s=40))
-    trial.factors = {"change_1": 0.5, "change_3": 0.8}
-    result = trial.run()
-    assert CLOCK[0] <= 41
-    assert not result.is_complete
-    assert result.best is not None
-    assert result.best.names == ("change_1", "change_3")
-    assert result.best.ratio == pytest.approx(0.4, rel=0.02)
-    tried_names = {one.name for one in result.variants}
-    assert 19 <= len(tried_names) < 60
-    assert tried_names | {one.name for one in result.not_tried} == {one.name for one in changes}
-
-
-@pytest.mark.parametrize(("budget_s", "verdict"), [(None, "inconclusive"), (60, "faster")])
-def test_a_budget_that_is_left_goes_to_what_is_inconclusive(
-    monkeypatch: pytest.MonkeyPatch, budget_s: float | None, verdict: str
-) -> None:
-    CLOCK[0] = 0.0
-    monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
-    trial = Timed(plan(change("some"), change("none"), rounds=1, budget_s=budget_s))
-    trial.factors = {"some": 0.9}
-    result = trial.run()
-    assert result.is_complete
-    assert CLOCK[0] <= 61
-    assert next(one.verdict for one in result.variants if one.name == "some") == verdict
-    assert (result.best is not None) == (verdict == "faster")
-    assert result.baseline.rounds < 12
-
-
-def test_the_largest_gain_said_of_a_finding_counts() -> None:
-    findings = [
-        {
-            "code": "advice.tf32_off",
-            "estimated_gain_ns_per_step": 5.0,
-            "gain_interval_ns_per_step": (4.0, 6.0),
-        },
-        {"code": "advice.eager_attention", "estimated_gain_ns_per_step": 2.0},
-        {"code": "advice.tf32_off", "estimated_gain_ns_per_step": 3.0},
-        {"code": "advice.dataloader", "estimated_gain_ns_per_step": None},
-    ]
-    said = {"tf32_off": SaidGain(5.0, (4.0, 6.0)), "eager_attention": SaidGain(2.0)}
-    assert gains_said({"findings": findings}) == said
-
-
-def test_the_noise_of_the_first_round_is_that_of_one_degree_of_freedom() -> None:
-    assert GivenRuns(plan())._noise(1) == pytest.approx(12.7062 * 0.08 * 2**0.5, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("scatter", "rounds"),
-    [
-        *((0.001, 3), (0.08, 1)),
-        *(pytest.param(*one, marks=exhaustive) for one in ((0.001, 1), (0.03, 1), (0.03, 3), (0.08, 3))),
-    ],
+INFERENCE = (
+    BEGIN
+    + """
+model.eval()
+with torch.no_grad():
+    for _ in range(STEPS):
+        model(torch.randn(8, 16))
+        time.sleep(0.002)
+"""
+    + DIGEST
 )
-def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, rounds: int) -> None:
-    """Processes of one program differ by more than their steps tell."""
-    processes = np.random.default_rng(0)
+PLANTED = {
+    "noop": "def on(hooks):\n    pass\n",
+    "scaled": "def on(hooks):\n    backward = hooks.torch.Tensor.backward\n"
+    "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
+    "shallow": "def on(hooks):\n    hooks.prepare.append(lambda model: model[:-1])\n",
+    "skipping": "def on(hooks):\n    for model in hooks.models.values():\n"
+    "        if len(list(model.children())) > 3:\n            hooks.patch(model[3], 'forward', lambda x: x)\n",
+    "rate": "def on(hooks):\n    for one in hooks.optimizers.values():\n        group = one.param_groups[0]\n"
+    "        hooks.undo.callback(group.update, lr=group['lr'])\n        group['lr'] *= 1.01\n",
+    "slow": "import contextlib, time\ndef on(hooks):\n    def wait():\n        time.sleep(0.0003)\n"
+    "        return contextlib.nullcontext()\n    hooks.around.append(wait)\n",
+    "broken_on": "def on(hooks):\n    hooks.patch(hooks.torch, 'planted', 1)\n    raise RuntimeError('on')\n",
+    "broken_output": "def on(hooks):\n    hooks.outputs.append(lambda one: one.nothing)\n",
+    "broken_later": "import contextlib\ncalls = []\ndef on(hooks):\n    def wait():\n        calls.append(1)\n"
+    "        if len(calls) == 20:\n            raise RuntimeError('in the 20th call')\n"
+    "        return contextlib.nullcontext()\n    hooks.around.append(wait)\n",
+    "broken_backward": "calls = []\ndef on(hooks):\n    torch = hooks.torch\n"
+    "    class F(torch.autograd.Function):\n        @staticmethod\n        def forward(ctx, x):\n"
+    "            return x.view_as(x)\n        @staticmethod\n        def backward(ctx, g):\n"
+    "            calls.append(1)\n            if len(calls) == 20:\n"
+    "                raise RuntimeError('in backward')\n            return g\n"
+    "    hooks.outputs.append(lambda one: F.apply(one))\n",
+    "infinite": "calls = []\ndef on(hooks):\n    calls.append(1)\n    if len(calls) > 1:\n"
+    "        for one in hooks.optimizers.values():\n            parameter = one.param_groups[0]['params'][0]\n"
+    "            parameter.data.fill_(float('nan'))\n",
+}
 
-    class Scattered(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            self.factors = {changes[0].name: 1.0} if changes else {}
-            found = super()._process(changes, limit_s)
-            return slowed(found, repeat(float(np.exp(processes.normal(0, scatter)))))
-
-    verdicts = []
-    for seed in range(40):
-        changes = (change(f"change_{number}") for number in range(5))
-        result = Scattered(plan(*changes, seed=seed, rounds=rounds)).run()
-        verdicts += [one.verdict for one in result.variants]
-    told_apart = sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts)
-    assert told_apart <= len(verdicts) / 20
-    if scatter < 0.01:  # one pair of runs does not show how far others are apart
-        expected = TrialVerdict.SAME if rounds > 1 else TrialVerdict.INCONCLUSIVE
-        assert verdicts.count(expected) >= 0.95 * len(verdicts)
+Switched = Callable[..., tuple[TrialRun, dict[str, ArmRun], str]]
 
 
-def test_equal_runs_that_scattered_on_a_gpu_are_not_told_apart() -> None:
-    """One training step on an H200, unchanged; its first two runs agreed (h200_try_unchanged.json)."""
-    steps_ms = [8.833, 8.874, 8.579, 8.290, 8.338, 7.630, 7.444, 9.379, 6.988, 7.616, 7.990, 7.424, 8.963]
+@pytest.fixture
+def switched(tmp_path: Path) -> Switched:
+    """Run a program with these changes, planted ones or of the catalogue."""
 
-    class Recorded(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            place = int(changes[0].name) + 1 if changes else max(0, self._runs - 2)
-            self.factors = {one.name: steps_ms[place] / 10 for one in changes[:1]} or {}
-            found = super()._process(changes, limit_s)
-            return found if changes else slowed(found, repeat(steps_ms[place] / 10))
+    def run(
+        program: str, *names: str, steps: int = 10_000, seconds: float = 3.0, constant: bool = False
+    ) -> tuple[TrialRun, dict[str, ArmRun], str]:
+        files = {}
+        for name in {*names} & {*PLANTED}:
+            files[name] = str(tmp_path / f"{name}.py")
+            Path(files[name]).write_text(PLANTED[name])
+        (tmp_path / "program.py").write_text(program.replace("STEPS", str(steps)))
+        processes = ProgramRuns(in_place=False)
+        request = TrialRequest(
+            kind="script", target=str(tmp_path / "program.py"), arms=tuple((one,) for one in names),
+            change_files=files, seconds=seconds, is_constant=constant,
+        )  # fmt: skip
+        with processes.open():
+            found, said = processes.run(request, {}, 120)
+        assert found is not None, said
+        return found, {one.names[0]: one for one in found.arms if len(one.names) == 1}, said
 
-    result = Recorded(plan(*(change(str(number)) for number in range(1, 12)), rounds=1)).run()
-    assert result.noise.ratio == pytest.approx(8.874 / 8.833, rel=0.01)
-    verdicts = {one.name: one.verdict for one in result.variants}
-    assert len(verdicts) == 11
-    assert set(verdicts.values()) <= {TrialVerdict.SAME, TrialVerdict.INCONCLUSIVE}
-    assert result.best is None
+    return run
+
+
+@pytest.mark.parametrize("program", [TRAINING, ACCUMULATING, INFERENCE], ids=["training", "two", "inference"])
+def test_checks_and_switches_that_change_nothing_leave_every_bit(
+    switched: Switched, tmp_path: Path, program: str
+) -> None:
+    names = ("noop", "shallow", "skipping", *(("scaled", "rate") if "backward" in program else ()))
+    found, arms, said = switched(program, *names, steps=600, seconds=60)
+    alone = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, check=True
+    )
+    assert said.splitlines()[-1] == alone.stdout.strip()
+    assert (found.exit_code, found.is_enough) == (0, False)
+    assert arms.pop("noop").correctness is Correctness.IDENTICAL
+    for name, arm in arms.items():
+        assert (arm.correctness, arm.logarithms, arm.error) == (Correctness.CHANGED, [], None), name
+
+
+def test_a_planted_slowdown_is_found_and_nothing_else(switched: Switched) -> None:
+    found, arms, _ = switched(TRAINING, "slow", "noop", "fused_optimizer", "set_to_none", seconds=6.0)
+    assert found.is_enough
+    middle, low, _ = signed_rank_interval(arms["slow"].logarithms)
+    assert low > 0
+    assert 0.02 < middle < 0.3
+    middle, low, high = signed_rank_interval(arms["noop"].logarithms)
+    assert low < 0.02
+    assert high > -0.02
+    assert arms["set_to_none"].correctness is Correctness.IDENTICAL
+    assert arms["fused_optimizer"].correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
+    assert len(found.base_logarithms) >= 8
+    assert found.taken == "optimizer"
+
+
+def test_what_a_change_raises_ends_neither_the_program_nor_the_others(switched: Switched) -> None:
+    found, arms, said = switched(
+        TRAINING, "broken_on", "broken_output", "broken_later", "infinite", "noop", steps=900, seconds=60
+    )
+    assert "digest" in said
+    assert (found.exit_code, found.error) == (0, None)
+    for name, words in (
+        ("broken_on", "RuntimeError: on"), ("broken_output", "no attribute 'nothing'"),
+        ("broken_later", "in the 20th call"), ("infinite", "no longer finite"),
+    ):  # fmt: skip
+        assert words in (arms[name].error or ""), name
+    assert arms["noop"].error is None
+    assert len(arms["noop"].logarithms) >= 2
+
+
+def test_what_is_raised_in_backward_is_told_with_the_change_that_was_on(switched: Switched) -> None:
+    found, arms, said = switched(TRAINING, "broken_backward", "noop")
+    assert found.active == ("broken_backward",)
+    assert (found.exit_code, found.is_enough) == (1, False)
+    assert "in backward" in (found.error or "")
+
+
+def test_few_steps_stay_with_one_change(switched: Switched) -> None:
+    found, arms, said = switched(TRAINING, "noop", steps=30, constant=True)
+    assert len(found.step_ns) >= 10
+    assert arms["noop"].correctness is Correctness.IDENTICAL
+    assert "digest" in said
+
+
+@pytest.mark.parametrize("name", ["compile", "bf16_autocast", "bf16_weights", "inference_mode"])
+def test_changes_of_models_take_hold_beside_the_eager_one(switched: Switched, name: str) -> None:
+    found, arms, _ = switched(INFERENCE, name, seconds=1.0)
+    arm = arms[name]
+    assert (arm.error, arm.not_tried) == (None, None)
+    assert arm.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
+    assert arm.logarithms

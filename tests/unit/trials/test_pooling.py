@@ -1,0 +1,67 @@
+"""What rounds and processes say together: the exact interval, and the scatter between processes in it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from opscope.model.trial import TrialVerdict
+from opscope.trials.pooling import LOOKS, is_decided, pooled, signed_rank_interval
+
+
+def test_the_interval_of_signed_ranks_is_exact() -> None:
+    # Of eight differences P(W = 0) = 1/256, both sides 0.8 %: the extremes alone lie outside of 99 %.
+    assert signed_rank_interval(range(8)) == (3.5, 0.0, 7.0)
+    assert signed_rank_interval(range(7))[1:] == (-math.inf, math.inf)
+    middle, low, high = signed_rank_interval([0.1] * 16)
+    assert (middle, low, high) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_equal_arms_are_seldom_called_apart_within_a_process() -> None:
+    draw = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(300):
+        rounds = draw.standard_t(3, 128) * 0.02
+        looks = [signed_rank_interval(rounds[:count]) for count in LOOKS]
+        wrong += any(low > 0 or high < 0 for _, low, high in looks)
+    assert wrong <= 0.05 * 300
+
+
+def test_a_process_looks_at_some_rounds_only() -> None:
+    assert is_decided([-0.5] * 8)
+    assert is_decided([0.001, -0.001] * 4)
+    assert not is_decided([-0.5] * 9)
+    assert not is_decided([-0.1, 0.1] * 8)
+
+
+def processes(ratio: float, count: int, seed: int = 0) -> list[list[float]]:
+    """Ratios that differ by 1.4 % between processes and by 1 % between rounds."""
+    draw = np.random.default_rng(seed)
+    return [
+        (math.log(ratio) + draw.normal(0, 0.014) + draw.normal(0, 0.01, 16)).tolist() for _ in range(count)
+    ]
+
+
+def test_the_program_against_itself_is_the_same() -> None:
+    verdicts = [pooled(processes(1.0, 2, seed)).verdict for seed in range(200)]
+    assert verdicts.count(TrialVerdict.SAME) >= 196
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(0.93, TrialVerdict.FASTER), (1.07, TrialVerdict.SLOWER)])
+def test_what_is_apart_by_more_than_processes_is_told(ratio: float, verdict: TrialVerdict) -> None:
+    verdicts = [pooled(processes(ratio, 2, seed)).verdict for seed in range(100)]
+    assert verdicts.count(verdict) >= 95
+
+
+def test_one_process_and_few_rounds_tell_less() -> None:
+    def width(rounds: list[list[float]]) -> float:
+        low, high = pooled(rounds).interval
+        return math.log(high / low)
+
+    two, one = processes(1.0, 2), processes(1.0, 1)
+    assert width(two) < width(one) < width([one[0][:2]])
+    # That two processes agree does not make the third agree; that they differ counts.
+    assert width([[0.0] * 16] * 2) > 0.04
+    assert width([[-0.1] * 16, [0.1] * 16]) > 4 * width([[0.0] * 16] * 2)

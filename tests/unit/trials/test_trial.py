@@ -1,0 +1,239 @@
+"""What a trial makes of processes: verdicts, the best sets, what is not recommended; processes are given by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opscope.errors import CaptureError
+from opscope.model.trial import Correctness, TrialVerdict
+from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
+from opscope.trials.child import TrialRequest, TrialRun
+from opscope.trials.observation import Observation
+from opscope.trials.predictions import SaidGain
+from opscope.trials.rounds import ArmRun
+from opscope.trials.trial import Trial, TrialPlan
+
+MS = 1_000_000
+ROUNDING = Correctness.WITHIN_ROUNDING
+
+
+def change(name: str, **options: Any) -> TriedChange:
+    options.setdefault("applies", lambda _: None)
+    return TriedChange(name, name, lambda _: None, snippet=f"use {name}", **options)
+
+
+def plan(*changes: TriedChange, **options: Any) -> TrialPlan:
+    return TrialPlan(TrialRequest(kind="script", target="train.py"), changes, **options)
+
+
+class GivenProcesses:
+    """Steps of 10 ms, times the factors of the changes; numbers and errors as given by change."""
+
+    def __init__(self, factors: Mapping[str, float], **given: Any) -> None:
+        self.factors, self.asked, self.given, self.unfinished = factors, [], given, None
+
+    def factor(self, names: Sequence[str]) -> float:
+        return math.prod(self.factors.get(name, 1.0) for name in names)
+
+    def run(
+        self, request: TrialRequest, environment: Mapping[str, str], limit_s: float
+    ) -> tuple[TrialRun | None, str]:
+        self.asked.append(request)
+        given, draw = self.given, np.random.default_rng(len(self.asked))
+        if len(self.asked) == given.get("interrupted_in"):
+            raise KeyboardInterrupt
+        numbers: Mapping[str, Correctness] = given.get("numbers", {})
+        broken, idle = given.get("broken", ()), given.get("idle", ())
+        arms, names = [], list(request.arms)
+        singles = [one[0] for one in names if len(one) == 1 and self.factors.get(one[0], 1.0) < 0.99]
+        if not request.is_constant and len(singles) > 1 and tuple(singles[:2]) not in names:
+            names.append(tuple(singles[:2]))
+        for one in names:
+            arm = ArmRun(names=one, correctness=Correctness.IDENTICAL, check_ns=50 * MS)
+            for name in one:
+                arm.correctness = numbers.get(name, arm.correctness)
+                arm.error = "RuntimeError: no kernel" if name in given.get("failing", ()) else None
+            if not arm.error and arm.correctness is not Correctness.CHANGED:
+                arm.logarithms = (math.log(self.factor(one)) + draw.normal(0, 0.003, 16)).tolist()
+            arms.append(arm)
+        both = [*request.installed, *(request.arms[0] if request.is_constant and request.arms else ())]
+        steps = (10 * MS * self.factor(both) * draw.normal(1, 0.002, given.get("steps", 40))).tolist()
+        run = TrialRun(
+            arms=arms,
+            base_ns=[] if request.is_constant and both else steps,
+            base_logarithms=draw.normal(0, 0.003, 16).tolist(),
+            step_ns=steps if request.is_constant else [],
+            steps=given.get("steps", 40),
+            taken="optimizer",
+            is_enough=True,
+            observation=Observation(losses=[2.0]),
+            facts=ProgramTraits(dtypes=["float32"], is_training=given.get("is_training", False)),
+            peak_bytes=1000,
+            not_applied=tuple(one for one in request.installed if one in idle),
+        )
+        if given.get("few"):
+            run.base_logarithms, run.is_enough, run.exit_code = [], request.is_constant, 0
+            if not request.is_constant:
+                run.base_ns = []
+                for arm in arms:
+                    arm.logarithms = []
+        if any(name in broken for one in names for name in one):
+            run.active, run.is_enough, run.exit_code, run.error = (broken[0],), False, 1, "RuntimeError: bad"
+        return run, ""
+
+
+def trial(
+    *changes: TriedChange, factors: Mapping[str, float] = MappingProxyType({}), **given: Any
+) -> tuple[Trial, GivenProcesses]:
+    names = ("allow_precision", "budget_s", "predict")
+    tried = Trial(plan(*changes, **{name: given.pop(name) for name in names if name in given}))
+    processes = GivenProcesses(factors, **given)
+    tried._processes.run = processes.run  # type: ignore[method-assign]
+    return tried, processes
+
+
+def result(*changes: TriedChange, **given: Any) -> Any:
+    return trial(*changes, **given)[0].run()
+
+
+def test_what_two_processes_say_is_pooled_and_sets_are_told() -> None:
+    found = result(change("small"), change("large"), change("none"), factors={"small": 0.9, "large": 0.5})
+    assert [one.name for one in found.variants] == ["large", "small", "none"]
+    verdicts = [one.verdict for one in found.variants]
+    assert verdicts == [TrialVerdict.FASTER, TrialVerdict.FASTER, TrialVerdict.SAME]
+    assert set(found.best.names) == {"large", "small"}
+    assert found.best.ratio == pytest.approx(0.45, rel=0.02)
+    assert found.best.steps_ns[-1] == pytest.approx(4.5 * MS, rel=0.02)
+    assert len(found.best.process_ratios) == len(found.variants[0].process_ratios) == 2
+    assert found.best_reduced_precision is None
+    assert found.noise.ratio == pytest.approx(1, abs=0.02)
+    assert (found.runs, found.baseline.rounds, found.is_complete) == (2, 2, True)
+
+
+def test_the_first_screen_has_both_the_same_numerics_and_less_precision() -> None:
+    coarse = change("coarse", group="precision", rounding=2.0**-8)
+    changes, given = (coarse, change("same")), {"factors": {"coarse": 0.4, "same": 0.8}}
+    found = result(*changes, **given, numbers={"coarse": ROUNDING})
+    assert (found.best.names, found.best.ratio) == (("same",), pytest.approx(0.8, rel=0.02))
+    assert set(found.best_reduced_precision.names) == {"coarse", "same"}
+    recommended = {one.name: one.is_recommended for one in found.variants}
+    assert recommended == {"coarse": False, "same": True}
+    found = result(*changes, **given, numbers={"coarse": ROUNDING}, allow_precision=True)
+    assert set(found.best.names) == {"coarse", "same"}
+    assert found.best_reduced_precision is None
+
+
+@pytest.mark.parametrize(
+    ("correctness", "verdict"),
+    [(Correctness.CHANGED, TrialVerdict.REFUSED), (Correctness.UNKNOWN, TrialVerdict.FASTER)],
+)
+def test_only_right_numbers_are_recommended(correctness: Correctness, verdict: TrialVerdict) -> None:
+    found = result(change("quick"), factors={"quick": 0.5}, numbers={"quick": correctness})
+    assert (found.variants[0].verdict, found.variants[0].is_recommended, found.best) == (verdict, False, None)
+
+
+def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
+    elsewhere = change("elsewhere", applies=lambda _: "it trains")
+    found = result(
+        change("broken"),
+        elsewhere,
+        change("good"),
+        factors={"good": 0.5},
+        failing=("broken",),
+        is_training=True,
+    )
+    variants = {one.name: one for one in found.variants}
+    assert variants["broken"].verdict is TrialVerdict.FAILED
+    assert "no kernel" in variants["broken"].error
+    assert [(one.name, one.reason) for one in found.not_tried] == [("elsewhere", "it trains")]
+    assert found.best.names == ("good",)
+
+
+def test_a_change_that_ends_the_program_is_dropped_and_it_is_started_again() -> None:
+    tried, processes = trial(change("bad"), change("good"), factors={"good": 0.5}, broken=("bad",))
+    found = tried.run()
+    assert [("bad",) in one.arms for one in processes.asked] == [True, False]
+    variants = {one.name: one for one in found.variants}
+    assert "the program ended with it: RuntimeError: bad" in variants["bad"].error
+    assert found.best.names == ("good",)
+
+
+def test_what_cannot_be_switched_has_processes_of_its_own_and_joins_the_best_set() -> None:
+    loader = change("loader", is_live=False, environment=(("GIVEN", "1"),))
+    tried, processes = trial(loader, change("good"), factors={"good": 0.8, "loader": 0.5})
+    found = tried.run()
+    assert set(found.best.names) == {"good", "loader"}
+    assert found.best.ratio == pytest.approx(0.4, rel=0.03)
+    alone = [one.arms for one in processes.asked if one.installed == ("loader",)]
+    assert alone == [(), (), (("good",),)]
+    variants = {one.name: one for one in found.variants}
+    assert variants["loader"].peak_bytes == 1000
+    assert variants["loader"].correctness is Correctness.IDENTICAL
+    idle = result(loader, change("good"), idle=("loader",))
+    assert [(one.name, one.reason) for one in idle.not_tried] == [
+        ("loader", "it found nothing to change in the program")
+    ]
+
+
+def test_a_program_of_few_steps_runs_once_a_change() -> None:
+    tried, processes = trial(
+        change("quick"), change("slow"), factors={"quick": 0.5, "slow": 1.5}, few=True, budget_s=5
+    )
+    found = tried.run()
+    assert all(one.is_constant for one in processes.asked[1:])
+    assert found.variants[0].verdict is TrialVerdict.FASTER
+    assert found.best.names == ("quick",)
+    assert found.variants[1].verdict is TrialVerdict.SLOWER
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_program_that_cannot_be_timed_is_an_error(steps: int) -> None:
+    with pytest.raises(CaptureError, match="too few steps to time"):
+        result(change("quick"), steps=steps, few=True)
+
+
+def test_interrupted_it_keeps_what_is_measured() -> None:
+    found = result(change("quick"), factors={"quick": 0.5}, interrupted_in=2)
+    assert (found.is_interrupted, found.is_complete) == (True, False)
+    assert found.best.names == ("quick",)
+    with pytest.raises(KeyboardInterrupt):
+        result(change("quick"), interrupted_in=1)
+
+
+TRAINING_SAID = {
+    "tf32_off": SaidGain(2.0 * MS),
+    "launch_bound": SaidGain(5.0 * MS),
+    "sync": SaidGain(1.0 * MS),
+}
+
+
+def test_what_advice_says_most_of_comes_first_and_stands_beside_what_is_measured() -> None:
+    changes = [
+        replace(one, applies=lambda _: None) for one in changes_named(["tf32", "compile", "set_to_none"])
+    ]
+    tried, processes = trial(
+        *changes, factors={"tf32": 0.7}, numbers={"tf32": ROUNDING}, predict=lambda *_: TRAINING_SAID
+    )
+    found = tried.run()
+    assert processes.asked[0].arms == (("tf32",), ("set_to_none",), ("compile",))
+    assert processes.asked[1].steps == "optimizer"  # as the first one took them
+    said = {one.name: (one.finding, one.predicted_gain_ns) for one in found.variants}
+    assert said["tf32"] == ("advice.tf32_off", 2.0 * MS)
+    assert said["compile"] == ("advice.launch_bound", None)  # its gain is of a graph
+    assert [one.name for one in found.not_tried] == ["advice.sync"]
+    assert found.runs == 3
+
+
+def test_without_time_what_was_not_reached_is_told() -> None:
+    found = result(change("quick"), change("loader", is_live=False), factors={"quick": 0.5}, budget_s=0.0)
+    assert [(one.name, one.reason) for one in found.not_tried] == [
+        ("loader", "the trial ended before its turn")
+    ]
+    assert (found.runs, found.is_complete) == (1, False)
