@@ -36,13 +36,12 @@ for _ in range(10_000):
     optimizer.step()
 """
 OWN = {
-    "wrong": "def change(hooks):\n    backward = hooks.torch.Tensor.backward\n"
-    "    hooks.torch.Tensor.backward = lambda loss, *a, **k: backward(loss * 1.01, *a, **k)\n",
+    "wrong": "def on(hooks):\n    backward = hooks.torch.Tensor.backward\n"
+    "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
     "diverging": "def change(hooks):\n    backward = hooks.torch.Tensor.backward\n"
-    "    hooks.torch.Tensor.backward = lambda loss, *a, **k: backward(loss * float('inf'), *a, **k)\n",
-    "broken": "def change(hooks):\n    raise RuntimeError('no such thing')\n",
-    "shallow": "def change(hooks):\n    def prepare(model):\n        return model[:-1]\n"
-    "    hooks.prepare.append(prepare)\n",
+    "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1e30, *a, **k))\n",
+    "broken": "def on(hooks):\n    raise RuntimeError('no such thing')\n",
+    "shallow": "def on(hooks):\n    hooks.prepare.append(lambda model: model[:-1])\n",
 }
 
 
@@ -50,9 +49,10 @@ CONTRACT = {
     "baseline": "step_ns interval_ns rounds steps taken",
     "noise": "ratio interval",
     "variants": "name finding step_ns interval_ns ratio ratio_interval verdict correctness predicted_gain_ns "
-    "peak_bytes warm_up_ns error patch",
+    "peak_bytes warm_up_ns error patch process_ratios",
     "not_tried": "name reason",
-    "best": "names step_ns ratio ratio_interval patch",
+    "best": "names step_ns ratio ratio_interval patch process_ratios",
+    "best_reduced_precision": "names step_ns ratio ratio_interval patch process_ratios",
 }
 
 
@@ -76,7 +76,7 @@ def left_behind(folder: Path) -> set[str]:
 @exhaustive
 def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)
-    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "-o", "result.json", "-o", "page.html")
+    quick = ("--budget", "20s", "--skip", "predict", "--json", "-o", "result.json", "-o", "page.html")
     own = ("--change", *(f"{name}.py" for name in OWN))
     outcome = opscope("try", *quick, "--only", "set_to_none", "fused_optimizer", "tf32", *own, "--", script)
     assert outcome.code == 0, outcome.err
@@ -89,8 +89,10 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     found = {one["name"]: one for one in result["variants"]}
     assert found["set_to_none"]["correctness"] == "identical"
     assert found["fused_optimizer"]["correctness"] in {"identical", "within_rounding"}
-    for name in ("wrong", "diverging", "shallow"):
-        assert (found[name]["correctness"], found[name]["is_recommended"]) == ("changed", False)
+    assert found["diverging"]["verdict"] in {"same", "slower", "faster", "inconclusive"}
+    for name in ("wrong", "shallow"):
+        assert (found[name]["correctness"], found[name]["verdict"]) == ("changed", "refused")
+    assert (found["diverging"]["correctness"], found["diverging"]["is_recommended"]) == ("changed", False)
     assert found["broken"]["verdict"] == "failed"
     assert "no such thing" in found["broken"]["error"]
     assert [one["name"] for one in result["not_tried"]] == ["tf32"]
@@ -104,12 +106,11 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
 @exhaustive
 def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tmp_path: Path) -> None:
     (tmp_path / "faster.py").write_text(
-        "import time\nslow = []\ndef change(hooks):\n"
-        "    hooks.wrap_arguments(time, 'sleep', lambda one: ((0,), {}))\n"
+        "import time\ndef on(hooks):\n    hooks.wrap_arguments(time, 'sleep', lambda one: ((0,), {}))\n"
     )
     text = TRAINING.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.01)")
     Path(script).write_text("import time" + text)
-    quick = ("--rounds", "1", "--seconds", "0.3", "--force", "--apply", "--json")
+    quick = ("--budget", "12s", "--skip", "predict", "--force", "--apply", "--json")
     outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script)
     assert outcome.code == 0, outcome.err
     best = json.loads(outcome.out)["best"]
@@ -126,7 +127,7 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tm
 @exhaustive
 def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
     small = ("--param", "batch_size=1", "seq_len=8", "layers=1", "hidden=64", "device=cpu")
-    quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode")
+    quick = ("--budget", "8s", "--skip", "predict", "--only", "inference_mode")
     outcome = opscope("try", "bert", *small, *quick)
     assert outcome.code == 0, outcome.err
     assert "Changes tried on bert" in outcome.out
@@ -140,13 +141,13 @@ def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
         pytest.param("import torch\n", "too few steps", marks=exhaustive),
         pytest.param("import torch\ntorch.load('weights.pt')", "use --in-place", marks=exhaustive),
         ("raise SystemExit('train.py could be in the way')", "use --in-place"),
-        ("import argparse; argparse.ArgumentParser().parse_args()", "note: --rounds stands after the script"),
+        ("import argparse; argparse.ArgumentParser().parse_args()", "note: --budget stands after the script"),
         ("import os\nos._exit(3)\n", "exit code 3"),
     ],
 )
 def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text: str, words: str) -> None:
     Path("other.py").write_text(text)
-    outcome = opscope("try", "other.py", "--rounds", "3")
+    outcome = opscope("try", "--skip", "predict", "other.py", "--budget", "3")
     assert outcome.code == 1
     assert words in outcome.err
     assert ("--in-place" in outcome.err) == ("--in-place" in words)
@@ -181,8 +182,8 @@ def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, 
         f"import time\ndef change(hooks):\n    open({str(marker)!r}, 'w').close()\n    time.sleep(600)\n"
     )
     before = left_behind(tmp_path)
-    command = [sys.executable, "-m", "opscope", "try", "--seconds", "0.05", "--skip", "predict", "--json"]
-    command += ["--budget", "10m", "--rounds", "1", "--change", "endless.py", "--", script]
+    command = [sys.executable, "-m", "opscope", "try", "--skip", "predict", "--json", "--budget", "15s"]
+    command += ["--only", "set_to_none", "--change", "endless.py", "--", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_until(marker.exists)
         children = children_of(process.pid)
@@ -191,6 +192,7 @@ def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, 
     assert process.returncode == 130, err
     result = json.loads(out)
     assert result["baseline"]["steps"] >= 6
+    assert [one["name"] for one in result["variants"]] == ["set_to_none"]
     assert [one["name"] for one in result["not_tried"]] == ["endless"]
     assert children
     wait_until(lambda: not any(map(is_alive, children)))
@@ -201,7 +203,7 @@ def test_interrupted_it_prints_what_is_measured_and_leaves_nothing(script: str, 
 def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: str, tmp_path: Path) -> None:
     Path("data.txt").write_text("3")
     Path(script).write_text(TRAINING.replace("range(10_000)", "range(10_000 * int(open('data.txt').read()))"))
-    quick = ("--rounds", "1", "--seconds", "0.05", "--skip", "predict", "--only", "set_to_none")
+    quick = ("--budget", "5s", "--skip", "predict", "--only", "set_to_none")
     outcome = opscope("try", *quick, "--", script)
     assert outcome.code == 1
     assert "data.txt" in outcome.err
@@ -231,7 +233,6 @@ def test_a_patch_is_applied_with_a_backup_and_never_over_one(
 
 def test_time_left_follows_from_runs_and_budget() -> None:
     assert left_text(10, 0, 5, None) == ""
-    assert left_text(10, 2, 10, None) == "about 0:40 left"
     assert left_text(10, 2, 100, 75) == "about 1:05 left"
     assert left_text(80, 2, 100, 75) == "about 0:00 left"
 
@@ -271,7 +272,7 @@ def test_programs_that_look_at_themselves_or_end_early(
 ) -> None:
     Path("other.py").write_text(program)
     kept = left_behind(tmp_path)
-    quick = ("--rounds", "1", "--seconds", "0.05", "--only", "inference_mode", "--skip", "predict")
+    quick = ("--budget", "4s", "--only", "inference_mode", "--skip", "predict")
     outcome = opscope("try", "--steps", "forward", *quick, "--json", "other.py", "--own")
     assert left_behind(tmp_path) == kept
     if words:
@@ -306,7 +307,7 @@ def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path:
         f"    open(f'{tmp_path}/rank' + os.environ['RANK'], 'w').write('changed')\n"
     )
     kept = left_behind(tmp_path)
-    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--change", "told.py", "--only", "set_to_none")
+    quick = ("--budget", "5s", "--json", "--change", "told.py", "--only", "set_to_none")
     outcome = opscope("try", *quick, "--", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
     assert outcome.code == 0, outcome.err
     assert "no predictions of a program of several ranks" in outcome.err
@@ -329,13 +330,12 @@ def test_what_advice_said_is_shown_and_remembered(
     opscope, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    quick = ("--rounds", "1", "--seconds", "0.05", "--json", "--only", "set_to_none", "fused_optimizer")
+    quick = ("--budget", "40s", "--json", "--only", "set_to_none", "fused_optimizer")
     outcome = opscope("try", *quick, "--", script)
     assert outcome.code == 0, outcome.err
     assert "no predictions" not in outcome.err
     result = json.loads(outcome.out)
-    # The baseline three times, the recording, two changes; both together where noise favors both.
-    assert result["runs"] - (3 + 1 + 2) in (0, 1)
+    assert result["runs"] >= 3  # the recording, two processes of the program or more
     said = {one["name"]: one["predicted_gain_ns"] for one in result["variants"]}
     history = tmp_path / "data" / "opscope" / "gains.jsonl"
     lines = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
@@ -346,7 +346,7 @@ def test_what_advice_said_is_shown_and_remembered(
 @pytest.mark.exhaustive(few=False)
 def test_killed_it_leaves_no_process_and_no_files(script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)
-    command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", script]
+    command = [sys.executable, "-m", "opscope", "try", "--skip", "predict", "--", script]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
         # The child is at work once the program has written its file.
         wait_until(lambda: list(tmp_path.rglob("notes.txt")))
@@ -369,7 +369,7 @@ def test_killed_it_leaves_no_rank_of_torchrun(
 ) -> None:
     Path("ranks.py").write_text(program)
     before = left_behind(tmp_path)
-    command = [sys.executable, "-m", "opscope", "try", "--seconds", "60", "torchrun", "--standalone"]
+    command = [sys.executable, "-m", "opscope", "try", "torchrun", "--standalone"]
     with subprocess.Popen(
         [*command, "--nproc-per-node", "2", "ranks.py"], stderr=subprocess.DEVNULL
     ) as parent:
@@ -408,7 +408,7 @@ def is_alive(pid: int) -> bool:
     ("given", "separated"),
     [
         ("try train.py --lr 1", "try -- train.py --lr 1"),
-        ("try --rounds 2 train.py --rounds 3", "try --rounds 2 -- train.py --rounds 3"),
+        ("try --budget 20s train.py --budget 3", "try --budget 20s -- train.py --budget 3"),
         ("try --json -m package.train --x", "try --json -m -- package.train --x"),
         ("try --only tf32 compile train.py -x", "try --only tf32 compile -- train.py -x"),
         ("try --change mine.py train.py", "try --change mine.py -- train.py"),
@@ -416,7 +416,7 @@ def is_alive(pid: int) -> bool:
         ("try bert --batch-sizes 8", "try bert --batch-sizes 8"),
         ("try --only tf32 torchrun --nproc-per-node 2 a.py",
          "try --only tf32 -- torchrun --nproc-per-node 2 a.py"),
-        ("try model.py:step --rounds 1", "try model.py:step --rounds 1"),
+        ("try model.py:step --budget 20s", "try model.py:step --budget 20s"),
     ],
 )  # fmt: skip
 def test_options_after_a_script_are_its_own(given: str, separated: str) -> None:

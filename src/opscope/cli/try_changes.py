@@ -70,10 +70,9 @@ def try_changes(
 ) -> int:
     """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
 
-    The program runs two or three times, and between its steps the changes that apply to it are switched on and
-    off in turns, alone and together. Its source stays as it is, and so do your files: it runs in an empty
-    folder. A change is recommended if it is faster in all of them and outputs, gradients and losses stay what
-    they were.
+    The program runs two or three times, and between its steps the changes that apply to it are switched on
+    and off in turns, alone and together. Its source stays as it is, and so do your files: it runs in an empty
+    folder. A change is recommended if it is faster, and outputs, gradients and losses stay what they were.
 
     Example: opscope try --budget 10m infer.py --batch 8
 

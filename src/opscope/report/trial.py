@@ -65,7 +65,7 @@ def trial_document(result: TrialResult, command: str | None = None) -> Document:
         number("Predicted", "predicted_gain_ns", lambda ns: f"−{format_duration(ns)}", spare=1),
         number("Memory", "peak_bytes", spare=3),
         number("Warm-up", "warm_up_ns", spare=4),
-        caption="Time: of the baseline's in the same rounds; the interval holds the scatter between processes. "
+        caption="Time: of the baseline's in the same rounds; intervals hold the scatter between processes. "
         "Numerics: outputs, gradients, updates and losses compared with the baseline's. Warm-up: its check, "
         "compilation included; of what stays on, the first calls.",
     )

@@ -1,9 +1,9 @@
 """The catalogue of changes: what suggests each, where it applies, how it is applied, what to write instead.
 
-A change is one entry. `applies` is asked with what the running program showed; `on` switches it on between two
-of its steps, and leaves in `hooks.undo` what switches it off. One that cannot be switched is on from the start
-of a process. A user's own change is a file with a function `on(hooks)`, or `change(hooks)` for one of these.
-Importing this module does not import torch.
+A change is one entry. `applies` is asked with what the running program showed; `on` switches it on between
+two of its steps, and leaves in `hooks.undo` what switches it off. One that cannot be switched is on from the
+start of a process. A user's own change is a file with a function `on(hooks)`, or `change(hooks)` for one of
+these. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _scale_losses(hooks: Hooks) -> None:
 
     hooks.patch(torch.Tensor, "backward", scaled)
     hooks.stepping.append(unscale)
-    hooks.stepped.append(lambda: scaler.update())
+    hooks.stepped.append(scaler.update)
 
 
 def _swap(hooks: Hooks, one: Any, convert: Callable[[Any], Any], *, keeps: bool = True) -> None:
@@ -280,7 +280,7 @@ def _compiled(hooks: Hooks, **options: Any) -> None:
         captured = importlib.import_module("torch._dynamo.utils").counters["stats"]
         # Not of the model itself, of which `compile` captures nothing where it is one of torch's containers.
         call = model._call_impl if isinstance(model, torch.nn.Module) else model
-        compiled = torch.compile(lambda *args, **kwargs: call(*args, **kwargs), **options)
+        compiled = torch.compile(lambda *args, **kwargs: call(*args, **kwargs), **options)  # noqa: PLW0108
         is_captured = False
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -638,7 +638,8 @@ CATALOG = (
         "pinned_loader", "pinned memory in the DataLoader, copies that do not block", _pinned,
         Needs(_ON_CUDA, _LOADS_UNPINNED),
         'DataLoader(…, pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)',
-        ("pageable_copy", "host_copies"), is_live=False, edits=with_keywords(("DataLoader",), pin_memory="True"),
+        ("pageable_copy", "host_copies"), is_live=False,
+        edits=with_keywords(("DataLoader",), pin_memory="True"),
     ),
     TriedChange(
         "loader_workers", "worker processes in the DataLoader, kept between epochs", _workers,
@@ -657,7 +658,8 @@ CATALOG = (
     TriedChange(
         "expandable_segments", "memory segments that grow", _environment,
         Needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
-        ("cuda_malloc",), is_live=False, environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
+        ("cuda_malloc",), is_live=False,
+        environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
     TriedChange(
         "all_threads", "a thread for every core", _threads,

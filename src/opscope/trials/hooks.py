@@ -44,7 +44,7 @@ class Hooks:
         """Undo what was done."""
         self.undo.close()
         for every in (self.prepare, self.inputs, self.around, self.outputs, self.stepping, self.stepped):
-            every.clear()  # type: ignore[attr-defined]
+            every.clear()
 
     def patch(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute until the change is off."""
@@ -84,7 +84,7 @@ class Switches:
         installed: Changes that are on from the start to the end.
         on: Those that are switched on now.
         made: Callables in place of models, of what is on.
-        prepared: Models that may be replaced, by id, for a copy of one is not the program's step; None for all.
+        prepared: Models that may be replaced, by id: a copy of one is not of the step. None for all.
         keep: Called in the place of a model, to keep what it is called with; None while nothing is kept.
         is_replaying: Calls and steps are ours; what a change raises then is raised.
         gave_up: Told of the error of a change in a call of a model; the call is made again without it.

@@ -19,8 +19,8 @@ from opscope.trials.hooks import Switches
 from opscope.trials.replay import LEAST_ROUNDING
 
 _STEPS, _ELEMENTS, _TENSORS = 3, 4096, 8  # losses kept; elements of a tensor of outputs; such tensors
-# What the operations of a model may add up to, in roundings of one, and times what two processes of the program
-# as it is are apart. A factor of 1.01 on a loss is more than two roundings of the coarsest type.
+# What the operations of a model may add up to, in roundings of one, and times what two processes of the
+# program as it is are apart. A factor of 1.01 on a loss is more than two roundings of the coarsest type.
 _OF_ROUNDING, _OF_FIRST_LOSS, _OF_SCATTER = 8.0, 2.0, 3.0
 
 
@@ -58,7 +58,7 @@ class Observer:
 def compare_first_steps(
     baseline: Observation, again: Observation, variant: Observation, rounding: float
 ) -> tuple[Correctness, str]:
-    """How the variant's numbers lie to the baseline's, of which there are two processes, and what that rests on.
+    """How the variant's numbers lie to those of two processes of the baseline, and what that rests on.
 
     `rounding` is what one operation of the change may alter, relative to its result.
     """

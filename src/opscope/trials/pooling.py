@@ -1,8 +1,8 @@
 """What rounds within a process, and processes together, say of a ratio.
 
-Within a process, the order of both sides in a round was drawn, so the sign of each difference is a fair coin if
-they are equal: the interval is exact. Between processes a ratio differs by more than that (addresses, clocks,
-what the compiler chose), so the pooled interval holds the scatter of both.
+Within a process, the order of both sides in a round was drawn, so the sign of each difference is a fair coin
+if they are equal: the interval is exact. Between processes a ratio differs by more than that (addresses,
+clocks, what the compiler chose), so the pooled interval holds the scatter of both.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def pooled(processes: Sequence[Sequence[float]], scatter: float = _SCATTER) -> P
     else:
         verdict = TrialVerdict.SAME if -band <= low and high <= band else TrialVerdict.INCONCLUSIVE
     told = ", ".join(f"{100 * math.exp(one.value):.1f} %" for one in middles)
-    reason = f"{told} of the time in {count} process{'es' if count > 1 else ''}, ± {100 * max(within):.1g} % within"
+    where = "one process" if count == 1 else f"{count} processes"
+    reason = f"{told} of the time in {where}, ± {100 * max(within):.1g} % within"
     return Pooled(math.exp(value), (math.exp(low), math.exp(high)), verdict, reason)
 
 

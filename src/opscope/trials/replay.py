@@ -1,4 +1,4 @@
-"""One step of a program, made again: whether its numbers stay with a change, before the program goes on with it.
+"""One step of a program, made again: whether its numbers stay with a change, before that goes live.
 
 A step is kept: its calls of models with their inputs and random numbers, and the gradients that reached their
 outputs. It is made again (forward, backward, optimizers) with and without a change, from a snapshot that is
@@ -12,7 +12,8 @@ import inspect
 import math
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from opscope.benchmarking.inputs import map_tensors, tensors_of
@@ -21,8 +22,8 @@ from opscope.trials.hooks import Switches
 
 _KEPT_CALLS = 4  # the last of a step
 LEAST_ROUNDING = 2.0**-24  # of float32
-# What may be apart: roundings of one operation, times what the program is apart from itself, and times what it
-# is with weights off by one rounding. Of the scale of all numbers less: a factor of 1.01 is more than two
+# What may be apart: roundings of one operation, times what the program is apart from itself, and times what
+# it is with weights off by one rounding. Of the scale of all numbers less: a factor of 1.01 is more than two
 # roundings of the coarsest type.
 _OF_ROUNDING, _OF_SCALE, _OF_AGAIN, _OF_PERTURBED = 8.0, 2.0, 3.0, 4.0
 _ELEMENTS = 1 << 18  # of a tensor
@@ -77,25 +78,14 @@ class KeptStep:
         return output
 
     def again(self, numbers: Numbers, gradients: Sequence[Any] | None, *, calm: bool) -> list[Any]:
-        """Make it again, without dropout where calm; returns the gradients.
+        """Make it again, without dropout where `calm`, and fill in what came out; returns the gradients.
 
-        Args:
-            numbers: Takes what came out.
-            gradients: For the optimizers, instead of its own: Adam makes much of what rounding does to small
-                ones.
+        Optimizers take those given instead of their own: Adam makes much of what rounding does to small ones.
         """
         switches, optimizers = self._switches, list(self._switches.optimizers.values())
-        modules = [one for model in list(switches.models.values()) for one in model.modules()]
-        awake = [one for one in modules if calm and one.training and not hasattr(one, "running_mean")]
-        hooks = [(one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks) for one in optimizers]
-        switches.is_replaying = True
-        try:
-            for one in optimizers:  # the program's own may count, or average weights
-                one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks = {}, {}
-                if self.made:
-                    one.zero_grad(set_to_none=not self.fills_gradients)
-            for one in awake:
-                one.training = False
+        with self._alone(optimizers, calm=calm):
+            for one in optimizers if self.made else ():
+                one.zero_grad(set_to_none=not self.fills_gradients)
             numbers["outputs"] = [_some(one) for made in self.made for one in self._call(made)]
             for told in [told for each in switches.on for told in each.stepping]:
                 for one in optimizers:
@@ -112,13 +102,27 @@ class KeptStep:
                 if inspect.signature(one.step).parameters["closure"].default is None:
                     one.step()  # others call the program
             numbers["updates"] = [_some(one) - old for one, old in zip(updated, before, strict=True)]
+        return list(gradients)
+
+    @contextmanager
+    def _alone(self, optimizers: Sequence[Any], *, calm: bool) -> Iterator[None]:
+        """Without the program's own hooks on optimizers, which may count, or average weights."""
+        modules = [one for model in list(self._switches.models.values()) for one in model.modules()]
+        awake = [one for one in modules if calm and one.training and not hasattr(one, "running_mean")]
+        hooks = [(one, one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks) for one in optimizers]
+        self._switches.is_replaying = True
+        try:
+            for one in optimizers:
+                one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks = {}, {}
+            for one in awake:
+                one.training = False
+            yield
         finally:
-            switches.is_replaying = False
-            for one, (pre, post) in zip(optimizers, hooks, strict=True):
+            self._switches.is_replaying = False
+            for one, pre, post in hooks:
                 one._optimizer_step_pre_hooks, one._optimizer_step_post_hooks = pre, post
             for one in awake:
                 one.training = True
-        return list(gradients)
 
     def _call(self, made: _Made) -> list[Any]:
         """Floating-point outputs of one call, after its backward pass."""

@@ -1,4 +1,4 @@
-"""What happens between the steps of a running program: changes are checked, then switched on and off in rounds.
+"""What happens between the steps of a running program: changes are checked, then switched in rounds.
 
 A round has every arm and the program as it is once in random order and once more mirrored, so that neither
 drift nor the neighbor before counts. After each switch some steps lead in and do not count. Arms are admitted
@@ -13,6 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -105,7 +106,7 @@ class Rounds:
         seconds: For all rounds.
         seed: Of their order.
         is_early: Whether an optimizer may come yet, so that its steps are no steps.
-        only: The one arm that stays on to the end, of a program with few steps; None for rounds.
+        is_constant: The first arm stays on to the end.
         save: Called when something was found.
     """
 
@@ -235,7 +236,8 @@ class Rounds:
         step_s = self._usual_ns / 1e9
         self._block = max(_LEAST_BLOCK, math.ceil(_BLOCK_S / step_s))
         self._lead_in = 1 if step_s > _LEAD_IN_S else 3
-        began, end, live = time.monotonic(), time.monotonic() + self._seconds, []
+        began, end = time.monotonic(), time.monotonic() + self._seconds
+        live: list[Arm] = []
         while time.monotonic() < end:
             left_s = end - time.monotonic()
             round_s = 2 * (self._block + self._lead_in) * step_s
@@ -315,7 +317,7 @@ class Rounds:
             torch.cuda.synchronize()
         return [
             float(max(after[0] - before[0], before[1].elapsed_time(after[1]) * 1e6 if before[1] else 0))
-            for before, after in zip(marks, marks[1:], strict=False)
+            for before, after in pairwise(marks)
         ]
 
     def _require_finite(self, arm: Arm | None) -> None:
@@ -339,7 +341,7 @@ class Rounds:
             arm.found.numbers = f"losses differ by {value:.2g}, {allowed:.2g} is rounding"
 
     def _rounding_of(self, arm: Arm) -> float:
-        """What an operation may alter: also in the types that the program computes in, if in another order."""
+        """What an operation may alter, also in the types that the program computes in."""
         rounding = max(one.rounding for one in arm.changes)
         return max([rounding, *(ROUNDINGS.get(one, 0.0) for one in self._facts.dtypes)]) if rounding else 0.0
 
@@ -391,7 +393,7 @@ class Rounds:
         return gradients, numbers
 
     def _sets(self, live: Sequence[Arm]) -> list[Arm]:
-        """The next sets to try: the best one grown by one, with the same numerics and with reduced precision."""
+        """The next sets to try: the best one grown by one, with the same numerics and with fewer digits."""
         if self._is_constant or any(len(one.changes) > 1 for one in (*live, *self._waiting)):
             return []
         known, found = {frozenset(one.found.names) for one in self.arms}, []

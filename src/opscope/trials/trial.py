@@ -1,9 +1,9 @@
-"""Trying changes on a program: which processes to run when, what they say together, and which set is the best.
+"""Trying changes on a program: which processes to run when, what they say together, which set is the best.
 
 The changes are switched on and off inside a running program (`rounds`), in two processes of it or more, for
-ratios differ between processes too. What cannot be switched runs in processes of its own, started anew, and so
-does every change of a program with few steps. What is known after a process decides what the next one is for:
-the best sets first, then what is open.
+ratios differ between processes too. What cannot be switched runs in processes of its own, started anew, and
+so does every change of a program with few steps. What is known after a process decides what the next one is
+for: the best sets first, then what is open.
 """
 
 from __future__ import annotations
@@ -197,21 +197,20 @@ class Trial:
 
     def _switch_first(self) -> None:
         """The first process: all changes that can be switched, and sets of them."""
-        live = [(one.name,) for one in self._ordered() if one.is_live and not self._is_constant]
-        seconds = max(_LEAST_S, _FIRST * self._left_s) if live else _CONSTANT_S
-        asked = {"is_constant": self._is_constant or not live, "arms": live, "seconds": seconds}
+        live = tuple((one.name,) for one in self._ordered() if one.is_live and not self._is_constant)
+        self._is_constant |= not live
+        seconds = _CONSTANT_S if self._is_constant else max(_LEAST_S, _FIRST * self._left_s)
         began = time.monotonic()
-        run, said = self._run(BASELINE, self.plan.run_s + seconds + _SPARE_S, **asked)
+        run, said = self._stay(()) if self._is_constant else self._switch(live, seconds)
         self._require_program(run, said)
         assert run is not None
         self._startup_s = run.startup_s
         self._overhead_s = max(0.0, time.monotonic() - began - seconds)
         # Every other process times steps of the same kind, whatever it would recognize.
         self._request = replace(self._request, steps=run.taken)
-        self._is_constant |= not live or (not run.is_enough and not run.active and self._has_few(run))
-        if self._is_constant and len(run.step_ns) < LEAST_STEPS:
-            run, said = self._stay(())
-            self._require_program(run, said)
+        if not self._is_constant and not run.is_enough and self._has_few(run):
+            self._is_constant = True
+            self._require_program(*self._stay(()))
         for change in self._ordered():
             reason = change.applies(self._bases[0].facts)
             if reason is not None:
@@ -222,31 +221,20 @@ class Trial:
         return len(run.base_logarithms) < _FEWEST_ROUNDS or (most < _FEWEST_ROUNDS and bool(run.arms))
 
     def _switch_again(self) -> None:
-        """Further processes: the best sets, then what is open; between them what cannot be switched."""
-        anew = [one for one in self._ordered() if not one.is_live and one.name not in self._not_tried]
+        """Further processes: the best sets, then what is open; after two, what cannot be switched."""
+        anew = [one for one in self._ordered() if not one.is_live]
         while self._left_s > 0:
-            lives = sum(1 for one in self._bases if one.base_logarithms)
-            waiting = [
-                one
-                for one in anew
-                if self._of((one.name,)).count < min(_PROCESSES, lives)
-                and one.name not in self._not_tried
-                and not self._of((one.name,)).is_wrong
-            ]
-            arms = self._next_arms()
-            is_due = lives < _PROCESSES or (lives < _MOST_PROCESSES and self._is_open())
-            if waiting and lives >= _PROCESSES:
+            rounds = sum(1 for one in self._bases if one.base_logarithms)
+            arms, seconds = self._next_arms(), min(self._left_s, max(20.0, _FIRST * self.plan.budget_s))
+            waiting = [one for one in anew if self._is_waiting((one.name,), rounds)]
+            seconds = (seconds - self._overhead_s) / (2 if waiting else 1)
+            is_due = rounds < _PROCESSES or (rounds < _MOST_PROCESSES and self._is_open() and not waiting)
+            if arms and is_due and seconds > _LEAST_S:
+                if self._switch(arms, seconds)[0] is None:
+                    break
+            elif waiting:
                 self._stay((waiting[0].name,))
-                continue
-            seconds = min(self._left_s, max(20.0, _FIRST * self.plan.budget_s)) - self._overhead_s
-            seconds = seconds / 2 if anew and lives < _PROCESSES else seconds
-            if not (arms and is_due and seconds > _LEAST_S):
-                if waiting:
-                    self._stay((waiting[0].name,))
-                    continue
-                break
-            limit_s = self._startup_s + 2 * seconds + _SPARE_S
-            if self._run("rounds", limit_s, arms=arms, seconds=seconds)[0] is None:
+            else:
                 break
         best = self._best_of(takes_coarser=self.plan.allow_precision, of=self._switched())
         for change in anew:  # on top of the best that can be switched
@@ -255,25 +243,31 @@ class Trial:
                 self._stay((*best.names, change.name))
                 best = min(best, self._of((*best.names, change.name)), key=lambda one: one.said_ratio)
 
+    def _is_waiting(self, names: _Names, rounds: int) -> bool:
+        tried = self._of(names)
+        return (
+            names[0] not in self._not_tried and not tried.is_wrong and tried.count < min(_PROCESSES, rounds)
+        )
+
     def _next_arms(self) -> tuple[_Names, ...]:
-        """Sets for the next process: the best ones with what they grew from, then the rest by what is known."""
+        """Sets for the next process: the best ones with what they grew from, then the rest."""
         found: dict[_Names, None] = {}
         for takes_coarser in (False, True):
-            best = self._best_of(takes_coarser=takes_coarser, is_final=False)
-            for count in range(1, len(best.names) + 1) if best else ():
-                found[best.names[:count]] = None
+            best = self._best_of(takes_coarser=takes_coarser, is_final=False, of=self._switched())
+            names = () if best is None else best.names
+            for count in range(len(names)):
+                found[names[: count + 1]] = None
         rest = [one for one in self._switched() if not one.is_wrong]
         rest.sort(key=lambda one: -abs(one.said_ratio - 1))
         for one in rest:
             if one.said_ratio < _HOPELESS and len(one.names) == 1:
                 found[one.names] = None
         for change in self._ordered():
-            names = (change.name,)
-            is_new = not self._of(names).count and not self._of(names).is_wrong
-            if change.is_live and is_new and change.name not in self._not_tried:
-                found[names] = None
-        known = [names for names in found if all(self._by_name[name].is_live for name in names)]
-        return tuple(known)
+            tried = self._of((change.name,))
+            is_new = not tried.count and not tried.is_wrong and change.name not in self._not_tried
+            if change.is_live and is_new:
+                found[tried.names] = None
+        return tuple(found)
 
     def _switched(self) -> list[_Tried]:
         return [one for one in self._tried.values() if one.switched]
@@ -285,7 +279,7 @@ class Trial:
     def _stay_on(self) -> None:
         """Every change in processes of its own, and sets of those that help; again while time is left."""
         self._stay(())
-        names = [(one.name,) for one in self._ordered() if one.name not in self._not_tried]
+        names: list[_Names] = [(one.name,) for one in self._ordered() if one.name not in self._not_tried]
         for number in range(_MOST_PROCESSES):
             for one in names:
                 is_over = self._of(one).is_wrong or self._left_s < 0
@@ -311,59 +305,48 @@ class Trial:
             if is_new and change.name not in best.names and one.said_ratio < 1:
                 self._stay((*best.names, change.name))
 
+    def _switch(self, arms: Sequence[_Names], seconds: float) -> tuple[TrialRun | None, str]:
+        """One process with rounds of these sets; once more without a change that ended the program."""
+        right = tuple(one for one in arms if not any(self._of((name,)).error for name in one))
+        limit_s = (self._startup_s if self._bases else self.plan.run_s) + 2 * seconds + _SPARE_S
+        run, said = self._run("rounds", limit_s, replace(self._request, arms=right, seconds=seconds), ())
+        if run is None:
+            return None, said
+        self._take(run)
+        has_broken = run.active or any(one.error for one in run.arms)
+        if run.is_enough or run.exit_code == 0 or not has_broken or self._restarts >= _RESTARTS:
+            return run, said
+        if run.active:
+            end = run.error or said or f"exit code {run.exit_code}"
+            self._of(run.active).error = f"the program ended with it: {end}"
+        self._restarts += 1
+        return self._switch(arms, seconds)
+
     def _stay(self, names: _Names) -> tuple[TrialRun | None, str]:
         """One process with these changes on to its end."""
         live = tuple(one for one in names if self._by_name[one].is_live)
-        return self._run(
-            " + ".join(names) or BASELINE,
-            self.plan.run_s if not self._bases else self._startup_s + _SPARE_S,
+        asked = replace(
+            self._request,
             arms=(live,) if live else (),
             installed=tuple(one for one in names if one not in live),
             is_constant=True,
             seconds=_CONSTANT_S,
-            names=names,
         )
+        limit_s = self._startup_s + _SPARE_S if self._bases else self.plan.run_s
+        run, said = self._run(" + ".join(names) or BASELINE, limit_s, asked, asked.installed)
+        if run is not None:
+            self._take_constant(run, names, said)
+        elif names:
+            self._of(names).error = said
+        return run, said
 
     def _run(
-        self, told: str, limit_s: float, names: _Names | None = None, **asked: object
+        self, told: str, limit_s: float, request: TrialRequest, installed: _Names
     ) -> tuple[TrialRun | None, str]:
-        """One process, and what it found taken in; once more without a change that ended the program."""
         self._told(told, self._runs, max(self._runs + 1, 1 + _PROCESSES))
         self._runs += 1
-        installed = asked.get("installed", ())
-        assert isinstance(installed, tuple)
         environment = dict(pair for name in installed for pair in self._by_name[name].environment)
-        arms = [
-            one
-            for one in asked.get("arms", ())
-            if not any(self._of((name,)).error for name in one)  # type: ignore[attr-defined]
-        ]
-        asked["arms"] = tuple(arms)
-        run, said = self._processes.run(replace(self._request, **asked), environment, limit_s)  # type: ignore[arg-type]
-        if run is None:
-            if names:
-                self._of(names).error = said
-            return None, said
-        end = run.error or said or f"it ended by itself with {run.exit_code}"
-        if names is not None:
-            self._take_constant(run, names, said)
-        else:
-            self._take(run)
-        has_failed = bool(run.error) or run.exit_code not in {0, None} or not (run.is_enough or run.error)
-        broke = [one.names for one in run.arms if one.error]
-        if (
-            not run.is_enough
-            and has_failed
-            and run.exit_code != 0
-            and names is None
-            and (run.active or broke)
-        ):
-            if run.active:
-                self._of(run.active).error = f"the program ended with it: {end}"
-            self._restarts += 1
-            if self._restarts <= _RESTARTS:
-                return self._run(told, limit_s, **asked)
-        return run, said
+        return self._processes.run(request, environment, limit_s)
 
     def _of(self, names: _Names) -> _Tried:
         """What is known of a set, in whatever order it was grown."""
@@ -374,11 +357,11 @@ class Trial:
         if run.base_logarithms or run.base_ns:
             self._bases.append(run)
         for arm in run.arms:
-            if arm.not_tried is not None:
-                for name in arm.names:
-                    self._not_tried.setdefault(name, arm.not_tried)
-                continue
             tried = self._of(arm.names)
+            if arm.not_tried is not None and len(arm.names) == 1:
+                self._not_tried.setdefault(arm.names[0], arm.not_tried)
+                continue
+            arm.error = arm.error or arm.not_tried
             if arm.error is not None:
                 tried.error = arm.error
             if arm.check_ns:

@@ -82,15 +82,16 @@ PLANTED = {
     "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
     "shallow": "def on(hooks):\n    hooks.prepare.append(lambda model: model[:-1])\n",
     "skipping": "def on(hooks):\n    for model in hooks.models.values():\n"
-    "        if len(list(model.children())) > 3:\n            hooks.patch(model[3], 'forward', lambda x: x)\n",
+    "        if len(list(model.children())) > 3:\n"
+    "            hooks.patch(model[3], 'forward', lambda x: x)\n",
     "rate": "def on(hooks):\n    for one in hooks.optimizers.values():\n        group = one.param_groups[0]\n"
     "        hooks.undo.callback(group.update, lr=group['lr'])\n        group['lr'] *= 1.01\n",
     "slow": "import contextlib, time\ndef on(hooks):\n    def wait():\n        time.sleep(0.0003)\n"
     "        return contextlib.nullcontext()\n    hooks.around.append(wait)\n",
     "broken_on": "def on(hooks):\n    hooks.patch(hooks.torch, 'planted', 1)\n    raise RuntimeError('on')\n",
     "broken_output": "def on(hooks):\n    hooks.outputs.append(lambda one: one.nothing)\n",
-    "broken_later": "import contextlib\ncalls = []\ndef on(hooks):\n    def wait():\n        calls.append(1)\n"
-    "        if len(calls) == 20:\n            raise RuntimeError('in the 20th call')\n"
+    "broken_later": "import contextlib\ncalls = []\ndef on(hooks):\n    def wait():\n"
+    "        calls.append(1)\n        if len(calls) == 20:\n            raise RuntimeError('in the 20th call')\n"
     "        return contextlib.nullcontext()\n    hooks.around.append(wait)\n",
     "broken_backward": "calls = []\ndef on(hooks):\n    torch = hooks.torch\n"
     "    class F(torch.autograd.Function):\n        @staticmethod\n        def forward(ctx, x):\n"
@@ -99,8 +100,8 @@ PLANTED = {
     "                raise RuntimeError('in backward')\n            return g\n"
     "    hooks.outputs.append(lambda one: F.apply(one))\n",
     "infinite": "calls = []\ndef on(hooks):\n    calls.append(1)\n    if len(calls) > 1:\n"
-    "        for one in hooks.optimizers.values():\n            parameter = one.param_groups[0]['params'][0]\n"
-    "            parameter.data.fill_(float('nan'))\n",
+    "        for one in hooks.optimizers.values():\n            first = one.param_groups[0]['params'][0]\n"
+    "            first.data.fill_(float('nan'))\n",
 }
 
 Switched = Callable[..., tuple[TrialRun, dict[str, ArmRun], str]]
@@ -178,7 +179,7 @@ def test_what_a_change_raises_ends_neither_the_program_nor_the_others(switched: 
 
 
 def test_what_is_raised_in_backward_is_told_with_the_change_that_was_on(switched: Switched) -> None:
-    found, arms, said = switched(TRAINING, "broken_backward", "noop")
+    found, _, _ = switched(TRAINING, "broken_backward", "noop")
     assert found.active == ("broken_backward",)
     assert (found.exit_code, found.is_enough) == (1, False)
     assert "in backward" in (found.error or "")
@@ -193,8 +194,7 @@ def test_few_steps_stay_with_one_change(switched: Switched) -> None:
 
 @pytest.mark.parametrize("name", ["compile", "bf16_autocast", "bf16_weights", "inference_mode"])
 def test_changes_of_models_take_hold_beside_the_eager_one(switched: Switched, name: str) -> None:
-    found, arms, _ = switched(INFERENCE, name, seconds=1.0)
-    arm = arms[name]
+    arm = switched(INFERENCE, name, seconds=1.0)[1][name]
     assert (arm.error, arm.not_tried) == (None, None)
     assert arm.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
     assert arm.logarithms

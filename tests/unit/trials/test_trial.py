@@ -1,4 +1,4 @@
-"""What a trial makes of processes: verdicts, the best sets, what is not recommended; processes are given by hand."""
+"""What a trial makes of processes, which are given by hand: verdicts, the best sets, what is recommended."""
 
 from __future__ import annotations
 
