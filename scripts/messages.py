@@ -26,7 +26,7 @@ SPEAKERS = (
     "report", "advice", "analysis", "launches", "toolchain/doctor", "results.py",
     "benchmarking/findings.py", "benchmarking/statistics.py",
     "capture/program_recorder.py", "cli/compare.py", "cli/ncu.py",
-    "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/trial.py",
+    "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/trying.py",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/graph_sources.py", "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
     "ingest/replays.py", "ingest/source.py:_other_kind", "ingest/trace_rows.py", "ingest/trust.py",

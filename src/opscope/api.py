@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from opscope.model.measurement import Clock
     from opscope.model.trial import TrialResult
     from opscope.toolchain.doctor.checks import Diagnosis
-    from opscope.trials.trial import Told
+    from opscope.trials.trying import Told
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -673,7 +673,7 @@ def try_changes(
         DependencyError: torch is not installed.
     """
     from opscope.trials.planning import target_of, trial_plan  # noqa: PLC0415
-    from opscope.trials.trial import Trial  # noqa: PLC0415
+    from opscope.trials.trying import Trial  # noqa: PLC0415
 
     name = target_of(target) if callable(target) else os.fspath(target)
     return Trial(trial_plan(name, arguments, **options), on_run).run()

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from opscope.model.trial import Correctness, TrialVerdict  # noqa: E402
 from opscope.trials.catalog import CATALOG  # noqa: E402
-from opscope.trials.child import TrialRequest  # noqa: E402
-from opscope.trials.rounds import Trial, TrialPlan  # noqa: E402
+from opscope.trials.rounds import TrialRequest  # noqa: E402
+from opscope.trials.trying import Trial, TrialPlan  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

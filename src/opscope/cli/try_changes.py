@@ -38,7 +38,7 @@ from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
 from opscope.trials.predictions import append_history
-from opscope.trials.trial import Told, Trial, TrialPlan
+from opscope.trials.trying import Told, Trial, TrialPlan
 from opscope.units import counted
 from opscope.workloads.workload import WorkloadOptions
 

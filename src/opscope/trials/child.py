@@ -15,6 +15,7 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -25,7 +26,7 @@ from inspect import isfunction
 from pathlib import Path
 from runpy import run_module
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -37,12 +38,12 @@ from opscope.capture.program_recorder import (
     step_imports,
     step_source,
 )
+from opscope.errors import InputError
 from opscope.model.files import process_of, replacing
 from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
 from opscope.trials.hooks import Hooks, Switches
-from opscope.trials.observation import Observation, Observer
-from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
-from opscope.trials.rounds import ArmRun, Rounds
+from opscope.trials.replay import FirstSteps
+from opscope.trials.rounds import Rounds, TrialRequest, TrialRun
 from opscope.workloads.spec import resolve
 from opscope.workloads.workload import WorkloadOptions
 
@@ -52,49 +53,57 @@ _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
 _REMOVE_S = 10.0
 
-_Names = tuple[str, ...]
+
+LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+_POLL_S, _END_S = 0.02, 10.0
+_MODULE_OPTIONS = ("-m", "--module")
 
 
-class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run."""
+class RanksCommand(NamedTuple):
+    """What torchrun is asked to start."""
 
-    kind: str  # `script`, `module`, `workload`, or `ranks`: arguments of torchrun
-    target: str  # Its name
-    arguments: tuple[str, ...] = ()  # Of a script
-    steps: str = "auto"  # What ends a step, as `step_source` takes it
-    options: dict[str, Any] = {}  # Of a workload
-    sizes: tuple[int, int] = (1, 128)  # Batch size and sequence length of a workload
-    installed: _Names = ()  # Changes that are on from the start
-    arms: tuple[_Names, ...] = ()  # Sets of changes to switch, the most promising first
-    # The first arm, or the program as it is, stays on to the end: there are too few steps for rounds.
-    is_constant: bool = False
-    change_files: dict[str, str] = {}  # Changes of the user's own by name
-    seconds: float = 20.0  # Of rounds; of steps where one arm stays
-    seed: int = 0  # Of torch, random and numpy
-    scratch: str | None = None  # Folder to remove if the parent dies; None for none
-    origin: str = "."  # Folder that a module, or the script of ranks, is looked for in
+    options: tuple[str, ...]  # Its own, without the one that says that the target is a module
+    target: str  # A script, or a module
+    arguments: tuple[str, ...]  # Of the target
+    is_module: bool  # Which of the two it is
 
 
-class TrialRun(msgspec.Struct, kw_only=True):
-    """What a process found."""
+def is_rank() -> bool:
+    """Whether this process is one of several that torchrun started."""
+    return int(os.environ.get("WORLD_SIZE", "1") or "1") > 1
 
-    arms: list[ArmRun] = []
-    active: _Names = ()  # What was on, or was being checked, when this was written
-    base_ns: list[float] = []  # The program as it is: the median step of each block, or each step
-    base_logarithms: list[float] = []  # Of its second block over its first, by round
-    step_ns: list[float] = []  # Steps where one arm stayed
-    steps: int = 0  # Steps made
-    taken: str = "none"  # What ended a step, as `step_source` names it: the request's, or what was recognized
-    is_enough: bool = False  # It was ended because enough is known; else the program ended
-    is_decided: bool = False  # More rounds in this process would tell nothing
-    startup_s: float = 0.0  # Until its first step ended
-    observation: Observation = msgspec.field(default_factory=Observation)
-    facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
-    peak_bytes: int | None = None  # Without changes, or with those installed
-    warm_up_ns: int = 0  # Time of the first call of each model
-    not_applied: tuple[str, ...] = ()  # Installed changes that found nothing to change
-    exit_code: int | None = None  # Of the program, if it ended by itself
-    error: str | None = None  # Last line of what it raised
+
+def is_first_rank() -> bool:
+    """Whether this process speaks for the program."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def launch_of(arguments: Sequence[str]) -> RanksCommand:
+    """What a command line of torchrun, without its name, asks for; imports torch."""
+    from torch.distributed.run import get_args_parser  # noqa: PLC0415 - the process that starts ranks
+
+    asked = get_args_parser().parse_args(list(arguments))
+    if asked.no_python:
+        raise InputError("torchrun --no-python starts no Python script", hint="Leave it out")
+    own = arguments[: len(arguments) - 1 - len(asked.training_script_args)]
+    options = tuple(one for one in own if one not in _MODULE_OPTIONS)
+    return RanksCommand(options, asked.training_script, tuple(asked.training_script_args), asked.module)
+
+
+def run_ranks(launch: RanksCommand, request: Path, done: Path) -> int:
+    """Torchrun's exit code, or 0 once the first rank of a request has written what it found."""
+    command = [sys.executable, "-m", "torch.distributed.run", *launch.options]
+    process = subprocess.Popen([*command, "-m", "opscope.trials.child", str(request)])
+    try:
+        while process.poll() is None and not done.exists():
+            time.sleep(_POLL_S)
+    finally:
+        for end in (process.terminate, process.kill):
+            if process.poll() is None:
+                end()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+    return 0 if done.exists() else process.returncode
 
 
 class _Run:
@@ -112,7 +121,6 @@ class _Run:
 
     def restart(self) -> None:
         """What was taken for steps so far were none."""
-        self.found.steps = 0
         if self.rounds is not None:
             self.rounds.restart()
 
@@ -123,24 +131,17 @@ class _Run:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(self.request.seed)
         self.switches = switches = Switches(torch)
-        observer = Observer(switches)
-        self.found.observation = observer.found
-        self._witness = _Witness(switches, self.found.facts, observer)
+        first_steps = FirstSteps(switches, self.found.first_steps)
+        self._witness = _Witness(switches, self.found.facts, first_steps)
         if not self.request.installed:
             self._witness.watch_attention()
         for name in self.request.installed:
             hooks = Hooks(switches)
             self._change(name).on(hooks)
             switches.installed.append(hooks)
+        arms = [[self._change(name) for name in names] for names in self.request.arms]
         self.rounds = Rounds(
-            switches,
-            self.found.facts,
-            [[self._change(name) for name in names] for names in self.request.arms],
-            seconds=self.request.seconds,
-            seed=self.request.seed,
-            is_constant=self.request.is_constant,
-            is_early=self._is_early,
-            save=self.save,
+            switches, self.request, self.found, arms, is_early=self._is_early, save=self.save
         )
         switches.install()
 
@@ -173,23 +174,24 @@ class _Run:
         if not self.found.steps:
             self._first_step = time.monotonic()
             self.found.startup_s = self._first_step - self._began
-            self._note_settings()
         self.found.steps += 1
         rounds.ended()
-        timed_s = sum(rounds.step_ns) / 1e9
-        is_enough = timed_s >= self.request.seconds and len(rounds.step_ns) >= LEAST_STEPS
+        times_ns = self.found.step_ns
+        is_enough = sum(times_ns) >= self.request.seconds * 1e9 and len(times_ns) >= LEAST_STEPS
         # All ranks run until the first one ends.
-        if is_first_rank() and (rounds.is_over or (self.request.is_constant and is_enough)):
+        if is_first_rank() and (rounds.is_over or is_enough):
             self.found.is_enough = True
             self.end(0)
 
     def _note_settings(self) -> None:
         """Note what only the program as it is shows, before anything is switched."""
         torch, facts = sys.modules["torch"], self.found.facts
+        self.found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         facts.precision = torch.get_float32_matmul_precision()
         facts.threads = torch.get_num_threads()
         if torch.cuda.is_initialized():
             facts.device_name = torch.cuda.get_device_name()
+            self.found.peak_bytes = torch.cuda.max_memory_allocated()
 
     def _is_early(self) -> bool:
         """Whether an optimizer may come yet: gradients are accumulated over several calls of the model."""
@@ -198,21 +200,12 @@ class _Run:
         is_waiting = is_open and self.found.facts.is_training and is_early
         if not is_waiting and self._witness is not None and not self._witness.is_done:
             self._witness.is_done = True
-            self._note_memory()
+            self._note_settings()
         return is_waiting
-
-    def _note_memory(self) -> None:
-        torch = sys.modules["torch"]
-        if torch.cuda.is_initialized():
-            self.found.peak_bytes = torch.cuda.max_memory_allocated()
-        else:
-            self.found.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def end(self, code: int) -> NoReturn:
         """Write what was found and end the process, without what the program would do at its end."""
         try:
-            if self.rounds is not None and self.rounds.active is not None and not self.request.is_constant:
-                self.found.active = self.rounds.active.found.names
             self.save(is_end=True)
         finally:
             with suppress(OSError, ValueError):
@@ -222,21 +215,15 @@ class _Run:
 
     def save(self, *, is_end: bool = False) -> None:
         """Write what is found so far, so that nothing is lost if the process is."""
-        found, rounds = self.found, self.rounds
+        found = self.found
         if isinstance(self.source, RecognizedSteps):
             found.taken = self.source.taken
-        if rounds is not None and self.switches is not None:
-            found.arms = [arm.found for arm in rounds.arms]
-            found.base_ns, found.base_logarithms = rounds.base_ns, rounds.base_logarithms
-            found.step_ns, found.is_decided = rounds.step_ns, rounds.is_decided
+        if self.switches is not None:
             found.warm_up_ns = self.switches.first_calls_ns
-            if not is_end:
-                found.active = () if rounds.active is None else rounds.active.found.names
             named = zip(self.request.installed, self.switches.installed, strict=False)
             found.not_applied = tuple(name for name, hooks in named if not hooks.applied)
-        if is_first_rank() and (
-            is_end or not is_rank()
-        ):  # torchrun ends once it is there. Not JSON, which has no infinite loss.
+        # Torchrun ends once it is there. Not JSON, which has no infinite loss.
+        if is_first_rank() and (is_end or not is_rank()):
             with replacing(self.output) as partial:
                 partial.write_bytes(msgspec.msgpack.encode(found))
 
@@ -244,9 +231,9 @@ class _Run:
 class _Witness:
     """Notes what the program is made of, for changes to know whether they apply."""
 
-    def __init__(self, switches: Switches, facts: ProgramTraits, observer: Observer) -> None:
+    def __init__(self, switches: Switches, facts: ProgramTraits, first_steps: FirstSteps) -> None:
         self._torch, self._facts = switches.torch, facts
-        self._switches, self._observer = switches, observer
+        self._switches, self._first_steps = switches, first_steps
         self._seen: set[int] = set()
         self._restore: Callable[[], object] = lambda: None
         self.is_done = False  # what comes now may be of a change
@@ -279,7 +266,7 @@ class _Witness:
     def _backward(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         self._facts.is_training = True
         if not self._switches.is_replaying and args:
-            self._observer.sent_back(args[0])
+            self._first_steps.sent_back(args[0])
             if self._switches.losses is not None and args[0].numel() == 1:
                 self._switches.losses.append(args[0].detach())
         return args, kwargs

@@ -14,10 +14,10 @@ from opscope.capture.program import Program, check_program
 from opscope.capture.program_recorder import step_source
 from opscope.errors import DependencyError, InputError
 from opscope.trials.catalog import change_of_file, changes_named
-from opscope.trials.child import TrialRequest
+from opscope.trials.child import LAUNCHERS, is_rank
 from opscope.trials.predictions import predicted
-from opscope.trials.ranks import LAUNCHERS, is_rank
-from opscope.trials.trial import BUDGET_S, TrialPlan
+from opscope.trials.rounds import TrialRequest
+from opscope.trials.trying import BUDGET_S, TrialPlan
 from opscope.workloads.spec import BUILTIN_WORKLOADS, resolve
 from opscope.workloads.workload import WorkloadOptions
 

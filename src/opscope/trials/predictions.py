@@ -16,8 +16,8 @@ import msgspec
 from opscope.errors import InputError
 from opscope.model.benchmark import Interval
 from opscope.model.trial import Correctness, TrialResult, TrialVerdict
-from opscope.trials.child import TrialRequest
 from opscope.trials.processes import ProgramRuns
+from opscope.trials.rounds import TrialRequest
 
 _WORKLOAD = """
 from opscope.workloads.spec import WorkloadOptions, resolve

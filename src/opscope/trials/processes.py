@@ -16,7 +16,8 @@ import msgspec
 
 from opscope.model.files import scratch_prefix
 from opscope.toolchain.programs import signal_name
-from opscope.trials.child import TrialRequest, TrialRun, remove_folder
+from opscope.trials.child import remove_folder
+from opscope.trials.rounds import TrialRequest, TrialRun
 
 _SAID_LINES = 6
 _END_S = 5.0

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from opscope.benchmarking.inputs import map_tensors, tensors_of
 from opscope.model.trial import Correctness
 from opscope.trials.hooks import Switches
@@ -26,10 +28,12 @@ LEAST_ROUNDING = 2.0**-24  # of float32
 # it is with weights off by one rounding. Of the scale of all numbers less: a factor of 1.01 is more than two
 # roundings of the coarsest type.
 _OF_ROUNDING, _OF_SCALE, _OF_AGAIN, _OF_PERTURBED = 8.0, 2.0, 3.0, 4.0
-_ELEMENTS = 1 << 18  # of a tensor
+_FIRST_LOSSES, _FIRST_MODELS, _FIRST_ELEMENTS = 3, 8, 4096
+_ELEMENTS = 1 << 16  # of a tensor
 _PLAIN = (bool, int, float, str, type(None))
 
-Numbers = dict[str, list[Any]]  # tensors: `outputs`, `gradients`, `updates` of parameters
+# Arrays, or lists of numbers, by what they are: `outputs`, `gradients`, `updates` of parameters, `losses`.
+Numbers = dict[str, list[Any]]
 
 
 class _Made(NamedTuple):
@@ -142,11 +146,30 @@ class KeptStep:
 def _some(one: Any) -> Any:
     """A tensor's values, evenly picked where there are many."""
     flat = one.detach().reshape(-1)
-    return flat[:: max(1, len(flat) // _ELEMENTS)].double().clone()
+    return flat[:: max(1, len(flat) // _ELEMENTS)].double().cpu().numpy().copy()
 
 
 def _fresh(one: Any) -> Any:
     return one.detach().clone().requires_grad_(one.requires_grad)
+
+
+class FirstSteps:
+    """Keeps losses of the first steps, and first outputs, by which two processes can be compared."""
+
+    def __init__(self, switches: Switches, found: Numbers) -> None:
+        self._found, self._seen = found, set[int]()
+        found.update(outputs=[], losses=[])
+        switches.called.append(self._called)
+
+    def sent_back(self, loss: Any) -> None:
+        """Backward is called on a tensor."""
+        if len(self._found["losses"]) < _FIRST_LOSSES:
+            self._found["losses"].append(float(loss.detach().double().mean()))
+
+    def _called(self, model: Any, output: Any) -> None:
+        if id(model) not in self._seen and len(self._seen) < _FIRST_MODELS:
+            self._seen.add(id(model))
+            self._found["outputs"] += [_some(one)[:_FIRST_ELEMENTS].tolist() for one in _floats(output)]
 
 
 class Snapshot:
@@ -235,17 +258,18 @@ def compare(
 
 
 def _apart(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float]:
-    """Relative distance of two lists of tensors, and how far the scale of the first is from the second's."""
+    """Relative distance of two lists of arrays, and how far the scale of the first is from the second's."""
+    ours, theirs = (list(map(np.atleast_1d, side)) for side in (ours, theirs))
     if [one.shape for one in ours] != [one.shape for one in theirs]:
         return math.inf, math.inf
     distance = product = size = 0.0
     for one, other in zip(ours, theirs, strict=True):
-        is_finite = other.isfinite()
-        if not bool((one.isfinite() == is_finite).all()):
+        is_finite = np.isfinite(other)
+        if not (np.isfinite(one) == is_finite).all():
             return math.inf, math.inf
         a, b = one[is_finite], other[is_finite]
-        distance += float((a - b).square().sum())
-        product, size = product + float((a * b).sum()), size + float(b.square().sum())
+        distance += float(np.dot(a - b, a - b))
+        product, size = product + float(np.dot(a, b)), size + float(np.dot(b, b))
     if not distance:
         return 0.0, 0.0
     return (math.sqrt(distance / size), abs(product / size - 1)) if size else (math.inf, math.inf)

@@ -31,6 +31,7 @@ _BLOCK_S, _LEAST_BLOCK, _LEAD_IN_S = 0.03, 2, 0.02
 _GIVEN_UP = 3.0  # times the expected time
 _LEAST_LIMIT_S = 0.5  # a neighbor may hold up everything for a while
 _FIRST_S = 60.0  # the first steps after a switch: another form may be compiled
+_MOST_AT_ONCE = 50  # steps between two looks at the clock
 _HOPELESS, _HOPELESS_ROUNDS = math.log(1.1), 2
 _COSTLY_AFTER = 0.35  # of the time: what compiles waits for the rest
 _TOLD_ROUNDS = 4  # after which an arm can be built on
@@ -51,6 +52,47 @@ class ArmRun(msgspec.Struct, kw_only=True):
     not_tried: str | None = None  # why it does not apply
     is_given_up: bool = False  # it took three times as long as expected
     check_ns: int = 0  # compilation included
+
+
+class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run."""
+
+    kind: str  # `script`, `module`, `workload`, or `ranks`: arguments of torchrun
+    target: str  # Its name
+    arguments: tuple[str, ...] = ()  # Of a script
+    steps: str = "auto"  # What ends a step, as `step_source` takes it
+    options: dict[str, Any] = {}  # Of a workload
+    sizes: tuple[int, int] = (1, 128)  # Batch size and sequence length of a workload
+    installed: tuple[str, ...] = ()  # Changes that are on from the start
+    arms: tuple[tuple[str, ...], ...] = ()  # Sets of changes to switch, the most promising first
+    # The first arm, or the program as it is, stays on to the end: there are too few steps for rounds.
+    is_constant: bool = False
+    change_files: dict[str, str] = {}  # Changes of the user's own by name
+    seconds: float = 20.0  # Of rounds; of steps where one arm stays
+    seed: int = 0  # Of torch, random and numpy
+    scratch: str | None = None  # Folder to remove if the parent dies; None for none
+    origin: str = "."  # Folder that a module, or the script of ranks, is looked for in
+
+
+class TrialRun(msgspec.Struct, kw_only=True):
+    """What a process found."""
+
+    arms: list[ArmRun] = []
+    active: tuple[str, ...] = ()  # What was on, or was being checked, when this was written
+    base_ns: list[float] = []  # The program as it is: the median step of each block, or each step
+    base_logarithms: list[float] = []  # Of its second block over its first, by round
+    step_ns: list[float] = []  # Steps where one arm stayed
+    steps: int = 0  # Steps made
+    taken: str = "none"  # What ended a step, as `step_source` names it: the request's, or what was recognized
+    is_enough: bool = False  # It was ended because enough is known; else the program ended
+    startup_s: float = 0.0  # Until its first step ended
+    first_steps: Numbers = {}
+    facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
+    peak_bytes: int | None = None  # Without changes, or with those installed
+    warm_up_ns: int = 0  # Time of the first call of each model
+    not_applied: tuple[str, ...] = ()  # Installed changes that found nothing to change
+    exit_code: int | None = None  # Of the program, if it ended by itself
+    error: str | None = None  # Last line of what it raised
 
 
 class Arm:
@@ -101,48 +143,48 @@ class Rounds:
 
     Args:
         switches: The program.
-        facts: What is known of it; asked when its steps are steady.
+        request: What to do, and how long.
+        found: Takes what is found; its facts are asked when the program's steps are steady.
         arms: Sets of changes, the most promising first.
-        seconds: For all rounds.
-        seed: Of their order.
-        is_early: Whether an optimizer may come yet, so that its steps are no steps.
-        is_constant: The first arm stays on to the end.
+        is_early: Whether an optimizer may come yet, so that what ended was no step.
         save: Called when something was found.
     """
 
     def __init__(
         self,
         switches: Switches,
-        facts: ProgramTraits,
+        request: TrialRequest,
+        found: TrialRun,
         arms: Iterable[Sequence[TriedChange]],
         *,
-        seconds: float,
-        seed: int,
         is_early: Callable[[], bool],
-        is_constant: bool,
         save: Callable[[], object],
     ) -> None:
-        self._switches, self._torch, self._facts = switches, switches.torch, facts
-        self._seconds, self._random = seconds, random.Random(seed)
-        self._is_early, self._is_constant, self._save = is_early, is_constant, save
-        self.arms = [Arm(one, switches) for one in arms]
-        self.active: Arm | None = None
-        self.base_ns: list[float] = []  # of the program as it is: the median step of each block
-        self.base_logarithms: list[float] = []  # of its second block over its first, by round
-        self.step_ns: list[float] = []  # of the one arm, or of the program, that stays
-        self.is_over, self.is_decided = False, False
+        self._switches, self._torch, self._found, self._facts = switches, switches.torch, found, found.facts
+        self._is_constant, self._seconds = request.is_constant, request.seconds
+        self._random, self._is_early, self._save = random.Random(request.seed), is_early, save
+        self._arms: list[Arm] = []
+        for one in arms:
+            self._add(Arm(one, switches))
+        self._active: Arm | None = None
+        self.is_over = False
         self._base_made: dict[int, Callable[..., Any]] = {}
         self._sides: dict[Any, Any] = {}
-        self._is_finite_alone = True
-        self._usual_ns = math.inf
+        self._is_finite_alone, self._usual_ns = True, math.inf
         switches.gave_up = self._gave_up
         self.restart()
+
+    def _add(self, arm: Arm) -> Arm:
+        self._arms.append(arm)
+        self._found.arms.append(arm.found)
+        return arm
 
     def restart(self) -> None:
         """What were taken for steps were none."""
         self._switches.keep = None
         self.turn(None)
-        self.step_ns, self.base_ns, self.base_logarithms = [], [], []
+        found = self._found
+        found.steps, found.step_ns, found.base_ns, found.base_logarithms = 0, [], [], []
         self._steps = self._run()
         next(self._steps)
 
@@ -160,7 +202,8 @@ class Rounds:
         switches = self._switches
         for hooks in reversed(switches.on):
             hooks.off()
-        switches.on, switches.made, self.active = [], self._base_made, arm
+        switches.on, switches.made, self._active = [], self._base_made, arm
+        self._found.active = () if arm is None else arm.found.names
         if arm is None:
             return
         switches.on, switches.made = arm.hooks, arm.made
@@ -171,7 +214,7 @@ class Rounds:
             self._gave_up(error)
 
     def _gave_up(self, error: Exception) -> None:
-        arm = self.active
+        arm = self._active
         assert arm is not None
         arm.found.error = f"{type(error).__name__}: {error}"[:2000]
         self.turn(None)
@@ -189,16 +232,13 @@ class Rounds:
         switches.keep = None
         switches.prepared = {id(one.model) for one in self._kept.made}
         self._kept.fills_gradients = bool(self._facts.filled_gradients)
-        for arm in self.arms:
+        for arm in self._arms:
             reasons = (one.applies(self._facts) for one in arm.changes)
             arm.found.not_tried = next((one for one in reasons if one is not None), None)
-        self._waiting = [arm for arm in self.arms if arm.found.not_tried is None]
+        self._waiting = [arm for arm in self._arms if arm.found.not_tried is None]
         if self._waiting:
             self._kept_state = Snapshot(switches)
-        if self._is_constant:
-            yield from self._stay()
-        else:
-            yield from self._compare()
+        yield from (self._stay() if self._is_constant else self._compare())
 
     def _until_steady(self) -> _Steps:
         """Two steps where all processes have to agree, else until none of the last few was slow."""
@@ -220,14 +260,13 @@ class Rounds:
             self._check(arm)
             if not arm.is_settled(self._noise) and arm.found.not_tried is None:
                 self.turn(arm)
-        block = 1
         for _ in range(2):  # lead in
             yield
+        found, block = self._found, 1
         while True:
-            self.step_ns += yield from self._times(block)
-            block = max(1, min(50, round(_BLOCK_S * 1e9 / median(self.step_ns))))
-            self.base_ns = self.step_ns if not self.arms else []
-            self._save()
+            found.step_ns += yield from self._times(block)
+            block = max(1, min(_MOST_AT_ONCE, round(_BLOCK_S * 1e9 / median(found.step_ns))))
+            found.base_ns = [] if found.arms else found.step_ns
 
     def _compare(self) -> _Steps:
         """Rounds until the time is spent or all is decided."""
@@ -257,11 +296,10 @@ class Rounds:
             yield from self._round(live)
             live = [arm for arm in live if not arm.is_settled(self._noise)]
             self._save()
-        self.is_decided = not live and not self._waiting
 
     @property
     def _noise(self) -> float:
-        return max(map(abs, self.base_logarithms), default=0.0)
+        return max(map(abs, self._found.base_logarithms), default=0.0)
 
     def _round(self, live: Sequence[Arm]) -> _Steps:
         order: list[Arm | None] = [None, *live]
@@ -269,6 +307,8 @@ class Rounds:
         times: dict[Arm | None, list[float]] = {arm: [] for arm in order}
         losses: dict[Arm | None, list[float]] = {arm: [] for arm in order}
         for arm in [*order, *reversed(order)]:
+            if arm is not None and (arm.found.error is not None or arm.found.is_given_up):
+                continue
             self.turn(arm)
             block = yield from self._times(self._block, self._lead_in)
             if arm is not None and (arm.found.error is not None or not block):
@@ -280,8 +320,8 @@ class Rounds:
             times[arm].append(math.log(median(block)))
             self._require_finite(arm)
         base = times.pop(None)
-        self.base_ns += [math.exp(one) for one in base]
-        self.base_logarithms.append(base[1] - base[0])
+        self._found.base_ns += [math.exp(one) for one in base]
+        self._found.base_logarithms.append(base[1] - base[0])
         loss = losses.pop(None)
         for arm in live:
             if len(times[arm]) == 2 and arm.found.error is None:
@@ -292,11 +332,11 @@ class Rounds:
 
     def _times(self, count: int, lead_in: int = 0) -> Generator[None, None, list[float]]:
         """Nanoseconds of so many steps, by the slower one of host and device."""
-        torch, arm, marks, limit_s = self._torch, self.active, [], _FIRST_S
+        torch, arm, marks, limit_s = self._torch, self._active, [], _FIRST_S
         for number in range(lead_in + count + 1):
             if number == lead_in:
                 self._switches.losses, began = [], time.monotonic()
-                if lead_in or count > 1:
+                if lead_in:
                     limit_s = max(_LEAST_LIMIT_S, _GIVEN_UP * count * self._usual_ns / 1e9)
             event = None
             if number >= lead_in:
@@ -309,8 +349,8 @@ class Rounds:
                 began = time.monotonic()
             if number < lead_in + count:
                 yield
-                if arm is not None and time.monotonic() - began > limit_s:
-                    arm.strikes += not self._is_constant
+                if arm is not None and lead_in and time.monotonic() - began > limit_s:
+                    arm.strikes += 1
                     arm.found.is_given_up, marks = arm.strikes > 1, []
                     break
         if torch.cuda.is_initialized():
@@ -348,9 +388,8 @@ class Rounds:
     def _check(self, arm: Arm) -> None:
         """Make the kept step with an arm, and compare; everything is as before afterwards."""
         found, began_ns = arm.found, time.perf_counter_ns()
-        self.active = arm
+        self._found.active = found.names
         self._save()
-        self.active = None
         before = Snapshot(self._switches)
         try:
             self._kept_state.restore()
@@ -396,9 +435,9 @@ class Rounds:
         """The next sets to try: the best one grown by one, with the same numerics and with fewer digits."""
         if self._is_constant or any(len(one.changes) > 1 for one in (*live, *self._waiting)):
             return []
-        known, found = {frozenset(one.found.names) for one in self.arms}, []
+        known, found = {frozenset(one.found.names) for one in self._arms}, []
         for takes_coarser in (False, True):
-            usable = [one for one in self.arms if one.is_usable and (takes_coarser or not one.is_coarser)]
+            usable = [one for one in self._arms if one.is_usable and (takes_coarser or not one.is_coarser)]
             best = min(usable, key=lambda one: one.middle, default=None)
             if best is None or best.middle > _HELPS:
                 continue
@@ -409,8 +448,7 @@ class Rounds:
                 is_new = len(one.changes) == 1 and change.group not in groups and names not in known
                 # A graph may help once the device is faster than the host.
                 if is_new and (one.middle < _ADDS or change.group == "capture"):
-                    found.append(Arm((*best.changes, change), self._switches))
+                    found.append(self._add(Arm((*best.changes, change), self._switches)))
                     known.add(names)
                     break
-        self.arms += found
         return found

@@ -29,6 +29,12 @@ def test_equal_arms_are_seldom_called_apart_within_a_process() -> None:
     assert wrong <= 0.05 * 300
 
 
+def test_three_percent_are_told_within_a_process_whose_rounds_differ_by_two() -> None:
+    draw = np.random.default_rng(0)
+    found = [signed_rank_interval(draw.normal(0.03, 0.02, 32)).low > 0 for _ in range(100)]
+    assert sum(found) >= 99
+
+
 def test_a_process_looks_at_some_rounds_only() -> None:
     assert is_decided([-0.5] * 8)
     assert is_decided([0.001, -0.001] * 4)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from opscope.trials.child import TrialRequest, TrialRun
+from opscope.trials.rounds import TrialRequest, TrialRun
 from opscope.trials.processes import ProgramRuns
 
 pytestmark = pytest.mark.torch
@@ -61,7 +61,7 @@ def test_a_run_finds_the_program_in_a_folder_of_its_own(
     assert Path(work).parent.parent == Path(temporary).parent == runs.scratch
     assert (given, arguments) == ("value", "[]")
     assert run.is_enough
-    assert run.observation.outputs
+    assert run.first_steps["outputs"]
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 

@@ -32,12 +32,13 @@ from opscope.model.trial import (
     Variant,
 )
 from opscope.trials.catalog import CATALOG, ROUNDINGS, TriedChange
-from opscope.trials.child import LEAST_STEPS, TrialRequest, TrialRun
-from opscope.trials.observation import compare_first_steps
+from opscope.trials.child import LEAST_STEPS
 from opscope.trials.patches import edited, unified_diff
 from opscope.trials.pooling import APART, Pooled, pooled
 from opscope.trials.predictions import SaidGain
 from opscope.trials.processes import ProgramRuns
+from opscope.trials.replay import compare
+from opscope.trials.rounds import TrialRequest, TrialRun
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
@@ -398,8 +399,8 @@ class Trial:
             rounding = max(self._by_name[name].rounding for name in names)
             if rounding:
                 rounding = max([rounding, *(ROUNDINGS.get(one, 0.0) for one in run.facts.dtypes)])
-            base, again = self._bases[0].observation, self._bases[-1].observation
-            self._note_numbers(tried, *compare_first_steps(base, again, run.observation, rounding))
+            base, again = self._bases[0].first_steps, self._bases[-1].first_steps
+            self._note_numbers(tried, *compare(run.first_steps, base, again, again, rounding))
 
     def _note_numbers(self, tried: _Tried, correctness: Correctness, numbers: str) -> None:
         worse = (Correctness.UNKNOWN, Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING, Correctness.CHANGED)

@@ -14,11 +14,9 @@ import pytest
 from opscope.errors import CaptureError
 from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials.catalog import ProgramTraits, TriedChange, changes_named
-from opscope.trials.child import TrialRequest, TrialRun
-from opscope.trials.observation import Observation
 from opscope.trials.predictions import SaidGain
-from opscope.trials.rounds import ArmRun
-from opscope.trials.trial import Trial, TrialPlan
+from opscope.trials.rounds import ArmRun, TrialRequest, TrialRun
+from opscope.trials.trying import Trial, TrialPlan
 
 MS = 1_000_000
 ROUNDING = Correctness.WITHIN_ROUNDING
@@ -73,7 +71,7 @@ class GivenProcesses:
             steps=given.get("steps", 40),
             taken="optimizer",
             is_enough=True,
-            observation=Observation(losses=[2.0]),
+            first_steps={"losses": [2.0]},
             facts=ProgramTraits(dtypes=["float32"], is_training=given.get("is_training", False)),
             peak_bytes=1000,
             not_applied=tuple(one for one in request.installed if one in idle),

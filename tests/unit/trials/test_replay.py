@@ -9,17 +9,21 @@ import pytest
 
 from opscope.model.trial import Correctness
 from opscope.trials.catalog import CATALOG
-from opscope.trials.observation import Observation, compare_first_steps
+from opscope.trials.replay import Numbers, compare
 
 BASE = {"losses": [2.0, 1.5], "outputs": [[1.0, -2.0, 3.0]]}
 
 
-def seen(**changed: Any) -> Observation:
-    return Observation(**{**BASE, **changed})
+def seen(**changed: Any) -> Numbers:
+    return {**BASE, **changed}
+
+
+def compared(base: Numbers, again: Numbers, variant: Numbers, rounding: float) -> tuple[Correctness, str]:
+    return compare(variant, base, again, again, rounding)
 
 
 def test_the_same_numbers_are_identical() -> None:
-    assert compare_first_steps(seen(), seen(), seen(), 0.0)[0] is Correctness.IDENTICAL
+    assert compared(seen(), seen(), seen(), 0.0)[0] is Correctness.IDENTICAL
 
 
 @pytest.mark.parametrize("rounding", sorted({one.rounding for one in CATALOG}))
@@ -34,7 +38,7 @@ def test_the_same_numbers_are_identical() -> None:
     ],
 )
 def test_wrong_numbers_are_never_taken_for_rounding(rounding: float, changed: dict[str, Any]) -> None:
-    assert compare_first_steps(seen(), seen(), seen(**changed), rounding)[0] is Correctness.CHANGED
+    assert compared(seen(), seen(), seen(**changed), rounding)[0] is Correctness.CHANGED
 
 
 @pytest.mark.parametrize(
@@ -48,15 +52,15 @@ def test_wrong_numbers_are_never_taken_for_rounding(rounding: float, changed: di
     ],
 )
 def test_rounding_is_that_of_the_type(rounding: float, apart: float, correctness: Correctness) -> None:
-    variant = seen(losses=[2.0 * (1 + apart), 1.5])
-    assert compare_first_steps(seen(), seen(), variant, rounding)[0] is correctness
+    variant = seen(losses=[2.0 * (1 + apart), 1.5 * (1 + apart)])
+    assert compared(seen(), seen(), variant, rounding)[0] is correctness
 
 
 def test_a_program_that_scatters_by_itself_is_allowed_to() -> None:
     again, variant = seen(losses=[2.0, 1.503]), seen(losses=[2.0, 1.506])
-    assert compare_first_steps(seen(), again, variant, 0.0)[0] is Correctness.WITHIN_ROUNDING
-    assert compare_first_steps(seen(), seen(), variant, 0.0)[0] is Correctness.CHANGED
+    assert compared(seen(), again, variant, 0.0)[0] is Correctness.WITHIN_ROUNDING
+    assert compared(seen(), seen(), variant, 0.0)[0] is Correctness.CHANGED
 
 
 def test_where_nothing_was_seen_nothing_is_said() -> None:
-    assert compare_first_steps(Observation(), Observation(), Observation(), 0.1)[0] is Correctness.UNKNOWN
+    assert compared({}, {}, {}, 0.1)[0] is Correctness.UNKNOWN
