@@ -211,7 +211,7 @@ def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: 
     outcome = opscope("try", *quick, "--in-place", "--fail-below", "50", "--", script)
     assert outcome.code == 3
     assert "fails --fail-below 50" in outcome.err
-    assert "runs of the program" in outcome.out
+    assert "of the program" in outcome.out
     assert (tmp_path / "notes.txt").exists()
 
 
@@ -307,7 +307,7 @@ def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path:
         f"    open(f'{tmp_path}/rank' + os.environ['RANK'], 'w').write('changed')\n"
     )
     kept = left_behind(tmp_path)
-    quick = ("--budget", "5s", "--json", "--change", "told.py", "--only", "set_to_none")
+    quick = ("--budget", "40s", "--json", "--change", "told.py", "--only", "set_to_none")
     outcome = opscope("try", *quick, "--", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
     assert outcome.code == 0, outcome.err
     assert "no predictions of a program of several ranks" in outcome.err

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 
 from msgspec.structs import replace
 
@@ -103,6 +103,7 @@ class _Tried:
     names: _Names
     switched: list[list[float]] = field(default_factory=list)  # logarithms of ratios by process and round
     apart: list[float] = field(default_factory=list)  # of processes in which it stayed on
+    scatter: float = APART  # of such processes
     correctness: Correctness = Correctness.UNKNOWN
     numbers: str = ""
     error: str | None = None
@@ -114,7 +115,7 @@ class _Tried:
         """What its processes say; None if it was not timed."""
         if self.switched:
             return pooled(self.switched)
-        return pooled([[one] for one in self.apart], APART) if self.apart else None
+        return pooled([[one] for one in self.apart], self.scatter) if self.apart else None
 
     @property
     def said_ratio(self) -> float:
@@ -389,8 +390,9 @@ class Trial:
             end = run.error or said or f"too few steps to time: it made {run.steps}"
             tried.error = failed[0].error if failed else end
             return
-        usual = fmean(math.log(median(one.base_ns)) for one in self._bases)
-        tried.apart.append(math.log(median(run.step_ns)) - usual)
+        bases = [math.log(median(one.base_ns)) for one in self._bases]
+        tried.apart.append(math.log(median(run.step_ns)) - fmean(bases))
+        tried.scatter = max(APART, stdev(bases) if len(bases) > 1 else 0.0)
         tried.warm_up_ns = run.warm_up_ns + sum(one.check_ns for one in run.arms)
         tried.peak_bytes = run.peak_bytes if run.arms == [] else None
         for arm in run.arms:

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from opscope.trials.rounds import TrialRequest, TrialRun
 from opscope.trials.processes import ProgramRuns
+from opscope.trials.rounds import TrialRequest, TrialRun
 
 pytestmark = pytest.mark.torch
 exhaustive = pytest.mark.exhaustive(few=False)  # processes that import torch

@@ -79,7 +79,7 @@ PLANTED = {
     "noop": "def on(hooks):\n    pass\n",
     "scaled": "def on(hooks):\n    backward = hooks.torch.Tensor.backward\n"
     "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
-    "shallow": "def on(hooks):\n    hooks.prepare.append(lambda model: model[:-1] if len([*model.children()]) else model)\n",
+    "shallow": "def on(hooks):\n    hooks.prepare.append(lambda one: one[:-1] if [*one.children()] else one)\n",
     "skipping": "def on(hooks):\n    for model in hooks.models.values():\n"
     "        if len(list(model.children())) > 3:\n"
     "            hooks.patch(model[3], 'forward', lambda x: x)\n",
@@ -151,15 +151,14 @@ def test_checks_and_switches_that_change_nothing_leave_every_bit(
 def test_a_planted_slowdown_is_found_and_nothing_else(switched: Switched) -> None:
     found, arms, _ = switched(TRAINING, "slow", "noop", "fused_optimizer", "set_to_none", seconds=8.0)
     assert found.is_enough
-    middle, low, _ = signed_rank_interval(arms["slow"].logarithms)
-    assert low > 0
-    assert 0.1 < middle < 1
+    # Much slower, it is left out after two rounds.
+    assert 0.1 < signed_rank_interval(arms["slow"].logarithms).value < 1
     _, low, high = signed_rank_interval(arms["noop"].logarithms)
     assert low < 0.05
     assert high > -0.05
     assert arms["set_to_none"].correctness is Correctness.IDENTICAL
     assert arms["fused_optimizer"].correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
-    assert len(found.base_logarithms) >= 8
+    assert len(found.base_logarithms) >= 4
     assert found.taken == "optimizer"
 
 
