@@ -51,6 +51,7 @@ LEAST_STEPS = 6  # of a program as it is, or with changes that stay on
 _ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pass that may be one step
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
+_ORDERED, _MOST_MISSED = 3, 50  # steps after which the order of optimizers is known; without the last of them
 _REMOVE_S = 10.0
 
 
@@ -118,6 +119,9 @@ class _Run:
         self._witness: _Witness | None = None
         self._process, self._began = os.getpid(), time.monotonic()
         self._first_step = 0.0
+        self._optimizer_steps: dict[int, int] = {}  # by optimizer, in the order of a step
+        self._last: int | None = None  # the optimizer that steps last in a step
+        self._missed = 0  # steps since it did
 
     def restart(self) -> None:
         """What was taken for steps so far were none."""
@@ -143,6 +147,7 @@ class _Run:
         self.rounds = Rounds(
             switches, self.request, self.found, arms, is_early=self._is_early, save=self.save
         )
+        switches.has_stepped = self._stepped
         switches.install()
 
     def _change(self, name: str) -> TriedChange:
@@ -175,6 +180,22 @@ class _Run:
             self._first_step = time.monotonic()
             self.found.startup_s = self._first_step - self._began
         self.found.steps += 1
+        if self.found.steps == _ORDERED:
+            counts = self._optimizer_steps
+            self._last = min(reversed(counts), key=counts.__getitem__) if len(counts) > 1 else None
+        self._missed += 1
+        if self.found.steps >= _ORDERED and (self._last is None or self._missed > _MOST_MISSED):
+            self._between_steps(rounds)
+
+    def _stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped: with the last one of a step, no graph is open that its weights are part of."""
+        count = self._optimizer_steps.get(id(optimizer), 0)
+        self._optimizer_steps[id(optimizer)] = count + 1
+        if self._last == id(optimizer) and self.rounds is not None and os.getpid() == self._process:
+            self._missed = 0
+            self._between_steps(self.rounds)
+
+    def _between_steps(self, rounds: Rounds) -> None:
         rounds.ended()
         times_ns = self.found.step_ns
         is_enough = sum(times_ns) >= self.request.seconds * 1e9 and len(times_ns) >= LEAST_STEPS

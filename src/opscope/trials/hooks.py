@@ -102,6 +102,7 @@ class Switches:
         self.keep: Callable[..., Any] | None = None
         self.is_replaying = self.is_inside = False
         self.gave_up: Callable[[Exception], object] = lambda error: None
+        self.has_stepped: Callable[[Any], object] = lambda optimizer: None
         self.losses: list[Any] | None = None  # takes what `backward` is called on
         self.first_calls_ns = 0  # of each model, compilation included
 
@@ -119,11 +120,13 @@ class Switches:
             for told in hooks.stepping:
                 told(optimizer)
 
-    def stepped(self, _: Any) -> None:
+    def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
         for hooks in self.on:
             for told in hooks.stepped:
                 told()
+        if not self.is_replaying:
+            self.has_stepped(optimizer)
 
     def _call(self, model: Any, call: Any, args: Any, kwargs: Any) -> Any:
         began_ns, is_first = time.perf_counter_ns(), id(model) not in self.models

@@ -44,6 +44,24 @@ for _ in range(STEPS):
 """
     + DIGEST
 )
+# Between the two steps of optimizers the graph of the first model is open.
+ADVERSARIAL = (
+    BEGIN
+    + """
+critic = torch.nn.Linear(4, 1)
+optimizers = [torch.optim.Adam(one.parameters()) for one in (critic, model)]
+for _ in range(STEPS):
+    made = model(torch.randn(8, 16))
+    optimizers[0].zero_grad()
+    critic(made.detach()).square().mean().backward()
+    optimizers[0].step()
+    optimizers[1].zero_grad()
+    critic(made).mean().backward()
+    optimizers[1].step()
+    time.sleep(0.002)
+"""
+    + DIGEST
+)
 ACCUMULATING = (
     BEGIN
     + """
@@ -79,7 +97,8 @@ PLANTED = {
     "noop": "def on(hooks):\n    pass\n",
     "scaled": "def on(hooks):\n    backward = hooks.torch.Tensor.backward\n"
     "    hooks.patch(hooks.torch.Tensor, 'backward', lambda loss, *a, **k: backward(loss * 1.01, *a, **k))\n",
-    "shallow": "def on(hooks):\n    hooks.prepare.append(lambda one: one[:-1] if [*one.children()] else one)\n",
+    "shallow": "def on(hooks):\n"
+    "    hooks.prepare.append(lambda one: one[:-1] if [*one.children()] else one)\n",
     "skipping": "def on(hooks):\n    for model in hooks.models.values():\n"
     "        if len(list(model.children())) > 3:\n"
     "            hooks.patch(model[3], 'forward', lambda x: x)\n",
@@ -132,7 +151,11 @@ def switched(tmp_path: Path) -> Switched:
     return run
 
 
-@pytest.mark.parametrize("program", [TRAINING, ACCUMULATING, INFERENCE], ids=["training", "two", "inference"])
+@pytest.mark.parametrize(
+    "program",
+    [TRAINING, ACCUMULATING, ADVERSARIAL, INFERENCE],
+    ids=["training", "closure", "adversarial", "inference"],
+)
 def test_checks_and_switches_that_change_nothing_leave_every_bit(
     switched: Switched, tmp_path: Path, program: str
 ) -> None:
