@@ -178,20 +178,6 @@ def unrecorded_time(samples: Sequence[UnrecordedStep], *, has_device: bool) -> U
     )
 
 
-def step_times(samples: Sequence[UnrecordedStep], *, has_device: bool) -> tuple[list[float], float]:
-    """Times in ns of steps after the warm-up, by the slower clock, and what the warm-up took beyond as many.
-
-    Arguments as of `unrecorded_time`.
-    """
-    found = _decisive(samples, has_device=has_device)
-    if found is None:
-        return [], 0.0
-    _, warmup, _, times_ns = found
-    usual_ns = float(np.median(times_ns))
-    extra_ns = sum(one.host_ns - usual_ns * one.step_count for one in samples[:warmup])
-    return times_ns, max(0.0, extra_ns)
-
-
 def unrecorded_samples(session: Session) -> tuple[float, ...]:
     """Times in ns of steps without the profiler, of the trace with the longest steps; empty if unknown."""
     has_device = bool(session.scalar("SELECT count(*) FROM device_activities"))

@@ -138,17 +138,6 @@ def judge(ratio: RatioInterval, same_within: float) -> tuple[Verdict, str]:
     return Verdict.AMBIGUOUS, reason
 
 
-def samples_to_tell(ratio: RatioInterval, same_within: float) -> int:
-    """How many more samples an ambiguous ratio needs, roughly: intervals shrink with the root of that.
-
-    Enough is an interval that excludes 1, or lies within 1 ± same_within, if the ratio stays what it is.
-    """
-    away = abs(ratio.ratio - 1)
-    wanted = 2 * max(away, same_within - away)
-    needed = math.ceil(ratio.rounds * ((ratio.high - ratio.low) / wanted) ** 2)
-    return max(needed, FEWEST_ROUNDS, ratio.rounds + 1) - ratio.rounds
-
-
 def usual_and_limit(times_ns: Sequence[float] | Samples) -> tuple[float, float]:
     """What is usual of times, and from where on one is slower than chance: by 10 % and by 5 deviations."""
     usual_ns = float(np.median(times_ns))

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.benchmarking.inputs import tensors_of
+from opscope.benchmarking.inputs import map_tensors, tensors_of
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
@@ -43,7 +43,6 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     precision: str = "highest"  # torch.get_float32_matmul_precision()
     is_autocast: bool = False  # The first model was called under autocast
     threads: int = 1  # torch.get_num_threads() at the end
-    has_dropout: bool = False  # The first model holds dropout that was active
     attends: bool = False  # The first model's first call made calls of scaled_dot_product_attention
     forgetful_loaders: int = 0  # DataLoaders whose worker processes end with each epoch
     has_step: bool = False  # Its steps are calls of a function without arguments
@@ -164,21 +163,18 @@ def _autocast(dtype: str, hooks: Hooks) -> None:
         return torch.autocast(device, dtype=getattr(torch, dtype))
 
     hooks.around.append(context)
-    hooks.outputs.append(partial(_whole_for_losses, torch))
+    hooks.outputs.append(_whole_for_losses)
     if dtype == "float16":
         _scale_losses(hooks)
 
 
-def _whole_for_losses(torch: Any, output: Any) -> Any:
+def _whole_for_losses(output: Any) -> Any:
     """An output in float32, so that its loss is, as inside of autocast; one that holds its loss stays."""
-    if isinstance(output, torch.Tensor):
-        return output.float() if output.requires_grad and output.dtype.itemsize == 2 else output
-    if type(output) in {tuple, list}:
-        return type(output)(_whole_for_losses(torch, one) for one in output)
-    if isinstance(output, dict) and "loss" not in output:
-        for name, one in list(output.items()):
-            output[name] = _whole_for_losses(torch, one)
-    return output
+
+    def whole(one: Any) -> Any:
+        return one.float() if one.requires_grad and one.dtype.itemsize == 2 else one
+
+    return output if isinstance(output, dict) and "loss" in output else map_tensors(whole, output)
 
 
 def _scale_losses(hooks: Hooks) -> None:
@@ -316,7 +312,12 @@ def _graphed(hooks: Hooks) -> None:
                 return eager(*args, **kwargs)
             key = model.training, len(args), *kwargs, *map(partial(_form, torch), values)
             if key not in graphed:
-                with torch.enable_grad() if model.training else torch.no_grad():
+                # A graph would keep the addresses of casted weights that autocast has cached.
+                cast = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+                with (
+                    torch.autocast("cuda", *cast, cache_enabled=False),
+                    torch.set_grad_enabled(model.training),
+                ):
                     samples = tuple(one.detach().clone() for one in tensors)
                     of_tensors = _of_tensors(torch, model, args, kwargs)
                     graphed[key] = torch.cuda.make_graphed_callables(of_tensors, samples)
@@ -330,12 +331,10 @@ def _graphed(hooks: Hooks) -> None:
 
 
 def _are_plain(values: tuple[Any, ...], torch: Any) -> bool:
-    """Whether all are tensors, or values that a captured call may keep."""
     return all(isinstance(one, (torch.Tensor, bool, int, float, str, type(None))) for one in values)
 
 
 def _form(torch: Any, value: Any) -> object:
-    """What a graph depends on of a value."""
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
 
 
@@ -414,7 +413,6 @@ def _take_over_gradients(hooks: Hooks) -> None:
 
 
 def _optimizer(option: str, hooks: Hooks) -> None:
-    """Have optimizers step in another form, with the states that they have by then."""
     other = "foreach" if option == "fused" else "fused"
     for one in list(hooks.optimizers.values()):
         for group in one.param_groups if type(one).__name__ in _FUSED else ():
@@ -461,41 +459,35 @@ def _cudnn_benchmark(hooks: Hooks) -> None:
     _set(hooks, partial(setattr, cudnn, "benchmark"), cudnn.benchmark, True)
 
 
+def _loader(fits: Callable[[dict[str, Any]], object], values: dict[str, Any], hooks: Hooks) -> None:
+    """Have DataLoaders that fit made with other arguments."""
+
+    def change(_: Any, arguments: dict[str, Any]) -> None:
+        if fits(arguments):
+            arguments.update(values)
+            hooks.applied.add("loader")
+
+    hooks.on_making("torch.utils.data:DataLoader", change)
+
+
 def _pinned(hooks: Hooks) -> None:
-    tensor = hooks.torch.Tensor
-
-    def pin(_: Any, arguments: dict[str, Any]) -> None:
-        arguments["pin_memory"] = True
-        hooks.applied.add("loader")
-
     def without_waiting(one: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if not one.is_cuda and one.is_pinned():
             kwargs["non_blocking"] = True
         return (one, *args), kwargs
 
-    hooks.on_making("torch.utils.data:DataLoader", pin)
+    _loader(lambda _: True, {"pin_memory": True}, hooks)
     for name in ("to", "cuda"):
-        hooks.wrap_arguments(tensor, name, without_waiting)
+        hooks.wrap_arguments(hooks.torch.Tensor, name, without_waiting)
 
 
-def _workers(hooks: Hooks) -> None:
-    count = max(1, min(8, (os.cpu_count() or 2) - 1))
-
-    def change(_: Any, arguments: dict[str, Any]) -> None:
-        if not arguments.get("num_workers"):
-            arguments.update(num_workers=count, persistent_workers=True)
-            hooks.applied.add("loader")
-
-    hooks.on_making("torch.utils.data:DataLoader", change)
-
-
-def _kept_workers(hooks: Hooks) -> None:
-    def change(_: Any, arguments: dict[str, Any]) -> None:
-        if arguments.get("num_workers") and not arguments.get("persistent_workers"):
-            arguments.update(persistent_workers=True, prefetch_factor=_PREFETCHED)
-            hooks.applied.add("loader")
-
-    hooks.on_making("torch.utils.data:DataLoader", change)
+_WORKERS = {"num_workers": max(1, min(8, (os.cpu_count() or 2) - 1)), "persistent_workers": True}
+_workers = partial(_loader, lambda given: not given.get("num_workers"), _WORKERS)
+_kept_workers = partial(
+    _loader,
+    lambda given: given.get("num_workers") and not given.get("persistent_workers"),
+    {"persistent_workers": True, "prefetch_factor": _PREFETCHED},
+)
 
 
 def _threads(hooks: Hooks) -> None:

@@ -124,7 +124,6 @@ class _Run:
         self._missed = 0  # steps since it did
 
     def restart(self) -> None:
-        """What was taken for steps so far were none."""
         if self.rounds is not None:
             self.rounds.restart()
 
@@ -188,7 +187,7 @@ class _Run:
             self._between_steps(rounds)
 
     def _stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped: with the last one of a step, no graph is open that its weights are part of."""
+        """An optimizer has stepped: after the last one of a step, no graph of their weights is open."""
         count = self._optimizer_steps.get(id(optimizer), 0)
         self._optimizer_steps[id(optimizer)] = count + 1
         if self._last == id(optimizer) and self.rounds is not None and os.getpid() == self._process:
@@ -329,8 +328,6 @@ class _Witness:
             facts.dtypes = sorted({*facts.dtypes, type_name})
         for module in model.modules():
             facts.convolutions += isinstance(module, (nn.Conv2d, nn.Conv3d))
-            is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
-            facts.has_dropout = facts.has_dropout or (is_dropout and module.training and module.p > 0)
         attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
         if attention is not None:
             facts.attention.append(str(attention))
@@ -407,7 +404,6 @@ def run_workload(run: _Run, request: TrialRequest) -> ProgramEnd:
 
 
 def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
-    """Run the ranks of a program, each with the changes of the request."""
     launch, path = launch_of(request.arguments), run.output.with_name("ranks.json")
     script = Path(request.origin, launch.target)
     asked = msgspec.structs.replace(

@@ -41,7 +41,6 @@ class Hooks:
         self.undo = ExitStack()
 
     def off(self) -> None:
-        """Undo what was done."""
         self.undo.close()
         for every in (self.prepare, self.inputs, self.around, self.outputs, self.stepping, self.stepped):
             every.clear()
@@ -121,7 +120,6 @@ class Switches:
                 told(optimizer)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped."""
         for hooks in self.on:
             for told in hooks.stepped:
                 told()

@@ -90,7 +90,6 @@ class ProgramRuns:
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
-        """A folder in which a run leaves everything."""
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         try:
             yield folder

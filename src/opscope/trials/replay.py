@@ -47,7 +47,6 @@ class _Made(NamedTuple):
 
 
 def parameters_of(optimizers: Mapping[int, Any]) -> list[Any]:
-    """Parameters that are updated."""
     every = (one for each in optimizers.values() for group in each.param_groups for one in group["params"])
     return list({id(one): one for one in every}.values())
 
@@ -62,11 +61,9 @@ class KeptStep:
 
     @property
     def draws(self) -> bool:
-        """Whether it draws random numbers."""
         return any(one.draws for one in self.made)
 
     def keep(self, model: Any, call: Any, args: Any, kwargs: Any) -> Any:
-        """Call a model and keep it."""
         torch, kind = self._torch, next(model.parameters()).device.type
         before, inputs = _random_state(torch), map_tensors(_fresh, (args, kwargs))
         cast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
@@ -162,7 +159,6 @@ class FirstSteps:
         switches.called.append(self._called)
 
     def sent_back(self, loss: Any) -> None:
-        """Backward is called on a tensor."""
         if len(self._found["losses"]) < _FIRST_LOSSES:
             self._found["losses"].append(float(loss.detach().double().mean()))
 
@@ -199,7 +195,6 @@ class Snapshot:
         self._random = _random_state(torch)
 
     def restore(self) -> None:
-        """Put everything back."""
         for one, copy in self._copies:
             one.data.copy_(copy)  # through .data: no version counter moves
         for one, gradient in self._gradients:

@@ -3,8 +3,11 @@
 A round has every arm and the program as it is once in random order and once more mirrored, so that neither
 drift nor the neighbor before counts. After each switch some steps lead in and do not count. Arms are admitted
 in the order they are given, as many at once as can be told apart in the time there is; what is decided makes
-room. The best of them are combined into sets, which are arms as well. Importing this module does not import
-torch.
+room. The best of them are combined into sets, which are arms as well.
+
+The order was drawn, so the sign of each difference is a fair coin if both are equal: the interval of one
+process is exact. Between processes a ratio differs by more than that (addresses, clocks, what the compiler
+chose), so the pooled interval holds the scatter of both. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ import math
 import random
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
-from opscope.model.trial import Correctness
+from opscope.benchmarking.statistics import student_quantile
+from opscope.model.benchmark import Interval
+from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials.catalog import ROUNDINGS, ProgramTraits, TriedChange
 from opscope.trials.hooks import Hooks, Switches
-from opscope.trials.pooling import LOOKS, is_decided, signed_rank_interval
 from opscope.trials.replay import KeptStep, Numbers, Snapshot, compare, parameters_of, perturb
 
 _SLOW = 3.0  # times the median of the steps so far: something was compiled or loaded
@@ -38,6 +44,105 @@ _TOLD_ROUNDS = 4  # after which an arm can be built on
 _HELPS, _ADDS = math.log(0.99), math.log(0.995)
 _LEAST_LOSS = 0.005
 
+
+# Rounds at which a process looks whether an arm is decided, and the error of each look, both sides together:
+# of equal arms at most one in twenty is called apart at any of the five.
+LOOKS, LOOK_ERROR = (8, 16, 32, 64, 128), 0.01
+# What is called the same: within a process, and of processes together, whose ratios differ by more.
+_SAME_WITHIN, _SAME_POOLED = 0.02, 0.06
+# Ratios of one change differed by so much between processes of one program (standard deviation; prototype on
+# CPUs, 7 programs: 1.4 to 5.3 %). It counts like so many processes seen before.
+_SCATTER, _SEEN_BEFORE = 0.014, 4
+# Of the step itself, between processes started anew: 5 to 30 % on H100s.
+APART = 0.05
+
+
+class Middle(NamedTuple):
+    """A logarithm of a ratio and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        return (self.high - self.low) / (2 * 2.576) if math.isfinite(self.high - self.low) else math.inf
+
+
+@lru_cache(maxsize=512)
+def _excluded(count: int, error: float) -> int:
+    """How many of the ordered Walsh averages of so many differences lie outside of the interval, each side.
+
+    Source: M. Hollander, D. Wolfe, E. Chicken, Nonparametric Statistical Methods, 3rd edition, §3.3.
+    """
+    ways = np.zeros(count * (count + 1) // 2 + 1)
+    ways[0] = 1.0
+    for rank in range(1, count + 1):  # the distribution of the signed rank sum
+        ways = (ways + np.concatenate([np.zeros(rank), ways[:-rank]])) / 2
+    return int(np.searchsorted(np.cumsum(ways), error / 2, side="right"))
+
+
+def signed_rank_interval(differences: Sequence[float], error: float = LOOK_ERROR) -> Middle:
+    """The median of the Walsh averages and its exact interval; unbounded where too few tell."""
+    values = np.asarray(differences)
+    count = len(values)
+    walsh = np.sort(((values[:, None] + values[None, :]) / 2)[np.triu_indices(count)])
+    excluded = _excluded(count, error)
+    bounds = (float(walsh[excluded - 1]), float(walsh[-excluded])) if excluded else (-math.inf, math.inf)
+    return Middle(float(np.median(walsh)), *bounds)
+
+
+def is_decided(differences: Sequence[float]) -> bool:
+    """Whether a look at these rounds tells an arm from the baseline, or that it is the same."""
+    if len(differences) not in LOOKS:
+        return len(differences) > LOOKS[-1]
+    _, low, high = signed_rank_interval(differences)
+    band = math.log1p(_SAME_WITHIN)
+    return high < 0 or low > 0 or (-band <= low and high <= band)
+
+
+class Pooled(NamedTuple):
+    ratio: float
+    interval: Interval  # 95 %
+    verdict: TrialVerdict
+    reason: str
+
+
+def pooled(processes: Sequence[Sequence[float]], scatter: float = _SCATTER) -> Pooled:
+    """Pool log-ratios by process and round; `scatter` is what processes differ by as far as is known.
+
+    Source: A. Gelman et al., Bayesian Data Analysis, 3rd edition, §2.6 and §3.2 (scaled inverse χ² prior of a
+    variance; the posterior interval is Student's).
+    """
+    middles = [signed_rank_interval(one) for one in processes]
+    count, value = len(middles), fmean(one.value for one in middles)
+    within = [_error_within(rounds, one) for rounds, one in zip(processes, middles, strict=True)]
+    freedom = _SEEN_BEFORE + count - 1
+    seen = sum((one.value - value) ** 2 for one in middles)
+    variance = (_SEEN_BEFORE * scatter**2 + seen) / freedom
+    if count <= 2:  # that two agree does not make the third agree
+        variance = max(variance, scatter**2)
+    half = student_quantile(freedom) * math.sqrt(variance / count + sum(one**2 for one in within) / count**2)
+    low, high, band = value - half, value + half, math.log1p(_SAME_POOLED)
+    if high < 0 or low > 0:
+        verdict = TrialVerdict.FASTER if high < 0 else TrialVerdict.SLOWER
+    else:
+        verdict = TrialVerdict.SAME if -band <= low and high <= band else TrialVerdict.INCONCLUSIVE
+    told = ", ".join(f"{100 * math.exp(one.value):.1f} %" for one in middles)
+    where = "one process" if count == 1 else f"{count} processes"
+    reason = f"{told} of the time in {where}, ± {100 * max(within):.1g} % within"
+    return Pooled(math.exp(value), (math.exp(low), math.exp(high)), verdict, reason)
+
+
+def _error_within(rounds: Sequence[float], middle: Middle) -> float:
+    """Standard error of the middle of one process; of few rounds a guess from how they scatter."""
+    if math.isfinite(middle.error):
+        return middle.error
+    if len(rounds) < 2:
+        return APART
+    return float(np.std(rounds, ddof=1)) / math.sqrt(len(rounds)) + APART / len(rounds) ** 2
+
+
 _Steps = Generator[None, None, Any]
 
 
@@ -50,7 +155,6 @@ class ArmRun(msgspec.Struct, kw_only=True):
     numbers: str = ""  # what that rests on
     error: str | None = None
     not_tried: str | None = None  # why it does not apply
-    is_given_up: bool = False  # it took three times as long as expected
     check_ns: int = 0  # compilation included
 
 
@@ -101,24 +205,15 @@ class Arm:
     def __init__(self, changes: Sequence[TriedChange], switches: Switches) -> None:
         self.changes = tuple(changes)
         self.hooks = [Hooks(switches) for _ in changes]
+        self.is_coarser = any(one.group == "precision" for one in changes)
+        self.is_costly = any(one.is_costly for one in changes)
         self.made: dict[int, Callable[..., Any]] = {}
         self.strikes = 0  # blocks that took three times as long as expected
         self.losses: list[float] = []  # relative to the program's, by round
         self.found = ArmRun(names=tuple(one.name for one in changes))
 
     @property
-    def is_coarser(self) -> bool:
-        """Whether it computes in a coarser type."""
-        return any(one.group == "precision" for one in self.changes)
-
-    @property
-    def is_costly(self) -> bool:
-        """Whether it compiles."""
-        return any(one.is_costly for one in self.changes)
-
-    @property
     def middle(self) -> float:
-        """Logarithm of its time over the program's."""
         return signed_rank_interval(self.found.logarithms).value
 
     @property
@@ -126,13 +221,13 @@ class Arm:
         """Whether a set may hold it: it was timed, is not much slower, and its numbers are right."""
         found = self.found
         is_right = found.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
-        is_timed = len(found.logarithms) >= _TOLD_ROUNDS and not found.is_given_up
+        is_timed = len(found.logarithms) >= _TOLD_ROUNDS
         return is_timed and found.error is None and is_right and self.middle < _HOPELESS
 
     def is_settled(self, noise: float) -> bool:
         """Whether more rounds tell nothing; `noise` is what the program is apart from itself in a round."""
         found, logs = self.found, self.found.logarithms
-        if found.error is not None or found.is_given_up or found.correctness is Correctness.CHANGED:
+        if found.error is not None or found.correctness is Correctness.CHANGED:
             return True
         is_hopeless = len(logs) >= _HOPELESS_ROUNDS and min(logs) > _HOPELESS + noise
         return is_hopeless or is_decided(logs)
@@ -180,7 +275,6 @@ class Rounds:
         return arm
 
     def restart(self) -> None:
-        """What were taken for steps were none."""
         self._switches.keep = None
         self.turn(None)
         found = self._found
@@ -189,7 +283,6 @@ class Rounds:
         next(self._steps)
 
     def ended(self) -> None:
-        """A step of the program has ended."""
         if self.is_over or self._switches.is_replaying or self._switches.is_inside:
             return
         try:
@@ -255,7 +348,6 @@ class Rounds:
                 return
 
     def _stay(self) -> _Steps:
-        """Every further step with the one arm, or without any."""
         for arm in self._waiting[:1]:
             self._check(arm)
             if not arm.is_settled(self._noise) and arm.found.not_tried is None:
@@ -269,7 +361,6 @@ class Rounds:
             found.base_ns = [] if found.arms else found.step_ns
 
     def _compare(self) -> _Steps:
-        """Rounds until the time is spent or all is decided."""
         yield
         self._usual_ns = median((yield from self._times(_STEADY_STEPS)))
         step_s = self._usual_ns / 1e9
@@ -307,7 +398,7 @@ class Rounds:
         times: dict[Arm | None, list[float]] = {arm: [] for arm in order}
         losses: dict[Arm | None, list[float]] = {arm: [] for arm in order}
         for arm in [*order, *reversed(order)]:
-            if arm is not None and (arm.found.error is not None or arm.found.is_given_up):
+            if arm is not None and arm.found.error is not None:
                 continue
             self.turn(arm)
             block = yield from self._times(self._block, self._lead_in)
@@ -350,8 +441,9 @@ class Rounds:
             if number < lead_in + count:
                 yield
                 if arm is not None and lead_in and time.monotonic() - began > limit_s:
-                    arm.strikes += 1
-                    arm.found.is_given_up, marks = arm.strikes > 1, []
+                    arm.strikes, marks = arm.strikes + 1, []
+                    if arm.strikes > 1:
+                        arm.found.error = "given up: twice it took three times as long as the program"
                     break
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
@@ -363,7 +455,8 @@ class Rounds:
     def _require_finite(self, arm: Arm | None) -> None:
         """Give up an arm after which parameters are no longer finite, and put them back."""
         sums = [one.detach().sum().float() for one in parameters_of(self._switches.optimizers)]
-        is_finite = not sums or bool(self._torch.stack([one.cpu() for one in sums]).isfinite().all())
+        here = [one.to(sums[0].device) for one in sums]
+        is_finite = not here or bool(self._torch.stack(here).isfinite().all())
         if arm is None:
             self._is_finite_alone = is_finite
         elif not is_finite and self._is_finite_alone:
@@ -381,7 +474,6 @@ class Rounds:
             arm.found.numbers = f"losses differ by {value:.2g}, {allowed:.2g} is rounding"
 
     def _rounding_of(self, arm: Arm) -> float:
-        """What an operation may alter, also in the types that the program computes in."""
         rounding = max(one.rounding for one in arm.changes)
         return max([rounding, *(ROUNDINGS.get(one, 0.0) for one in self._facts.dtypes)]) if rounding else 0.0
 

@@ -9,7 +9,6 @@ for: the best sets first, then what is open.
 from __future__ import annotations
 
 import math
-import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,11 +33,10 @@ from opscope.model.trial import (
 from opscope.trials.catalog import CATALOG, ROUNDINGS, TriedChange
 from opscope.trials.child import LEAST_STEPS
 from opscope.trials.patches import edited, unified_diff
-from opscope.trials.pooling import APART, Pooled, pooled
 from opscope.trials.predictions import SaidGain
 from opscope.trials.processes import ProgramRuns
 from opscope.trials.replay import compare
-from opscope.trials.rounds import TrialRequest, TrialRun
+from opscope.trials.rounds import APART, Pooled, TrialRequest, TrialRun, pooled
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
@@ -119,7 +117,6 @@ class _Tried:
 
     @property
     def said_ratio(self) -> float:
-        """Its time over the program's; infinite if it was not timed."""
         return math.inf if self.said is None else self.said.ratio
 
     @property
@@ -142,7 +139,6 @@ class Trial:
     def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
         self.plan, self._told, self._request = plan, told, plan.request
         self._by_name = {one.name: one for one in plan.changes}
-        self._random = random.Random(plan.request.seed)
         self._processes = ProgramRuns(in_place=plan.in_place)
         self._tried: dict[frozenset[str], _Tried] = {}
         self._not_tried: dict[str, str] = {}
@@ -164,10 +160,7 @@ class Trial:
             try:
                 self._predict()
                 self._switch_first()
-                if self._is_constant:
-                    self._stay_on()
-                else:
-                    self._switch_again()
+                self._go_on()
             except KeyboardInterrupt:
                 self._is_interrupted = True
                 if self._processes.unfinished is not None:
@@ -178,7 +171,6 @@ class Trial:
 
     @property
     def _left_s(self) -> float:
-        """Seconds of the budget that are left."""
         return self._began + self._startup_s + self.plan.budget_s - time.monotonic()
 
     def _predict(self) -> None:
@@ -222,34 +214,49 @@ class Trial:
         most = max((len(one.logarithms) for one in run.arms), default=0)
         return len(run.base_logarithms) < _FEWEST_ROUNDS or (most < _FEWEST_ROUNDS and bool(run.arms))
 
-    def _switch_again(self) -> None:
-        """Further processes: the best sets, then what is open; after two, what cannot be switched."""
-        anew = [one for one in self._ordered() if not one.is_live]
+    def _go_on(self) -> None:
+        """Further processes: of rounds for what is best and open; then of what stays on, and sets of it."""
+        anew = [one for one in self._ordered() if self._is_constant or not one.is_live]
         while self._left_s > 0:
-            rounds = sum(1 for one in self._bases if one.base_logarithms)
+            count = sum(1 for one in self._bases if self._is_constant or one.base_logarithms)
+            waiting = [one for one in anew if self._is_waiting((one.name,), count)]
             arms, seconds = self._next_arms(), min(self._left_s, max(20.0, _FIRST * self.plan.budget_s))
-            waiting = [one for one in anew if self._is_waiting((one.name,), rounds)]
             seconds = (seconds - self._overhead_s) / (2 if waiting else 1)
-            is_due = rounds < _PROCESSES or (rounds < _MOST_PROCESSES and self._is_open() and not waiting)
-            if arms and is_due and seconds > _LEAST_S:
+            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and self._is_open() and not waiting)
+            if not self._is_constant and arms and is_due and seconds > _LEAST_S:
                 if self._switch(arms, seconds)[0] is None:
                     break
             elif waiting:
                 self._stay((waiting[0].name,))
+            elif self._is_constant and count < _PROCESSES:
+                self._stay(())
             else:
                 break
-        best = self._best_of(takes_coarser=self.plan.allow_precision, of=self._switched())
-        for change in anew:  # on top of the best that can be switched
-            said = self._of((change.name,)).said
-            if said and said.verdict is TrialVerdict.FASTER and best and self._left_s > 0:
-                self._stay((*best.names, change.name))
-                best = min(best, self._of((*best.names, change.name)), key=lambda one: one.said_ratio)
+        for takes_coarser in (False, True):
+            self._grow(anew, takes_coarser=takes_coarser)
 
-    def _is_waiting(self, names: _Names, rounds: int) -> bool:
+    def _is_waiting(self, names: _Names, count: int) -> bool:
         tried = self._of(names)
+        is_open = names[0] not in self._not_tried and not tried.is_wrong
         return (
-            names[0] not in self._not_tried and not tried.is_wrong and tried.count < min(_PROCESSES, rounds)
+            is_open
+            and tried.count < min(_PROCESSES, count)
+            and (not tried.count or tried.said_ratio < _HOPELESS)
         )
+
+    def _grow(self, anew: Sequence[TriedChange], *, takes_coarser: bool) -> None:
+        """Add changes that stay on to the best set, one by one."""
+        of = None if self._is_constant else self._switched()
+        best = self._best_of(takes_coarser=takes_coarser, is_final=False, of=of)
+        for change in sorted(anew, key=lambda one: self._of((one.name,)).said_ratio):
+            single = self._of((change.name,))
+            if best is None or self._left_s < 0 or single.said_ratio >= 1 or change.name in best.names:
+                continue
+            grown, groups = (*best.names, change.name), {self._by_name[name].group for name in best.names}
+            is_right = self._is_right(single, takes_coarser=takes_coarser)
+            if is_right and change.group not in groups - {None} and not self._of(grown).count:
+                self._stay(grown)
+                best = min(best, self._of(grown), key=lambda one: one.said_ratio)
 
     def _next_arms(self) -> tuple[_Names, ...]:
         """Sets for the next process: the best ones with what they grew from, then the rest."""
@@ -277,35 +284,6 @@ class Trial:
     def _is_open(self) -> bool:
         open_ones = (one.said for one in self._tried.values() if not one.is_wrong and len(one.names) == 1)
         return any(one.verdict is TrialVerdict.INCONCLUSIVE for one in open_ones if one is not None)
-
-    def _stay_on(self) -> None:
-        """Every change in processes of its own, and sets of those that help; again while time is left."""
-        self._stay(())
-        names: list[_Names] = [(one.name,) for one in self._ordered() if one.name not in self._not_tried]
-        for number in range(_MOST_PROCESSES):
-            for one in names:
-                is_over = self._of(one).is_wrong or self._left_s < 0
-                if self._of(one).count <= number and not is_over:
-                    self._stay(one)
-            for takes_coarser in (False, True):
-                self._grow(takes_coarser=takes_coarser)
-            if self._left_s < 0:
-                return
-            self._stay(())
-            names = [one.names for one in self._tried.values() if one.said_ratio < _HOPELESS]
-
-    def _grow(self, *, takes_coarser: bool) -> None:
-        """Add changes to the best set one by one while each helps."""
-        singles = [one for one in self._tried.values() if len(one.names) == 1 and one.said]
-        for one in sorted(singles, key=lambda one: one.said_ratio):
-            best = self._best_of(takes_coarser=takes_coarser, is_final=False)
-            change = self._by_name[one.names[0]]
-            if best is None or self._left_s < 0 or not self._is_right(one, takes_coarser=takes_coarser):
-                continue
-            groups = {self._by_name[name].group for name in best.names} - {None}
-            is_new = change.group not in groups and not self._of((*best.names, change.name)).count
-            if is_new and change.name not in best.names and one.said_ratio < 1:
-                self._stay((*best.names, change.name))
 
     def _switch(self, arms: Sequence[_Names], seconds: float) -> tuple[TrialRun | None, str]:
         """One process with rounds of these sets; once more without a change that ended the program."""
@@ -351,11 +329,9 @@ class Trial:
         return self._processes.run(request, environment, limit_s)
 
     def _of(self, names: _Names) -> _Tried:
-        """What is known of a set, in whatever order it was grown."""
         return self._tried.setdefault(frozenset(names), _Tried(names))
 
     def _take(self, run: TrialRun) -> None:
-        """Take in what rounds found."""
         if run.base_logarithms or run.base_ns:
             self._bases.append(run)
         for arm in run.arms:
@@ -435,7 +411,6 @@ class Trial:
         raise CaptureError(f"the program fails without any change: {error}", hint=hint)
 
     def _is_right(self, tried: _Tried, *, takes_coarser: bool) -> bool:
-        """Whether its numbers are as they should be."""
         is_coarser = any(self._by_name[name].group == "precision" for name in tried.names)
         if tried.error is not None or tried.correctness not in {
             Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING
@@ -462,7 +437,6 @@ class Trial:
 
     @property
     def _step_ns(self) -> float:
-        """The step of the program as it is."""
         return median(time_ns for run in self._bases for time_ns in run.base_ns)
 
     def _changes_best(self, best: _Tried | None) -> BestChanges | None:

@@ -14,7 +14,6 @@ from opscope.benchmarking.statistics import (
     outliers,
     ratio_interval,
     relative_half_width,
-    samples_to_tell,
     student_quantile,
 )
 from opscope.model.benchmark import Verdict
@@ -150,18 +149,3 @@ def test_outliers_are_flagged_by_index():
 def test_a_coarse_clock_makes_no_outliers_of_its_steps():
     assert outliers([1000.0] * 30 + [1001.0]) == ()
     assert outliers([1000.0] * 30 + [1200.0]) == (30,)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "half_width", "more"),
-    [
-        (1.03, 0.06, 120),  # twice as wide as it may be to exclude 1: four times as many
-        (1.0, 0.04, 120),  # to lie within 2 %
-        (1.01, 0.01, 1),  # at its edge
-    ],
-)
-def test_how_many_more_samples_would_tell(ratio: float, half_width: float, more: int) -> None:
-    low, high = ratio - half_width, ratio + half_width
-    assert samples_to_tell(RatioInterval(ratio, low, high, low, high, rounds=40), 0.02) == pytest.approx(
-        more, abs=1
-    )

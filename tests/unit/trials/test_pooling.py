@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opscope.model.trial import TrialVerdict
-from opscope.trials.pooling import LOOKS, is_decided, pooled, signed_rank_interval
+from opscope.trials.rounds import LOOKS, is_decided, pooled, signed_rank_interval
 
 
 def test_the_interval_of_signed_ranks_is_exact() -> None:

@@ -12,9 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 from opscope.model.trial import Correctness
-from opscope.trials.pooling import signed_rank_interval
 from opscope.trials.processes import ProgramRuns
-from opscope.trials.rounds import ArmRun, TrialRequest, TrialRun
+from opscope.trials.rounds import ArmRun, TrialRequest, TrialRun, signed_rank_interval
 
 pytestmark = [pytest.mark.torch, pytest.mark.exhaustive(few=False)]
 
