@@ -76,7 +76,7 @@ def left_behind(folder: Path) -> set[str]:
 @exhaustive
 def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)
-    quick = ("--budget", "20s", "--skip", "predict", "--json", "-o", "result.json", "-o", "page.html")
+    quick = ("--budget", "60s", "--skip", "predict", "--json", "-o", "result.json", "-o", "page.html")
     own = ("--change", *(f"{name}.py" for name in OWN))
     outcome = opscope("try", *quick, "--only", "set_to_none", "fused_optimizer", "tf32", *own, "--", script)
     assert outcome.code == 0, outcome.err
@@ -307,7 +307,7 @@ def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path:
         f"    open(f'{tmp_path}/rank' + os.environ['RANK'], 'w').write('changed')\n"
     )
     kept = left_behind(tmp_path)
-    quick = ("--budget", "40s", "--json", "--change", "told.py", "--only", "set_to_none")
+    quick = ("--budget", "2m", "--json", "--change", "told.py", "--only", "set_to_none")
     outcome = opscope("try", *quick, "--", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
     assert outcome.code == 0, outcome.err
     assert "no predictions of a program of several ranks" in outcome.err

@@ -78,6 +78,7 @@ def trial_plan(
     return TrialPlan(
         request,
         (*named, *(one for one, _ in own.values())),
+        asked=only or (),
         budget_s=budget_s,
         allow_precision=allow_precision,
         in_place=in_place,

@@ -249,7 +249,7 @@ def compare(
             worst, words = far, f"{kind} differ by {far:.2g} of {allowed:.2g}"
     if worst:
         return Correctness.WITHIN_ROUNDING, words
-    return Correctness.IDENTICAL, "outputs, gradients and updates are the same"
+    return Correctness.IDENTICAL, "all numbers are the same"
 
 
 def _apart(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float]:

@@ -60,6 +60,7 @@ class TrialPlan:
 
     request: TrialRequest  # The program; its changes are ours to fill in
     changes: Sequence[TriedChange]  # To try
+    asked: Sequence[str] = ()  # Names of those that are tried whatever advice says
     budget_s: float = BUDGET_S  # Time for all, after the program's own start
     run_s: float = 300.0  # Time for a start of the program
     allow_precision: bool = False  # Recommend changes whose numbers are within rounding of a coarser type
@@ -95,13 +96,21 @@ class TrialPlan:
 
 
 @dataclass
+class _Usual:
+    """The step of the program as it is, over its processes."""
+
+    logarithm: float = 0.0
+    scatter: float = APART
+
+
+@dataclass
 class _Tried:
     """All that is known of one set of changes."""
 
     names: _Names
+    usual: _Usual
     switched: list[list[float]] = field(default_factory=list)  # logarithms of ratios by process and round
-    apart: list[float] = field(default_factory=list)  # of processes in which it stayed on
-    scatter: float = APART  # of such processes
+    apart: list[float] = field(default_factory=list)  # of its step, by process in which it stayed on
     correctness: Correctness = Correctness.UNKNOWN
     numbers: str = ""
     error: str | None = None
@@ -113,7 +122,8 @@ class _Tried:
         """What its processes say; None if it was not timed."""
         if self.switched:
             return pooled(self.switched)
-        return pooled([[one] for one in self.apart], self.scatter) if self.apart else None
+        ratios = [[one - self.usual.logarithm] for one in self.apart]
+        return pooled(ratios, self.usual.scatter) if ratios else None
 
     @property
     def said_ratio(self) -> float:
@@ -143,6 +153,7 @@ class Trial:
         self._tried: dict[frozenset[str], _Tried] = {}
         self._not_tried: dict[str, str] = {}
         self._bases: list[TrialRun] = []  # of the program as it is
+        self._usual = _Usual()
         self._said: Mapping[str, SaidGain] = {}
         # Ranks would have to switch at the same step, and each decides by its own clock.
         self._is_constant = plan.request.kind == "ranks"
@@ -207,6 +218,10 @@ class Trial:
             self._require_program(*self._stay(()))
         for change in self._ordered():
             reason = change.applies(self._bases[0].facts)
+            # What stays on costs two processes.
+            is_idle = self._said and change.findings and self._suggested(change)[0] is None
+            if reason is None and is_idle and not change.is_live and change.name not in self.plan.asked:
+                reason = "advice on a recording says nothing that it would help"
             if reason is not None:
                 self._not_tried[change.name] = reason
 
@@ -329,11 +344,17 @@ class Trial:
         return self._processes.run(request, environment, limit_s)
 
     def _of(self, names: _Names) -> _Tried:
-        return self._tried.setdefault(frozenset(names), _Tried(names))
+        return self._tried.setdefault(frozenset(names), _Tried(names, self._usual))
+
+    def _add_base(self, run: TrialRun) -> None:
+        self._bases.append(run)
+        each = [math.log(median(one.base_ns)) for one in self._bases]
+        scatter = stdev(each) if len(each) > 1 else 0.0
+        self._usual.logarithm, self._usual.scatter = fmean(each), max(APART, scatter)
 
     def _take(self, run: TrialRun) -> None:
-        if run.base_logarithms or run.base_ns:
-            self._bases.append(run)
+        if run.base_ns:
+            self._add_base(run)
         for arm in run.arms:
             tried = self._of(arm.names)
             if arm.not_tried is not None and len(arm.names) == 1:
@@ -352,7 +373,7 @@ class Trial:
         """Take in what a process found in which these changes stayed on."""
         if not names:
             if len(run.step_ns) >= LEAST_STEPS:
-                self._bases.append(run)
+                self._add_base(run)
             return
         tried = self._of(names)
         failed = [one for one in run.arms if one.error or one.not_tried]
@@ -366,9 +387,7 @@ class Trial:
             end = run.error or said or f"too few steps to time: it made {run.steps}"
             tried.error = failed[0].error if failed else end
             return
-        bases = [math.log(median(one.base_ns)) for one in self._bases]
-        tried.apart.append(math.log(median(run.step_ns)) - fmean(bases))
-        tried.scatter = max(APART, stdev(bases) if len(bases) > 1 else 0.0)
+        tried.apart.append(math.log(median(run.step_ns)))
         tried.warm_up_ns = run.warm_up_ns + sum(one.check_ns for one in run.arms)
         tried.peak_bytes = run.peak_bytes if run.arms == [] else None
         for arm in run.arms:
@@ -552,4 +571,5 @@ class Trial:
 
 def _by_process(tried: _Tried) -> tuple[float, ...]:
     middles = (pooled([one]).ratio for one in tried.switched)
-    return tuple(middles) if tried.switched else tuple(map(math.exp, tried.apart))
+    apart = (math.exp(one - tried.usual.logarithm) for one in tried.apart)
+    return tuple(middles if tried.switched else apart)

@@ -214,7 +214,8 @@ TRAINING_SAID = {
 
 def test_what_advice_says_most_of_comes_first_and_stands_beside_what_is_measured() -> None:
     changes = [
-        replace(one, applies=lambda _: None) for one in changes_named(["tf32", "compile", "set_to_none"])
+        replace(one, applies=lambda _: None)
+        for one in changes_named(["tf32", "compile", "set_to_none", "loader_workers"])
     ]
     tried, processes = trial(
         *changes, factors={"tf32": 0.7}, numbers={"tf32": ROUNDING}, predict=lambda *_: TRAINING_SAID
@@ -225,7 +226,7 @@ def test_what_advice_says_most_of_comes_first_and_stands_beside_what_is_measured
     said = {one.name: (one.finding, one.predicted_gain_ns) for one in found.variants}
     assert said["tf32"] == ("advice.tf32_off", 2.0 * MS)
     assert said["compile"] == ("advice.launch_bound", None)  # its gain is of a graph
-    assert [one.name for one in found.not_tried] == ["advice.sync"]
+    assert [one.name for one in found.not_tried] == ["loader_workers", "advice.sync"]
     assert found.runs == 3
 
 
