@@ -385,7 +385,9 @@ class Rounds:
             if not live and not self._waiting:
                 break
             yield from self._round(live)
-            live = [arm for arm in live if not arm.is_settled(self._noise)]
+            for arm in [arm for arm in live if arm.is_settled(self._noise)]:
+                live.remove(arm)
+                arm.made.clear()  # graphs hold memory
             self._save()
 
     @property

@@ -157,7 +157,7 @@ class Trial:
         self._said: Mapping[str, SaidGain] = {}
         # Ranks would have to switch at the same step, and each decides by its own clock.
         self._is_constant = plan.request.kind == "ranks"
-        self._runs, self._restarts = 0, 0
+        self._runs, self._restarts, self._stays = 0, 0, False  # the process that runs has no rounds
         self._began, self._startup_s = time.monotonic(), 0.0
         self._is_interrupted = False
 
@@ -174,7 +174,7 @@ class Trial:
                 self._go_on()
             except KeyboardInterrupt:
                 self._is_interrupted = True
-                if self._processes.unfinished is not None:
+                if self._processes.unfinished is not None and not self._stays:
                     self._take(self._processes.unfinished)
                 if not self._bases:
                     raise
@@ -320,6 +320,7 @@ class Trial:
     def _stay(self, names: _Names) -> tuple[TrialRun | None, str]:
         """One process with these changes on to its end."""
         live = tuple(one for one in names if self._by_name[one].is_live)
+        self._stays = True
         asked = replace(
             self._request,
             arms=(live,) if live else (),
@@ -333,6 +334,7 @@ class Trial:
             self._take_constant(run, names, said)
         elif names:
             self._of(names).error = said
+        self._stays = False
         return run, said
 
     def _run(
