@@ -55,6 +55,8 @@ _SAME_WITHIN, _SAME_POOLED = 0.02, 0.06
 _SCATTER, _SEEN_BEFORE = 0.014, 4
 # Of the step itself, between processes started anew: 5 to 30 % on H100s.
 APART = 0.05
+# With fewer rounds a process tells nothing of its error; what lies outside of one standard error, both sides.
+_FEW_ROUNDS, _OF_ONE_ERROR, _WIDENED = 3, 0.32, 1.5
 
 
 class Middle(NamedTuple):
@@ -135,12 +137,13 @@ def pooled(processes: Sequence[Sequence[float]], scatter: float = _SCATTER) -> P
 
 
 def _error_within(rounds: Sequence[float], middle: Middle) -> float:
-    """Standard error of the middle of one process; of few rounds a guess from how they scatter."""
+    """Standard error of the middle of one process; of few rounds a wide guess: no interval holds it."""
     if math.isfinite(middle.error):
         return middle.error
-    if len(rounds) < 2:
+    if len(rounds) < _FEW_ROUNDS:
         return APART
-    return float(np.std(rounds, ddof=1)) / math.sqrt(len(rounds)) + APART / len(rounds) ** 2
+    _, low, high = signed_rank_interval(rounds, _OF_ONE_ERROR)
+    return _WIDENED * (high - low) / 2
 
 
 _Steps = Generator[None, None, Any]
@@ -190,6 +193,7 @@ class TrialRun(msgspec.Struct, kw_only=True):
     taken: str = "none"  # What ended a step, as `step_source` names it: the request's, or what was recognized
     is_enough: bool = False  # It was ended because enough is known; else the program ended
     startup_s: float = 0.0  # Until its first step ended
+    rounds_s: float = 0.0  # That rounds lasted, checks included
     first_steps: Numbers = {}
     facts: ProgramTraits = msgspec.field(default_factory=ProgramTraits)
     peak_bytes: int | None = None  # Without changes, or with those installed
@@ -373,11 +377,13 @@ class Rounds:
             round_s = 2 * (self._block + self._lead_in) * step_s
             slots = max(2, int(left_s / (LOOKS[0] * round_s)) - 1)
             self._waiting += self._sets(live)
-            while self._waiting and len(live) < slots and time.monotonic() < end:
-                is_cheap_left = time.monotonic() - began < _COSTLY_AFTER * self._seconds and live
-                if self._waiting[0].is_costly and is_cheap_left:
+            while len(live) < slots and time.monotonic() < end:
+                is_early = live and time.monotonic() - began < _COSTLY_AFTER * self._seconds
+                arm = next((one for one in self._waiting if not (one.is_costly and is_early)), None)
+                if arm is None:
                     break
-                arm, checking = self._waiting.pop(0), time.monotonic()
+                checking = time.monotonic()
+                self._waiting.remove(arm)
                 self._check(arm)
                 end += min(time.monotonic() - checking, max(0.0, began + 1.5 * self._seconds - end))
                 if not arm.is_settled(self._noise) and arm.found.not_tried is None:
@@ -388,6 +394,7 @@ class Rounds:
             for arm in [arm for arm in live if arm.is_settled(self._noise)]:
                 live.remove(arm)
                 arm.made.clear()  # graphs hold memory
+            self._found.rounds_s = time.monotonic() - began
             self._save()
 
     @property

@@ -159,6 +159,7 @@ class Trial:
         self._is_constant = plan.request.kind == "ranks"
         self._runs, self._restarts, self._stays = 0, 0, False  # the process that runs has no rounds
         self._began, self._startup_s = time.monotonic(), 0.0
+        self._most_s = math.inf  # of rounds, until the program ends by itself
         self._is_interrupted = False
 
     def run(self) -> TrialResult:
@@ -236,9 +237,9 @@ class Trial:
             count = sum(1 for one in self._bases if self._is_constant or one.base_logarithms)
             waiting = [one for one in anew if self._is_waiting((one.name,), count)]
             arms, seconds = self._next_arms(), min(self._left_s, max(20.0, _FIRST * self.plan.budget_s))
-            seconds = (seconds - self._overhead_s) / (2 if waiting else 1)
+            seconds = min((seconds - self._overhead_s) / (2 if waiting else 1), self._most_s)
             is_due = count < _PROCESSES or (count < _MOST_PROCESSES and self._is_open() and not waiting)
-            if not self._is_constant and arms and is_due and seconds > _LEAST_S:
+            if not self._is_constant and arms and is_due and seconds >= _LEAST_S:
                 if self._switch(arms, seconds)[0] is None:
                     break
             elif waiting:
@@ -283,14 +284,14 @@ class Trial:
                 found[names[: count + 1]] = None
         rest = [one for one in self._switched() if not one.is_wrong]
         rest.sort(key=lambda one: -abs(one.said_ratio - 1))
-        for one in rest:
-            if one.said_ratio < _HOPELESS and len(one.names) == 1:
-                found[one.names] = None
         for change in self._ordered():
             tried = self._of((change.name,))
             is_new = not tried.count and not tried.is_wrong and change.name not in self._not_tried
             if change.is_live and is_new:
                 found[tried.names] = None
+        for one in rest:
+            if one.said_ratio < _HOPELESS and len(one.names) == 1:
+                found[one.names] = None
         return tuple(found)
 
     def _switched(self) -> list[_Tried]:
@@ -309,6 +310,8 @@ class Trial:
             return None, said
         self._take(run)
         has_broken = run.active or any(one.error for one in run.arms)
+        if not run.is_enough:
+            self._most_s = max(_LEAST_S, run.rounds_s)
         if run.is_enough or run.exit_code == 0 or not has_broken or self._restarts >= _RESTARTS:
             return run, said
         if run.active:
