@@ -36,8 +36,8 @@ SPEAKERS = (
     "operators/engine_operators.py",
     "operators/generated_kernels.py", "operators/known_costs.py", "operators/operator_table.py",
     "operators/traffic.py", "provenance/releases/recognition.py",
-    "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/observation.py",
-    "trials/processes.py",
+    "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/replay.py",
+    "trials/processes.py", "trials/rounds.py",
 )  # fmt: skip
 _NO_REPORTS = re.compile(r"report/(?:summary_json|languages|messages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".

@@ -38,7 +38,7 @@ _GIVEN_UP = 3.0  # times the expected time
 _LEAST_LIMIT_S = 0.5  # a neighbor may hold up everything for a while
 _FIRST_S = 60.0  # the first steps after a switch: another form may be compiled
 _MOST_AT_ONCE = 50  # steps between two looks at the clock
-_HOPELESS, _HOPELESS_ROUNDS = math.log(1.1), 2
+_HOPELESS = math.log(1.1)
 _COSTLY_AFTER = 0.35  # of the time: what compiles waits for the rest
 _TOLD_ROUNDS = 4  # after which an arm can be built on
 _HELPS, _ADDS = math.log(0.99), math.log(0.995)
@@ -56,7 +56,7 @@ _SCATTER, _SEEN_BEFORE = 0.014, 4
 # Of the step itself, between processes started anew: 5 to 30 % on H100s.
 APART = 0.05
 # With fewer rounds a process tells nothing of its error; what lies outside of one standard error, both sides.
-_FEW_ROUNDS, _OF_ONE_ERROR, _WIDENED = 3, 0.32, 1.5
+FEW_ROUNDS, _OF_ONE_ERROR, _WIDENED = 3, 0.32, 1.5
 
 
 class Middle(NamedTuple):
@@ -140,7 +140,7 @@ def _error_within(rounds: Sequence[float], middle: Middle) -> float:
     """Standard error of the middle of one process; of few rounds a wide guess: no interval holds it."""
     if math.isfinite(middle.error):
         return middle.error
-    if len(rounds) < _FEW_ROUNDS:
+    if len(rounds) < FEW_ROUNDS:
         return APART
     _, low, high = signed_rank_interval(rounds, _OF_ONE_ERROR)
     return _WIDENED * (high - low) / 2
@@ -233,7 +233,7 @@ class Arm:
         found, logs = self.found, self.found.logarithms
         if found.error is not None or found.correctness is Correctness.CHANGED:
             return True
-        is_hopeless = len(logs) >= _HOPELESS_ROUNDS and min(logs) > _HOPELESS + noise
+        is_hopeless = len(logs) >= FEW_ROUNDS and min(logs) > _HOPELESS + noise
         return is_hopeless or is_decided(logs)
 
 

@@ -36,7 +36,7 @@ from opscope.trials.patches import edited, unified_diff
 from opscope.trials.predictions import SaidGain
 from opscope.trials.processes import ProgramRuns
 from opscope.trials.replay import compare
-from opscope.trials.rounds import APART, Pooled, TrialRequest, TrialRun, pooled
+from opscope.trials.rounds import APART, FEW_ROUNDS, Pooled, TrialRequest, TrialRun, pooled
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
@@ -371,7 +371,7 @@ class Trial:
             if arm.check_ns:
                 tried.warm_up_ns = max(tried.warm_up_ns or 0, arm.check_ns)
                 self._note_numbers(tried, arm.correctness, arm.numbers)
-            if len(arm.logarithms) > 1:
+            if len(arm.logarithms) >= FEW_ROUNDS:
                 tried.switched.append(arm.logarithms)
 
     def _take_constant(self, run: TrialRun, names: _Names, said: str) -> None:
@@ -526,7 +526,7 @@ class Trial:
             target = str(Path(target).relative_to(here))
         times_ns = [time_ns for run in self._bases for time_ns in run.base_ns]
         interval = median_interval(times_ns)
-        against = [run.base_logarithms for run in self._bases if run.base_logarithms]
+        against = [one.base_logarithms for one in self._bases if len(one.base_logarithms) >= FEW_ROUNDS]
         noise = pooled(against) if against else None
         variants, not_reached = [], []
         for change in self.plan.changes:

@@ -173,7 +173,7 @@ def test_checks_and_switches_that_change_nothing_leave_every_bit(
 def test_a_planted_slowdown_is_found_and_nothing_else(switched: Switched) -> None:
     found, arms, _ = switched(TRAINING, "slow", "noop", "fused_optimizer", "set_to_none", seconds=8.0)
     assert found.is_enough
-    # Much slower, it is left out after two rounds.
+    # Much slower, it is left out after three rounds.
     assert 0.1 < signed_rank_interval(arms["slow"].logarithms).value < 1
     _, low, high = signed_rank_interval(arms["noop"].logarithms)
     assert low < 0.05
