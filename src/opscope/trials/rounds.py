@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -265,6 +265,8 @@ class Rounds:
         self._arms: list[Arm] = []
         for one in arms:
             self._add(Arm(one, switches))
+        # What compiles waits for the rest, unless it is asked for before something that does not.
+        self._costly = list(takewhile(lambda arm: arm.is_costly, reversed(self._arms)))
         self._active: Arm | None = None
         self.is_over = False
         self._base_made: dict[int, Callable[..., Any]] = {}
@@ -379,7 +381,7 @@ class Rounds:
             self._waiting += self._sets(live)
             while len(live) < slots and time.monotonic() < end:
                 is_early = live and time.monotonic() - began < _COSTLY_AFTER * self._seconds
-                arm = next((one for one in self._waiting if not (one.is_costly and is_early)), None)
+                arm = next((one for one in self._waiting if not (is_early and one in self._costly)), None)
                 if arm is None:
                     break
                 checking = time.monotonic()
