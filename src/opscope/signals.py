@@ -16,7 +16,7 @@ from weakref import WeakSet
 _NAMES = ("SIGTERM", "SIGHUP")
 _handlers: set[Any] = set()
 _last = int(signal.SIGINT)
-
+_is_ending = False  # a signal came that ends the block now running, whoever was told
 
 # What computes in one call of C for any time, in which Python handles no signal; each has `interrupt()`.
 interrupts: WeakSet[Any] = WeakSet()
@@ -27,14 +27,19 @@ class Terminated(KeyboardInterrupt):  # it ends a program as Ctrl-C does, and is
 
 
 def raise_if_interrupted(error: Exception) -> None:
-    """Raise what a signal raised in code that the engine called: the engine tells it as an error of its own.
+    """Raise what a signal raised in code that the engine called: the engine has an error of its own for it.
 
     Raises:
         KeyboardInterrupt: The error is that of a signal.
     """
     text = str(error)
-    if KeyboardInterrupt.__name__ in text or Terminated.__name__ in text:
+    if is_ending() or KeyboardInterrupt.__name__ in text or Terminated.__name__ in text:
         raise KeyboardInterrupt from error
+
+
+def is_ending() -> bool:
+    """Whether a signal came that ends the block now running: an error after it is its consequence."""
+    return _is_ending
 
 
 def interrupted_by() -> int:
@@ -66,15 +71,20 @@ def signals_interrupt() -> Iterator[None]:
     A single operator of a query may compute for hours without a look at signals. Signals of processes forked
     off are theirs alone.
     """
+    global _last, _is_ending  # noqa: PLW0603
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     ended = threading.Event()
+    ending = {getattr(signal, name, None) for name in ("SIGINT", *_NAMES)}
 
     def look() -> None:
-        while os.read(reader, 1) and not ended.is_set():
+        global _last, _is_ending
+        while (number := os.read(reader, 1)[0]) and not ended.is_set():
+            if number in ending:
+                _last, _is_ending = number, True
             for one in tuple(interrupts):
                 one.interrupt()
 
@@ -95,6 +105,7 @@ def signals_interrupt() -> Iterator[None]:
         ended.set()
         os.write(writer, b"\0")
         thread.join()
+        _last, _is_ending = int(signal.SIGINT), False
         os.close(writer)
         os.close(reader)
 

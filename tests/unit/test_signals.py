@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from opscope.signals import Terminated, ending_signals_raise, interrupted_by
+from opscope.signals import (
+    Terminated,
+    ending_signals_raise,
+    interrupted_by,
+    is_ending,
+    raise_if_interrupted,
+    signals_interrupt,
+)
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
@@ -131,3 +138,19 @@ def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stderr.count("\nSystemError") == (2 if is_printed else 0), done.stderr
+
+
+def test_a_signal_whose_error_is_lost_still_ends_the_block() -> None:
+    """What it raised on the way into a callback reaches nobody; the engine's own error follows."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        with signals_interrupt():
+            assert not is_ending()
+            send(signal.SIGTERM)
+            assert is_ending() and interrupted_by() == signal.SIGTERM
+            with pytest.raises(KeyboardInterrupt):
+                raise_if_interrupted(RuntimeError("INTERRUPT Error: Interrupted!"))
+        assert not is_ending()
+        raise_if_interrupted(RuntimeError("INTERRUPT Error: Interrupted!"))
+    finally:
+        signal.signal(signal.SIGTERM, before)

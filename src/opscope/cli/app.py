@@ -22,7 +22,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from opscope._version import __version__
 from opscope.errors import OpscopeError
-from opscope.signals import ending_signals_raise, interrupted_by, signals_interrupt
+from opscope.signals import ending_signals_raise, interrupted_by, is_ending, signals_interrupt
 
 _OF_ALL = ("-h", "--help", "--version", "--debug")
 _LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
@@ -136,14 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{error}\nTry: {' '.join(('opscope', *(error.command_chain or ())))} --help", EXIT_USAGE
         )
     except OpscopeError as error:
-        if _wants_traceback(tokens):
-            traceback.print_exc()
-        from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
-
-        code = _fail(error_text(error, has_program=own < len(tokens)), EXIT_ERROR)
-        said = error.message.splitlines()[-1]  # by a program that `try` ran
-        _note_options_after(tokens[:own], [one for one in tokens[own + 2 :] if one in said])
-        return code
+        return _failed(error, tokens, own)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
@@ -272,8 +265,21 @@ def _interrupted_code() -> int:
     return 128 + interrupted_by()
 
 
+def _failed(error: OpscopeError, tokens: Sequence[str], own: int) -> int:
+    if is_ending():  # what a signal interrupted, told as an error of the input
+        return _interrupted()
+    if _wants_traceback(tokens):
+        traceback.print_exc()
+    from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
+
+    code = _fail(error_text(error, has_program=own < len(tokens)), EXIT_ERROR)
+    said = error.message.splitlines()[-1]  # by a program that `try` ran
+    _note_options_after(tokens[:own], [one for one in tokens[own + 2 :] if one in said])
+    return code
+
+
 def _defect(error: Exception, tokens: Sequence[str]) -> int:
-    if str(error) == _ENGINE_INTERRUPTED:
+    if is_ending() or str(error) == _ENGINE_INTERRUPTED:
         return _interrupted()
     if _wants_traceback(tokens):
         traceback.print_exc()
