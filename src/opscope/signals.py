@@ -33,13 +33,15 @@ def raise_if_interrupted(error: Exception) -> None:
         KeyboardInterrupt: The error is that of a signal.
     """
     text = str(error)
-    if is_ending() or KeyboardInterrupt.__name__ in text or Terminated.__name__ in text:
+    if is_of_signal(error) or KeyboardInterrupt.__name__ in text or Terminated.__name__ in text:
         raise KeyboardInterrupt from error
 
 
-def is_ending() -> bool:
-    """Whether a signal came that ends the block now running: an error after it is its consequence."""
-    return _is_ending
+def is_of_signal(error: BaseException | None) -> bool:
+    """Whether an error is a signal's, or follows one that ends the block now running."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return _is_ending or error is not None
 
 
 def interrupted_by() -> int:
@@ -58,12 +60,6 @@ def _leave_signals_to_children() -> None:
     os.register_at_fork(after_in_child=apart)
 
 
-def _is_of_signal(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
     """Inside the block a signal that Python handles ends what the engine computes, so that it is handled.
@@ -71,7 +67,7 @@ def signals_interrupt() -> Iterator[None]:
     A single operator of a query may compute for hours without a look at signals. Signals of processes forked
     off are theirs alone.
     """
-    global _last, _is_ending  # noqa: PLW0603
+    global _last, _is_ending
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -91,8 +87,8 @@ def signals_interrupt() -> Iterator[None]:
     # What a signal raises on the way into a callback of the engine reaches nobody, and Python would print it;
     # the query is interrupted all the same.
     hooks = sys.excepthook, sys.unraisablehook
-    sys.excepthook = lambda kind, error, trace: None if _is_of_signal(error) else hooks[0](kind, error, trace)
-    sys.unraisablehook = lambda args: None if _is_of_signal(args.exc_value) else hooks[1](args)
+    sys.excepthook = lambda kind, error, trace: None if is_of_signal(error) else hooks[0](kind, error, trace)
+    sys.unraisablehook = lambda args: None if is_of_signal(args.exc_value) else hooks[1](args)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _leave_signals_to_children()
     thread = threading.Thread(target=look, name="opscope-signals", daemon=True)
@@ -120,13 +116,13 @@ def ending_signals_raise(raised: Callable[[int], BaseException] = Terminated) ->
     Args:
         raised: Makes the error of the signal's number.
     """
-    global _last  # noqa: PLW0603 - the engine drops errors that are raised while it computes
+    global _last, _is_ending
     owner = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
-        global _last  # noqa: PLW0603
+        global _last, _is_ending
         if os.getpid() == owner:
-            _last = number
+            _last, _is_ending = number, True
             raise raised(number)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -142,7 +138,7 @@ def ending_signals_raise(raised: Callable[[int], BaseException] = Terminated) ->
     try:
         yield
     finally:
-        _last = int(signal.SIGINT)
+        _last, _is_ending = int(signal.SIGINT), False
         _handlers.discard(end)
         for number, handler in taken.items():
             if signal.getsignal(number) is end:

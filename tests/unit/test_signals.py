@@ -16,7 +16,7 @@ from opscope.signals import (
     Terminated,
     ending_signals_raise,
     interrupted_by,
-    is_ending,
+    is_of_signal,
     raise_if_interrupted,
     signals_interrupt,
 )
@@ -142,15 +142,25 @@ def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(
 
 def test_a_signal_whose_error_is_lost_still_ends_the_block() -> None:
     """What it raised on the way into a callback reaches nobody; the engine's own error follows."""
+    error = RuntimeError("INTERRUPT Error: Interrupted!")
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         with signals_interrupt():
-            assert not is_ending()
+            assert not is_of_signal(error)
             send(signal.SIGTERM)
-            assert is_ending() and interrupted_by() == signal.SIGTERM
+            assert is_of_signal(error)
+            assert interrupted_by() == signal.SIGTERM
             with pytest.raises(KeyboardInterrupt):
-                raise_if_interrupted(RuntimeError("INTERRUPT Error: Interrupted!"))
-        assert not is_ending()
-        raise_if_interrupted(RuntimeError("INTERRUPT Error: Interrupted!"))
+                raise_if_interrupted(error)
+        assert not is_of_signal(error)
+        raise_if_interrupted(error)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_what_turns_it_into_an_error_of_its_own_is_seen_through() -> None:
+    """As an import does that is interrupted."""
+    error = ImportError("cannot import")
+    assert not is_of_signal(error)
+    error.__cause__ = KeyboardInterrupt()
+    assert is_of_signal(error)

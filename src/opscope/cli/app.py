@@ -22,7 +22,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from opscope._version import __version__
 from opscope.errors import OpscopeError
-from opscope.signals import ending_signals_raise, interrupted_by, is_ending, signals_interrupt
+from opscope.signals import ending_signals_raise, interrupted_by, is_of_signal, signals_interrupt
 
 _OF_ALL = ("-h", "--help", "--version", "--debug")
 _LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
@@ -266,7 +266,7 @@ def _interrupted_code() -> int:
 
 
 def _failed(error: OpscopeError, tokens: Sequence[str], own: int) -> int:
-    if is_ending():  # what a signal interrupted, told as an error of the input
+    if is_of_signal(error):  # what a signal interrupted, told as an error of the input
         return _interrupted()
     if _wants_traceback(tokens):
         traceback.print_exc()
@@ -279,7 +279,7 @@ def _failed(error: OpscopeError, tokens: Sequence[str], own: int) -> int:
 
 
 def _defect(error: Exception, tokens: Sequence[str]) -> int:
-    if is_ending() or str(error) == _ENGINE_INTERRUPTED:
+    if is_of_signal(error) or str(error) == _ENGINE_INTERRUPTED:
         return _interrupted()
     if _wants_traceback(tokens):
         traceback.print_exc()
