@@ -108,9 +108,9 @@ def interrupted(verb: str, name: str, after_s: float, folder: Path) -> list[str]
 
 def _wrong(folder: Path, code: int | None, number: int, session: int, *, is_killed: bool) -> Iterator[str]:
     text = (folder / "said.txt").read_text(errors="replace")
-    # Before the first line of opscope the interpreter itself says what interrupted it, and has its own code.
+    # Before the first line of `__main__` the interpreter says what interrupted it, and has its own code.
     _, traceback, where = text.partition("Traceback")
-    is_ours = not traceback or "opscope" in where
+    is_ours = not traceback or "__main__.py" in where
     if code is None:
         yield f"no end {_END_S:.0f} s after the signal"
     elif is_ours and code not in {0, 128 + number, -number}:
