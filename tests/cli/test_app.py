@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from opscope import cli
 from opscope._version import __version__
 from opscope.cli import app, main
 from opscope.data import example_trace
+from opscope.signals import Terminated
 
 
 def test_version(opscope) -> None:
@@ -137,6 +139,19 @@ def test_entry_point_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(SystemExit) as exit_info:
         cli.entry_point()
     assert exit_info.value.code == 2
+
+
+def test_a_signal_right_before_the_verb_has_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def terminated() -> int:
+        raise Terminated(signal.SIGTERM)
+
+    monkeypatch.setattr(app, "main", terminated)
+    with pytest.raises(SystemExit) as exit_info:
+        cli.entry_point()
+    assert exit_info.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err.startswith("interrupted: ")
 
 
 def test_arguments_default_to_those_of_the_process(

@@ -100,12 +100,15 @@ def entry_point() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    with ExitStack() as ends:
-        ends.enter_context(ending_signals_raise())
-        if _RUN_PROGRAMS.isdisjoint(sys.argv):
-            gc.disable()  # modules and reports live until the end: looking for garbage is a tenth of the time
-            ends.enter_context(signals_interrupt())
-        code = main()
+    try:
+        with ExitStack() as ends:
+            ends.enter_context(ending_signals_raise())
+            if _RUN_PROGRAMS.isdisjoint(sys.argv):
+                gc.disable()  # modules and reports live until the end: garbage takes a tenth of the time
+                ends.enter_context(signals_interrupt())
+            code = main()
+    except KeyboardInterrupt as error:  # right before the verb, or right after it
+        code = _interrupted(*error.args)
     sys.exit(code)
 
 
@@ -130,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(tokens)
         if code == EXIT_USAGE and not is_unread:
             _note_options_after(tokens[:own], tokens[own + 2 :])
-        return _interrupted_code() if code == EXIT_INTERRUPTED else code
+        return 128 + interrupted_by() if code == EXIT_INTERRUPTED else code
     except CycloptsError as error:
         return _fail(
             f"{error}\nTry: {' '.join(('opscope', *(error.command_chain or ())))} --help", EXIT_USAGE
@@ -256,13 +259,9 @@ def _app(tokens: Sequence[str]) -> App:
     return app
 
 
-def _interrupted() -> int:
+def _interrupted(number: int | None = None) -> int:
     message = "interrupted: files already written are kept, nothing else was written"
-    return _fail(message, _interrupted_code(), kind="")
-
-
-def _interrupted_code() -> int:
-    return 128 + interrupted_by()
+    return _fail(message, 128 + (number or interrupted_by()), kind="")
 
 
 def _failed(error: OpscopeError, tokens: Sequence[str], own: int) -> int:
