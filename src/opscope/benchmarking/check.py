@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from opscope.benchmarking.inputs import map_tensors, named_tensors, tensors_of
+from opscope.benchmarking.inputs import copied, map_tensors, named_tensors, tensors_of
 from opscope.benchmarking.problem import Inputs, Problem, failure_of, first_line
 from opscope.errors import InputError
 from opscope.model.benchmark import OutputCheck, Status
@@ -233,7 +233,7 @@ def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inpu
     attempts = (
         (problem.expected, "the expected result", "float64", _upcast),
         (reference, problem.reference, "float64", _upcast),
-        (reference, problem.reference, own_dtype, _copy),
+        (reference, problem.reference, own_dtype, copied),
     )
     failures: list[str] = []
     for fn, name, dtype, convert in attempts:
@@ -261,7 +261,7 @@ def _checked(  # noqa: PLR0917 - the parts of one check
     seed: int,
 ) -> CheckOutcome:
     """Call the function on poisoned memory and judge what it returned."""
-    copies = [(tensor, _copy(tensor)) for tensor in tensors_of(inputs)]
+    copies = [(tensor, copied(tensor)) for tensor in tensors_of(inputs)]
     for byte in (POISON_NAN, POISON_ZERO):
         try:
             with poisoned_memory(problem.device, byte):
@@ -368,18 +368,10 @@ def _tolerances(
 
 def _upcast(tensor: Any) -> Any:
     """A copy in float64 (complex128) of floating-point data; a copy of any other."""
-    torch = require_torch()
-    if tensor.is_complex():
-        wide = torch.complex128
-    elif tensor.is_floating_point():
-        wide = torch.float64
-    else:
-        return _copy(tensor)
+    if not _has_nan(tensor):
+        return copied(tensor)
+    wide = require_torch().complex128 if tensor.is_complex() else require_torch().float64
     return tensor.detach().to(wide, copy=True).requires_grad_(tensor.requires_grad)
-
-
-def _copy(tensor: Any) -> Any:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _same_bits(one: Any, other: Any) -> bool:
@@ -397,8 +389,6 @@ def _has_nan(tensor: Any) -> bool:
 
 
 def _kind(tensor: Any) -> str:
-    if tensor.is_complex():
-        return "complex"
-    if tensor.is_floating_point():
-        return "floating-point"
+    if _has_nan(tensor):
+        return "complex" if tensor.is_complex() else "floating-point"
     return "boolean" if tensor.dtype is require_torch().bool else "integer"

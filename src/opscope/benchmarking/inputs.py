@@ -56,6 +56,11 @@ def map_tensors(fn: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
+def copied(tensor: Any) -> Any:
+    """A copy that no longer shares memory, and needs gradients if the tensor does."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list | tuple):
         yield from ((f"[{index}]", child) for index, child in enumerate(value))
