@@ -167,12 +167,7 @@ _Judged = tuple[tuple[float, Interval], TrialVerdict, str]
 
 
 class Trial:
-    """Tries the changes of a plan.
-
-    Args:
-        plan: What to try.
-        told: Called before each run with what runs, how many ran and how many there will be.
-    """
+    """Tries the changes of a plan; `told` before each run what runs, how many ran and how many will."""
 
     def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
         self.plan, self._told, self._request = plan, told, plan.request
@@ -190,11 +185,7 @@ class Trial:
         self._chain: list[_Side] = []
 
     def run(self) -> TrialResult:
-        """Try all changes; interrupted, what is known by then.
-
-        Raises:
-            CaptureError: The program fails as it is, or has too few steps.
-        """
+        """Try all changes; interrupted, what is known by then. A CaptureError if the program itself fails."""
         with self._processes.open():
             self._run_once(BASELINE, 0)
             self._require_baseline()
