@@ -133,6 +133,10 @@ _.dictionary
 _.initialize
 _.ScannerHook
 
+# Facts of a machine that the document of `opscope doctor --json` holds.
+_.launch_error
+_.persistence_mode
+
 # Called by the edited scripts of the field benchmark.
 _.endless
 

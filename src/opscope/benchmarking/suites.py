@@ -353,8 +353,9 @@ def _backend(settings: Settings, name: str, *, is_causal: bool) -> Implementatio
                 if is_out_of_memory(error):
                     raise
                 reasons = " ".join(_plain(one) for one in (*(warning.message for warning in caught), error))
-                where = f"{settings.dtype}, head_dim {head_dim}"
-                raise MeasurementError(f"{what} is not offered here for {where}: {reasons}") from error
+                raise MeasurementError(
+                    f"{what} is not offered here for {settings.dtype}, head_dim {head_dim}: {reasons}"
+                ) from error
         for warning in caught:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         return attend

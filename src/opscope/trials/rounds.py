@@ -651,12 +651,14 @@ class Trial:
         )
         # What advice says of which no change of the catalogue, from outside, is the remedy.
         remedied = {code for change in CATALOG for code in change.findings}
-        inside = "only editing the program's own lines helps; advice predicts"
-        from_inside = (
-            NotTried(f"advice.{code}", f"{inside} −{format_duration(said.gain_ns)}: {said.message}")
-            for code, said in self._said.items()
-            if code not in remedied
-        )
+        from_inside = []
+        for code, said in self._said.items():
+            if code not in remedied:
+                gain = format_duration(said.gain_ns)
+                reason = (
+                    f"only editing the program's own lines helps; advice predicts −{gain}: {said.message}"
+                )
+                from_inside.append(NotTried(f"advice.{code}", reason))
         return TrialResult(
             program=" ".join([target, *without_secrets(self.plan.request.arguments)]),
             baseline=Baseline(
