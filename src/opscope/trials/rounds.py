@@ -18,7 +18,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from dataclasses import replace as _replace
 from functools import lru_cache
@@ -172,7 +172,8 @@ class Trial:
     def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
         self.plan, self._told, self._request = plan, told, plan.request
         self._random = random.Random(plan.request.seed)
-        self._sides = {name: _Side((), name) for name in (BASELINE, _AGAIN)}
+        self._base, self._again = _Side((), BASELINE), _Side((), _AGAIN)
+        self._sides: dict[_Changes, _Side] = {}  # single changes and sets of them
         self._not_tried: list[NotTried] = []
         self._runs, self._expected = 0, 2
         self._rounds = plan.rounds
@@ -181,13 +182,12 @@ class Trial:
         self._took_s: list[float] = []
         self._said: Mapping[str, SaidGain] = {}
         self._processes = ProgramRuns(in_place=plan.in_place)
-        self._sets: dict[_Changes, _Side] = {}
         self._chain: list[_Side] = []
 
     def run(self) -> TrialResult:
         """Try all changes; interrupted, what is known by then. A CaptureError if the program itself fails."""
         with self._processes.open():
-            self._run_once(BASELINE, 0)
+            self._run_once(self._base, 0)
             self._require_baseline()
             # Every other run times steps of the same kind, whatever it would recognize.
             self._request = replace(self._request, steps=self._base_facts.taken)
@@ -212,7 +212,7 @@ class Trial:
     @property
     def _base_facts(self) -> TrialRun:
         """What a run of the program as it is found."""
-        facts = self._sides[BASELINE].facts
+        facts = self._base.facts
         assert facts is not None
         return facts
 
@@ -231,10 +231,10 @@ class Trial:
         trials on H100s, once by half.
         """
         second = _Side((), BASELINE)
-        self._run_once(BASELINE, 0, second)
+        self._run_once(second, 0)
         if second.error is None:
-            self._sides[BASELINE] = second
-        self._run_once(_AGAIN, 0)
+            self._base = second
+        self._run_once(self._again, 0)
 
     def _is_over(self, runs: int = 0, extra_s: float = 0.0) -> bool:
         """Whether the budget would be spent after so many more runs, and some time besides."""
@@ -248,7 +248,7 @@ class Trial:
         return self._began + budget_s - time.monotonic()
 
     def _require_baseline(self) -> None:
-        error, hint = self._sides[BASELINE].error, None
+        error, hint = self._base.error, None
         if error is None:
             return
         # It may have failed for a file by a path that is relative to its folder.
@@ -266,12 +266,12 @@ class Trial:
         for change in self.plan.changes:
             reason = change.applies(self._base_facts.facts)
             if reason is None:
-                self._sides[change.name] = _Side((change,))
+                self._side_of((change,))
             else:
                 self._not_tried.append(NotTried(change.name, reason))
-        waiting = [side for side in self._sides.values() if side.changes]
         return sorted(
-            waiting, key=lambda side: (side.changes[0].is_costly, -self._gain_said_ns(side.changes[0]))
+            self._singles(),
+            key=lambda side: (side.changes[0].is_costly, -self._gain_said_ns(side.changes[0])),
         )
 
     def _screen(self, waiting: list[_Side]) -> None:
@@ -289,7 +289,7 @@ class Trial:
             side = waiting.pop(0)
             if side.has_run:
                 continue
-            self._run_once(side.label, 0, side)
+            self._run_once(side, 0)
             if time.monotonic() - began > self._left_s:
                 return
 
@@ -299,46 +299,42 @@ class Trial:
         for side in self._random.sample(sides, len(sides)):
             if self._is_over():
                 raise _OutOfTimeError
-            self._run_once(side.label, number, side)
+            self._run_once(side, number)
 
     def _rest(self) -> None:
         """More rounds of the changes of which they tell more, and of the program."""
         while open_sides := [
             side
-            for name, side in self._sides.items()
-            if len(side.times_ns) < self._rounds and not self._is_settled(name)
+            for side in (self._base, self._again, *self._singles())
+            if len(side.times_ns) < self._rounds and not self._is_settled(side)
         ]:
-            baseline = self._sides[BASELINE]
-            others = [side for side in open_sides if side is not baseline]
-            self._round(max(baseline.times_ns) + 1, [baseline, *others])
+            others = [side for side in open_sides if side is not self._base]
+            self._round(max(self._base.times_ns) + 1, [self._base, *others])
 
     def _is_worth_a_round(self) -> bool:
         """Whether a budget is left, and something is inconclusive of which another round may tell."""
-        base = self._sides[BASELINE]
         is_open = any(
-            not self._is_settled(name) and self._against(side, base)[1] is TrialVerdict.INCONCLUSIVE
-            for name, side in self._tried()
+            not self._is_settled(side) and self._against(side)[1] is TrialVerdict.INCONCLUSIVE
+            for side in self._tried()
         )
         has_time = self.plan.budget_s is not None and not self._is_over(runs=3)
         return is_open and has_time and self._rounds < _MOST_ROUNDS
 
-    def _is_settled(self, name: str) -> bool:
+    def _is_settled(self, side: _Side) -> bool:
         """Whether more rounds tell nothing: it failed, its numbers are others, or it is not faster."""
-        side = self._sides[name]
         if side.error is not None or not side.changes:
             return side.error is not None
         if self._correctness(side)[0] is Correctness.CHANGED:
             return True
-        (ratio, (low, _)), verdict, _ = self._against(side, self._sides[BASELINE])
+        (ratio, (low, _)), verdict, _ = self._against(side)
         is_same = verdict is TrialVerdict.SAME and abs(ratio - 1) <= _SAME_WITHIN
         return is_same or low > _MUCH_SLOWER
 
-    def _run_once(self, name: str, number: int, side: _Side | None = None) -> None:
+    def _run_once(self, side: _Side, number: int) -> None:
         """One run of a side, added to what is known of it."""
-        side = self._sides[name] if side is None else side
-        self._told(name, self._runs, max(self._expected, self._runs + 1))
+        self._told(side.label, self._runs, max(self._expected, self._runs + 1))
         self._runs += 1
-        left_s = math.inf if name == BASELINE else _LEAST_S + max(0.0, self._left_s)
+        left_s = math.inf if side.label == BASELINE else _LEAST_S + max(0.0, self._left_s)
         began = time.monotonic()
         facts, said = self._process(side.changes, min(self.plan.run_s, left_s))
         self._took_s.append(time.monotonic() - began)
@@ -351,8 +347,8 @@ class Trial:
             side.error = f"{', '.join(facts.not_applied)}: nothing is left to change"
             return
         if facts.not_applied and not facts.error:
-            self._not_tried.append(NotTried(name, "it found nothing to change in the program"))
-            self._sides.pop(name, None)
+            self._not_tried.append(NotTried(side.label, "it found nothing to change in the program"))
+            self._sides.pop(side.changes, None)
             return
         has_device = facts.facts.device == "cuda"
         times_ns, warm_up_ns = step_times(facts.samples, has_device=has_device)
@@ -382,8 +378,9 @@ class Trial:
         environment = dict(pair for one in changes for pair in one.environment)
         return self._processes.run(request, environment, limit_s)
 
-    def _against(self, side: _Side, reference: _Side) -> _Judged:
-        """Two sides over the rounds both ran in."""
+    def _against(self, side: _Side, reference: _Side | None = None) -> _Judged:
+        """A side beside another, the baseline if none is given, over the rounds both ran in."""
+        reference = reference or self._base
         pairs = [
             pair
             for number in sorted(side.times_ns.keys() & reference.times_ns.keys())
@@ -421,10 +418,9 @@ class Trial:
         Source: A. Gelman et al., Bayesian Data Analysis, 3rd edition, §2.6 and §3.2 (scaled inverse χ² prior
         of a variance; the posterior interval is Student's).
         """
-        by_round = {name: self._logarithms(side) for name, side in self._sides.items() if side.times_ns}
-        by_round |= {side.label: self._logarithms(side) for side in self._sets.values() if side.times_ns}
-        pairs = by_round.pop(_AGAIN, [])
-        others = [[one - fmean(ratios) for one in ratios] for ratios in by_round.values() if ratios]
+        pairs = self._logarithms(self._again)
+        by_side = [ratios for side in self._sides.values() if (ratios := self._logarithms(side))]
+        others = [[one - fmean(ratios) for one in ratios] for ratios in by_side]
         usual = _USUAL_SCATTER if len(pairs) > 1 else _SCATTER_OF_ONE_PAIR
         freedom = _USUAL_ROUNDS + len(pairs) + sum(len(ratios) - 1 for ratios in others)
         squares = _USUAL_ROUNDS * usual**2 + sum(one**2 for one in chained(pairs, *others)) / 2
@@ -432,16 +428,14 @@ class Trial:
 
     def _logarithms(self, side: _Side) -> list[float]:
         """Of the ratios of its median step to the baseline's, by round."""
-        base = self._sides[BASELINE].times_ns
-        if side is self._sides[BASELINE]:
-            return []
+        base = self._base.times_ns
         return [
             math.log(median(side.times_ns[one]) / median(base[one]))
             for one in base.keys() & side.times_ns.keys()
         ]
 
     def _correctness(self, side: _Side) -> tuple[Correctness, str]:
-        base, again = self._sides[BASELINE].facts, self._sides[_AGAIN].facts
+        base, again = self._base.facts, self._again.facts
         if side.facts is None or base is None or again is None:
             return Correctness.UNKNOWN, "the baseline ran once only"
         rounding = max((one.rounding for one in side.changes), default=0.0)
@@ -459,10 +453,11 @@ class Trial:
             )
         return found, reason
 
-    def _variant(self, change: TriedChange, side: _Side) -> Variant:
+    def _variant(self, side: _Side) -> Variant:
+        (change,) = side.changes
         code, said = self._suggested(change)
         is_priced = code is not None and change.is_priced_by(code, self._base_facts.facts)
-        said = said.of(self._sides[BASELINE].median_ns) if said is not None and is_priced else None
+        said = said.of(self._base.median_ns) if said is not None and is_priced else None
         known = Variant(
             name=change.name,
             finding=None if code is None else f"advice.{code}",
@@ -474,14 +469,14 @@ class Trial:
         )
         if side.error is not None:
             return known
-        (ratio, bounds), verdict, reason = self._against(side, self._sides[BASELINE])
+        (ratio, bounds), verdict, reason = self._against(side)
         noise = self._noise(len(side.times_ns))
         if verdict is TrialVerdict.SAME and noise > _MOST_SAME_WITHIN:
             verdict, reason = TrialVerdict.INCONCLUSIVE, _lost_in_noise(ratio, noise)
         correctness, numbers = self._correctness(side)
-        interval, gain_ns = median_interval(side.all_ns), self._sides[BASELINE].median_ns - side.median_ns
+        interval, gain_ns = median_interval(side.all_ns), self._base.median_ns - side.median_ns
         warm_up_ns = max(side.warm_up_ns)
-        extra_ns = max(0.0, warm_up_ns - max(self._sides[BASELINE].warm_up_ns))
+        extra_ns = max(0.0, warm_up_ns - max(self._base.warm_up_ns))
         return replace(
             known,
             step_ns=interval.median_ns,
@@ -517,7 +512,7 @@ class Trial:
         self._keep_best_alone()
         refused: set[_Changes] = set()
         while self._grow(refused):
-            baselines = [self._sides[BASELINE], self._sides[_AGAIN]]
+            baselines = [self._base, self._again]
             for _ in range(max(0, self._rounds - min(len(side.times_ns) for side in self._chain))):
                 self._round(max(baselines[0].times_ns) + 1, [*baselines, *self._chain])
             standing = self._standing()
@@ -532,7 +527,7 @@ class Trial:
         program is another thing by then, and one compilation is saved.
         """
         chain: list[_Side] = []
-        candidates = [(self._variant(side.changes[0], side), side) for _, side in self._tried()]
+        candidates = [(self._variant(side), side) for side in self._tried()]
         candidates.sort(key=lambda one: one[0].ratio or 1.0)
         helpful = [
             side.changes[0]
@@ -542,9 +537,7 @@ class Trial:
             and self._is_right(side, variant.correctness)
         ]
         costly = [
-            side.changes[0]
-            for side in self._sides.values()
-            if side.changes and side.changes[0].is_costly and not side.has_run
+            side.changes[0] for side in self._singles() if side.changes[0].is_costly and not side.has_run
         ]
         costly.sort(key=lambda one: -self._gain_said_ns(one))
         for change in [one for one in helpful if not one.is_costly]:
@@ -559,7 +552,7 @@ class Trial:
 
     def _with_change(self, chain: list[_Side], change: TriedChange, refused: Set[_Changes]) -> list[_Side]:
         """The chain with one more change, in the place of one of its group, if that helps; else as it is."""
-        best = chain[-1] if chain else self._sides[BASELINE]
+        best = chain[-1] if chain else self._base
         kept = tuple(one for one in best.changes if one.group is None or one.group != change.group)
         changes = (*kept, change)
         runs_after = len(chain) + 3 if self._rounds > 1 else 0
@@ -574,9 +567,7 @@ class Trial:
         return [self._side_of(changes[:count]) for count in range(1, len(changes) + 1)]
 
     def _side_of(self, changes: _Changes) -> _Side:
-        if len(changes) == 1 and changes[0].name in self._sides:
-            return self._sides[changes[0].name]
-        return self._sets.setdefault(changes, _Side(changes))
+        return self._sides.setdefault(changes, _Side(changes))
 
     def _run_set(self, changes: _Changes, runs_after: int) -> bool:
         """Run these changes once unless they have been; whether there was time, also for runs after that."""
@@ -585,12 +576,12 @@ class Trial:
             if self._is_over(runs_after, _COSTLY_S if any(one.is_costly for one in changes) else 0.0):
                 self._is_complete = False
                 return False
-            self._run_once(side.label, 0, side)
+            self._run_once(side, 0)
         return True
 
     def _keep_best_alone(self) -> None:
         """Have the change that alone helps most for the best, unless a better set is known."""
-        helping = [side for _, side in self._tried() if self._helps(side, self._sides[BASELINE])]
+        helping = [side for side in self._tried() if self._helps(side, self._base)]
         best = min([*self._chain[-1:], *helping], key=lambda side: side.median_ns, default=None)
         if best is not None and best not in self._chain:
             self._chain = [best]
@@ -610,7 +601,7 @@ class Trial:
 
     def _standing(self) -> list[_Side]:
         """The steps of the best set up to the first that does not help."""
-        pairs = pairwise([self._sides[BASELINE], *self._chain])
+        pairs = pairwise([self._base, *self._chain])
         return [side for _, side in takewhile(lambda pair: self._helps(pair[1], pair[0]), pairs)]
 
     def _best(self) -> BestChanges | None:
@@ -618,7 +609,7 @@ class Trial:
         if not chain:
             return None
         best = chain[-1]
-        (ratio, bounds), _, _ = self._against(best, self._sides[BASELINE])
+        (ratio, bounds), _, _ = self._against(best)
         return BestChanges(
             names=tuple(one.name for one in best.changes),
             step_ns=best.median_ns,
@@ -629,25 +620,28 @@ class Trial:
             patch=self.plan.patch_of(best.changes),
         )
 
-    def _tried(self) -> Iterator[tuple[str, _Side]]:
-        """What was run at all; the rest was not reached."""
-        return ((name, side) for name, side in self._sides.items() if side.changes and side.has_run)
+    def _singles(self) -> list[_Side]:
+        return [side for side in self._sides.values() if len(side.changes) == 1]
+
+    def _tried(self) -> list[_Side]:
+        """Single changes that were run at all; the rest was not reached."""
+        return [side for side in self._singles() if side.has_run]
 
     def _result(self) -> TrialResult:
-        base, target, here = self._sides[BASELINE], self.plan.request.target, Path.cwd()
+        base, target, here = self._base, self.plan.request.target, Path.cwd()
         if Path(target).is_relative_to(here):  # as a user would write it
             target = str(Path(target).relative_to(here))
         interval = median_interval(base.all_ns)
         noise = None
-        if self._sides[_AGAIN].all_ns:
-            (ratio, bounds), _, _ = self._against(self._sides[_AGAIN], base)
+        if self._again.all_ns:
+            (ratio, bounds), _, _ = self._against(self._again)
             noise = Noise(ratio, bounds)
-        variants = [self._variant(side.changes[0], side) for _, side in self._tried()]
+        variants = [self._variant(side) for side in self._tried()]
         variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
         not_reached = (
-            NotTried(name, "the trial ended before its turn")
-            for name, side in self._sides.items()
-            if side.changes and not side.has_run
+            NotTried(side.label, "the trial ended before its turn")
+            for side in self._singles()
+            if not side.has_run
         )
         # What advice says of which no change of the catalogue, from outside, is the remedy.
         remedied = {code for change in CATALOG for code in change.findings}
