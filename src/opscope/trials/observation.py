@@ -80,11 +80,7 @@ def compare(
 
     `rounding` is what one operation of the change may alter, relative to its result.
     """
-    kinds = (
-        ("outputs", [_OF_OUTPUTS]),
-        ("losses", [_OF_FIRST_LOSS, _OF_LATER]),
-        ("gradients", [_OF_LATER]),
-    )
+    kinds = (("outputs", [_OF_OUTPUTS]), ("losses", [_OF_FIRST_LOSS, _OF_LATER]), ("gradients", [_OF_LATER]))
     worst, words = Correctness.UNKNOWN, "no loss, gradient or output was seen"
     for name, limits in kinds:
         ours, theirs = getattr(variant, name), getattr(baseline, name)

@@ -5,13 +5,7 @@ from typing import Any
 
 import pytest
 
-from opscope.benchmarking.benchmark_sweep import (
-    Point,
-    Sweep,
-    parse_parameters,
-    points,
-    run_sweep,
-)
+from opscope.benchmarking.benchmark_sweep import Point, Sweep, parse_parameters, points, run_sweep
 from opscope.benchmarking.decorator import values_of
 from opscope.benchmarking.problem import Problem
 from opscope.errors import InputError

@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.benchmarking.user_problem import (
-    group_of_functions,
-    groups_of_targets,
-    named_functions,
-    selected,
-)
+from opscope.benchmarking.user_problem import group_of_functions, groups_of_targets, named_functions, selected
 from opscope.errors import InputError
 
 PROGRAM = """

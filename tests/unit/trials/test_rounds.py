@@ -258,10 +258,7 @@ def test_another_order_of_16_bit_operations_is_no_change_of_numbers() -> None:
     trial = Half(plan(change("reordered", rounding=2.0**-14), change("nothing rounded"), rounds=1))
     trial.outputs = {"reordered": 9e-4, "nothing rounded": 9e-4}
     found = {one.name: one.correctness for one in trial.run().variants}
-    assert found == {
-        "reordered": Correctness.WITHIN_ROUNDING,
-        "nothing rounded": Correctness.CHANGED,
-    }
+    assert found == {"reordered": Correctness.WITHIN_ROUNDING, "nothing rounded": Correctness.CHANGED}
 
 
 def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:

@@ -13,13 +13,7 @@ from typing import Any, NamedTuple
 
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
-from opscope.toolchain.doctor.machine import (
-    SHARED_MEMORY,
-    ExaminedMachine,
-    Gpu,
-    ProgramFacts,
-    Torch,
-)
+from opscope.toolchain.doctor.machine import SHARED_MEMORY, ExaminedMachine, Gpu, ProgramFacts, Torch
 from opscope.units import counted
 
 
