@@ -18,14 +18,18 @@ _.header_definitions
 _.ideal_fraction
 _.input_sets
 _.largest_threads
+_.launch_error
 _.measured_at
 _.memory_clock_mhz
 _.operator_entry_fraction
 _.opscope_version
 _.outside_steps_launches
 _.overrides
+_.persistence_mode
 _.post_grad_nodes
 _.power_limit_w
+_.predicted_gain_ns
+_.predicted_interval_ns
 _.reader_version
 _.reference_interval_ns
 _.relative_error
@@ -132,10 +136,6 @@ _.child_count
 _.dictionary
 _.initialize
 _.ScannerHook
-
-# Facts of a machine that the document of `opscope doctor --json` holds.
-_.launch_error
-_.persistence_mode
 
 # Called by the edited scripts of the field benchmark.
 _.endless
