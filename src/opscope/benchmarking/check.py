@@ -27,8 +27,6 @@ _CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side
 
 
 class Difference(NamedTuple):
-    """What comparing one output with its reference gave."""
-
     max_relative_error: float  # largest error of an element that is finite in both
     squared_error: float  # Σ (output - reference)², of the same elements
     squared_reference: float  # Σ reference², of the same elements
@@ -95,7 +93,6 @@ def _rms(reference: Any, device: Any) -> float:
 
 
 def _chunks(*tensors: Any, device: Any) -> Iterator[tuple[Any, ...]]:
-    """Chunks of flat tensors in float64."""
     float64 = require_torch().float64
     for start in range(0, tensors[0].numel(), _CHUNK_ELEMENTS):
         yield tuple(one[start : start + _CHUNK_ELEMENTS].to(device, float64) for one in tensors)
@@ -163,8 +160,6 @@ def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
 
 
 class CheckOutcome(NamedTuple):
-    """What checking one implementation gave."""
-
     status: Status  # `ok` if nothing is wrong with it
     reason: str | None  # what is wrong; with `ok`, why nothing could be compared; else None
     check: OutputCheck | None  # None if nothing was compared

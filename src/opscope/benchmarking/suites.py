@@ -437,7 +437,6 @@ SUITES = {suite.name: suite for suite in _ALL}
 
 
 def suite(name: str) -> Suite:
-    """The suite of that name."""
     if name not in SUITES:
         raise InputError(f"'{name}' is not a suite", hint=f"Use {', '.join(SUITES)}, or FILE.py:function")
     return SUITES[name]

@@ -207,7 +207,6 @@ def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
 
 
 def plain_name(function: Any) -> str:
-    """What a function calls itself."""
     if isinstance(function, functools.partial):
         return plain_name(function.func)
     return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
@@ -374,7 +373,6 @@ def _keyword_only(function: Callable[..., Any]) -> set[str]:
 
 
 def _accepts(source: Any, name: str) -> bool:
-    """Whether a function takes a keyword argument of that name."""
     parameters = _parameters(source) if callable(source) else {}
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())

@@ -65,8 +65,6 @@ _REORDERED = 2.0**-14
 
 @dataclass(frozen=True)
 class TriedChange:
-    """A change."""
-
     name: str  # On the command line
     title: str  # For people
     install: Callable[[Hooks], None]  # Applies it; called once torch is imported

@@ -61,8 +61,6 @@ class EnvironmentCheck:
 
 
 class CheckResult(NamedTuple):
-    """One check with its outcome."""
-
     check: EnvironmentCheck
     outcome: DoctorOutcome
 
@@ -176,7 +174,6 @@ _NO_GPU = not_applicable("there is no GPU that CUDA shows")
 
 
 def _imported(machine: ExaminedMachine) -> Torch | None:
-    """torch, if it could be imported."""
     torch = machine.torch()
     return torch if torch is not None and torch.version is not None else None
 
@@ -188,7 +185,6 @@ def _numbers(version: str | None) -> tuple[int, int] | None:
 
 
 def _has_device(machine: ExaminedMachine) -> bool:
-    """Whether CUDA or torch shows a GPU to this process."""
     torch = machine.torch()
     return bool(machine.driver().devices or (torch is not None and torch.devices))
 
