@@ -289,14 +289,12 @@ def test_suites_are_listed_without_measuring(opscope) -> None:
         (("{file}",), "no function of this file is marked"),
         (("{file}:square",), "needs arguments that nothing provides (n)"),
         (("{file}:square", "--param", "n=-3"), "'make_inputs' fails in line 6 (ValueError: no such | size)"),
-        (
-            ("{file}:square", "--param", "n=3", "--inputs", "{file}:nothing"),
-            "nothing takes the parameter 'n'. Name it in 'nothing'",
-        ),
+        (("{file}:square", "--param", "n=3", "--inputs", "{file}:nothing"),
+         "nothing takes the parameter 'n'. Name it in 'nothing'"),
         (("{file}:square", "--param", "m=3"), "nothing takes the parameter 'm'"),
         (("{file}:square", "--param", "n=3", "--reference", "x"), "has no function 'x'. It has: square"),
     ],
-)
+)  # fmt: skip
 def test_a_users_mistake_is_one_line(
     opscope, file: Path, arguments: tuple[object, ...], message: str
 ) -> None:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from opscope.benchmarking.limits import (  # noqa: E402
     RATES,
     TIMERS,
-    l2_read_attempt,
+    l2_read,
     measure_ceilings,
     measure_device,
 )
@@ -137,7 +137,7 @@ def test_the_rate_of_l2_does_not_hang_on_the_buffer_and_is_not_that_of_l1():
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     rates = {}
     for size in (l2_bytes, l2_bytes // 2, 4 * 128 * 1024):  # the last one's buffer would fit into L1
-        probe = l2_read_attempt(DEVICE, size, 0).make()
+        probe = l2_read(DEVICE, size).make()
         rates[size] = probe.amount / timed_ns(probe.call)
     whole, half, tiny = rates.values()
     assert half == pytest.approx(whole, rel=0.25)

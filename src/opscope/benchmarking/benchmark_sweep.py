@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,10 +55,8 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, tuple[Any, ...]]:
 
 def _value(text: str) -> int | float | str:
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            continue
     return text
 
 
@@ -73,6 +73,10 @@ class Point(NamedTuple):
     make: Callable[[], Problem]  # may allocate its inputs
 
 
+def _point(values: Mapping[str, Any], make: Callable[[], Problem]) -> Point:
+    return Point(", ".join(f"{name}={value}" for name, value in values.items()), make)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """What is to be measured; `parameters` are those swept over, with their values."""
@@ -85,10 +89,6 @@ class Sweep:
     def has_several(self) -> bool:
         """Whether there are several points, so that the result is a sweep."""
         return len(self.points) > 1
-
-
-def _label(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def sweep_of(targets: Sequence[Target], request: BenchmarkRequest) -> Sweep:
@@ -138,16 +138,14 @@ def _sweep_of_groups(groups: Sequence[FunctionGroup], request: BenchmarkRequest)
         check_parameters([kept], parameters)
         for name, values in parameters.items():
             swept[name] = tuple(dict.fromkeys((*swept.get(name, ()), *values)))
-        found += [(kept.name, _group_point(kept, values, request)) for values in points(parameters)]
+        for at in points(parameters):
+            make = partial(group_problem, kept, at, request.device, request.dtype)
+            found.append((kept.name, _point(at, make)))
     names = list(dict.fromkeys(name for name, _ in found))
     if len(names) == 1:
         return Sweep(names[0], tuple(point for _, point in found), swept)
-    joined = [Point(f"{name} {point.label}".rstrip(), point.make) for name, point in found]
-    return Sweep(request.name or groups[0].name.partition(":")[0], tuple(joined), swept)
-
-
-def _group_point(group: FunctionGroup, values: Mapping[str, Any], request: BenchmarkRequest) -> Point:
-    return Point(_label(values), lambda: group_problem(group, values, request.device, request.dtype))
+    joined = tuple(Point(f"{name} {point.label}".rstrip(), point.make) for name, point in found)
+    return Sweep(request.name or groups[0].name.partition(":")[0], joined, swept)
 
 
 def _sweep_of_suite(chosen: Suite, request: BenchmarkRequest) -> Sweep:
@@ -180,7 +178,7 @@ def _suite_point(chosen: Suite, request: BenchmarkRequest, values: Mapping[str, 
         named = dict(zip(chosen.shape_names, shape, strict=True)) | sizes
         at = replace(at, shape=tuple(named.values()))
     problem = chosen.problem(at)
-    return Point(_label(values), lambda: replace(problem, parameters={**problem.parameters, **values}))
+    return _point(values, lambda: replace(problem, parameters={**problem.parameters, **values}))
 
 
 class BenchmarkSweep(msgspec.Struct, frozen=True, kw_only=True):

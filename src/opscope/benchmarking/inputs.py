@@ -56,6 +56,11 @@ def map_tensors(fn: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
+def copied(tensor: Any) -> Any:
+    """A copy that no longer shares memory, and needs gradients if the tensor does."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list | tuple):
         yield from ((f"[{index}]", child) for index, child in enumerate(value))
@@ -77,7 +82,7 @@ def min_bytes(inputs: Any, outputs: Any) -> int:
     """
     read = _dense_parts(inputs)
     storages = {_storage(tensor) for tensor in read}
-    written = [tensor for tensor in _dense_parts(outputs) if _storage(tensor) not in storages]
+    written = (tensor for tensor in _dense_parts(outputs) if _storage(tensor) not in storages)
     return _addressed_bytes(read) + _addressed_bytes(written)
 
 
@@ -133,18 +138,17 @@ def peak_memory_bytes(fn: Callable[[], object], device: str) -> int | None:
 
 def _dense_parts(value: Any) -> list[Any]:
     """The dense tensors of a value: themselves, or the indices and values of sparse ones."""
-    torch = require_torch()
     parts: list[Any] = []
     for tensor in tensors_of(value):
-        if tensor.layout is torch.sparse_coo:
-            parts += tensor._indices(), tensor._values()
-        elif tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
-            parts += tensor.crow_indices(), tensor.col_indices(), tensor.values()
-        elif tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
-            parts += tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-        else:
-            parts.append(tensor)
+        layout = str(tensor.layout).removeprefix("torch.")
+        names = _SPARSE_PARTS.get(layout)
+        parts += [tensor] if names is None else [getattr(tensor, name)() for name in names]
     return parts
+
+
+_SPARSE_PARTS: dict[str, tuple[str, ...]] = {"sparse_coo": ("_indices", "_values")}
+_SPARSE_PARTS |= {f"sparse_{one}": ("crow_indices", "col_indices", "values") for one in ("csr", "bsr")}
+_SPARSE_PARTS |= {f"sparse_{one}": ("ccol_indices", "row_indices", "values") for one in ("csc", "bsc")}
 
 
 def _storage(tensor: Any) -> tuple[str, int]:
@@ -153,34 +157,23 @@ def _storage(tensor: Any) -> tuple[str, int]:
 
 
 def _addressed_bytes(tensors: Iterable[Any]) -> int:
-    """Distinct bytes that tensors address.
+    """Distinct bytes that tensors address; at most those of the memory they share.
 
-    Exact for tensors that are equal or disjoint, also when they interleave; an upper bound for views that
-    overlap in part and leave gaps.
+    Exact for tensors that are equal or disjoint, also when they interleave, or that together address all of
+    their memory; an upper bound for others that overlap.
     """
-    extents: dict[tuple[str, int], dict[Any, tuple[int, int, int]]] = defaultdict(dict)
+    views: dict[tuple[str, int], dict[Any, int]] = defaultdict(dict)
+    sizes_bytes: dict[tuple[str, int], int] = {}
     for tensor in tensors:
-        if tensor.numel():
-            identity = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.element_size())
-            extents[_storage(tensor)][identity] = _extent(tensor)
-    total = 0
-    for views in extents.values():
-        covered = reached = 0
-        for low, high, _ in sorted(views.values()):
-            covered += max(0, high - max(low, reached))
-            reached = max(reached, high)
-        total += min(covered, sum(size for *_, size in views.values()))
-    return total
-
-
-def _extent(tensor: Any) -> tuple[int, int, int]:
-    """First byte, end and number of distinct bytes of a strided tensor that is not empty."""
-    item = tensor.element_size()
-    steps = [(size, abs(stride)) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    span = (1 + sum((size - 1) * stride for size, stride in steps)) * item
-    distinct = item * math.prod(size for size, stride in steps if stride)
-    start = tensor.data_ptr()
-    return start, start + span, min(distinct, span)
+        if not tensor.numel():
+            continue
+        item, steps = tensor.element_size(), list(zip(tensor.shape, tensor.stride(), strict=True))
+        span = 1 + sum((size - 1) * abs(stride) for size, stride in steps)
+        distinct = min(span, math.prod(size for size, stride in steps if stride))
+        identity = (tensor.data_ptr(), item, tuple(steps))
+        views[_storage(tensor)][identity] = distinct * item
+        sizes_bytes[_storage(tensor)] = tensor.untyped_storage().nbytes()
+    return sum(min(sizes_bytes[memory], sum(own.values())) for memory, own in views.items())
 
 
 _MOST_SETS = 64
@@ -210,23 +203,19 @@ def make_input_sets(problem: Problem, seed: int, cache_state: CacheState) -> tup
         free_bytes, _ = cuda.mem_get_info(problem.device)
         cache_bytes = getattr(cuda.get_device_properties(problem.device), "L2_cache_size", 0)
         room_bytes = int(free_bytes * _LARGEST_SHARE)
+    # Together they exceed the last-level cache, within the room there is.
+    set_bytes, count = min_bytes(sets[0], ()), 1
+    if set_bytes:
+        count = min(math.ceil(_CACHES * cache_bytes / set_bytes), room_bytes // set_bytes, _MOST_SETS)
     try:
         # One by one: those made before memory runs out are kept.
-        for index in range(1, set_count(min_bytes(sets[0], ()), cache_bytes, room_bytes)):
+        for index in range(1, count):
             sets.append(problem.make_inputs(seed + 1 + index))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         release_memory()
     return tuple(sets)
-
-
-def set_count(set_bytes: int, cache_bytes: int, room_bytes: int) -> int:
-    """How many sets of inputs exceed the last-level cache twice, within the room there is; 1 to 64."""
-    if set_bytes <= 0:
-        return 1
-    wanted = math.ceil(_CACHES * cache_bytes / set_bytes)
-    return max(1, min(wanted, room_bytes // set_bytes, _MOST_SETS))
 
 
 def calls_per_sample(call_ns: Sequence[float], resolution_ns: float) -> list[int]:

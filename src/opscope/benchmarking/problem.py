@@ -21,8 +21,6 @@ Values = Mapping[str, tuple[Any, ...]]  # of parameters that are swept over
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to solve a problem."""
-
     name: str  # unique within the problem
     # Makes the function, which takes the problem's inputs and returns its output: a tensor or a tuple of
     # tensors. Compiling an extension happens here; torch.compile and autotuning at the first call. Raises
@@ -81,8 +79,6 @@ class BenchmarkRequest:
 
 
 class Failure(NamedTuple):
-    """How an implementation ended, if not with samples."""
-
     status: Status
     reason: str
 
@@ -94,10 +90,8 @@ _MISSING_TOOLS = (
     ("No working C++ compiler found", "torch.compile needs a C++ compiler. Install g++"),
     ("InvalidCxxCompiler", "torch.compile needs a C++ compiler. Install g++"),
     ("Failed to find C compiler", "Triton needs a C compiler. Install gcc"),
-    (
-        "Cannot find a working triton installation",
-        "torch.compile needs Triton. pip install 'opscope[triton]'",
-    ),
+    ("working triton installation", "torch.compile needs Triton. pip install 'opscope[triton]'"),
+    ("0 active drivers", "Triton finds no GPU that it can use. Check the NVIDIA driver"),
 )
 
 

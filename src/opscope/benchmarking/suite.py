@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from opscope.benchmarking.problem import BenchmarkRequest, Implementation, Inputs, Problem
-from opscope.errors import DependencyError, InputError, MeasurementError
-from opscope.kernels.triton_loader import decide_interpreter, load_triton, require_triton
+from opscope.errors import InputError, MeasurementError
+from opscope.kernels.triton_loader import decide_interpreter, load_triton
 from opscope.model.benchmark import Engine
 from opscope.operators.element_types import element_type
 from opscope.workloads.runtime import require_torch, resolve_device, resolve_dtype
@@ -52,8 +52,6 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Suite:
-    """A family of problems."""
-
     name: str  # what `opscope bench` calls it
     summary: str  # what it compares, one line
     implementations: tuple[str, ...]  # of any dtype, in the order they are reported
@@ -69,20 +67,17 @@ class Suite:
     def problem(self, request: BenchmarkRequest | None = None) -> Problem:
         """The problem that is asked for, restricted to the implementations that are named."""
         asked = request or BenchmarkRequest()
+        if asked.interpret and asked.device not in {"auto", "cpu"}:
+            raise InputError(
+                f"Triton's interpreter runs on the CPU, not on '{asked.device}'", hint="Leave --device out"
+            )
         parameters = self._parameters(asked.options)
         if asked.shape is not None:
             self._check_shape(asked.shape)
         dtype = None if asked.dtype is None else resolve_dtype(asked.dtype)
         if dtype not in {None, *self.dtypes}:
             raise InputError(f"'{self.name}' is not defined for {dtype}", hint=f"Use {_either(self.dtypes)}")
-        if not asked.interpret:
-            device = resolve_device(asked.device)
-        elif asked.device in {"auto", "cpu"}:
-            device = "cpu"
-        else:
-            raise InputError(
-                f"Triton's interpreter runs on the CPU, not on '{asked.device}'", hint="Leave --device out"
-            )
+        device = "cpu" if asked.interpret else resolve_device(asked.device)
         is_cuda = device.startswith("cuda")
         shape = asked.shape or (self.cuda_shape if is_cuda else self.cpu_shape)
         dtype = dtype or (self.cuda_dtype if is_cuda else self.dtypes[0])
@@ -96,7 +91,21 @@ class Suite:
             # A shape that was asked for is the one that is checked.
             small = problem.small_inputs if asked.shape is None else problem.make_inputs
             problem = replace(problem, implementations=kept, small_inputs=small)
-        return self._chosen(problem, asked)
+        by_name = {one.name: one for one in problem.implementations}
+        names = list(dict.fromkeys(asked.implementations)) or list(by_name)
+        if asked.reference is not None and asked.reference not in names:
+            names.insert(0, asked.reference)
+        for name in names:
+            if name not in by_name:
+                what = f"'{name}' is not an implementation of '{self.name}'"
+                if name in self.implementations:
+                    what = f"'{self.name}' has no implementation '{name}' for these options (dtype {dtype})"
+                raise InputError(what, hint=f"Use {_either(list(by_name))}")
+        return replace(
+            problem,
+            implementations=tuple(by_name[name] for name in names),
+            reference=asked.reference or (self.reference if self.reference in names else names[0]),
+        )
 
     def _parameters(self, given: Mapping[str, str]) -> dict[str, str]:
         for name in given:
@@ -122,24 +131,6 @@ class Suite:
         for name, size in zip(self.shape_names, shape, strict=True):
             if size < 1:
                 raise InputError(f"{name}={size} is not a size for '{self.name}'", hint="Sizes start at 1")
-
-    def _chosen(self, problem: Problem, asked: BenchmarkRequest) -> Problem:
-        """The problem with the implementations and the reference that were asked for."""
-        by_name = {one.name: one for one in problem.implementations}
-        names = list(dict.fromkeys(asked.implementations)) or list(by_name)
-        if asked.reference is not None and asked.reference not in names:
-            names.insert(0, asked.reference)
-        for name in names:
-            if name in by_name:
-                continue
-            what = f"'{name}' is not an implementation of '{self.name}'"
-            if name in self.implementations:
-                why = f"for these options (dtype {problem.dtype})"
-                what = f"'{self.name}' has no implementation '{name}' {why}"
-            raise InputError(what, hint=f"Use {_either(list(by_name))}")
-        chosen = tuple(by_name[name] for name in names)
-        reference = asked.reference or (self.reference if self.reference in names else names[0])
-        return replace(problem, implementations=chosen, reference=reference)
 
 
 def _either(names: Sequence[str]) -> str:
@@ -193,9 +184,19 @@ def problem_of(
     )
 
 
-def by_torch(name: str, function: _Function, note: str, *, tolerance: float | None = None) -> Implementation:
+def by_torch(name: str, function: _Function, note: str) -> Implementation:
     """A function that calls torch's operators; there is nothing to build."""
-    return Implementation(name, lambda: function, Engine.TORCH, note=note, tolerance=tolerance)
+    return Implementation(name, lambda: function, Engine.TORCH, note=note)
+
+
+def only_if(implementation: Implementation, check: Callable[[], object], **facts: Any) -> Implementation:
+    """The implementation where a check, made before it is built, does not raise; with further facts of it."""
+
+    def build() -> _Function:
+        check()
+        return implementation.build()
+
+    return replace(implementation, build=build, **facts)
 
 
 def cuda(
@@ -225,7 +226,6 @@ def triton(
     module: str | None = None,
     name: str | None = None,
     teaching: bool = False,
-    tolerance: float | None = None,
     **constants: Any,
 ) -> Implementation:
     """A Triton kernel, or `<kernel>_teaching`, compiled for a GPU; on a CPU, in Triton's interpreter.
@@ -244,7 +244,6 @@ def triton(
         if not settings.is_cuda:  # as on a GPU, overflow is infinity and no warning
             quiet: _Function = np.errstate(all="ignore")(function)
             return quiet
-        _check_triton_driver()
         return function
 
     return Implementation(
@@ -253,18 +252,15 @@ def triton(
         Engine.TRITON,
         teaching=teaching,
         note=note,
-        tolerance=tolerance,
         is_interpreted=not settings.is_cuda,
     )
 
 
-def compiled(settings: Settings, function: _Function) -> Implementation:
+def compiled(function: _Function) -> Implementation:
     """A composition of torch's operators through torch.compile, for exactly the sizes it is called with."""
 
     def build() -> _Function:
-        _check_code_generator(settings)
-        torch: Any = require_torch()
-        result: _Function = torch.compile(_fresh(function), fullgraph=True, dynamic=False)
+        result: _Function = require_torch().compile(_fresh(function), fullgraph=True, dynamic=False)
         return result
 
     return Implementation("compile", build, Engine.COMPILE, note="torch.compile of naive")
@@ -288,33 +284,3 @@ def _fresh(function: _Function) -> _Function:
     )
     fresh.__kwdefaults__ = function.__kwdefaults__
     return fresh
-
-
-def _check_code_generator(settings: Settings) -> None:
-    """What torch.compile hands its code to: Triton for a GPU, a C++ compiler for a CPU."""
-    if settings.is_cuda:
-        require_triton()
-        _check_triton_driver()
-        return
-    from torch._inductor import cpp_builder  # noqa: PLC0415 - imports torch
-
-    try:
-        cpp_builder.get_cpp_compiler()
-    except RuntimeError as error:  # torch._inductor.exc.InvalidCxxCompiler
-        raise DependencyError(
-            "torch.compile needs a C++ compiler on a CPU, and torch finds none",
-            hint="Install g++, or name one in the environment variable CXX",
-        ) from error
-
-
-def _check_triton_driver() -> None:
-    """Triton reaches the GPU: it compiles a small C module for that, at its first use."""
-    triton_module = require_triton()
-    try:
-        triton_module.runtime.driver.active.get_current_target()
-    except RuntimeError as error:
-        message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DependencyError(
-            f"Triton cannot use this GPU ({message})",
-            hint="It needs an NVIDIA driver and a C compiler (gcc, clang or the one named in CC)",
-        ) from error

@@ -24,10 +24,12 @@ from opscope.benchmarking.suite import (
     by_torch,
     compiled,
     cuda,
+    only_if,
     problem_of,
     triton,
 )
 from opscope.errors import InputError, MeasurementError
+from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import is_out_of_memory, require_torch
 
 # A kernel in CUDA C++ and in Triton, each beside its simple version.
@@ -79,7 +81,7 @@ def _gelu(settings: Settings) -> Problem:
             by_torch("naive", naive, "the formula, one operator after another"),
             by_torch("torch", by_operator, "torch.nn.functional.gelu"),
             *_elementwise(settings, "gelu", approximate=approximate),
-            compiled(settings, naive),
+            compiled(naive),
         ),
         expected=naive,
         small_shape=_ELEMENTWISE_SMALL_SHAPE,
@@ -131,7 +133,7 @@ def _softmax(settings: Settings) -> Problem:
             by_torch("naive", _softmax_naive, "largest, difference, exp, sum, quotient"),
             by_torch("torch", by_operator, "torch.softmax(x, dim=-1)"),
             *_rowwise(settings, "softmax"),
-            compiled(settings, _softmax_naive),
+            compiled(_softmax_naive),
         ),
         expected=_softmax_naive,
         small_shape=_ROWWISE_SMALL_SHAPE,
@@ -157,7 +159,7 @@ def _layer_norm(settings: Settings) -> Problem:
             by_torch("naive", naive, "mean, variance, scale, one operator after another"),
             by_torch("torch", by_operator, "torch.nn.functional.layer_norm"),
             *_rowwise(settings, "layer_norm", eps=eps),
-            compiled(settings, naive),
+            compiled(naive),
         ),
         expected=naive,
         shapes=lambda rows, columns: ((rows, columns), (columns,), (columns,)),
@@ -172,7 +174,7 @@ def _layer_norm_naive(x: Any, weight: Any, bias: Any, *, eps: float) -> Any:
 
 
 # TF32 keeps 10 bits of the mantissa of float32 operands, as many as float16 has.
-_TF32_TOLERANCE = default_tolerance("float16")
+_TF32: dict[str, Any] = {"tolerance": default_tolerance("float16"), "matrix_ceiling": "matrix_tf32"}
 
 
 def _matmul(settings: Settings) -> Problem:
@@ -205,30 +207,22 @@ def _torch_tf32(settings: Settings) -> Implementation:
         with float32_products("tf32"):
             return torch.matmul(a, b)
 
-    def build() -> Callable[..., Any]:
-        _check_tf32(torch, settings)
-        return product
-
-    note = "torch.matmul(a, b) with TF32 allowed"
-    implementation = by_torch("torch_tf32", product, note, tolerance=_TF32_TOLERANCE)
-    return replace(implementation, build=build, matrix_ceiling="matrix_tf32")
+    return _with_tf32(settings, by_torch("torch_tf32", product, "torch.matmul(a, b) with TF32 allowed"))
 
 
 def _triton_tf32(settings: Settings) -> Implementation:
-    implementation = _triton_matmul(
-        settings,
-        "Triton, autotuned tiles, TF32",
-        name="triton_tf32",
-        tolerance=_TF32_TOLERANCE,
-        precision="tf32",
-    )
+    note = "Triton, autotuned tiles, TF32"
+    made = _triton_matmul(settings, note, name="triton_tf32", precision="tf32")
+    return _with_tf32(settings, made) if settings.is_cuda else replace(made, **_TF32)
 
-    def build() -> Callable[..., Any]:
-        if settings.is_cuda:
-            _check_tf32(require_torch(), settings)
-        return implementation.build()
 
-    return replace(implementation, build=build, matrix_ceiling="matrix_tf32")
+def _with_tf32(settings: Settings, implementation: Implementation) -> Implementation:
+    def check() -> None:
+        torch = require_torch()
+        if not settings.is_cuda or torch.cuda.get_device_capability(settings.device) < (8, 0):
+            raise MeasurementError("TF32 needs a CUDA device of compute capability 8.0 or newer")
+
+    return only_if(implementation, check, **_TF32)
 
 
 def _triton_matmul(settings: Settings, note: str, **options: Any) -> Implementation:
@@ -236,20 +230,14 @@ def _triton_matmul(settings: Settings, note: str, **options: Any) -> Implementat
     if settings.is_cuda or settings.dtype != "bfloat16":
         return implementation
 
-    def refuse() -> Callable[..., Any]:
+    def refuse() -> None:
         # NumPy has no bfloat16: the interpreter keeps its bits in integers, and `tl.dot` multiplies those
         # (seen in Triton 3.2, 3.6 and 3.9).
         raise MeasurementError(
             "Triton's interpreter cannot multiply bfloat16 matrices", hint="Use float16 or float32"
         )
 
-    return replace(implementation, build=refuse)
-
-
-def _check_tf32(torch: Any, settings: Settings) -> None:
-    has_it = settings.is_cuda and torch.cuda.get_device_capability(settings.device) >= (8, 0)
-    if not has_it:
-        raise MeasurementError("TF32 needs a CUDA device of compute capability 8.0 or newer")
+    return only_if(implementation, refuse)
 
 
 # ‖x - y‖² = ‖x‖² + ‖y‖² - 2 xᵀy turns distances of all pairs of points into a matrix product.
@@ -352,40 +340,33 @@ def _backend(settings: Settings, name: str, *, is_causal: bool) -> Implementatio
             with sdpa_kernel([backend]):
                 return _attention_by_torch(query, key, value, is_causal=is_causal)
 
-        _try(attend, settings, what)
+        # Called once, on one head: torch says in warnings why it refuses a backend, and then raises.
+        torch = require_torch()
+        _, _, sequence, head_dim = settings.shape
+        dtype = getattr(torch, settings.dtype)
+        head = torch.zeros(1, 1, sequence, head_dim, dtype=dtype, device=settings.device)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                attend(head, head, head)
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                reasons = " ".join(_plain(one) for one in (*(warning.message for warning in caught), error))
+                raise MeasurementError(
+                    f"{what} is not offered here for {settings.dtype}, head_dim {head_dim}: {reasons}"
+                ) from error
+        for warning in caught:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         return attend
 
-    implementation = by_torch(name, _attention_by_torch, f"scaled_dot_product_attention, {what}")
-    return replace(implementation, build=build)
+    note = f"scaled_dot_product_attention, {what}"
+    return Implementation(name, build, Engine.TORCH, note=note)
 
 
-def _try(attend: Callable[..., Any], settings: Settings, what: str) -> None:
-    """Call a backend once, on one head. Torch says in warnings why it refuses, and then raises."""
-    torch = require_torch()
-    _, _, sequence, head_dim = settings.shape
-    dtype = getattr(torch, settings.dtype)
-    head = torch.zeros(1, 1, sequence, head_dim, dtype=dtype, device=settings.device)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            attend(head, head, head)
-            refusal = None
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            refusal = error
-    if refusal is not None:
-        reasons = [_plain(str(warning.message)) for warning in caught] + [_plain(str(refusal))]
-        raise MeasurementError(
-            f"{what} is not offered here for {settings.dtype}, head_dim {head_dim}: {' '.join(reasons)}"
-        ) from refusal
-    for warning in caught:
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-
-
-def _plain(message: str) -> str:
+def _plain(message: object) -> str:
     """A message of torch without the place in its source."""
-    text = " ".join(re.sub(r"\(Triggered internally at [^)]*\)", "", message).split())
+    text = " ".join(re.sub(r"\(Triggered internally at [^)]*\)", "", str(message)).split())
     return text if text.endswith((".", ":")) else f"{text}."
 
 
@@ -456,7 +437,6 @@ SUITES = {suite.name: suite for suite in _ALL}
 
 
 def suite(name: str) -> Suite:
-    """The suite of that name."""
     if name not in SUITES:
         raise InputError(f"'{name}' is not a suite", hint=f"Use {', '.join(SUITES)}, or FILE.py:function")
     return SUITES[name]

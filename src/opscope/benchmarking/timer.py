@@ -121,8 +121,6 @@ _EMPTY_CALLS = 51
 
 
 class Timer(Protocol):
-    """Measures single calls."""
-
     @property
     def clock(self) -> Clock:
         """What the samples are taken with."""
@@ -151,13 +149,12 @@ class WallTimer:
     @cached_property
     def resolution_ns(self) -> float:
         """Median duration of a call that does nothing: the timer's own cost."""
-        return max(1.0, statistics.median(self.measure(_nothing) for _ in range(_EMPTY_CALLS)))
+        return max(1.0, statistics.median(self.measure(lambda: None) for _ in range(_EMPTY_CALLS)))
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
-        """Duration of one call of `fn` until its device work is done, in nanoseconds."""
         synchronize()
         start_ns = time.perf_counter_ns()
         fn()
@@ -196,37 +193,21 @@ class CudaEventTimer:
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
-        """Time between two events around one call of `fn`, in nanoseconds."""
         with self._cuda.device(self._device):
             if self._hiding is None:
                 self._cuda.synchronize()
-                self._record(fn)
             else:
-                self._record_hidden(fn, self._hiding)
+                self._hiding.precede(fn)
+            began_ns = time.perf_counter_ns()
+            self._start.record()
+            fn()
+            self._end.record()
+            if self._hiding is not None:
+                host_ns = time.perf_counter_ns() - began_ns
+                self._hiding.learn(fn, host_ns, was_hidden=not self._start.query())
             self._end.synchronize()
         elapsed_ms: float = self._start.elapsed_time(self._end)
         return round(elapsed_ms * NS_PER_MS)
-
-    def _record(self, fn: Callable[[], object]) -> None:
-        self._start.record()
-        fn()
-        self._end.record()
-
-    def _record_hidden(self, fn: Callable[[], object], hiding: LaunchHiding) -> None:
-        hiding.precede(fn)
-        began_ns = time.perf_counter_ns()
-        self._record(fn)
-        host_ns = time.perf_counter_ns() - began_ns
-        hiding.learn(fn, host_ns, was_hidden=not self._start.query())
-
-
-def timer_for(device: str) -> Timer:
-    """CUDA events for a CUDA device, the wall clock for any other: what measures a latency."""
-    return CudaEventTimer(device) if device.startswith("cuda") else WallTimer()
-
-
-def _nothing() -> None:
-    pass
 
 
 _WARMUP_CALLS = 3
@@ -298,55 +279,36 @@ def benchmark_timer(device: str, clock: Clock | None, cache_state: CacheState) -
         raise InputError(
             f"the clock '{chosen}' needs a CUDA device, not '{device}'", hint="Use the wall clock"
         )
-    return (
-        CudaGraphTimer(device, cache_state)
-        if chosen is Clock.CUDA_GRAPH
-        else CudaEventTimer(device, cache_state)
-    )
+    kind = CudaGraphTimer if chosen is Clock.CUDA_GRAPH else CudaEventTimer
+    return kind(device, cache_state)
 
 
-def measure_latency(
-    fn: Callable[[], object],
-    timer: Timer,
-    *,
-    warmup: int = LatencyOptions.warmup,
-    min_samples: int = LatencyOptions.min_samples,
-    max_samples: int = LatencyOptions.max_samples,
-    time_budget_s: float = LatencyOptions.time_budget_s,
-) -> Latency:
-    """Every sample of `fn` that fits the budget, and at least `min_samples`.
+def latency_measure(options: LatencyOptions | None = None) -> LatencyMeasure:
+    """A function that times a callable on a device: by CUDA events, or the wall clock on a CPU."""
+
+    def measure(fn: Callable[[], object], device: str, /) -> Latency:
+        timer = CudaEventTimer(device) if device.startswith("cuda") else WallTimer()
+        return measure_latency(fn, timer, options or LatencyOptions())
+
+    return measure
+
+
+def measure_latency(fn: Callable[[], object], timer: Timer, options: LatencyOptions) -> Latency:
+    """Every sample of `fn` that fits the budget, and at least the fewest.
 
     The budget counts the samples' own durations, so the number of samples follows from the timer alone.
     """
-    if warmup < 0 or min_samples < 1 or max_samples < min_samples:
+    least, most, warmup = options.min_samples, options.max_samples, options.warmup
+    if warmup < 0 or least < 1 or most < least:
         raise InputError(
-            f"warmup={warmup}, min_samples={min_samples}, max_samples={max_samples} cannot be measured",
+            f"warmup={warmup}, min_samples={least}, max_samples={most} cannot be measured",
             hint="Need warmup >= 0 and 1 <= min_samples <= max_samples",
         )
     for _ in range(warmup):
         timer.measure(fn)
     samples_ns: list[int] = []
     total_ns = 0
-    while len(samples_ns) < min_samples or (
-        len(samples_ns) < max_samples and total_ns < time_budget_s * NS_PER_S
-    ):
+    while len(samples_ns) < least or (len(samples_ns) < most and total_ns < options.time_budget_s * NS_PER_S):
         samples_ns.append(timer.measure(fn))
         total_ns += samples_ns[-1]
     return Latency(tuple(samples_ns), timer.clock, warmup)
-
-
-def latency_measure(options: LatencyOptions | None = None) -> LatencyMeasure:
-    """A function that times a callable on a device: by CUDA events, or the wall clock on a CPU."""
-    chosen = options or LatencyOptions()
-
-    def measure(fn: Callable[[], object], device: str, /) -> Latency:
-        return measure_latency(
-            fn,
-            timer_for(device),
-            warmup=chosen.warmup,
-            min_samples=chosen.min_samples,
-            max_samples=chosen.max_samples,
-            time_budget_s=chosen.time_budget_s,
-        )
-
-    return measure

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from opscope.benchmarking.decorator import BenchmarkMark, mark_of
+from opscope.benchmarking.decorator import mark_of
+from opscope.benchmarking.inputs import copied, map_tensors
 from opscope.benchmarking.problem import Implementation, Inputs, Problem, Values, first_line
 from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import Engine
@@ -61,16 +62,12 @@ def groups_of_targets(
             loaded[key] = load_module(where, hint=_TARGET_HINT)
         return loaded[key]
 
-    def split(target: str) -> tuple[str, str]:
-        where, _, name = target.rpartition(":")
-        if not where or not name:
-            raise InputError(f"'{target}' names no function", hint=_TARGET_HINT)
-        return where, name
-
     def resolved(source: Any) -> Any:
         if not isinstance(source, str):
             return source
-        where, name = split(source)
+        where, _, name = source.rpartition(":")
+        if not where or not name:
+            raise InputError(f"'{source}' names no function", hint=_TARGET_HINT)
         return function_of(module(where), name, where)
 
     alone = [target for target in targets if ":" not in target]
@@ -93,29 +90,28 @@ def groups_of_targets(
                 f"{alone[0]}:make_inputs",
             )
     else:
-        pairs = [split(target) for target in targets]
         functions = [resolved(target) for target in targets]
+        pairs = [target.rpartition(":")[::2] for target in targets]
         first = module(pairs[0][0])
         names = _distinct([(Path(where).stem, name) for where, name in pairs])
         files = ", ".join(dict.fromkeys(Path(where).name for where, _ in pairs))
         groups = [group_of_functions(dict(zip(names, functions, strict=True)), name=files)]
     default = getattr(first, DEFAULT_INPUTS, None)
-    found = []
-    for group in groups:
-        own_inputs = default if group.inputs is None else group.inputs
-        found.append(
-            replace(
-                group,
-                inputs=own_inputs if inputs is None else resolved(inputs),
-                expected=group.expected if expected is None else resolved(expected),
-            )
+    return tuple(
+        replace(
+            group,
+            inputs=(default if group.inputs is None else group.inputs)
+            if inputs is None
+            else resolved(inputs),
+            expected=group.expected if expected is None else resolved(expected),
         )
-    return tuple(found)
+        for group in groups
+    )
 
 
 def marked_groups(module: ModuleType, default_name: str) -> list[FunctionGroup]:
     """The groups of a module's marked functions, in the order of their first members, each function once."""
-    members: dict[str, dict[str, tuple[Callable[..., Any], BenchmarkMark]]] = {}
+    members: dict[str, dict[str, Callable[..., Any]]] = {}
     seen: set[int] = set()
     for attribute, value in vars(module).items():
         mark = mark_of(value)
@@ -129,35 +125,55 @@ def marked_groups(module: ModuleType, default_name: str) -> list[FunctionGroup]:
                 f"two functions of the group '{mark.group or default_name}' are called '{name}'",
                 hint="Give one of them another: @opscope.benchmark(name=…)",
             )
-        group[name] = value, mark
-    return [_marked_group(name, group) for name, group in members.items()]
+        group[name] = value
+    return [_group(name, group, are_to_agree=True) for name, group in members.items()]
 
 
-def _marked_group(
-    group: str, members: Mapping[str, tuple[Callable[..., Any], BenchmarkMark]]
+def group_of_functions(
+    functions: Mapping[str, Callable[..., Any]],
+    *,
+    name: str | None = None,
+    inputs: Any = None,
+    expected: Callable[..., Any] | None = None,
 ) -> FunctionGroup:
-    def agreed(what: str, values: Iterable[Any]) -> Any:
-        """What the members that say anything say."""
-        said = [value for value in values if value is not None]
-        for other in said[1:]:
+    """A group of functions by name; what is not given comes from the first mark that says it."""
+    if not functions:
+        raise InputError("there is nothing to benchmark", hint="Give functions, or the name of a suite")
+    for key, function in functions.items():
+        if not callable(function):
+            raise InputError(f"'{key}' is a {type(function).__name__}, not a function")
+    group = _group(name or ", ".join(functions), functions, are_to_agree=False)
+    return replace(
+        group,
+        inputs=group.inputs if inputs is None else inputs,
+        expected=group.expected if expected is None else expected,
+    )
+
+
+def _group(name: str, functions: Mapping[str, Callable[..., Any]], *, are_to_agree: bool) -> FunctionGroup:
+    """Functions with what the first of their marks says that says anything."""
+
+    def said(what: str, values: Iterable[Any]) -> Any:
+        found = [value for value in values if value is not None]
+        for other in found[1:] if are_to_agree else ():
             # Tensors have no single truth value, so what is not plain data is compared by identity.
-            alike = other == said[0] if isinstance(other, str | Mapping) else other is said[0]
+            alike = other == found[0] if isinstance(other, str | Mapping) else other is found[0]
             if not alike:
                 raise InputError(
-                    f"functions of the group '{group}' name different {what}",
+                    f"functions of the group '{name}' name different {what}",
                     hint="Name it once, or give the functions groups of their own: "
                     "@opscope.benchmark(group=…)",
                 )
-        return said[0] if said else None
+        return found[0] if found else None
 
-    marks = {name: mark for name, (_, mark) in members.items()}
+    marks = {key: mark for key, function in functions.items() if (mark := mark_of(function)) is not None}
     return FunctionGroup(
-        group,
-        {name: function for name, (function, _) in members.items()},
-        inputs=agreed("inputs", (mark.inputs for mark in marks.values())),
-        reference=agreed("reference", (n if m.is_reference else m.reference for n, m in marks.items())),
-        expected=agreed("expected", (mark.expected for mark in marks.values())),
-        params=agreed("params", (mark.params for mark in marks.values())) or {},
+        name,
+        dict(functions),
+        inputs=said("inputs", (one.inputs for one in marks.values())),
+        reference=said("reference", (k if m.is_reference else m.reference for k, m in marks.items())),
+        expected=said("expected", (one.expected for one in marks.values())),
+        params=said("params", (one.params for one in marks.values())) or {},
     )
 
 
@@ -181,8 +197,7 @@ def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
         if isinstance(target, Mapping):
             pairs += target.items()
         elif callable(target):
-            mark = mark_of(target)
-            pairs.append(((mark.name if mark else None) or plain_name(target), target))
+            pairs.append((getattr(mark_of(target), "name", None) or plain_name(target), target))
         else:
             raise InputError(
                 f"a {type(target).__name__} is neither a function nor a suite", hint="Give functions by name"
@@ -192,43 +207,9 @@ def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
 
 
 def plain_name(function: Any) -> str:
-    """What a function calls itself."""
     if isinstance(function, functools.partial):
         return plain_name(function.func)
     return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
-
-
-def group_of_functions(
-    functions: Mapping[str, Callable[..., Any]],
-    *,
-    name: str | None = None,
-    inputs: Any = None,
-    expected: Callable[..., Any] | None = None,
-) -> FunctionGroup:
-    """A group of functions by name; what is not given comes from the first mark that says it."""
-    if not functions:
-        raise InputError("there is nothing to benchmark", hint="Give functions, or the name of a suite")
-    marks: dict[str, BenchmarkMark] = {}
-    for key, function in functions.items():
-        if not callable(function):
-            raise InputError(f"'{key}' is a {type(function).__name__}, not a function")
-        mark = mark_of(function)
-        if mark is not None:
-            marks[key] = mark
-    references = (
-        *(one.reference for one in marks.values()),
-        *(k for k, m in marks.items() if m.is_reference),
-    )
-    return FunctionGroup(
-        name or ", ".join(functions),
-        dict(functions),
-        inputs=next((one.inputs for one in marks.values() if one.inputs is not None), None)
-        if inputs is None
-        else inputs,
-        reference=next(filter(None, references), None),
-        expected=expected or next((one.expected for one in marks.values() if one.expected), None),
-        params=next((one.params for one in marks.values() if one.params), {}),
-    )
 
 
 def selected(group: FunctionGroup, names: Collection[str]) -> FunctionGroup:
@@ -245,9 +226,7 @@ def selected(group: FunctionGroup, names: Collection[str]) -> FunctionGroup:
     return replace(group, functions=kept, reference=reference)
 
 
-_GIVEN = ("device", "dtype", "seed")
 _INPUTS_HINT = "An inputs function returns one tensor or a tuple of positional arguments"
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> None:
@@ -290,12 +269,27 @@ def group_problem(
             hint="Give it that parameter",
         )
     make_inputs = _inputs_maker(group, values, place, kind)
-    found_place, found_kind = _found(make_inputs, place, kind)
+    try:
+        inputs = make_inputs(0)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        inputs = ()  # each implementation's row will say so
+    tensors = [value for value in inputs if isinstance(value, require_torch().Tensor)]
+    found_place = str(tensors[0].device) if tensors else place
+    if tensors:
+        first = next((one for one in tensors if one.is_floating_point()), tensors[0])
+        kind = str(first.dtype).removeprefix("torch.")
     if device != "auto" and found_place != place:
         raise InputError(
             f"the inputs lie on {found_place}, but {place} was asked for",
             hint=f"Let {_name_of(group.inputs)} take `device` and use it",
         )
+    # Of the matrix products that functions of this dtype would do, if they do any.
+    ceiling = f"matrix_{kind}" if kind in {"float32", "float16", "bfloat16"} else None
+    if ceiling == "matrix_float32" and found_place.startswith("cuda"):
+        is_exact = require_torch().get_float32_matmul_precision() == "highest"
+        ceiling = "matrix_float32" if is_exact else "matrix_tf32"
     return Problem(
         name=group.name,
         device=found_place,
@@ -306,34 +300,10 @@ def group_problem(
         ),
         reference=group.reference or next(iter(group.functions)),
         expected=None if group.expected is None else _bound(group.expected, values),
-        dtype=found_kind,
+        dtype=kind,
         parameters=dict(parameters),
-        matrix_ceiling=_matrix_ceiling(found_place, found_kind),
+        matrix_ceiling=ceiling,
     )
-
-
-def _found(make_inputs: Callable[[int], Inputs], device: str, dtype: str | None) -> tuple[str, str | None]:
-    """What the inputs are: the device and dtype of their first (floating-point) tensor."""
-    torch = require_torch()
-    try:
-        inputs = make_inputs(0)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return device, dtype  # each implementation's row will say so
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if not tensors:
-        return device, dtype
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return str(tensors[0].device), str((floating or tensors)[0].dtype).removeprefix("torch.")
-
-
-def _matrix_ceiling(device: str, dtype: str | None) -> str | None:
-    """The matrix products that functions of this dtype would do, if they do any."""
-    if dtype == "float32" and device.startswith("cuda"):
-        is_exact = require_torch().get_float32_matmul_precision() == "highest"
-        return "matrix_float32" if is_exact else "matrix_tf32"
-    return f"matrix_{dtype}" if dtype in {"float32", "float16", "bfloat16"} else None
 
 
 def _inputs_maker(
@@ -342,25 +312,18 @@ def _inputs_maker(
     source, torch = group.inputs, require_torch()
     if source is None:
         for name, function in group.functions.items():
-            needed = [key for key, parameter in _parameters(function).items() if _is_required(parameter)]
-            if needed:
+            if needed := ", ".join(one.name for one in _required(function)):
                 raise InputError(
-                    f"'{name}' takes arguments ({', '.join(needed)}), but nothing provides them",
+                    f"'{name}' takes arguments ({needed}), but nothing provides them",
                     hint=f"Give --inputs FILE.py:function, or define {DEFAULT_INPUTS} in its file",
                 )
         return lambda seed: ()
     if not callable(source):
-        return lambda seed: tuple(
-            value.detach().clone().requires_grad_(value.requires_grad)
-            if isinstance(value, torch.Tensor)
-            else value
-            for value in _as_inputs(source, "inputs")
-        )
+        return lambda seed: map_tensors(copied, _as_inputs(source, "inputs"))
     unknown = [
-        key
-        for key, parameter in _parameters(source).items()
-        if _is_required(parameter)
-        and (key not in {*values, *_GIVEN} or parameter.kind is inspect.Parameter.POSITIONAL_ONLY)
+        one.name
+        for one in _required(source)
+        if one.name not in {*values, "device", "dtype", "seed"} or one.kind is one.POSITIONAL_ONLY
     ]
     if unknown:
         raise InputError(
@@ -374,24 +337,21 @@ def _inputs_maker(
     def make_inputs(seed: int) -> Inputs:
         taken = {key: value for key, value in {**given, "seed": seed}.items() if _accepts(source, key)}
         with seeded(seed, device):
-            return _as_inputs(_called(source, taken), _name_of(source))
+            try:
+                made = source(**taken)
+            except OpscopeError:
+                raise
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                code = getattr(inspect.unwrap(source), "__code__", None)
+                place = failure_place(error, Path(code.co_filename)) if code is not None else None
+                where = f" in {place}" if place else ""
+                reason = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
+                raise InputError(f"{_name_of(source)} fails{where} ({reason})", hint=_INPUTS_HINT) from error
+            return _as_inputs(made, _name_of(source))
 
     return make_inputs
-
-
-def _called(source: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
-    try:
-        return source(**keywords)
-    except OpscopeError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        code = getattr(inspect.unwrap(source), "__code__", None)
-        place = failure_place(error, Path(code.co_filename)) if code is not None else None
-        where = f" in {place}" if place else ""
-        reason = f"{type(error).__name__}: {first_line(error)}".rstrip(": ")
-        raise InputError(f"{_name_of(source)} fails{where} ({reason})", hint=_INPUTS_HINT) from error
 
 
 def _as_inputs(made: Any, name: str) -> Inputs:
@@ -409,21 +369,20 @@ def _bound(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[
 
 
 def _keyword_only(function: Callable[..., Any]) -> set[str]:
-    only = inspect.Parameter.KEYWORD_ONLY
-    return {name for name, parameter in _parameters(function).items() if parameter.kind is only}
+    return {name for name, one in _parameters(function).items() if one.kind is one.KEYWORD_ONLY}
 
 
 def _accepts(source: Any, name: str) -> bool:
-    """Whether a function takes a keyword argument of that name."""
     parameters = _parameters(source) if callable(source) else {}
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return True
-    positional_only = inspect.Parameter.POSITIONAL_ONLY
-    return name in parameters and parameters[name].kind not in {positional_only, *_VARIADIC}
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return takes_any or (name in parameters and parameters[name].kind in kinds)
 
 
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
+def _required(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = _parameters(function).values()
+    return [one for one in found if one.default is one.empty and one.kind not in variadic]
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

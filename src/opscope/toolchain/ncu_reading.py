@@ -107,13 +107,18 @@ def read_report(path: str | Path) -> NcuReport:
     """The report in a file; one packed with gzip is unpacked to a temporary file."""
     file = Path(path)
     check_reader()
-    with _unpacked(file) as report, _named(file):
+    with _unpacked(file) as report:
         # Of ncu's own packed form, which only the reader opens, nothing is known.
         is_packed = file.name.endswith(".ncu-repz")
         if not is_packed and not _begins_as_report(report):
             raise InputError("not a report of Nsight Compute", source=file, hint="ncu -o FILE writes them")
-        container = Container() if is_packed else read_container(report)
-        found = confined(_results, report, reader="NVIDIA's reader")
+        try:
+            container = Container() if is_packed else read_container(report)
+            found = confined(_results, report, reader="NVIDIA's reader")
+        except InputError as error:  # of the file as the user knows it, not as it was unpacked
+            raise InputError(
+                error.message, source=file, byte_offset=error.byte_offset, hint=error.hint
+            ) from error
         if not found:
             raise InputError("ncu-report finds no results", source=file, hint=_NO_RESULTS)
         processes = container.processes
@@ -130,17 +135,6 @@ def read_report(path: str | Path) -> NcuReport:
             command=container.command,
             reader_version=_reader_version(),
         )
-
-
-@contextmanager
-def _named(file: Path) -> Iterator[None]:
-    """Errors name the file as the user knows it, not as it was unpacked."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(
-            error.message, source=file, byte_offset=error.byte_offset, hint=error.hint
-        ) from error
 
 
 def _reader() -> Any:
@@ -192,7 +186,6 @@ def _unpacked(file: Path) -> Iterator[Path]:
 
 
 def _results(report: Path) -> list[KernelCounters | str]:
-    """Every result, in order; of what is no kernel the name."""
     try:
         # They live as long as the list does, and what it was read from with them.
         actions = [action for group in _reader().load_report(str(report)) for action in group]
@@ -286,7 +279,6 @@ class _Metrics:
         self.names: tuple[str, ...] = tuple(action.metric_names())
 
     def read(self, name: str) -> tuple[int | float | str, str] | None:
-        """Value and unit."""
         metric = self._action.metric_by_name(name)
         if metric is None or not metric.has_value():
             return None
@@ -299,17 +291,14 @@ class _Metrics:
         return float(found[0]) if found is not None and not isinstance(found[0], str) else None
 
     def integer(self, name: str) -> int | None:
-        """The same, whole."""
         value = self.number(name)
         return None if value is None else round(value)
 
     def text(self, name: str) -> str | None:
-        """The value of a metric of words."""
         found = self.read(name)
         return found[0] if found is not None and isinstance(found[0], str) and found[0] else None
 
     def extent(self, prefix: str) -> Extent | None:
-        """Three sizes."""
         x, y, z = (self.integer(prefix + axis) for axis in "xyz")
         return None if x is None or y is None or z is None else (x, y, z)
 
@@ -389,18 +378,18 @@ def read_container(path: Path) -> Container:
 
     with path.open("rb") as file, suppress(IndexError, TypeError, ValueError):
         file.seek(len(MAGIC))
-        is_known = _last(header(), _VERSION, int) == _KNOWN_VERSION
+        is_known = _last(header(), _VERSION, 0) == _KNOWN_VERSION
         while is_known and file.tell() < size:
             block = header()
-            payload_bytes, results = (_last(block, one, int) or 0 for one in (_PAYLOAD_SIZE, _RESULTS))
+            payload_bytes, results = _last(block, _PAYLOAD_SIZE, 0), _last(block, _RESULTS, 0)
             file.seek(taken(payload_bytes), os.SEEK_CUR)
-            process = _fields(_last(block, _PROCESS, bytes) or b"")
-            one = Process(_last(process, _PROCESS_ID, int), _text(process, _EXECUTABLE))
+            process = _fields(_last(block, _PROCESS, b""))
+            one = Process(_last(process, _PROCESS_ID, 0) or None, _text(process, _EXECUTABLE) or None)
             processes += [one] * min(results, payload_bytes)  # what a count claims is made room for
-            session = _fields(_last(block, _SESSION, bytes) or b"")
-            command = command or _text(session, _COMMAND)
+            session = _fields(_last(block, _SESSION, b""))
+            command = command or _text(session, _COMMAND) or None
             for named in map(_fields, session.get(_SOFTWARE, [])):
-                software[_text(named, _SOFTWARE_NAME) or ""] = _text(named, _SOFTWARE_VERSION) or ""
+                software[_text(named, _SOFTWARE_NAME)] = _text(named, _SOFTWARE_VERSION)
     writer = software.get(_WRITER, "").split(" ", maxsplit=1)[0]
     return Container(tuple(processes), writer or None, software.get(_CUDA), command and command.strip())
 
@@ -436,12 +425,11 @@ def _fields(content: bytes) -> dict[int, list[Any]]:
     return fields
 
 
-def _last(fields: dict[int, list[Any]], field: int, kind: type[_Kind]) -> _Kind | None:
-    """The value that holds of a field; None without one of this kind."""
+def _last(fields: dict[int, list[Any]], field: int, default: _Kind) -> _Kind:
+    """The value that holds of a field; the default without one of its kind."""
     value = fields.get(field, [None])[-1]
-    return value if isinstance(value, kind) else None
+    return value if isinstance(value, type(default)) else default
 
 
-def _text(fields: dict[int, list[Any]], field: int) -> str | None:
-    content = _last(fields, field, bytes)
-    return None if content is None else content.decode("utf-8", "replace")
+def _text(fields: dict[int, list[Any]], field: int) -> str:
+    return _last(fields, field, b"").decode("utf-8", "replace")

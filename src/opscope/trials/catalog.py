@@ -65,8 +65,6 @@ _REORDERED = 2.0**-14
 
 @dataclass(frozen=True)
 class TriedChange:
-    """A change."""
-
     name: str  # On the command line
     title: str  # For people
     install: Callable[[Hooks], None]  # Applies it; called once torch is imported
@@ -100,18 +98,13 @@ class TriedChange:
 
 
 class Needs:
-    """Conditions on a program; called with what is known of it, the reason of the first that does not hold.
-
-    Attributes:
-        reasons: Of all.
-    """
+    """Conditions on a program: called with what is known of it, the reason of the first that fails."""
 
     def __init__(self, *conditions: tuple[Callable[[ProgramTraits], object], str]) -> None:
         self._conditions = conditions
         self.reasons = tuple(reason for _, reason in conditions)
 
     def __call__(self, facts: ProgramTraits) -> str | None:
-        """Why a change does not apply to this program; None if it does."""
         return next((reason for holds, reason in self._conditions if not holds(facts)), None)
 
 
@@ -260,9 +253,13 @@ def _graphed(hooks: Hooks) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
-            if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
+            others = tuple(one for one in values if not isinstance(one, torch.Tensor))
+            # A captured call may keep plain values; it depends on these and on the tensors' forms.
+            are_plain = all(isinstance(one, (bool, int, float, str, type(None))) for one in others)
+            if not tensors or not all(one.is_cuda for one in tensors) or not are_plain:
                 return model(*args, **kwargs)
-            key = len(args), *kwargs, *map(partial(_form, torch), values)
+            forms = [(one.shape, one.dtype) if isinstance(one, torch.Tensor) else one for one in values]
+            key = len(args), *kwargs, *forms
             if key not in graphed:
                 with torch.enable_grad() if model.training else torch.no_grad():
                     samples = tuple(one.detach().clone() for one in tensors)
@@ -276,16 +273,6 @@ def _graphed(hooks: Hooks) -> None:
 
     hooks.prepare.append(prepare)
     _take_over_gradients(hooks)
-
-
-def _are_plain(values: tuple[Any, ...], torch: Any) -> bool:
-    """Whether all are tensors, or values that a captured call may keep."""
-    return all(isinstance(one, (torch.Tensor, bool, int, float, str, type(None))) for one in values)
-
-
-def _form(torch: Any, value: Any) -> object:
-    """What a graph depends on of a value."""
-    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
 
 
 def _of_tensors(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -338,10 +325,6 @@ def _graphed_step(hooks: Hooks) -> None:
     hooks.prepare_step.append(prepare)
 
 
-def _to_none(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return (optimizer,), {"set_to_none": True}
-
-
 def _optimizer(option: str, hooks: Hooks) -> None:
     other = "foreach" if option == "fused" else "fused"
 
@@ -357,13 +340,14 @@ def _optimizer(option: str, hooks: Hooks) -> None:
 
 def _take_over_gradients(hooks: Hooks) -> None:
     """A graph's gradients are its own buffers: kept, they are overwritten by the next replay, or added to."""
-    hooks.wrap_arguments(hooks.torch.optim.Optimizer, "zero_grad", _to_none)
+    change = lambda optimizer, *_, **__: ((optimizer,), {"set_to_none": True})  # noqa: E731
+    hooks.wrap_arguments(hooks.torch.optim.Optimizer, "zero_grad", change)
 
 
 def _drop_gradients(hooks: Hooks) -> None:
-    def change(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def change(optimizer: Any, *_: Any, **__: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         hooks.applied.add("optimizer")
-        return _to_none(*args, **kwargs)
+        return (optimizer,), {"set_to_none": True}
 
     hooks.wrap_arguments(hooks.torch.optim.Optimizer, "zero_grad", change)
 
@@ -427,10 +411,6 @@ def _kept_workers(hooks: Hooks) -> None:
 
 def _threads(hooks: Hooks) -> None:
     hooks.torch.set_num_threads(os.cpu_count() or 1)
-    hooks.applied.add("settings")
-
-
-def _environment(hooks: Hooks) -> None:
     hooks.applied.add("settings")
 
 
@@ -582,7 +562,7 @@ CATALOG = (
         edits=with_keywords(("DataLoader",), persistent_workers="True", prefetch_factor=str(_PREFETCHED)),
     ),
     TriedChange(
-        "expandable_segments", "memory segments that grow", _environment,
+        "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),
         Needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),
@@ -596,11 +576,7 @@ CATALOG = (
 
 
 def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:
-    """The changes of these names, in the order of the catalogue; all that need no request if None.
-
-    Raises:
-        InputError: There is none of a name.
-    """
+    """The changes of these names, in the order of the catalogue; all that need no request if None."""
     if names is None:
         return tuple(change for change in CATALOG if not change.on_request)
     known = {change.name for change in CATALOG}
@@ -611,11 +587,7 @@ def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:
 
 
 def change_of_file(path: Path) -> TriedChange:
-    """A user's own change: the function `change(hooks)` of a Python file.
-
-    Raises:
-        InputError: No such file, it cannot be imported, or holds no such function.
-    """
+    """A user's own change: the function `change(hooks)` of a Python file."""
     function = getattr(import_file(path), "change", None)
     if not callable(function):
         raise InputError("it holds no function 'change'", source=path, hint="def change(hooks): …")

@@ -2,31 +2,25 @@
 
 `python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it.
 It ends by itself once enough steps are timed, or when the process that started it ends, and then removes the
-scratch folder it was given. Nothing here imports torch before the program does. With `--fork` it imports what
-it is told to and is forked for each run. With `--record` it is the command line of `opscope`, and ends as all
-of these do.
+scratch folder it was given. Nothing here imports torch before the program does. With `--record` it is the
+command line of `opscope`, and ends as all of these do.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import gc
 import os
+import random
 import resource
 import shutil
 import signal
 import sys
-import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from inspect import isfunction
-from multiprocessing.connection import Connection
 from pathlib import Path
 from runpy import run_module
 from types import FrameType
@@ -45,7 +39,7 @@ from opscope.capture.program_recorder import (
 from opscope.capture.step_clock import StepClock
 from opscope.model.files import process_of, replacing
 from opscope.model.sidecar import StepPlace, UnrecordedStep
-from opscope.trials.catalog import CATALOG, ProgramTraits, TriedChange, change_of_file
+from opscope.trials.catalog import CATALOG, ProgramTraits, change_of_file
 from opscope.trials.hooks import Hooks
 from opscope.trials.observation import Observation, Observer
 from opscope.trials.ranks import is_first_rank, is_rank, launch_of, run_ranks
@@ -59,8 +53,6 @@ _ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pas
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
 _REMOVE_S = 10.0
-_CUDA_ERROR_NOT_INITIALIZED = 3  # Source: cuda.h
-_INSTALLED = ("site-packages", "dist-packages")
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,18 +87,6 @@ class TrialRun(msgspec.Struct, kw_only=True):
     not_applied: tuple[str, ...] = ()  # Changes that found nothing to change
     exit_code: int = 0  # Of the program, if it ended by itself
     error: str | None = None  # Last line of what it raised
-    # Of installed packages that it imported; none if it set variables before torch was imported, which a
-    # process that has imported torch already would not see
-    modules: tuple[str, ...] = ()
-
-
-class ForkedRun(msgspec.Struct, frozen=True):
-    """A run to fork."""
-
-    request: str  # File of what to run
-    work: str  # Its working folder
-    environment: dict[str, str]  # All of its variables
-    said: str  # File for what it writes to standard output and error
 
 
 class _Run:
@@ -122,8 +102,6 @@ class _Run:
         self._taken: dict[str, set[str]] = {}
         self._begin()
         self._process = os.getpid()
-        self._environment = dict(os.environ)
-        self._sets_variables = False
 
     def _begin(self) -> None:
         self.facts.steps = 0
@@ -139,13 +117,17 @@ class _Run:
 
     def torch_imported(self, torch: Any) -> None:
         """Apply the changes; the program has not used torch yet."""
-        self._sets_variables = dict(os.environ) != self._environment
-        _seed(torch, self.request.seed)
+        random.seed(self.request.seed)
+        torch.manual_seed(self.request.seed)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(self.request.seed)
         self.hooks = hooks = Hooks(torch)
         witness = _Witness(hooks, self.facts.facts)
-        if not self.changes():
+        changes = [change for change in CATALOG if change.name in self.request.changes]
+        changes += [change_of_file(Path(one)) for one in self.request.change_files]
+        if not changes:
             witness.watch_attention()
-        for change in self.changes():
+        for change in changes:
             own = hooks.of_one_change()
             change.install(own)
             self._taken[change.name] = own.applied
@@ -167,11 +149,6 @@ class _Run:
             return made[0]()
 
         return call
-
-    def changes(self) -> list[TriedChange]:
-        """The changes of the request."""
-        named = [change for change in CATALOG if change.name in self.request.changes]
-        return named + [change_of_file(Path(one)) for one in self.request.change_files]
 
     def step(self) -> None:
         """A step has ended; ends the process if there are enough."""
@@ -223,9 +200,6 @@ class _Run:
             facts.observation = self.observer.found
         if torch is None or self.hooks is None:
             return
-        facts.modules = (
-            () if self._sets_variables or is_rank() else tuple(filter(_is_installed, list(sys.modules)))
-        )
         facts.first_calls_ns = self.hooks.first_calls_ns
         facts.not_applied = tuple(name for name, applied in self._taken.items() if not applied)
         facts.facts.precision = torch.get_float32_matmul_precision()
@@ -318,30 +292,15 @@ class _Witness:
             facts.attention.append(str(attention))
 
 
-def _seed(torch: Any, seed: int) -> None:
-    import random  # noqa: PLC0415 - the program's process, not ours
-
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
-
-
-def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
-    """End when the parent does, however it does, and then remove the scratch folder.
-
-    Args:
-        scratch: The folder; None if it is not this process's to remove.
-        parent: Number of the process that started this one; None for the one that the folder is named after.
-    """
+def end_with_parent(scratch: str | None) -> None:
+    """End when the parent does, however it does; then remove the scratch folder, named after it."""
 
     def ended(number: int, frame: FrameType | None) -> None:
         leads = os.getsid(0) == os.getpid()
         if leads:  # what the program started ends first: it may still write into the folder
             signal.signal(number, signal.SIG_IGN)
             os.killpg(0, number)
-        # The parent of a fork is another one than made the folder, and may have been killed alone.
-        if scratch is not None and _has_ended(process_of(scratch)):
+        if scratch is not None:
             remove_folder(scratch)
         if leads:
             os.killpg(0, signal.SIGKILL)
@@ -354,18 +313,8 @@ def end_with_parent(scratch: str | None, parent: int | None = None) -> None:
         if number != signal.SIGKILL:
             signal.signal(number, ended)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
-        if parent is None and scratch is not None:
-            parent = process_of(scratch)
-        if os.getppid() == 1 if parent is None else os.getppid() != parent:
+        if os.getppid() == 1 if scratch is None else os.getppid() != process_of(scratch):
             os.kill(os.getpid(), number)  # it ended before it was asked for
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether a process has ended, asked for by its parent or not yet (on Linux)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "XZ"
-    except OSError:
-        return True
 
 
 def remove_folder(folder: str | Path) -> None:
@@ -428,107 +377,16 @@ def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
     os._exit(code)
 
 
-def _is_installed(name: str) -> bool:
-    file = getattr(sys.modules[name], "__file__", None)
-    return isinstance(file, str) and any(one in file for one in _INSTALLED)
-
-
-def _uses_driver() -> bool:
-    """Whether this process has initialized CUDA, which no fork of it could use then."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != _CUDA_ERROR_NOT_INITIALIZED)
-
-
-def run_imported(descriptor: int, scratch: str) -> int:
-    """Import modules, then fork for each run.
-
-    What comes first over the connection are the modules, answered with whether it can run. Then come runs,
-    each answered with the number of its process, and with its exit code when that has ended.
-    """
-    end_with_parent(scratch)
-    server, parent = os.getpid(), os.getppid()
-    with Connection(descriptor) as connection:
-
-        def tell(what: object) -> None:
-            with suppress(OSError):  # the parent has died
-                connection.send(what)
-
-        told = _told(connection)
-        # Asked whether there is a GPU, torch then asks NVML and not the driver.
-        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        for name in next(told, ()):
-            with suppress(BaseException):  # whatever a package raises; the run imports it again
-                import_module(name)
-        del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
-        gc.collect()
-        gc.freeze()  # else the first collection of every fork would copy the pages of all objects
-        tell(threading.active_count() == 1 and not _uses_driver())
-        for fields in told:
-            run = ForkedRun(**fields)
-            pid = os.fork()
-            if pid == 0:
-                _become(run)
-                break
-            tell(pid)
-            tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        else:
-            # The parent ends this process, or has died and its end is not told yet.
-            while os.getppid() == parent:
-                time.sleep(_PAUSE_S)
-            remove_folder(scratch)
-            return 0
-    return main([run.request], server)
-
-
-def _told(connection: Connection) -> Iterator[Any]:
-    """What comes over a connection until its other end is gone."""
-    with suppress(OSError, EOFError):
-        while True:
-            yield connection.recv()
-
-
-def record(scratch: str, arguments: Sequence[str]) -> int:
-    """Run `opscope` with these arguments, for a recording that ends with the parent."""
-    end_with_parent(scratch)
-    sys.argv[1:] = arguments
-    run_module("opscope", run_name="__main__", alter_sys=True)
-    return 0
-
-
-def _become(run: ForkedRun) -> None:
-    """Make of this process what a new one would be."""
-    os.setsid()
-    os.chdir(run.work)
-    for number, name, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, run.said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-    ):
-        opened = os.open(name, flags, 0o600)
-        os.dup2(opened, number)
-        os.close(opened)
-    os.dup2(1, 2)
-    os.environ.clear()
-    os.environ.update(run.environment)
-    tempfile.tempdir = None
-
-
-def main(arguments: Sequence[str], parent: int | None = None) -> int:
-    """Run what the request says.
-
-    Args:
-        arguments: Of the command line.
-        parent: Number of the process that this one was forked from; None if it was not.
-    """
-    if arguments[0] == "--fork":
-        return run_imported(int(arguments[1]), arguments[2])
+def main(arguments: Sequence[str]) -> int:
+    """Run what the request says, or record it."""
     if arguments[0] == "--record":
-        return record(arguments[1], arguments[2:])
+        end_with_parent(arguments[1])
+        sys.argv[1:] = arguments[2:]
+        run_module("opscope", run_name="__main__", alter_sys=True)
+        return 0
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
-    end_with_parent(request.scratch, parent)
+    end_with_parent(request.scratch)
     run = _Run(request, path.with_suffix(".result"))
     try:
         if request.kind == "ranks":

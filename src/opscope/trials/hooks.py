@@ -22,33 +22,20 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Hooks:
-    """The hooks of one program; installed once torch is imported.
-
-    Args:
-        torch: The module.
-
-    Attributes:
-        prepare: Called with a model before its first call; what it returns is called in its place.
-        prepare_step: Called with the function whose calls are steps, if it takes no arguments, before its
-            first call; what it returns is called in its place.
-        inputs: Called with the arguments of each call of a model, returns them changed.
-        around: Makes a context for each call of a model.
-        outputs: Called with the output of each call of a model, returns it changed.
-        called: Called with a model and its first output.
-        first_calls_ns: Time of the first call of each model, compilation included.
-        applied: What a change took hold of; empty where it found nothing to change.
-    """
+    """The hooks of one program; installed once torch is imported."""
 
     def __init__(self, torch: Any) -> None:
-        self.torch = torch
+        self.torch = torch  # the module
+        # Called with a model before its first call; what it returns is called in its place.
         self.prepare: list[Callable[[Any], Any]] = []
+        # The same of the function whose calls are steps, if it takes no arguments.
         self.prepare_step: list[Callable[[Callable[[], Any]], Callable[[], Any]]] = []
-        self.inputs: list[Callable[[Any], Any]] = []
-        self.around: list[Callable[[], AbstractContextManager[Any]]] = []
-        self.outputs: list[Callable[[Any], Any]] = []
-        self.called: list[Callable[[Any, Any], object]] = []
-        self.applied: set[str] = set()
-        self.first_calls_ns = 0
+        self.inputs: list[Callable[[Any], Any]] = []  # change each argument of a call of a model
+        self.around: list[Callable[[], AbstractContextManager[Any]]] = []  # a context for each call
+        self.outputs: list[Callable[[Any], Any]] = []  # change the output of each call
+        self.called: list[Callable[[Any, Any], object]] = []  # called with a model and its output
+        self.applied: set[str] = set()  # what a change took hold of; empty where there was nothing to change
+        self.first_calls_ns = 0  # of each model, compilation included
         self._callables: dict[int, tuple[Any, Callable[..., Any]]] = {}
 
     def of_one_change(self) -> Hooks:
@@ -62,8 +49,15 @@ class Hooks:
 
         def around(module: Any, call: Any, args: Any, kwargs: Any) -> Any:
             began_ns, is_first = time.perf_counter_ns(), id(module) not in self._callables
-            run = self._callable(module)
-            args, kwargs = self._changed((args, kwargs))
+            if is_first:
+                run = module
+                for prepare in self.prepare:
+                    run = prepare(run)
+                self._callables[id(module)] = (module, run)
+            _, run = self._callables[id(module)]
+            for change in self.inputs:
+                args = tuple(map(change, args))
+                kwargs = {name: change(value) for name, value in kwargs.items()}
             with ExitStack() as stack:
                 for make in self.around:
                     stack.enter_context(make())
@@ -103,11 +97,9 @@ class Hooks:
         setattr(owner, name, call)
 
     def on_making(self, where: str, change: Callable[[Any, dict[str, Any]], None]) -> None:
-        """Have keyword arguments of a class's objects changed as they are made, its subclasses' too.
+        """Have keyword arguments of a class's objects (of `module:Class`) changed as they are made.
 
-        Args:
-            where: `module:Class`.
-            change: Called with the object and the arguments, which it may change.
+        Its subclasses' too; `change` is called with the object and the arguments.
         """
         module, _, name = where.partition(":")
 
@@ -116,19 +108,3 @@ class Hooks:
             return (made, *args), kwargs
 
         self.wrap_arguments(getattr(importlib.import_module(module), name), "__init__", changed)
-
-    def _callable(self, module: Any) -> Callable[..., Any]:
-        found = self._callables.get(id(module))
-        if found is None:
-            run: Any = module
-            for prepare in self.prepare:
-                run = prepare(run)
-            found = self._callables[id(module)] = (module, run)
-        return found[1]
-
-    def _changed(self, arguments: _Arguments) -> _Arguments:
-        args, kwargs = arguments
-        for change in self.inputs:
-            args = tuple(map(change, args))
-            kwargs = {name: change(value) for name, value in kwargs.items()}
-        return args, kwargs

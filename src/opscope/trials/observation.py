@@ -8,12 +8,14 @@ randomness of the program itself. Importing this module does not import torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from opscope.benchmarking.inputs import tensors_of
 from opscope.model.trial import Correctness
 from opscope.trials.hooks import Hooks
 
@@ -28,17 +30,11 @@ _OF_SCATTER = 3.0  # times as far apart as two runs of the baseline
 
 
 class Observation(msgspec.Struct):
-    """The numbers of a run.
+    """The numbers of a run."""
 
-    Attributes:
-        losses: Tensors that backward was called on, in the first steps.
-        gradients: Norms of all gradients when an optimizer stepped.
-        outputs: Elements of the outputs of each model's first call, evenly picked.
-    """
-
-    losses: list[float] = []
-    gradients: list[float] = []
-    outputs: list[list[float]] = []
+    losses: list[float] = []  # Tensors that backward was called on, in the first steps
+    gradients: list[float] = []  # Norms of all gradients when an optimizer stepped
+    outputs: list[list[float]] = []  # Elements of those of each model's first call, evenly picked
 
 
 class Observer:
@@ -49,10 +45,7 @@ class Observer:
         self._torch = hooks.torch
         self._seen: set[int] = set()
         hooks.called.append(self._called)
-        self._watch_losses()
         hooks.optimizers.register_optimizer_step_pre_hook(self._stepping)
-
-    def _watch_losses(self) -> None:
         backward = self._torch.Tensor.backward
 
         def call(loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -73,40 +66,21 @@ class Observer:
         if id(model) in self._seen or len(self.found.outputs) >= _TENSORS:
             return
         self._seen.add(id(model))
-        for tensor in self._tensors(output):
-            if len(self.found.outputs) < _TENSORS:
-                flat = tensor.detach().reshape(-1)
-                chosen = flat[:: max(1, len(flat) // _ELEMENTS)][:_ELEMENTS]
-                self.found.outputs.append(chosen.double().cpu().tolist())
-
-    def _tensors(self, output: Any) -> Iterator[Any]:
-        if isinstance(output, self._torch.Tensor):
-            if output.is_floating_point() and output.numel():
-                yield output
-        elif isinstance(output, dict):
-            for one in output.values():
-                yield from self._tensors(one)
-        elif isinstance(output, (tuple, list)):
-            for one in output:
-                yield from self._tensors(one)
+        tensors = (one for one in tensors_of(output) if one.is_floating_point() and one.numel())
+        for tensor in islice(tensors, _TENSORS - len(self.found.outputs)):
+            flat = tensor.detach().reshape(-1)
+            chosen = flat[:: max(1, len(flat) // _ELEMENTS)][:_ELEMENTS]
+            self.found.outputs.append(chosen.double().cpu().tolist())
 
 
 def compare(
     baseline: Observation, again: Observation, variant: Observation, rounding: float
 ) -> tuple[Correctness, str]:
-    """How the variant's numbers lie to the baseline's, and what that rests on.
+    """How the variant's numbers lie to the baseline's, of which there are two runs, and what that rests on.
 
-    Args:
-        baseline: The program as it is.
-        again: The same, run once more.
-        variant: With a change.
-        rounding: What one operation of the change may alter, relative to its result.
+    `rounding` is what one operation of the change may alter, relative to its result.
     """
-    kinds = (
-        ("outputs", [_OF_OUTPUTS]),
-        ("losses", [_OF_FIRST_LOSS, _OF_LATER]),
-        ("gradients", [_OF_LATER]),
-    )
+    kinds = (("outputs", [_OF_OUTPUTS]), ("losses", [_OF_FIRST_LOSS, _OF_LATER]), ("gradients", [_OF_LATER]))
     worst, words = Correctness.UNKNOWN, "no loss, gradient or output was seen"
     for name, limits in kinds:
         ours, theirs = getattr(variant, name), getattr(baseline, name)

@@ -23,43 +23,25 @@ from opscope.workloads.workload import WorkloadOptions
 
 
 def trial_plan(
-    target: str,
-    arguments: Sequence[str] = (),
+    target: str,  # a script, a workload, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY
+    arguments: Sequence[str] = (),  # of the script
     *,
-    module: bool = False,
-    steps: str = "auto",
-    sizes: tuple[int, int] = (8, 128),
-    options: WorkloadOptions | None = None,
-    only: Sequence[str] | None = None,
-    change: Sequence[Path] = (),
-    rounds: int = 3,
-    seconds: float = 1.0,
-    budget_s: float | None = None,
-    seed: int = 0,
-    allow_precision: bool = False,
-    in_place: bool = False,
-    predict: bool = True,
-    note: Callable[[str], object] = lambda text: None,
+    module: bool = False,  # the target is the name of a module
+    steps: str = "auto",  # what ends a step of a script
+    sizes: tuple[int, int] = (8, 128),  # batch size and sequence length of a workload
+    options: WorkloadOptions | None = None,  # how a workload is built
+    only: Sequence[str] | None = None,  # names of the changes to try; those that apply if None
+    change: Sequence[Path] = (),  # files of changes of one's own
+    rounds: int = 3,  # runs of every change
+    seconds: float = 1.0,  # of steps to time in each run
+    budget_s: float | None = None,  # time for all; None for any
+    seed: int = 0,  # of torch and random, and of the order of runs
+    allow_precision: bool = False,  # recommend changes of the type too
+    in_place: bool = False,  # run in the working folder
+    predict: bool = True,  # record the program once as well, for what advice says of it
+    note: Callable[[str], object] = lambda text: None,  # told why there are no predictions
 ) -> TrialPlan:
     """The plan of a trial.
-
-    Args:
-        target: A script, a workload, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY.
-        arguments: Of the script.
-        module: The target is the name of a module.
-        steps: What ends a step of a script.
-        sizes: Batch size and sequence length of a workload.
-        options: How a workload is built.
-        only: Names of the changes to try; those that apply if None.
-        change: Files of changes of one's own.
-        rounds: Runs of every change.
-        seconds: Of steps to time in each run.
-        budget_s: Time for all; None for any.
-        seed: Of torch and random, and of the order of runs.
-        allow_precision: Recommend changes of the type too.
-        in_place: Run in the working folder.
-        predict: Record the program once as well, for what advice says of it.
-        note: Told why there are no predictions.
 
     Raises:
         InputError: There is no such program or change, or its steps cannot be recognized.
@@ -71,12 +53,8 @@ def trial_plan(
         )
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-    request = msgspec.structs.replace(
-        _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module),
-        seconds=seconds,
-        seed=seed,
-        origin=str(Path.cwd()),
-    )
+    request = _request(target, arguments, steps, options or WorkloadOptions(), sizes, module=module)
+    request = msgspec.structs.replace(request, seconds=seconds, seed=seed, origin=str(Path.cwd()))
     own = {one.name: (one, path.absolute()) for path in change for one in [change_of_file(path)]}
     named = () if only is None and own else changes_named(None if only is None else list(only))
     if predict and request.kind == "ranks":
@@ -96,11 +74,7 @@ def trial_plan(
 
 
 def target_of(function: Callable[..., object]) -> str:
-    """FILE.py:FUNCTION of a function, by which other processes find it.
-
-    Raises:
-        InputError: It is no function at the top of a file.
-    """
+    """FILE.py:FUNCTION of a function at the top of a file, by which other processes find it."""
     name, code = getattr(function, "__qualname__", repr(function)), getattr(function, "__code__", None)
     if code is None or "<" in name or not code.co_filename.endswith(".py"):
         raise InputError(
@@ -119,11 +93,7 @@ def _request(
     *,
     module: bool,
 ) -> TrialRequest:
-    """The program that is meant.
-
-    Raises:
-        InputError: There is none, or its steps cannot be recognized.
-    """
+    """The program that is meant; an InputError if there is none, or its steps cannot be recognized."""
     is_workload = target in BUILTIN_WORKLOADS or (":" in target and not target.endswith(".py"))
     if is_workload and not module:
         spec = resolve(target, options)
@@ -135,12 +105,8 @@ def _request(
             "--steps none leaves no steps to time: a whole run holds its start and warm-up",
             hint="Leave it out, or name what ends a step",
         )
-    if target in LAUNCHERS:
-        return TrialRequest(kind="ranks", target=target, arguments=tuple(arguments), steps=steps)
-    if module:
-        return TrialRequest(kind="module", target=target, arguments=tuple(arguments), steps=steps)
-    program = Program(target, tuple(arguments))
-    check_program(program)
-    return TrialRequest(
-        kind="script", target=str(Path(target).absolute()), arguments=tuple(arguments), steps=steps
-    )
+    kind, name = "ranks" if target in LAUNCHERS else "module" if module else "script", target
+    if kind == "script":
+        check_program(Program(target, tuple(arguments)))
+        name = str(Path(target).absolute())
+    return TrialRequest(kind=kind, target=name, arguments=tuple(arguments), steps=steps)

@@ -1,4 +1,4 @@
-"""What advice expects of changes, from one recording of the program, and what they brought.
+"""What advice expects of changes, from one recording of the program.
 
 The program is recorded by `opscope run` in a process like that of any other run: in an empty folder, with the
 same seed, ended with its parent. A workload is a script that calls its step.
@@ -6,16 +6,13 @@ same seed, ended with its parent. A workload is a script that calls its step.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from opscope.errors import InputError
 from opscope.model.benchmark import Interval
-from opscope.model.trial import Correctness, TrialResult, TrialVerdict
 from opscope.trials.child import TrialRequest
 from opscope.trials.processes import ProgramRuns
 
@@ -51,11 +48,7 @@ def predicted(
 ) -> Mapping[str, SaidGain]:
     """What advice on a recording of the program says, by its code without `advice.`; nothing if that fails.
 
-    Args:
-        request: The program, and what ends its steps.
-        runs: Where it is recorded.
-        limit_s: Time to record it.
-        note: Told why there are no predictions.
+    The recording may take so many seconds; `note` is told why there are no predictions.
     """
     folder = runs.scratch / "recording"
     folder.mkdir()
@@ -92,48 +85,3 @@ def gains_said(analysis: Mapping[str, Any]) -> dict[str, SaidGain]:
         for one in reversed(analysis["findings"])
         if one["estimated_gain_ns_per_step"] is not None
     }
-
-
-def append_history(path: Path, result: TrialResult, facts: Mapping[str, Any]) -> int:
-    """Append what was said and what was measured of each change to a file of JSON lines; how many.
-
-    Args:
-        path: Of the user; its folder is made.
-        result: Of a trial.
-        facts: What else each line holds, such as when, and on which device.
-
-    Raises:
-        InputError: It cannot be written.
-    """
-    lines = [json.dumps({**facts, **pair}, ensure_ascii=False) + "\n" for pair in _pairs(result)]
-    if not lines:
-        return 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write("".join(lines))
-    except OSError as error:
-        raise InputError(f"the history cannot be written ({error.strerror})", source=path) from error
-    return len(lines)
-
-
-def _pairs(result: TrialResult) -> Iterator[dict[str, Any]]:
-    """One of each change that advice said something of and that was timed with numbers that are right."""
-    for one in result.variants:
-        if one.predicted_gain_ns is None or one.ratio is None or one.ratio_interval is None:
-            continue
-        if one.verdict is TrialVerdict.FAILED or one.correctness is Correctness.CHANGED:
-            continue
-        step_ns = result.baseline.step_ns
-        yield {
-            "program": result.program,
-            "change": one.name,
-            "finding": one.finding,
-            "step_ns": step_ns,
-            "predicted_gain_ns": one.predicted_gain_ns,
-            "predicted_interval_ns": one.predicted_interval_ns,
-            "measured_gain_ns": (1 - one.ratio) * step_ns,
-            "measured_interval_ns": [(1 - end) * step_ns for end in reversed(one.ratio_interval)],
-            "verdict": one.verdict,
-            "correctness": one.correctness,
-        }

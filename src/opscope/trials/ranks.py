@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from opscope.errors import InputError
 
@@ -23,8 +23,7 @@ _POLL_S, _END_S = 0.02, 10.0
 _MODULE_OPTIONS = ("-m", "--module")
 
 
-@dataclass(frozen=True)
-class RanksCommand:
+class RanksCommand(NamedTuple):
     """What torchrun is asked to start."""
 
     options: tuple[str, ...]  # Its own, without the one that says that the target is a module
@@ -44,11 +43,7 @@ def is_first_rank() -> bool:
 
 
 def launch_of(arguments: Sequence[str]) -> RanksCommand:
-    """What a command line of torchrun, without its name, asks for; imports torch.
-
-    Raises:
-        InputError: It starts no Python.
-    """
+    """What a command line of torchrun, without its name, asks for; imports torch."""
     from torch.distributed.run import get_args_parser  # noqa: PLC0415 - the process that starts ranks
 
     asked = get_args_parser().parse_args(list(arguments))
@@ -60,11 +55,7 @@ def launch_of(arguments: Sequence[str]) -> RanksCommand:
 
 
 def run_ranks(launch: RanksCommand, request: Path, done: Path) -> int:
-    """Start the ranks of a request and wait until the first one has written what it found, or all have ended.
-
-    Returns:
-        The exit code of torchrun; 0 if the file is there.
-    """
+    """Torchrun's exit code, or 0 once the first rank of a request has written what it found."""
     command = [sys.executable, "-m", "torch.distributed.run", *launch.options]
     process = subprocess.Popen([*command, "-m", "opscope.trials.child", str(request)])
     try:

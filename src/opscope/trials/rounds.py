@@ -18,7 +18,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from dataclasses import replace as _replace
 from functools import lru_cache
@@ -74,8 +74,6 @@ _USUAL_SCATTER, _SCATTER_OF_ONE_PAIR, _USUAL_ROUNDS = 0.01, 0.08, 1
 _MOST_ROUNDS = 12  # however much time is left
 _MOST_WORTHWHILE = 100  # rounds that anybody would wait for
 _SAME_ROUNDS = 3  # in which equal programs have shown how far they are apart
-# Imports, and the first run with them, may each take so much longer than the run that did both.
-_IMPORTS_S = 10.0
 # What a run may take in any case, so that one which is nearly done when the budget ends still counts.
 _LEAST_S = 10.0
 _RECENT_RUNS = 8
@@ -149,6 +147,10 @@ class _Side:
         self.label = self.label or " + ".join(one.name for one in self.changes)
 
     @property
+    def has_run(self) -> bool:
+        return self.error is not None or bool(self.times_ns)
+
+    @property
     def all_ns(self) -> list[float]:
         return [one for times in self.times_ns.values() for one in times]
 
@@ -165,17 +167,13 @@ _Judged = tuple[tuple[float, Interval], TrialVerdict, str]
 
 
 class Trial:
-    """Tries the changes of a plan.
-
-    Args:
-        plan: What to try.
-        told: Called before each run with what runs, how many ran and how many there will be.
-    """
+    """Tries the changes of a plan; `told` before each run what runs, how many ran and how many will."""
 
     def __init__(self, plan: TrialPlan, told: Told = lambda *_: None) -> None:
         self.plan, self._told, self._request = plan, told, plan.request
         self._random = random.Random(plan.request.seed)
-        self._sides = {name: _Side((), name) for name in (BASELINE, _AGAIN)}
+        self._base, self._again = _Side((), BASELINE), _Side((), _AGAIN)
+        self._sides: dict[_Changes, _Side] = {}  # single changes and sets of them
         self._not_tried: list[NotTried] = []
         self._runs, self._expected = 0, 2
         self._rounds = plan.rounds
@@ -184,22 +182,16 @@ class Trial:
         self._took_s: list[float] = []
         self._said: Mapping[str, SaidGain] = {}
         self._processes = ProgramRuns(in_place=plan.in_place)
-        self._sets: dict[_Changes, _Side] = {}
         self._chain: list[_Side] = []
 
     def run(self) -> TrialResult:
-        """Try all changes; interrupted, what is known by then.
-
-        Raises:
-            CaptureError: The program fails as it is, or has too few steps.
-        """
+        """Try all changes; interrupted, what is known by then. A CaptureError if the program itself fails."""
         with self._processes.open():
-            self._run_once(BASELINE, 0)
+            self._run_once(self._base, 0)
             self._require_baseline()
             # Every other run times steps of the same kind, whatever it would recognize.
             self._request = replace(self._request, steps=self._base_facts.taken)
             try:
-                self._import_first()
                 self._predict()
                 self._run_again()
                 waiting = self._waiting()
@@ -217,28 +209,12 @@ class Trial:
                 self._keep_best_alone()
         return self._result()
 
-    def _import_first(self) -> None:
-        """Have later runs forked from a process that has made the program's imports.
-
-        Programs that use a GPU are not forked: on an H100, a fork that was to initialize CUDA never ended.
-        """
-        if not self._uses_gpu:
-            self._processes.fork_from(self._base_facts.modules, self.plan.request.seed, self._import_limit_s)
-
     @property
     def _base_facts(self) -> TrialRun:
         """What a run of the program as it is found."""
-        facts = self._sides[BASELINE].facts
+        facts = self._base.facts
         assert facts is not None
         return facts
-
-    @property
-    def _uses_gpu(self) -> bool:
-        return self._base_facts.facts.device == "cuda"
-
-    @property
-    def _import_limit_s(self) -> float:
-        return _IMPORTS_S + 3 * self._took_s[0]
 
     def _predict(self) -> None:
         """Ask advice what it expects of the program."""
@@ -249,19 +225,16 @@ class Trial:
             self._said = self.plan.predict(self._request, self._processes, limit_s)
 
     def _run_again(self) -> None:
-        """Run the program as it is once more, for the noise; and first as the other runs will be.
+        """Run the program as it is twice more, for the noise: the first process does not count.
 
-        The first process, which imported by itself on a machine that had read none of the files, was slower
-        than the second in 20 of 28 trials on H100s, once by half.
+        It imported on a machine that had read none of the files, and was slower than the second in 20 of 28
+        trials on H100s, once by half.
         """
-        if self._uses_gpu or self._processes.are_forked:
-            warm = _Side((), BASELINE)
-            self._run_once(BASELINE, 0, warm, limit_s=self._import_limit_s)
-            if warm.error is None:
-                self._sides[BASELINE] = warm
-            else:
-                self._processes.start_anew()
-        self._run_once(_AGAIN, 0)
+        second = _Side((), BASELINE)
+        self._run_once(second, 0)
+        if second.error is None:
+            self._base = second
+        self._run_once(self._again, 0)
 
     def _is_over(self, runs: int = 0, extra_s: float = 0.0) -> bool:
         """Whether the budget would be spent after so many more runs, and some time besides."""
@@ -275,34 +248,30 @@ class Trial:
         return self._began + budget_s - time.monotonic()
 
     def _require_baseline(self) -> None:
-        side = self._sides[BASELINE]
-        if side.error is not None:
-            hint = None
-            if not self.plan.in_place and self._names_file_here(side.error):
-                hint = (
-                    "It ran in an empty folder: to run it in this one, whose files it reads, use --in-place"
-                )
-            elif "steps" in side.error:
-                hint = "Name what ends a step (--steps FUNCTION or mark:NAME), or let it make more of them"
-            raise CaptureError(f"the program fails without any change: {side.error}", hint=hint)
-
-    def _names_file_here(self, error: str) -> bool:
-        """Whether a program may have failed for a file by a path that is relative to its folder."""
+        error, hint = self._base.error, None
+        if error is None:
+            return
+        # It may have failed for a file by a path that is relative to its folder.
         own, words = Path(self.plan.request.target).name, re.findall(r"[\w./-]*[./][\w./-]*\w", error)
         others = [one for one in words if not one.startswith("/") and Path(one).name != own]
-        return "FileNotFoundError" in error or any(Path(one).exists() for one in others)
+        names_file_here = "FileNotFoundError" in error or any(Path(one).exists() for one in others)
+        if names_file_here and not self.plan.in_place:
+            hint = "It ran in an empty folder: to run it in this one, whose files it reads, use --in-place"
+        elif "steps" in error:
+            hint = "Name what ends a step (--steps FUNCTION or mark:NAME), or let it make more of them"
+        raise CaptureError(f"the program fails without any change: {error}", hint=hint)
 
     def _waiting(self) -> list[_Side]:
         """The changes that apply; those that compile come last, those of which advice says most first."""
         for change in self.plan.changes:
             reason = change.applies(self._base_facts.facts)
             if reason is None:
-                self._sides[change.name] = _Side((change,))
+                self._side_of((change,))
             else:
                 self._not_tried.append(NotTried(change.name, reason))
-        waiting = [side for side in self._sides.values() if side.changes]
         return sorted(
-            waiting, key=lambda side: (side.changes[0].is_costly, -self._gain_said_ns(side.changes[0]))
+            self._singles(),
+            key=lambda side: (side.changes[0].is_costly, -self._gain_said_ns(side.changes[0])),
         )
 
     def _screen(self, waiting: list[_Side]) -> None:
@@ -318,9 +287,9 @@ class Trial:
             if waiting[0].changes[0].is_costly and not is_costly:
                 return
             side = waiting.pop(0)
-            if self._ran(side):
+            if side.has_run:
                 continue
-            self._run_once(side.label, 0, side)
+            self._run_once(side, 0)
             if time.monotonic() - began > self._left_s:
                 return
 
@@ -330,53 +299,46 @@ class Trial:
         for side in self._random.sample(sides, len(sides)):
             if self._is_over():
                 raise _OutOfTimeError
-            self._run_once(side.label, number, side)
+            self._run_once(side, number)
 
     def _rest(self) -> None:
         """More rounds of the changes of which they tell more, and of the program."""
         while open_sides := [
             side
-            for name, side in self._sides.items()
-            if len(side.times_ns) < self._rounds and not self._is_settled(name)
+            for side in (self._base, self._again, *self._singles())
+            if len(side.times_ns) < self._rounds and not self._is_settled(side)
         ]:
-            baseline = self._sides[BASELINE]
-            others = [side for side in open_sides if side is not baseline]
-            self._round(max(baseline.times_ns) + 1, [baseline, *others])
+            others = [side for side in open_sides if side is not self._base]
+            self._round(max(self._base.times_ns) + 1, [self._base, *others])
 
     def _is_worth_a_round(self) -> bool:
         """Whether a budget is left, and something is inconclusive of which another round may tell."""
-        base = self._sides[BASELINE]
         is_open = any(
-            not self._is_settled(name) and self._against(side, base)[1] is TrialVerdict.INCONCLUSIVE
-            for name, side in self._tried()
+            not self._is_settled(side) and self._against(side)[1] is TrialVerdict.INCONCLUSIVE
+            for side in self._tried()
         )
         has_time = self.plan.budget_s is not None and not self._is_over(runs=3)
         return is_open and has_time and self._rounds < _MOST_ROUNDS
 
-    def _is_settled(self, name: str) -> bool:
+    def _is_settled(self, side: _Side) -> bool:
         """Whether more rounds tell nothing: it failed, its numbers are others, or it is not faster."""
-        side = self._sides[name]
         if side.error is not None or not side.changes:
             return side.error is not None
         if self._correctness(side)[0] is Correctness.CHANGED:
             return True
-        (ratio, (low, _)), verdict, _ = self._against(side, self._sides[BASELINE])
+        (ratio, (low, _)), verdict, _ = self._against(side)
         is_same = verdict is TrialVerdict.SAME and abs(ratio - 1) <= _SAME_WITHIN
         return is_same or low > _MUCH_SLOWER
 
-    def _run_once(
-        self, name: str, number: int, side: _Side | None = None, limit_s: float | None = None
-    ) -> None:
+    def _run_once(self, side: _Side, number: int) -> None:
         """One run of a side, added to what is known of it."""
-        side = self._sides[name] if side is None else side
-        self._told(name, self._runs, max(self._expected, self._runs + 1))
+        self._told(side.label, self._runs, max(self._expected, self._runs + 1))
         self._runs += 1
-        left_s = math.inf if name == BASELINE else _LEAST_S + max(0.0, self._left_s)
-        limit_s = self.plan.run_s if limit_s is None else limit_s
+        left_s = math.inf if side.label == BASELINE else _LEAST_S + max(0.0, self._left_s)
         began = time.monotonic()
-        facts, said = self._process(side.changes, min(limit_s, left_s))
+        facts, said = self._process(side.changes, min(self.plan.run_s, left_s))
         self._took_s.append(time.monotonic() - began)
-        if facts is None and left_s < limit_s and self._is_over():
+        if facts is None and left_s < self.plan.run_s and self._is_over():
             raise _OutOfTimeError
         if facts is None:
             side.error = said
@@ -385,8 +347,8 @@ class Trial:
             side.error = f"{', '.join(facts.not_applied)}: nothing is left to change"
             return
         if facts.not_applied and not facts.error:
-            self._not_tried.append(NotTried(name, "it found nothing to change in the program"))
-            self._sides.pop(name, None)
+            self._not_tried.append(NotTried(side.label, "it found nothing to change in the program"))
+            self._sides.pop(side.changes, None)
             return
         has_device = facts.facts.device == "cuda"
         times_ns, warm_up_ns = step_times(facts.samples, has_device=has_device)
@@ -406,7 +368,7 @@ class Trial:
         side.peak_bytes = max(side.peak_bytes or 0, facts.peak_bytes or 0) or None
 
     def _process(self, changes: _Changes, limit_s: float) -> tuple[TrialRun | None, str]:
-        """What a run found; None if it left nothing. And the last lines of what it said."""
+        """What a run found, None if it left nothing; and the last lines of what it said."""
         files = self.plan.change_files
         request = replace(
             self._request,
@@ -416,8 +378,9 @@ class Trial:
         environment = dict(pair for one in changes for pair in one.environment)
         return self._processes.run(request, environment, limit_s)
 
-    def _against(self, side: _Side, reference: _Side) -> _Judged:
-        """Two sides over the rounds both ran in."""
+    def _against(self, side: _Side, reference: _Side | None = None) -> _Judged:
+        """A side beside another, the baseline if none is given, over the rounds both ran in."""
+        reference = reference or self._base
         pairs = [
             pair
             for number in sorted(side.times_ns.keys() & reference.times_ns.keys())
@@ -455,10 +418,9 @@ class Trial:
         Source: A. Gelman et al., Bayesian Data Analysis, 3rd edition, §2.6 and §3.2 (scaled inverse χ² prior
         of a variance; the posterior interval is Student's).
         """
-        by_round = {name: self._logarithms(side) for name, side in self._sides.items() if side.times_ns}
-        by_round |= {side.label: self._logarithms(side) for side in self._sets.values() if side.times_ns}
-        pairs = by_round.pop(_AGAIN, [])
-        others = [[one - fmean(ratios) for one in ratios] for ratios in by_round.values() if ratios]
+        pairs = self._logarithms(self._again)
+        by_side = [ratios for side in self._sides.values() if (ratios := self._logarithms(side))]
+        others = [[one - fmean(ratios) for one in ratios] for ratios in by_side]
         usual = _USUAL_SCATTER if len(pairs) > 1 else _SCATTER_OF_ONE_PAIR
         freedom = _USUAL_ROUNDS + len(pairs) + sum(len(ratios) - 1 for ratios in others)
         squares = _USUAL_ROUNDS * usual**2 + sum(one**2 for one in chained(pairs, *others)) / 2
@@ -466,16 +428,14 @@ class Trial:
 
     def _logarithms(self, side: _Side) -> list[float]:
         """Of the ratios of its median step to the baseline's, by round."""
-        base = self._sides[BASELINE].times_ns
-        if side is self._sides[BASELINE]:
-            return []
+        base = self._base.times_ns
         return [
             math.log(median(side.times_ns[one]) / median(base[one]))
             for one in base.keys() & side.times_ns.keys()
         ]
 
     def _correctness(self, side: _Side) -> tuple[Correctness, str]:
-        base, again = self._sides[BASELINE].facts, self._sides[_AGAIN].facts
+        base, again = self._base.facts, self._again.facts
         if side.facts is None or base is None or again is None:
             return Correctness.UNKNOWN, "the baseline ran once only"
         rounding = max((one.rounding for one in side.changes), default=0.0)
@@ -493,10 +453,11 @@ class Trial:
             )
         return found, reason
 
-    def _variant(self, change: TriedChange, side: _Side) -> Variant:
+    def _variant(self, side: _Side) -> Variant:
+        (change,) = side.changes
         code, said = self._suggested(change)
         is_priced = code is not None and change.is_priced_by(code, self._base_facts.facts)
-        said = said.of(self._sides[BASELINE].median_ns) if said is not None and is_priced else None
+        said = said.of(self._base.median_ns) if said is not None and is_priced else None
         known = Variant(
             name=change.name,
             finding=None if code is None else f"advice.{code}",
@@ -508,14 +469,14 @@ class Trial:
         )
         if side.error is not None:
             return known
-        (ratio, bounds), verdict, reason = self._against(side, self._sides[BASELINE])
+        (ratio, bounds), verdict, reason = self._against(side)
         noise = self._noise(len(side.times_ns))
         if verdict is TrialVerdict.SAME and noise > _MOST_SAME_WITHIN:
             verdict, reason = TrialVerdict.INCONCLUSIVE, _lost_in_noise(ratio, noise)
         correctness, numbers = self._correctness(side)
-        interval, gain_ns = median_interval(side.all_ns), self._sides[BASELINE].median_ns - side.median_ns
+        interval, gain_ns = median_interval(side.all_ns), self._base.median_ns - side.median_ns
         warm_up_ns = max(side.warm_up_ns)
-        extra_ns = max(0.0, warm_up_ns - max(self._sides[BASELINE].warm_up_ns))
+        extra_ns = max(0.0, warm_up_ns - max(self._base.warm_up_ns))
         return replace(
             known,
             step_ns=interval.median_ns,
@@ -551,7 +512,7 @@ class Trial:
         self._keep_best_alone()
         refused: set[_Changes] = set()
         while self._grow(refused):
-            baselines = [self._sides[BASELINE], self._sides[_AGAIN]]
+            baselines = [self._base, self._again]
             for _ in range(max(0, self._rounds - min(len(side.times_ns) for side in self._chain))):
                 self._round(max(baselines[0].times_ns) + 1, [*baselines, *self._chain])
             standing = self._standing()
@@ -566,7 +527,7 @@ class Trial:
         program is another thing by then, and one compilation is saved.
         """
         chain: list[_Side] = []
-        candidates = [(self._variant(side.changes[0], side), side) for _, side in self._tried()]
+        candidates = [(self._variant(side), side) for side in self._tried()]
         candidates.sort(key=lambda one: one[0].ratio or 1.0)
         helpful = [
             side.changes[0]
@@ -576,13 +537,12 @@ class Trial:
             and self._is_right(side, variant.correctness)
         ]
         costly = [
-            side.changes[0]
-            for side in self._sides.values()
-            if side.changes and side.changes[0].is_costly and not self._ran(side)
+            side.changes[0] for side in self._singles() if side.changes[0].is_costly and not side.has_run
         ]
         costly.sort(key=lambda one: -self._gain_said_ns(one))
         for change in [one for one in helpful if not one.is_costly]:
-            groups = [one.group for one in (*self._top(chain).changes, change) if one.group is not None]
+            taken = chain[-1].changes if chain else ()
+            groups = [one.group for one in (*taken, change) if one.group is not None]
             if len(set(groups)) == len(groups):
                 chain = self._with_change(chain, change, refused)
         for change in [*(one for one in helpful if one.is_costly), *costly]:
@@ -592,39 +552,36 @@ class Trial:
 
     def _with_change(self, chain: list[_Side], change: TriedChange, refused: Set[_Changes]) -> list[_Side]:
         """The chain with one more change, in the place of one of its group, if that helps; else as it is."""
-        best = self._top(chain)
+        best = chain[-1] if chain else self._base
         kept = tuple(one for one in best.changes if one.group is None or one.group != change.group)
         changes = (*kept, change)
         runs_after = len(chain) + 3 if self._rounds > 1 else 0
-        if changes in refused or not self._run_set(changes, runs_after):
-            return chain
-        if not self._helps(self._side_of(changes), best, provisional=True):
-            return chain
-        if not all(self._run_set(kept[:count], 0) for count in range(1, len(kept) + 1)):
+        helps = (
+            changes not in refused
+            and self._run_set(changes, runs_after)
+            and self._helps(self._side_of(changes), best, provisional=True)
+            and all(self._run_set(kept[:count], 0) for count in range(1, len(kept) + 1))
+        )
+        if not helps:
             return chain
         return [self._side_of(changes[:count]) for count in range(1, len(changes) + 1)]
 
-    def _top(self, chain: Sequence[_Side]) -> _Side:
-        return chain[-1] if chain else self._sides[BASELINE]
-
     def _side_of(self, changes: _Changes) -> _Side:
-        if len(changes) == 1 and changes[0].name in self._sides:
-            return self._sides[changes[0].name]
-        return self._sets.setdefault(changes, _Side(changes))
+        return self._sides.setdefault(changes, _Side(changes))
 
     def _run_set(self, changes: _Changes, runs_after: int) -> bool:
         """Run these changes once unless they have been; whether there was time, also for runs after that."""
         side = self._side_of(changes)
-        if not self._ran(side):
+        if not side.has_run:
             if self._is_over(runs_after, _COSTLY_S if any(one.is_costly for one in changes) else 0.0):
                 self._is_complete = False
                 return False
-            self._run_once(side.label, 0, side)
+            self._run_once(side, 0)
         return True
 
     def _keep_best_alone(self) -> None:
         """Have the change that alone helps most for the best, unless a better set is known."""
-        helping = [side for _, side in self._tried() if self._helps(side, self._sides[BASELINE])]
+        helping = [side for side in self._tried() if self._helps(side, self._base)]
         best = min([*self._chain[-1:], *helping], key=lambda side: side.median_ns, default=None)
         if best is not None and best not in self._chain:
             self._chain = [best]
@@ -644,7 +601,7 @@ class Trial:
 
     def _standing(self) -> list[_Side]:
         """The steps of the best set up to the first that does not help."""
-        pairs = pairwise([self._sides[BASELINE], *self._chain])
+        pairs = pairwise([self._base, *self._chain])
         return [side for _, side in takewhile(lambda pair: self._helps(pair[1], pair[0]), pairs)]
 
     def _best(self) -> BestChanges | None:
@@ -652,7 +609,7 @@ class Trial:
         if not chain:
             return None
         best = chain[-1]
-        (ratio, bounds), _, _ = self._against(best, self._sides[BASELINE])
+        (ratio, bounds), _, _ = self._against(best)
         return BestChanges(
             names=tuple(one.name for one in best.changes),
             step_ns=best.median_ns,
@@ -663,43 +620,41 @@ class Trial:
             patch=self.plan.patch_of(best.changes),
         )
 
-    def _tried(self) -> Iterator[tuple[str, _Side]]:
-        """What was run at all; the rest was not reached."""
-        return ((name, side) for name, side in self._sides.items() if side.changes and self._ran(side))
+    def _singles(self) -> list[_Side]:
+        return [side for side in self._sides.values() if len(side.changes) == 1]
 
-    @staticmethod
-    def _ran(side: _Side) -> bool:
-        return side.error is not None or bool(side.times_ns)
+    def _tried(self) -> list[_Side]:
+        """Single changes that were run at all; the rest was not reached."""
+        return [side for side in self._singles() if side.has_run]
 
-    def _not_reached(self) -> Iterator[NotTried]:
-        for name, side in self._sides.items():
-            if side.changes and not self._ran(side):
-                yield NotTried(name, "the trial ended before its turn")
-
-    def _from_inside(self) -> Iterator[NotTried]:
-        """What advice says of which no change of the catalogue, from outside, is the remedy."""
+    def _result(self) -> TrialResult:
+        base, target, here = self._base, self.plan.request.target, Path.cwd()
+        if Path(target).is_relative_to(here):  # as a user would write it
+            target = str(Path(target).relative_to(here))
+        interval = median_interval(base.all_ns)
+        noise = None
+        if self._again.all_ns:
+            (ratio, bounds), _, _ = self._against(self._again)
+            noise = Noise(ratio, bounds)
+        variants = [self._variant(side) for side in self._tried()]
+        variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
+        not_reached = (
+            NotTried(side.label, "the trial ended before its turn")
+            for side in self._singles()
+            if not side.has_run
+        )
+        # What advice says of which no change of the catalogue, from outside, is the remedy.
         remedied = {code for change in CATALOG for code in change.findings}
+        from_inside = []
         for code, said in self._said.items():
             if code not in remedied:
                 gain = format_duration(said.gain_ns)
                 reason = (
                     f"only editing the program's own lines helps; advice predicts −{gain}: {said.message}"
                 )
-                yield NotTried(f"advice.{code}", reason)
-
-    def _result(self) -> TrialResult:
-        base = self._sides[BASELINE]
-        interval = median_interval(base.all_ns)
-        noise = None
-        if self._sides[_AGAIN].all_ns:
-            (ratio, bounds), _, _ = self._against(self._sides[_AGAIN], base)
-            noise = Noise(ratio, bounds)
-        variants = [self._variant(side.changes[0], side) for _, side in self._tried()]
-        variants.sort(key=lambda one: (one.ratio is None, one.ratio or 0.0))
+                from_inside.append(NotTried(f"advice.{code}", reason))
         return TrialResult(
-            program=" ".join(
-                [_shown(self.plan.request.target), *without_secrets(self.plan.request.arguments)]
-            ),
+            program=" ".join([target, *without_secrets(self.plan.request.arguments)]),
             baseline=Baseline(
                 interval.median_ns,
                 interval.bounds_ns if interval.coverage >= 0.95 else None,
@@ -710,19 +665,13 @@ class Trial:
             ),
             noise=noise,
             variants=tuple(variants),
-            not_tried=(*self._not_tried, *self._not_reached(), *self._from_inside()),
+            not_tried=(*self._not_tried, *not_reached, *from_inside),
             best=self._best(),
             runs=self._runs,
             is_complete=self._is_complete,
             is_interrupted=self._is_interrupted,
             device=None if base.facts is None else base.facts.facts.device_name,
         )
-
-
-def _shown(target: str) -> str:
-    """A file of this folder by its name from here, as a user would write it."""
-    here = Path.cwd()
-    return str(Path(target).relative_to(here)) if Path(target).is_relative_to(here) else target
 
 
 def _lost_in_noise(ratio: float, noise: float) -> str:

@@ -60,19 +60,11 @@ CASES = [
     ([row(device_ns=5e4)], {}, "profile_differs", "info", "cold cache"),
     ([row(device_ns=1.4e5)], {}, "profile_differs", "info", "at the same time"),
     ([row()], {"states": states(345, 1980, 1500)}, "unstable_clocks", "warning", "between 1500 and 1980 MHz"),
-    (
-        [row(throttled=(1, 2, 3)), row("other")],
-        {"states": THROTTLED},
-        *("throttled", "warning", "(sw_power_cap) around 3 of 40 samples"),
-    ),
+    ([row(throttled=(1, 2, 3)), row("other")], {"states": THROTTLED},
+     *("throttled", "warning", "(sw_power_cap) around 3 of 40 samples")),
     ([row()], {"unread": "pip install it"}, "clocks_unknown", "info", "pip install it"),
-    (
-        [row(median_us=2, inner_repeats=2, call_ns=None)],
-        {},
-        "near_resolution",
-        "warning",
-        "reference 4000 ns",
-    ),
+    ([row(median_us=2, inner_repeats=2, call_ns=None)], {}, "near_resolution", "warning",
+     "reference 4000 ns"),
     ([row(outliers=(1, 2))], {}, "outliers", "info", "reference 10 %"),
     ([row(samples_ns=(1e5, 1e5, 1e5))], {}, "few_samples", "warning", "reference 75 %"),
     ([spread(200)], {}, "budget_missed", "info", "less precisely than ±0.2 %"),
@@ -84,12 +76,9 @@ CASES = [
     ([row(), bad(Status.OUT_OF_MEMORY)], {}, "out_of_memory", "warning", "ran out of memory: so it is."),
     ([row(), bad(Status.UNAVAILABLE)], {}, "unavailable", "info", "left out on this machine: so it is."),
     ([row("other", ratio=None)], {}, "no_reference", "warning", "not among the implementations"),
-    (
-        [BenchmarkRow(name="reference", status=Status.CHECKED), row("other", ratio=None)],
-        {},
-        *("no_reference", "warning", "its status is checked"),
-    ),
-]
+    ([BenchmarkRow(name="reference", status=Status.CHECKED), row("other", ratio=None)], {},
+     *("no_reference", "warning", "its status is checked")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rows", "facts", "code", "severity", "words"), CASES)

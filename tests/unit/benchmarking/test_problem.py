@@ -27,10 +27,7 @@ def test_a_measurement_error_is_unavailable_only_while_building():
 
 def test_any_other_error_is_named_in_one_line():
     failure = failure_of(ValueError("\n  bad stride\nat line 7"), STAGE)
-    assert (failure.status, failure.reason) == (
-        Status.FAILED,
-        "ValueError at its first call: bad stride",
-    )
+    assert (failure.status, failure.reason) == (Status.FAILED, "ValueError at its first call: bad stride")
     assert failure_of(InputError("no shape"), STAGE).status is Status.FAILED
 
 
@@ -41,10 +38,19 @@ def test_exhausted_memory_has_its_own_status(error):
     assert failure.reason.startswith("out of memory while it was sampled: ")
 
 
-def test_a_missing_compiler_says_what_to_install():
-    error = RuntimeError("InductorError: InvalidCxxCompiler: No working C++ compiler found in g++")
-    assert failure_of(error, STAGE).status is Status.UNAVAILABLE
-    assert "Install g++" in failure_of(error, STAGE).reason
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("InductorError: InvalidCxxCompiler: No working C++ compiler found in g++", "Install g++"),
+        ("Failed to find C compiler. Please specify via CC environment variable.", "Install gcc"),
+        ("0 active drivers ([]). There should only be one.", "Check the NVIDIA driver"),
+        ("Cannot find a working triton installation. Either …", "opscope[triton]"),
+    ],
+)
+def test_what_generated_code_needs_and_this_machine_lacks_is_named(text, words):
+    failure = failure_of(RuntimeError(text), STAGE)
+    assert failure.status is Status.UNAVAILABLE
+    assert words in failure.reason
 
 
 def test_a_device_that_cannot_be_waited_for_is_lost(monkeypatch):

@@ -5,17 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from opscope.benchmarking.problem import Implementation
-from opscope.benchmarking.run import (
-    Rounds,
-    RunRow,
-    row_of,
-    throttled_samples,
-    with_ceiling,
-    with_ratio,
-    with_samples,
-)
+from opscope.benchmarking import run as engine
+from opscope.benchmarking.problem import Implementation, Problem
+from opscope.benchmarking.run import Run, RunRow, throttled_samples, with_ceiling, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, DeviceState, Status, Verdict
+from opscope.model.environment import Environment
 from opscope.testing import FakeMonitor, FakeTimer
 
 SECOND_NS = 1_000_000_000
@@ -24,8 +18,7 @@ HOT = DeviceState(at_ns=1, throttle_reasons=("sw_thermal",))
 
 
 def row(name: str, bodies, **facts) -> RunRow:
-    implementation = Implementation(name, lambda: None)
-    return RunRow(implementation, row_of(implementation), bodies=bodies, **facts)
+    return RunRow(Implementation(name, lambda: None), True, bodies=bodies, **facts)
 
 
 class FakeClock:
@@ -42,22 +35,6 @@ class FakeClock:
         return lambda: setattr(self, "ns", self.ns + duration_ns)
 
 
-class Recorder:
-    """A watcher that notes what it is told, and lets the others go on or not."""
-
-    def __init__(self, *, others_go_on: bool = True) -> None:
-        self.failures: list[tuple[str, Status, str]] = []
-        self.reports = 0
-        self._others_go_on = others_go_on
-
-    def failed(self, series, failure) -> bool:
-        self.failures.append((series.name, failure.status, failure.reason))
-        return self._others_go_on
-
-    def progressed(self) -> None:
-        self.reports += 1
-
-
 def options(**changes) -> BenchmarkOptions:
     return BenchmarkOptions(**{"min_samples": 5, "max_samples": 50, "precision": 0.0, **changes})
 
@@ -70,15 +47,13 @@ def uneven() -> Iterator[int]:
         yield 100_000 + number * 7919 % 1009
 
 
-def sampling(all_series, chosen, *, timer=None, watcher=None, monitor=None, clock=None) -> Rounds:
-    return Rounds(
-        all_series,
-        timer or FakeTimer(uneven()),
-        chosen,
-        watcher or Recorder(),
-        read_state=(monitor or FakeMonitor(())).read,
-        now_ns=clock or FakeClock(),
-    )
+def sampling(rows, chosen, *, timer=None, monitor=None, clock=None, on_change=lambda result: None) -> Run:
+    problem = Problem("p", "cpu", lambda seed: (), (), "a")
+    environment = Environment(python="3", platform="Linux", opscope="0")
+    timer, monitor = timer or FakeTimer(uneven()), monitor or FakeMonitor(())
+    run = Run(problem, chosen, environment, timer, monitor, on_change, now_ns=clock or FakeClock())
+    run.rows = rows
+    return run
 
 
 def rounds_of(one: RunRow) -> list[int]:
@@ -92,7 +67,7 @@ def idle() -> None:
 def test_each_round_samples_every_series_once_in_random_order():
     called: list[str] = []
     all_series = [row(name, [lambda name=name: called.append(name)]) for name in "abc"]
-    sampling(all_series, options(max_samples=100)).run()
+    sampling(all_series, options(max_samples=100)).sample(all_series)
     rounds = [tuple(called[begin : begin + 3]) for begin in range(0, 300, 3)]
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
     assert len(set(rounds)) == 6
@@ -105,7 +80,7 @@ def test_the_seed_decides_the_order():
     def order(seed: int) -> list[str]:
         called: list[str] = []
         all_series = [row(name, [lambda name=name: called.append(name)]) for name in "abc"]
-        sampling(all_series, options(seed=seed)).run()
+        sampling(all_series, options(seed=seed)).sample(all_series)
         return called
 
     assert order(1) == order(1)
@@ -115,19 +90,21 @@ def test_the_seed_decides_the_order():
 def test_all_series_use_the_same_inputs_in_a_round():
     used: dict[str, list[int]] = {"a": [], "b": []}
     all_series = [row(name, [lambda name=name, k=k: used[name].append(k) for k in range(3)]) for name in used]
-    sampling(all_series, options(max_samples=7)).run()
+    sampling(all_series, options(max_samples=7)).sample(all_series)
     assert used["a"] == used["b"] == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_samples_are_per_call_and_all_kept():
     series = row("a", [idle], calls=4)
-    sampling([series], options(max_samples=6), timer=FakeTimer([400, 404, 9999, 402, 400, 401])).run()
-    assert series.samples_ns == (100.0, 101.0, 2499.75, 100.5, 100.0, 100.25)
+    sampling([series], options(max_samples=6), timer=FakeTimer([400, 404, 9999, 402, 400, 401])).sample(
+        [series]
+    )
+    assert with_samples(series).samples_ns == (100.0, 101.0, 2499.75, 100.5, 100.0, 100.25)
 
 
 def test_sampling_ends_when_every_median_is_precise_enough():
     all_series = [row("a", [idle]), row("b", [idle])]
-    sampling(all_series, options(precision=0.01, max_samples=1000)).run()
+    sampling(all_series, options(precision=0.01, max_samples=1000)).sample(all_series)
     assert [len(series.samples) for series in all_series] == [7, 7]  # five cannot give a 95 % interval
 
 
@@ -140,17 +117,14 @@ def test_one_imprecise_series_keeps_all_going():
             yield 1000 if current.pop() == "quiet" else 1000 + 90 * (next(noisy) * 7919 % 13)
 
     all_series = [row(name, [lambda name=name: current.append(name)]) for name in ("quiet", "noisy")]
-    sampling(all_series, options(precision=0.001), timer=FakeTimer(durations())).run()
+    sampling(all_series, options(precision=0.001), timer=FakeTimer(durations())).sample(all_series)
     assert [len(series.samples) for series in all_series] == [50, 50]
 
 
 def test_a_series_without_time_left_leaves_after_the_minimum_and_the_others_go_on():
     clock = FakeClock()
-    all_series = [
-        row("slow", [clock.call(SECOND_NS // 4)]),
-        row("fast", [clock.call(SECOND_NS // 50)]),
-    ]
-    sampling(all_series, options(time_budget_s=1.0), clock=clock).run()
+    all_series = [row("slow", [clock.call(SECOND_NS // 4)]), row("fast", [clock.call(SECOND_NS // 50)])]
+    sampling(all_series, options(time_budget_s=1.0), clock=clock).sample(all_series)
     assert len(all_series[0].samples) == 5  # four would be the budget, five are the least
     assert len(all_series[1].samples) == 50
     assert rounds_of(all_series[0]) == rounds_of(all_series[1])[:5]
@@ -159,41 +133,35 @@ def test_a_series_without_time_left_leaves_after_the_minimum_and_the_others_go_o
 def test_the_time_around_samples_counts_against_the_budget():
     clock = FakeClock()
 
-    class Slow(Recorder):
-        def progressed(self) -> None:
-            super().progressed()
-            clock.ns += SECOND_NS
+    reports = []
 
-    watcher = Slow()
+    def slow(result) -> None:
+        reports.append(result)
+        clock.ns += SECOND_NS
+
     series = row("a", [clock.call(SECOND_NS // 10)])
-    run = sampling([series], options(time_budget_s=3.0, max_samples=1000), watcher=watcher, clock=clock)
-    run.run()
-    assert watcher.reports == 1  # the next would be due after forty times what this one took
+    run = sampling([series], options(time_budget_s=3.0, max_samples=1000), on_change=slow, clock=clock)
+    run.sample([series])
+    assert len(reports) == 1  # the next would be due after forty times what this one took
     assert len(series.samples) == 20
-    assert (run.in_samples_ns, run.elapsed_ns) == (2 * SECOND_NS, 3 * SECOND_NS)
+    assert (run.in_samples_ns, run.rounds_ns) == (2 * SECOND_NS, 3 * SECOND_NS)
 
 
-def test_an_error_ends_its_series_only():
+@pytest.mark.parametrize("lost", [None, "CUDA error: an illegal memory access was encountered"])
+def test_an_error_ends_its_series_only_unless_the_device_is_lost(monkeypatch, lost):
     calls = iter(range(100))
 
     def fails_later() -> None:
         if next(calls) == 3:
             raise ValueError("broken")
 
-    watcher = Recorder()
+    monkeypatch.setattr(engine, "lost_device", lambda device: lost)
     all_series = [row("good", [idle]), row("bad", [fails_later])]
-    sampling(all_series, options(), watcher=watcher).run()
-    assert watcher.failures == [("bad", Status.FAILED, "ValueError while it was sampled: broken")]
-    assert [len(series.samples) for series in all_series] == [50, 3]
-
-
-def test_nothing_goes_on_without_the_device():
-    def breaks() -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    all_series = [row("good", [idle]), row("bad", [breaks])]
-    sampling(all_series, options(), watcher=Recorder(others_go_on=False)).run()
-    assert len(all_series[0].samples) <= 1
+    sampling(all_series, options()).sample(all_series)
+    bad = all_series[1].row
+    assert (bad.status, bad.reason) == (Status.FAILED, "ValueError while it was sampled: broken")
+    assert len(all_series[1].samples) == 3
+    assert len(all_series[0].samples) in ({50} if lost is None else {3, 4})
 
 
 def test_an_interruption_leaves_whole_samples():
@@ -207,10 +175,10 @@ def test_an_interruption_leaves_whole_samples():
     all_series = [row("a", [interrupted]), row("b", [clock.call(5)])]
     run = sampling(all_series, options(), clock=clock)
     with pytest.raises(KeyboardInterrupt):
-        run.run()
+        run.sample(all_series)
     assert len(all_series[0].samples) == 10
     assert len(all_series[1].samples) in {10, 11}
-    assert run.elapsed_ns == 5 * len(all_series[1].samples)
+    assert run.rounds_ns == 5 * len(all_series[1].samples)
 
 
 def test_samples_between_reads_of_which_one_throttles_are_marked():
@@ -222,7 +190,7 @@ def test_samples_between_reads_of_which_one_throttles_are_marked():
         monitor=FakeMonitor([COOL, COOL, HOT, COOL, COOL, COOL, COOL]),
         clock=clock,
     )
-    run.run()
+    run.sample([series])
     assert [number for number, _ in run.states] == [0, 2, 4, 6, 8, 10, 10]
     assert throttled_samples(rounds_of(series), run.states) == (2, 3, 4, 5)
 

@@ -8,12 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from opscope.benchmarking.problem import Implementation
-from opscope.benchmarking.run import Rounds, RunRow, row_of, with_ratio, with_samples
+from opscope.benchmarking.problem import Implementation, Problem
+from opscope.benchmarking.run import Run, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, Verdict
-from opscope.testing import FakeTimer
+from opscope.model.environment import Environment
+from opscope.testing import FakeMonitor, FakeTimer
 
 RUNS = 20
+ENVIRONMENT = Environment(python="3", platform="Linux", opscope="0")
 CALL_NS = 100_000
 OPTIONS = BenchmarkOptions(time_budget_s=60.0, min_samples=20, max_samples=300, precision=0.002)
 
@@ -63,8 +65,7 @@ def two_states(random):
 def bimodal(random):
     """One call in six takes a tenth longer, whichever side."""
     return np.ones(LENGTH), alone(
-        random,
-        lambda: 1 + 0.1 * (random.random(LENGTH) < 1 / 6) + 0.003 * random.standard_normal(LENGTH),
+        random, lambda: 1 + 0.1 * (random.random(LENGTH) < 1 / 6) + 0.003 * random.standard_normal(LENGTH)
     )
 
 
@@ -91,14 +92,6 @@ SLOW = (noisy, walking, two_states, heavy_tailed)
 NOISES += [pytest.param(one, marks=pytest.mark.exhaustive) for one in SLOW]
 
 
-class Silent:
-    def failed(self, series, failure):
-        raise AssertionError(failure)
-
-    def progressed(self):
-        pass
-
-
 def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
     """The verdict of one run on a candidate that takes `true_ratio` times as long."""
     common, own = noise(np.random.default_rng(seed))
@@ -111,14 +104,15 @@ def simulated_verdict(noise: Noise, seed: int, true_ratio: float) -> Verdict:
             scale = true_ratio if side == "candidate" else 1.0
             yield round(CALL_NS * scale * factor * next(sides[side]))
 
-    implementations = [Implementation(name, lambda: None) for name in sides]
-    rows = [
-        RunRow(one, row_of(one), bodies=[lambda name=one.name: called.append(name)])
-        for one in implementations
-    ]
+    problem = Problem(
+        "p", "cpu", print, tuple(Implementation(name, lambda: None) for name in sides), "reference"
+    )
     options = msgspec.structs.replace(OPTIONS, seed=seed)
-    Rounds(rows, FakeTimer(durations()), options, Silent(), read_state=lambda: None).run()
-    reference, candidate = map(with_samples, rows)
+    run = Run(problem, options, ENVIRONMENT, FakeTimer(durations()), FakeMonitor(()), lambda result: None)
+    for row in run.rows:
+        row.is_prepared, row.bodies = True, [lambda name=row.name: called.append(name)]
+    run.sample(run.rows)
+    reference, candidate = map(with_samples, run.rows)
     verdict = with_ratio(candidate, reference, options).verdict
     assert verdict is not None
     return verdict

@@ -5,15 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.benchmarking import timer
-from opscope.benchmarking.timer import (
-    LaunchHiding,
-    WallTimer,
-    benchmark_timer,
-    measure_latency,
-)
+from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer, measure_latency
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState
-from opscope.model.measurement import Clock, Latency
+from opscope.model.measurement import Clock, Latency, LatencyOptions
 from opscope.testing import FakeTimer
 
 CYCLES_PER_NS = 2.0
@@ -168,35 +163,32 @@ def nothing() -> None:
 
 def test_all_samples_are_kept_in_order_and_outliers_stay():
     timer = FakeTimer([900, 10, 12, 5000, 11])
-    latency = measure_latency(nothing, timer, warmup=1, min_samples=4, max_samples=4)
+    latency = measure_latency(nothing, timer, LatencyOptions(1, 4, 4))
     assert latency == Latency((10, 12, 5000, 11), Clock.WALL, 1)
     assert timer.calls == 5
 
 
-def test_the_sample_count_follows_from_the_time_budget():
-    second_ns = 1_000_000_000
-    latency = measure_latency(
-        nothing, FakeTimer([second_ns // 4] * 100), warmup=0, min_samples=2, max_samples=50, time_budget_s=1.0
-    )
-    assert len(latency.samples_ns) == 4
-
-
-def test_a_spent_budget_still_takes_the_minimum():
-    latency = measure_latency(
-        nothing, FakeTimer([10**10] * 5), warmup=0, min_samples=3, max_samples=9, time_budget_s=0.5
-    )
-    assert len(latency.samples_ns) == 3
+@pytest.mark.parametrize(
+    ("duration_ns", "options", "count"),
+    [
+        (250_000_000, LatencyOptions(0, 2, 50, 1.0), 4),  # the number follows from the time budget
+        (10**10, LatencyOptions(0, 3, 9, 0.5), 3),  # a spent one still takes the minimum
+    ],
+)
+def test_the_sample_count_follows_from_the_time_budget(duration_ns, options, count):
+    latency = measure_latency(nothing, FakeTimer([duration_ns] * 100), options)
+    assert len(latency.samples_ns) == count
 
 
 @pytest.mark.parametrize(("warmup", "low", "high"), [(-1, 1, 1), (0, 0, 1), (0, 3, 2)])
 def test_contradicting_counts_are_refused(warmup, low, high):
     with pytest.raises(InputError, match="cannot be measured"):
-        measure_latency(nothing, FakeTimer([]), warmup=warmup, min_samples=low, max_samples=high)
+        measure_latency(nothing, FakeTimer([]), LatencyOptions(warmup, low, high))
 
 
 def test_a_script_that_runs_out_says_so():
     with pytest.raises(MeasurementError, match="ran out at call 2"):
-        measure_latency(nothing, FakeTimer([1]), warmup=0, min_samples=2, max_samples=2)
+        measure_latency(nothing, FakeTimer([1]), LatencyOptions(0, 2, 2))
 
 
 def test_percentiles_are_linear_between_samples():

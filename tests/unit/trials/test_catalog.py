@@ -55,10 +55,8 @@ TRAINING = ProgramTraits(device="cuda", is_training=True, dtypes=["float32"], op
             "bf16_autocast bf16_weights inference_mode compile compile_dynamic compile_max_autotune "
             "channels_last loader_workers",
         ),
-        (
-            ProgramTraits(device="cuda", dtypes=["bfloat16"], is_graphed=True, attention=["eager"]),
-            "inference_mode sdpa expandable_segments",
-        ),
+        (ProgramTraits(device="cuda", dtypes=["bfloat16"], is_graphed=True, attention=["eager"]),
+         "inference_mode sdpa expandable_segments"),
         (
             ProgramTraits(
                 device="cuda", dtypes=["float16"], has_step=True, attends=True, forgetful_loaders=1
@@ -68,7 +66,7 @@ TRAINING = ProgramTraits(device="cuda", is_training=True, dtypes=["float32"], op
             "expandable_segments",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_applies_follows_from_the_program(facts: ProgramTraits, names: str) -> None:
     assert [one.name for one in CATALOG if one.applies(facts) is None] == names.split()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import fields, replace
+from functools import partial
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any
@@ -50,7 +51,11 @@ def slowed(found: Found, factors: Iterable[float]) -> Found:
 
 
 class GivenRuns(Trial):
-    """Steps of 10 ms, times the factors of the changes; numbers as given by change."""
+    """Steps of 10 ms, times the factors of the changes; numbers as given by change.
+
+    `each` may change a run: it is called with the trial, the changes and a function that makes the run, with
+    other factors or of other changes if it is given some.
+    """
 
     factors: Mapping[str, float] = MappingProxyType({})
     outputs: Mapping[str, float] = MappingProxyType({})
@@ -59,12 +64,21 @@ class GivenRuns(Trial):
     is_training = False
     steps = 30
 
+    def __init__(self, plan: TrialPlan, each: Any = lambda trial, changes, run: run(), **given: Any) -> None:
+        super().__init__(plan)
+        vars(self).update(given)
+        self.each = each
+
     def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        names = [one.name for one in changes]
+        return self.each(self, changes, partial(self._found, changes))  # type: ignore[no-any-return]
+
+    def _found(self, of: Sequence[TriedChange], **factors: float) -> Found:
+        names = [one.name for one in of]
         if self.failing & set(names):
             return None, "RuntimeError: no kernel"
         random = np.random.default_rng(self._runs)
-        factor = float(np.prod([self.factors.get(name, 1.0) for name in names]))
+        known = {**self.factors, **factors}
+        factor = float(np.prod([known.get(name, 1.0) for name in names]))
         times_ns = (10 * MS * factor * random.normal(1, 0.005, self.steps)).astype(int).tolist()
         samples = [
             UnrecordedStep(StepKind.PERIOD, StepPlace.BEFORE, 0, number, 1, time_ns, None)
@@ -84,10 +98,15 @@ class GivenRuns(Trial):
 
 
 def tried(*changes: TriedChange, **given: Any) -> Any:
-    options = {name: given.pop(name) for name in ("allow_precision", "rounds", "predict") if name in given}
-    trial = GivenRuns(plan(*changes, **options))
-    vars(trial).update(given)
-    return trial.run()
+    names = {one.name for one in fields(TrialPlan)} | {"seed"}
+    options = {name: given.pop(name) for name in names & given.keys()}
+    return GivenRuns(plan(*changes, **options), **given).run()
+
+
+def altered(found: Found, **facts: Any) -> Found:
+    run, said = found
+    assert run is not None
+    return msgspec.structs.replace(run, **facts), said
 
 
 def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
@@ -100,85 +119,49 @@ def test_changes_that_help_are_combined_the_largest_gain_first() -> None:
     assert result.best.steps_ns == pytest.approx([5 * MS, 4.5 * MS], rel=0.02)
     assert result.best.patch == "use large\nuse small"
     assert result.noise.ratio == pytest.approx(1, abs=0.02)
-    screened, combined, confirmed, rest = 5, 2, 2 * 4, 2 * 2  # what is the same alone has no more rounds
+    screened, combined, confirmed, rest = 6, 2, 2 * 4, 2 * 2  # what is the same alone has no more rounds
     assert result.runs == screened + combined + confirmed + rest
 
 
-class Recognizing(GivenRuns):
-    """Recognizes calls of a model; keeps what each run was asked to take for steps."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        vars(self).setdefault("asked", []).append(self._request.steps)
-        run, said = super()._process(changes, limit_s)
-        assert run is not None
-        return msgspec.structs.replace(run, taken="forward"), said
-
-
 def test_all_runs_take_for_a_step_what_the_first_one_took() -> None:
+    asked: list[str] = []
     said: list[str] = []
+
+    def each(trial: Trial, changes: Sequence[TriedChange], run: Callable[[], Found]) -> Found:
+        asked.append(trial._request.steps)
+        return altered(run(), taken="forward")
 
     def predict(request: TrialRequest, runs: ProgramRuns, limit_s: float) -> dict[str, SaidGain]:
         said.append(request.steps)
         return {}
 
-    trial = Recognizing(plan(change("small"), rounds=1, predict=predict))
-    result = trial.run()
-    first, *others = vars(trial)["asked"]
+    result = tried(change("small"), rounds=1, predict=predict, each=each)
+    first, *others = asked
     assert (first, {*others, *said}) == ("auto", {"forward"})
     assert result.baseline.taken == "forward"
 
 
-class Forked(ProgramRuns):
-    """Runs begin where imports have been made."""
-
-    are_forked = True
-
-
-class ColdFirst(GivenRuns):
-    """The first process takes twice as long for each step."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        found = super()._process(changes, limit_s)
-        return slowed(found, repeat(2.0)) if self._runs == 1 else found
-
-
-def test_a_first_process_that_made_its_own_imports_does_not_count() -> None:
-    trial = ColdFirst(plan(change("none"), rounds=1))
-    trial._processes = Forked(in_place=False)
-    result = trial.run()
+def test_the_first_process_does_not_count() -> None:
+    result = tried(
+        change("none"),
+        rounds=1,
+        each=lambda trial, _, run: slowed(run(), repeat(2.0)) if trial._runs == 1 else run(),
+    )
     assert result.baseline.step_ns == pytest.approx(10 * MS, rel=0.02)
     assert result.variants[0].ratio == pytest.approx(1, abs=0.02)
-    assert result.noise is not None
     assert result.noise.ratio == pytest.approx(1, abs=0.02)
     assert result.runs == 4
 
 
-class HostBound(GivenRuns):
-    """A graph of the step brings nothing, until half the type has made the device faster than the host."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        self.factors = {"half": 0.5, "graph": 0.3 if len(changes) > 1 else 0.995}
-        return super()._process(changes, limit_s)
-
-
 def test_what_helps_only_after_another_change_is_found() -> None:
-    best = HostBound(plan(change("graph"), change("half"))).run().best
-    assert best is not None
+    """A graph of the step brings nothing, until half the type has made the device faster than the host."""
+    best = tried(
+        change("graph"),
+        change("half"),
+        each=lambda _, changes, run: run(half=0.5, graph=0.3 if len(changes) > 1 else 0.995),
+    ).best
     assert best.names == ("half", "graph")
     assert best.ratio == pytest.approx(0.15, rel=0.02)
-
-
-class Compiled(GivenRuns):
-    """What compiles takes another one's place; the order of runs is kept."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.order: list[str] = []
-        self.factors = {"half": 0.5, "graph": 0.6, "compiled": 0.4, "compiled badly": 0.9}
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        self.order.append(" + ".join(one.name for one in changes))
-        return super()._process(changes, limit_s)
 
 
 def test_what_compiles_is_tried_on_top_of_the_others_and_may_take_the_place_of_one() -> None:
@@ -188,12 +171,18 @@ def test_what_compiles_is_tried_on_top_of_the_others_and_may_take_the_place_of_o
     ]
     changes = (*compiled, change("graph", group="capture"), change("half"))
     said = {"compiled badly": SaidGain(1.0), "compiled": SaidGain(2.0)}
-    trial = Compiled(plan(*changes, rounds=1, predict=lambda *_: said))
-    result = trial.run()
+    order: list[str] = []
+
+    def each(trial: Trial, changes: Sequence[TriedChange], run: Callable[[], Found]) -> Found:
+        order.append(" + ".join(one.name for one in changes))
+        return run()
+
+    factors = {"half": 0.5, "graph": 0.6, "compiled": 0.4, "compiled badly": 0.9}
+    result = tried(*changes, rounds=1, predict=lambda *_: said, each=each, factors=factors)
     assert result.best is not None
     assert result.best.names == ("half", "compiled")
     assert result.best.steps_ns == pytest.approx([5 * MS, 2 * MS], rel=0.02)
-    assert trial.order[2:] == [
+    assert order[3:] == [
         "graph",
         "half",
         "half + graph",
@@ -205,15 +194,11 @@ def test_what_compiles_is_tried_on_top_of_the_others_and_may_take_the_place_of_o
 
 
 def test_what_does_not_stand_in_more_rounds_is_left_out() -> None:
-    class Lucky(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            is_first = "lucky" in {one.name for one in changes} and self._runs < 6
-            self.factors = {"good": 0.5, "lucky": 0.6 if is_first else 1.0}
-            return super()._process(changes, limit_s)
+    def each(trial: Trial, changes: Sequence[TriedChange], run: Callable[..., Found]) -> Found:
+        is_first = "lucky" in {one.name for one in changes} and trial._runs < 7
+        return run(good=0.5, lucky=0.6 if is_first else 1.0)
 
-    result = Lucky(plan(change("good"), change("lucky"), rounds=5)).run()
-    assert result.best is not None
-    assert result.best.names == ("good",)
+    assert tried(change("good"), change("lucky"), rounds=5, each=each).best.names == ("good",)
 
 
 def test_of_one_group_only_the_best_is_taken() -> None:
@@ -224,14 +209,12 @@ def test_of_one_group_only_the_best_is_taken() -> None:
 
 
 def test_what_stops_helping_is_left_out() -> None:
-    class Overlapping(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            return super()._process(changes[:1], limit_s)
-
-    trial = Overlapping(plan(change("one"), change("two")))
-    trial.factors = {"one": 0.7, "two": 0.8}
-    best = trial.run().best
-    assert best is not None
+    best = tried(
+        change("one"),
+        change("two"),
+        factors={"one": 0.7, "two": 0.8},
+        each=lambda trial, changes, _: trial._found(changes[:1]),
+    ).best
     assert best.names == ("one",)
 
 
@@ -256,19 +239,15 @@ def test_only_right_numbers_are_recommended(
 
 
 def test_another_order_of_16_bit_operations_is_no_change_of_numbers() -> None:
-    class Half(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            run, said = super()._process(changes, limit_s)
-            assert run is not None
-            return msgspec.structs.replace(run, facts=ProgramTraits(dtypes=["float16"])), said
-
-    trial = Half(plan(change("reordered", rounding=2.0**-14), change("nothing rounded"), rounds=1))
-    trial.outputs = {"reordered": 9e-4, "nothing rounded": 9e-4}
-    found = {one.name: one.correctness for one in trial.run().variants}
-    assert found == {
-        "reordered": Correctness.WITHIN_ROUNDING,
-        "nothing rounded": Correctness.CHANGED,
-    }
+    result = tried(
+        change("reordered", rounding=2.0**-14),
+        change("nothing rounded"),
+        rounds=1,
+        outputs={"reordered": 9e-4, "nothing rounded": 9e-4},
+        each=lambda _, changes, run: altered(run(), facts=ProgramTraits(dtypes=["float16"])),
+    )
+    found = {one.name: one.correctness for one in result.variants}
+    assert found == {"reordered": Correctness.WITHIN_ROUNDING, "nothing rounded": Correctness.CHANGED}
 
 
 def test_what_fails_or_does_not_apply_is_told_and_the_rest_goes_on() -> None:
@@ -319,7 +298,7 @@ def test_what_a_finding_gains_is_said_of_the_change_that_it_is_of(
 def test_what_is_much_slower_runs_once() -> None:
     result = tried(change("slow"), factors={"slow": 2.0})
     assert result.variants[0].verdict is TrialVerdict.SLOWER
-    assert result.runs == 2 * 3 + 1
+    assert result.runs == 1 + 2 * 3 + 1
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -329,13 +308,12 @@ def test_a_program_that_cannot_be_timed_is_an_error(steps: int) -> None:
 
 
 def test_interrupted_it_keeps_what_is_measured() -> None:
-    class Interrupted(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            if self._runs > 3:
-                raise KeyboardInterrupt
-            return super()._process(changes, limit_s)
+    def each(trial: Trial, changes: Sequence[TriedChange], run: Callable[[], Found]) -> Found:
+        if trial._runs > 4:
+            raise KeyboardInterrupt
+        return run()
 
-    trial = Interrupted(plan(change("one"), change("two")))
+    trial = GivenRuns(plan(change("one"), change("two")), each)
     result = trial.run()
     assert not result.is_complete
     assert len(result.variants) == 1
@@ -343,17 +321,13 @@ def test_interrupted_it_keeps_what_is_measured() -> None:
     assert not trial._processes.scratch.exists()
 
 
-class Noisy(GivenRuns):
+def noisy(trial: GivenRuns, changes: Sequence[TriedChange], run: Callable[[], Found]) -> Found:
     """Steps of a change scatter."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        noise = np.random.default_rng(self._runs).normal(1.03, 0.15 * len(changes), self.steps)
-        return slowed(super()._process(changes, limit_s), noise)
+    return slowed(run(), np.random.default_rng(trial._runs).normal(1.03, 0.15 * len(changes), trial.steps))
 
 
 def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
-    result = Noisy(plan(change("one"))).run()
-    (variant,) = result.variants
+    (variant,) = tried(change("one"), each=noisy).variants
     assert variant.verdict is TrialVerdict.INCONCLUSIVE
     assert re.search(r"about [\d,]+ more steps? would settle it \(--rounds \d+\)", variant.reason)
 
@@ -362,31 +336,29 @@ def test_what_is_inconclusive_says_how_much_more_would_tell() -> None:
 def test_the_same_is_not_said_where_the_unchanged_program_itself_scatters() -> None:
     processes = np.random.default_rng(0)
 
-    class Scattered(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            found = super()._process(changes, limit_s)
-            return found if changes else slowed(found, repeat(float(np.exp(processes.normal(0, 0.3)))))
+    def each(trial: Trial, changes: Sequence[TriedChange], run: Callable[[], Found]) -> Found:
+        if changes or trial._runs == 1:  # the first process does not count
+            return run()
+        return slowed(run(), repeat(float(np.exp(processes.normal(0, 0.3)))))
 
     for seed in range(20):
-        result = Scattered(plan(*(change(f"change_{number}") for number in range(5)), seed=seed)).run()
+        result = tried(*(change(f"change_{number}") for number in range(5)), seed=seed, each=each)
         for one in result.variants:
             assert one.verdict is TrialVerdict.INCONCLUSIVE or not one.ratio_interval[0] < 0.8
 
 
 def test_more_rounds_than_anybody_would_wait_for_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opscope.trials.rounds._MOST_WORTHWHILE", 3)
-    (variant,) = Noisy(plan(change("one"))).run().variants
+    (variant,) = tried(change("one"), each=noisy).variants
     assert variant.reason.endswith(
         "more rounds alone would hardly settle it; losses, gradients and outputs are the same"
     )
 
 
-class Timed(GivenRuns):
+def timed(trial: Trial, changes: Sequence[TriedChange], run: Callable[[], Found]) -> Found:
     """Each run takes a second of a clock that the test holds."""
-
-    def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-        CLOCK[0] += 1
-        return super()._process(changes, limit_s)
+    CLOCK[0] += 1
+    return run()
 
 
 CLOCK = [0.0]
@@ -396,13 +368,12 @@ def test_what_advice_says_most_of_is_tried_first() -> None:
     changes = [change(name, findings=(name,)) for name in ("unsaid", "small", "large")]
     order: list[str] = []
 
-    class Noted(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            order.extend(one.name for one in changes)
-            return super()._process(changes, limit_s)
+    def each(trial: Trial, changes: Sequence[TriedChange], run: Callable[[], Found]) -> Found:
+        order.extend(one.name for one in changes)
+        return run()
 
     said = {"small": SaidGain(1.0 * MS), "large": SaidGain(5.0 * MS)}
-    Noted(plan(*changes, predict=lambda *_: said)).run()
+    tried(*changes, predict=lambda *_: said, each=each)
     assert order[:3] == ["large", "small", "unsaid"]
 
 
@@ -412,9 +383,7 @@ def test_with_a_budget_a_set_is_measured_before_every_change_was_tried(
     CLOCK[0] = 0.0
     monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
     changes = tuple(change(f"change_{number}") for number in range(60))
-    trial = Timed(plan(*changes, budget_s=40))
-    trial.factors = {"change_1": 0.5, "change_3": 0.8}
-    result = trial.run()
+    result = tried(*changes, budget_s=40, each=timed, factors={"change_1": 0.5, "change_3": 0.8})
     assert CLOCK[0] <= 41
     assert not result.is_complete
     assert result.best is not None
@@ -431,9 +400,8 @@ def test_a_budget_that_is_left_goes_to_what_is_inconclusive(
 ) -> None:
     CLOCK[0] = 0.0
     monkeypatch.setattr("opscope.trials.rounds.time.monotonic", lambda: CLOCK[0])
-    trial = Timed(plan(change("some"), change("none"), rounds=1, budget_s=budget_s))
-    trial.factors = {"some": 0.9}
-    result = trial.run()
+    changes = change("some"), change("none")
+    result = tried(*changes, rounds=1, budget_s=budget_s, each=timed, factors={"some": 0.9})
     assert result.is_complete
     assert CLOCK[0] <= 61
     assert next(one.verdict for one in result.variants if one.name == "some") == verdict
@@ -471,16 +439,13 @@ def test_equal_programs_are_told_apart_in_one_of_twenty_at_most(scatter: float, 
     """Processes of one program differ by more than their steps tell."""
     processes = np.random.default_rng(0)
 
-    class Scattered(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            self.factors = {changes[0].name: 1.0} if changes else {}
-            found = super()._process(changes, limit_s)
-            return slowed(found, repeat(float(np.exp(processes.normal(0, scatter)))))
+    def each(trial: Trial, changes: Sequence[TriedChange], run: Callable[[], Found]) -> Found:
+        return slowed(run(), repeat(float(np.exp(processes.normal(0, scatter)))))
 
     verdicts = []
     for seed in range(40):
         changes = (change(f"change_{number}") for number in range(5))
-        result = Scattered(plan(*changes, seed=seed, rounds=rounds)).run()
+        result = tried(*changes, seed=seed, rounds=rounds, each=each)
         verdicts += [one.verdict for one in result.variants]
     told_apart = sum(one in {TrialVerdict.FASTER, TrialVerdict.SLOWER} for one in verdicts)
     assert told_apart <= len(verdicts) / 20
@@ -493,14 +458,13 @@ def test_equal_runs_that_scattered_on_a_gpu_are_not_told_apart() -> None:
     """One training step on an H200, unchanged; its first two runs agreed (h200_try_unchanged.json)."""
     steps_ms = [8.833, 8.874, 8.579, 8.290, 8.338, 7.630, 7.444, 9.379, 6.988, 7.616, 7.990, 7.424, 8.963]
 
-    class Recorded(GivenRuns):
-        def _process(self, changes: Sequence[TriedChange], limit_s: float) -> Found:
-            place = int(changes[0].name) + 1 if changes else self._runs - 1
-            self.factors = {one.name: steps_ms[place] / 10 for one in changes[:1]} or {}
-            found = super()._process(changes, limit_s)
-            return found if changes else slowed(found, repeat(steps_ms[place] / 10))
+    def each(trial: Trial, changes: Sequence[TriedChange], run: Callable[..., Found]) -> Found:
+        place = int(changes[0].name) + 1 if changes else max(0, trial._runs - 2)
+        if changes:
+            return run(**{changes[0].name: steps_ms[place] / 10})
+        return slowed(run(), repeat(steps_ms[place] / 10))
 
-    result = Recorded(plan(*(change(str(number)) for number in range(1, 12)), rounds=1)).run()
+    result = tried(*(change(str(number)) for number in range(1, 12)), rounds=1, each=each)
     assert result.noise.ratio == pytest.approx(8.874 / 8.833, rel=0.01)
     verdicts = {one.name: one.verdict for one in result.variants}
     assert len(verdicts) == 11

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from opscope.model.files import scratch_prefix
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
-from opscope.toolchain.doctor.machine import (
-    SHARED_MEMORY,
-    ExaminedMachine,
-    Gpu,
-    ProgramFacts,
-    Torch,
-    last_lines,
-)
+from opscope.toolchain.doctor.machine import SHARED_MEMORY, ExaminedMachine, Gpu, ProgramFacts, Torch
 from opscope.units import counted
 
 
@@ -70,25 +60,17 @@ class EnvironmentCheck:
     limit_s: float
 
 
-@dataclass(frozen=True)
-class CheckResult:
-    """One check with its outcome."""
-
+class CheckResult(NamedTuple):
     check: EnvironmentCheck
     outcome: DoctorOutcome
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What all checks say of a machine.
+    """What all checks say of a machine."""
 
-    Attributes:
-        facts: What was found out for them, by the name of the machine's method.
-        results: In the order of CHECKS.
-    """
-
-    facts: dict[str, Any]
-    results: tuple[CheckResult, ...]
+    facts: dict[str, Any]  # what was found out for them, by the name of the machine's method
+    results: tuple[CheckResult, ...]  # in the order of CHECKS
 
     _repr_html_ = notebook_html
 
@@ -104,12 +86,9 @@ class Diagnosis:
         """PROBLEM if programs cannot be profiled, WARNING if anything else stands badly, OK otherwise."""
         if not self.can_profile:
             return CheckVerdict.PROBLEM
-        bad = (CheckVerdict.PROBLEM, CheckVerdict.WARNING)
-        return (
-            CheckVerdict.WARNING
-            if any(one.outcome.verdict in bad for one in self.results)
-            else CheckVerdict.OK
-        )
+        found = {one.outcome.verdict for one in self.results}
+        is_bad = not found.isdisjoint({CheckVerdict.PROBLEM, CheckVerdict.WARNING})
+        return CheckVerdict.WARNING if is_bad else CheckVerdict.OK
 
 
 CHECKS: list[EnvironmentCheck] = []
@@ -143,7 +122,8 @@ def diagnose(machine: ExaminedMachine) -> Diagnosis:
     begin = time.monotonic()
     for thread in threads:
         thread.start()
-    for asked in (machine.machine, machine.packages, machine.ninja):  # shown, and judged by no check
+    # These are shown, and judged by no check.
+    for asked in (machine.machine, machine.packages, machine.ninja, machine.cuobjdump):
         with suppress(Exception):
             asked()
     for one, thread in zip(CHECKS, threads, strict=True):
@@ -194,7 +174,6 @@ _NO_GPU = not_applicable("there is no GPU that CUDA shows")
 
 
 def _imported(machine: ExaminedMachine) -> Torch | None:
-    """torch, if it could be imported."""
     torch = machine.torch()
     return torch if torch is not None and torch.version is not None else None
 
@@ -206,7 +185,6 @@ def _numbers(version: str | None) -> tuple[int, int] | None:
 
 
 def _has_device(machine: ExaminedMachine) -> bool:
-    """Whether CUDA or torch shows a GPU to this process."""
     torch = machine.torch()
     return bool(machine.driver().devices or (torch is not None and torch.devices))
 
@@ -312,19 +290,6 @@ def _gpu_reachable(machine: ExaminedMachine) -> DoctorOutcome:
             next(remedies, f"nvidia-smi; {_ASK_KERNEL_LOG}"),
         )
     return problem(f"{signs}, but CUDA shows none", "nvidia-smi  # says what the driver itself sees")
-
-
-@check("driver.launch", "kernel launch by the driver alone")
-def _driver_launch(machine: ExaminedMachine) -> DoctorOutcome:
-    driver = machine.driver()
-    if not driver.devices:
-        return _NO_GPU
-    if driver.launched:
-        return ok(f"a kernel ran on {driver.devices[0].name}")
-    return problem(
-        f"no kernel runs on {driver.devices[0].name}: {driver.launch_error or 'no reason is known'}",
-        f"nvidia-smi; {_ASK_KERNEL_LOG}",
-    )
 
 
 @check("driver.runtime", "driver new enough for torch's CUDA")
@@ -522,20 +487,6 @@ def _gpu_processes(machine: ExaminedMachine) -> DoctorOutcome:
     return ok("no other process, and little memory in use")
 
 
-@check("gpu.persistence", "driver stays loaded")
-def _gpu_persistence(machine: ExaminedMachine) -> DoctorOutcome:
-    modes = [one.persistence_mode for one in _visible(machine) if one.persistence_mode is not None]
-    if not modes:
-        return not_applicable("no GPU reports whether the driver stays loaded")
-    if all(modes):
-        return ok("the driver stays loaded")
-    return warning(
-        "persistence mode is off: without a program the driver unloads, so that starts take seconds and "
-        "clock settings are lost",
-        "sudo nvidia-smi -pm 1",
-    )
-
-
 @check("gpu.clocks", "clocks not throttled")
 def _gpu_clocks(machine: ExaminedMachine) -> DoctorOutcome:
     gpus = _visible(machine)
@@ -571,14 +522,14 @@ def _tool(machine: ExaminedMachine, found: ProgramFacts, without: str, remedy: s
     return warning(without, remedy)
 
 
-@check("tools.ncu", "ncu installed")
-def _ncu_tool(machine: ExaminedMachine) -> DoctorOutcome:
-    return _tool(
+check("tools.ncu", "ncu installed")(
+    lambda machine: _tool(
         machine,
         machine.ncu(),
         "ncu is missing: hardware counters cannot be read; opscope analyze tells what a trace can",
         "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
     )
+)
 
 
 @check("counters.access", "hardware counters can be read")
@@ -605,48 +556,25 @@ def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
     return problem(f"ncu reads no counter: {counters.failure}", "use an ncu as new as the driver, or newer")
 
 
-@check("tools.nsys", "nsys installed")
-def _nsys_tool(machine: ExaminedMachine) -> DoctorOutcome:
-    return _tool(
+check("tools.nsys", "nsys installed")(
+    lambda machine: _tool(
         machine,
         machine.nsys(),
         "nsys is missing: opscope trace records CUDA programs without it, opscope stats gives its reports",
         "sudo apt-get install nsight-systems-cli  # or from developer.nvidia.com/nsight-systems",
     )
-
-
-@check("tools.cuobjdump", "cuobjdump installed")
-def _cuobjdump_tool(machine: ExaminedMachine) -> DoctorOutcome:
-    found = machine.cuobjdump()
-    if found.path is None:
-        return warning("cuobjdump is missing: machine code of kernels cannot be shown", "pip install triton")
-    return _tool(machine, found, "", "")
+)
 
 
 @check("build.compiler", "C++ compiler for extensions")
 def _compiler(machine: ExaminedMachine) -> DoctorOutcome:
     found = machine.compiler()
-    if found.path is None:
-        return warning(
-            f"there is no C++ compiler ({found.name}): neither extensions, nor torch.compile, nor "
-            "opscope trace can build what they need",
-            "sudo apt-get install g++",
-        )
-    title = f"{found.name} {found.version or '(version not known)'}"
-    with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
-        source = Path(folder) / "doctor.cpp"
-        source.write_text(
-            "#include <type_traits>\nstatic_assert(std::is_same_v<int, int>);\n", encoding="utf-8"
-        )
-        end = machine.run(found.path, "-std=c++17", "-fsyntax-only", str(source), timeout_s=30)
-    if end.succeeded:
-        return ok(f"{title} compiles C++17")
-    lines = [line.strip() for line in f"{end.err}\n{end.out}".splitlines()]
-    told = next((line for line in lines if re.search(r"\berror\b|\bfatal\b|not found", line, re.I)), "")
-    message = told or end.failure or last_lines(end.err) or f"exit code {end.exit_code}"
-    return problem(
-        f"{title} does not compile C++17: {message}",
-        "sudo apt-get install g++-13 && export CC=gcc-13 CXX=g++-13",
+    if found.path is not None:
+        return ok(f"{found.name} {found.version or '(version not known)'}")
+    return warning(
+        f"there is no C++ compiler ({found.name}): neither extensions, nor torch.compile, nor opscope trace "
+        "can build what they need",
+        "sudo apt-get install g++",
     )
 
 
@@ -667,21 +595,19 @@ def _nvcc(machine: ExaminedMachine) -> DoctorOutcome:
     )
 
 
-def _writable(machine: ExaminedMachine, purpose: str, remedy: str) -> DoctorOutcome:
+def _folder(machine: ExaminedMachine, purpose: str, remedy: str) -> DoctorOutcome:
     found = next(one for one in machine.folders() if one.purpose == purpose)
     if found.failure is not None:
         return problem(f"no file can be made: {found.failure}", remedy)
     return ok(found.path)
 
 
-@check("folders.output", "working folder writable", limit_s=_FOLDER_LIMIT_S)
-def _output_folder(machine: ExaminedMachine) -> DoctorOutcome:
-    return _writable(machine, "output", "choose another: cd FOLDER, or --output FOLDER")
-
-
-@check("folders.temporary", "temporary folder writable", is_required=True, limit_s=_FOLDER_LIMIT_S)
-def _temporary_folder(machine: ExaminedMachine) -> DoctorOutcome:
-    return _writable(machine, "temporary", "export TMPDIR=FOLDER")
+check("folders.output", "working folder writable", limit_s=_FOLDER_LIMIT_S)(
+    partial(_folder, purpose="output", remedy="choose another: cd FOLDER, or --output FOLDER")
+)
+check("folders.temporary", "temporary folder writable", is_required=True, limit_s=_FOLDER_LIMIT_S)(
+    partial(_folder, purpose="temporary", remedy="export TMPDIR=FOLDER")
+)
 
 
 @check("folders.space", "space on the disks", limit_s=_FOLDER_LIMIT_S)

@@ -246,17 +246,13 @@ def test_a_counter_that_was_read() -> None:
     ("out", "is_denied", "is_taken", "words"),
     [
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", True, False, "permission"),
-        (
-            "==ERROR== Profiling failed because a driver resource was unavailable.\n",
-            False,
-            True,
-            "unavailable",
-        ),
+        ("==ERROR== Profiling failed because a driver resource was unavailable.\n", False, True,
+         "unavailable"),
         ("==ERROR== LibraryNotLoaded\n" + RAW_PAGE, False, False, "LibraryNotLoaded"),
         ("==PROF== nothing\n", False, False, "exit code 1"),
         (RAW_PAGE.replace("2,816", "n/a"), False, False, "no counter"),
     ],
-)
+)  # fmt: skip
 def test_a_counter_that_was_not_read(out: str, is_denied: bool, is_taken: bool, words: str) -> None:
     facts = read_counters(ProgramExit(1, out, ""))
     assert facts.is_readable is False
@@ -282,18 +278,15 @@ def test_counters_are_read_with_ncu_of_doctors_own_kernel(
 @pytest.mark.parametrize(
     ("end", "facts", "stopped"),
     [
-        (
-            ProgramExit(0, 'opscope-doctor {"a": 1}\nopscope-doctor {"a": 2, "b": 3}\n', ""),
-            {"a": 2, "b": 3},
-            None,
-        ),
+        (ProgramExit(0, 'opscope-doctor {"a": 1}\nopscope-doctor {"a": 2, "b": 3}\n', ""), {"a": 2, "b": 3},
+         None),
         (ProgramExit(1, 'noise opscope-doctor {"a": 1}\n', ""), {"a": 1}, None),
         (ProgramExit(-11, 'opscope-doctor {"a": 1}\nopscope-doctor {"b', ""), {"a": 1}, "died of SIGSEGV"),
         (ProgramExit(-99, "opscope-doctor 5\n", ""), {}, "died of signal 99"),
         (ProgramExit(7, "", ""), {}, "ended with exit code 7"),
         (ProgramExit(None, "", "", "did not end within 3 s"), {}, "did not end within 3 s"),
     ],
-)
+)  # fmt: skip
 def test_what_was_said_before_an_end_counts(
     end: ProgramExit, facts: dict[str, Any], stopped: str | None
 ) -> None:
@@ -454,14 +447,12 @@ def test_the_state_of_gpus_by_nvidia_smi(machine: Make, tmp_path: Path) -> None:
     ("script", "words"),
     [
         ("echo 'No devices were found'; exit 6", "No devices were found"),
-        (
-            "echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9",
-            "could not communicate",
-        ),
+        ("echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9",
+         "could not communicate"),
         ("echo '<nvidia_smi_log>'", "XML"),
         ("echo '<nvidia_smi_log></nvidia_smi_log>'", "shows no GPU"),
     ],
-)
+)  # fmt: skip
 def test_an_nvidia_smi_without_a_device_says_why(machine: Make, script: str, words: str) -> None:
     inventory = machine(programs={"nvidia-smi": script})._inventory()
     assert inventory.gpus == ()
