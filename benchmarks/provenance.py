@@ -209,7 +209,7 @@ def percent(fraction: float | None) -> str:
 
 
 def ground_truth(folder: Path) -> dict[str, Any]:
-    from opscope.provenance.releases import release
+    from opscope.provenance.releases.catalog import release
 
     figures = {}
     for file in sorted(folder.glob("kernel_units_*.json.xz")):
@@ -233,7 +233,7 @@ def ground_truth(folder: Path) -> dict[str, Any]:
 
 def name_figures(folder: Path) -> dict[str, Any]:
     """Share of torch's own kernel names with a family, and names decoded per second."""
-    from opscope.provenance.kernel_names import decode
+    from opscope.provenance.kernel_names.decoder import decode
 
     figures = {}
     for file in sorted(folder.glob("kernel_units_*.json.xz")):
@@ -300,7 +300,7 @@ def vendor_figures(libraries: list[Path]) -> dict[str, Any]:
     """Share of a sample of each vendor library's own kernel names that have a family."""
     from opscope.errors import InputError
     from opscope.provenance.binaries.library import read_library
-    from opscope.provenance.kernel_names import decode
+    from opscope.provenance.kernel_names.decoder import decode
 
     figures = {}
     for path in libraries:
@@ -324,7 +324,7 @@ def vendor_figures(libraries: list[Path]) -> dict[str, Any]:
 
 def enrichment_figures(trace: Path) -> dict[str, Any]:
     import opscope
-    from opscope.provenance.resolution import annotate
+    from opscope.provenance.resolution.annotate import annotate
 
     with opscope.load(str(trace)) as session:
         events = sum(

@@ -32,10 +32,11 @@ from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
 from opscope.provenance.installation import package_folders, torch_build
 from opscope.provenance.kernel_names.families import FAMILIES
-from opscope.provenance.operators import OperatorTable, packaged_versions, table_for
-from opscope.provenance.releases import recognize, release_versions
-from opscope.provenance.resolution import session_of_names
-from opscope.provenance.sources import nearest_index
+from opscope.provenance.operators.table import OperatorTable, packaged_versions, table_for
+from opscope.provenance.releases.catalog import release_versions
+from opscope.provenance.releases.recognition import recognize
+from opscope.provenance.resolution.annotate import session_of_names
+from opscope.provenance.sources.at_hand import nearest_index
 from opscope.text_enum import TextEnum
 
 _SIMILAR = 5

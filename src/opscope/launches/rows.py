@@ -20,7 +20,7 @@ from opscope.operators.element_types import item_size_bytes
 from opscope.operators.normalization import normalized_rows
 from opscope.operators.reductions import OPERATORS as REDUCTIONS
 from opscope.operators.reductions import Rows, reduced_dimensions, rows_along
-from opscope.provenance.kernel_names import template_arguments
+from opscope.provenance.kernel_names.cxx_name import template_arguments
 from opscope.units import counted, format_fraction
 
 _SOFTMAX = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")

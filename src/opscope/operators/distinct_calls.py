@@ -13,7 +13,7 @@ import msgspec
 
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import serving_step
 
 

@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from opscope.provenance.operators import OperatorTable, packaged_table
-from opscope.provenance.sources import SourceIndex
+from opscope.provenance.operators.table import OperatorTable, packaged_table
+from opscope.provenance.sources.index import SourceIndex
 from opscope.provenance.sources.table import DefinitionTable
 from torch_tables.indexer.build import read_tree
 from torch_tables.indexer.lexer import lex

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
@@ -20,14 +19,14 @@ from opscope.model.origin import OperatorRegistration
 from opscope.model.session import Session
 from opscope.provenance.inductor import complete_sources, source_locations
 from opscope.provenance.installation import package_folders, torch_build
-from opscope.provenance.kernel_names import DecodedKernel
-from opscope.provenance.operators import OperatorTable, table_for
-from opscope.provenance.releases import Recognition, UnitAnswer, git_version, kernel_units, recognize, release
-from opscope.provenance.releases.catalog import function_files
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
+from opscope.provenance.operators.table import OperatorTable, Place, table_for
+from opscope.provenance.releases.catalog import git_version, release
 from opscope.provenance.releases.lines import Moved, moved
-from opscope.provenance.sources import Definition, SourceIndex, permalink, source_index
-from opscope.provenance.sources.at_hand import nearest_index, release_headers
-from opscope.provenance.sources.index import is_compiled
+from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
+from opscope.provenance.sources.at_hand import nearest_index, permalink, release_headers
+from opscope.provenance.sources.index import SourceIndex, source_index
+from opscope.provenance.sources.table import Definition
 
 if TYPE_CHECKING:
     from opscope.provenance.binaries.process import LocalLibraries
@@ -173,24 +172,21 @@ class Evidence(msgspec.Struct, frozen=True):
         found = [one for known, one in self.registrations.items() if known.partition(".")[0] == name]
         return found[0] if len(found) == 1 else None
 
-    def function_location(self, name: str, indexed: SourceLocation | None) -> SourceLocation | None:
-        """Where a native function is defined: what the index says, held against the release's binary.
-
-        A file that the binary supports is known as well as the binary; one that it contradicts is dropped,
-        and so is its line. It says nothing of headers: their functions lie in the units that include them.
-        """
-        version = self.recognition.version
-        files = () if version is None else function_files(version, name)
-        is_settled = indexed is not None and (
-            indexed.file_grade is Grade.EXACT or not is_compiled(indexed.file)
-        )
-        if not files or is_settled:
-            return indexed
-        if indexed is not None and indexed.file in files:
-            return replace(indexed, file_grade=self.recognition.grade)
-        if len(files) > 1:
+    def location(self, place: Place | None) -> SourceLocation | None:
+        """Where something of the operator table lies; no surer than the release is known."""
+        if place is None:
             return None
-        return SourceLocation(files[0], self.recognition.grade, url=self.file_url(files[0]))
+        release = self.recognition.grade if self.recognition.version else Grade.NEIGHBOR_VERSION
+        file_grade, line_grade = (
+            release if known == "release" else weakest((None if known is None else Grade(known), release))
+            for known in (place.file_from, place.line_from)
+        )
+        table, line, last = self.operators, place.line, place.last_line
+        commit = table.git_version if place.is_of_release else table.neighbor_git_version
+        url = permalink(commit, place.file, line, last)
+        if place.about is not None and line_grade is not Grade.BRACKET:
+            line, last = place.about, None  # of a release that is not the user's: about where in that range
+        return SourceLocation(place.file, file_grade or release, line, last, line_grade, url)
 
     def file_url(self, file: str) -> str | None:
         """Permalink to a whole file at the recognized release's commit."""

@@ -1,4 +1,4 @@
-"""Where functions, kernels, functors and stubs of a PyTorch release are defined.
+"""Where kernels and functors of a PyTorch release are defined.
 
 Look-ups take what the binary says: the translation units that hold the symbol. A definition in another unit's
 file is never returned, and where files remain that nothing tells apart the answer is None: a wrong place is
@@ -7,14 +7,13 @@ worse than none. Some releases have one in the package.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.provenance.installation import RELEASE_NAME
 from opscope.provenance.packaged import lazy_pattern, release_files
-from opscope.provenance.sources.signatures import fits, signature_distance
 from opscope.provenance.sources.table import Definition, DefinitionTable
 
 # ---- scopes
@@ -53,58 +52,12 @@ def _parts(scope: str) -> list[str]:
     return [part for part in scope.split("::") if part and not _ANONYMOUS.fullmatch(part)]
 
 
-# ---- backends
-
 _COMPILED = (".cu", ".cpp", ".cc", ".mm", ".c")
-# Folder → area; a file in none of them is "generic".
-_AREAS = {
-    "cuda": "cuda",
-    "cudnn": "cuda",
-    "hip": "hip",
-    "miopen": "hip",
-    "mps": "mps",
-    "metal": "metal",
-    "vulkan": "vulkan",
-    "xpu": "xpu",
-    "nnapi": "nnapi",
-    "xnnpack": "xnnpack",
-    "mkldnn": "mkl",
-    "mkl": "mkl",
-    "cpu": "cpu",
-    "functorch": "functorch",
-    "test": "test",
-    "templates": "test",
-}
-# Areas in which a key's functions may be defined, in order of preference; areas that are not named hold none.
-# MIOpen's functions have CUDA entries too: stubs that raise.
-_CUDA = (("cuda",), ("generic",), ("hip",))
-_CPU = (("generic", "cpu"), ("mkl", "xnnpack"))
-_COMPOSITE = (("generic",), ("cuda", "cpu", "mkl", "vulkan", "metal", "xnnpack", "hip"))
-_MPS = (("mps",), ("generic",))
 
 
 def is_compiled(file: str) -> bool:
     """Whether a file is a translation unit of its own, not a header."""
     return file.endswith(_COMPILED)
-
-
-@lru_cache(maxsize=8192)
-def area_of(file: str) -> str:
-    """The area of a file, such as "cuda", "cpu" or "generic"."""
-    if file.endswith((".cu", ".cuh")):
-        return "cuda"
-    folders = file.split("/")[:-1]
-    return next((_AREAS[folder] for folder in reversed(folders) if folder in _AREAS), "generic")
-
-
-def nearest_to_key(definitions: Sequence[Definition], key: str) -> list[Definition]:
-    """The definitions in the likeliest area for a dispatch key; [] if none is where one may be."""
-    ends = (("CUDA", _CUDA), ("MPS", _MPS), ("CPU", _CPU), ("", _COMPOSITE))
-    for areas in next(areas for end, areas in ends if key.endswith(end)):
-        nearest = [definition for definition in definitions if area_of(definition.file) in areas]
-        if nearest:
-            return nearest
-    return []
 
 
 _UFUNC_FOLDER = "aten/src/ATen/native/ufunc"
@@ -113,13 +66,7 @@ _UFUNC_FUNCTOR = lazy_pattern(
 )
 
 
-# ---- index
-
-_NATIVE = "at::native"
-_META = "at::meta"
 _STRUCTURED_PREFIX = "structured_"
-# Registered first, such a function loads libtorch_cuda_linalg, which registers the real one.
-_LAZY_PREFIX = "lazy_"
 
 
 class SourceIndex:
@@ -129,47 +76,6 @@ class SourceIndex:
         self.source = source
         self.version = source.version
         self.git_version = source.git_version
-
-    def function(
-        self,
-        name: str,
-        *,
-        key: str = "CUDA",
-        parameters: Sequence[str] | None = None,
-        units: Sequence[str] = (),
-    ) -> Definition | None:
-        """The native function that a dispatch entry names; None if unknown or ambiguous between files.
-
-        Its line is None if the file holds several that fit. The key says where in the tree it may be
-        defined, parameter types (C++ or schema) tell overloads apart. `units` are files that the binary says
-        define this very function, not those of the kernels it launches: one in another file is not returned.
-        """
-        scope, plain = split_name(name)
-        scopes = (scope,) if scope else (_NATIVE, _META) if key == "Meta" else (_NATIVE,)
-        candidates = [
-            definition
-            for definition in self.source.named(plain)
-            if definition.kind in ("function", "structured")
-            and definition.scope in scopes
-            and not (
-                definition.template_parameters or definition.is_specialization
-            )  # no entry names a template
-        ]
-        if key.startswith("Composite"):
-            candidates = [row for row in candidates if row.kind == "function"]
-        if parameters is not None:
-            # A structured function's may differ from its schema's: one of another signature comes last.
-            distances = [
-                2 if distance is None and row.kind == "structured" else distance
-                for row in candidates
-                for distance in (signature_distance(row.parameters, parameters),)
-            ]
-            nearest = min((distance for distance in distances if distance is not None), default=-1)
-            candidates = [row for row, far in zip(candidates, distances, strict=True) if far == nearest]
-        candidates = _allowed(candidates, units)
-        if not scope:
-            candidates = nearest_to_key(candidates, key)
-        return _only(candidates, units)
 
     def kernel(
         self, base_name: str, units: Sequence[str] = (), *, template_arguments: Sequence[str] | None = None
@@ -182,7 +88,7 @@ class SourceIndex:
         if template_arguments is not None:
             fitting = [row for row in candidates if _fits(row, template_arguments)]
             candidates = fitting or candidates
-        return _only(_allowed(candidates, units), units)
+        return only(allowed(candidates, units), units)
 
     def functor(self, owner: str, units: Sequence[str] = ()) -> Definition | None:
         """The functor class, or the function around a lambda, that a kernel's template arguments name.
@@ -192,37 +98,9 @@ class SourceIndex:
         if ufunc := _UFUNC_FUNCTOR.fullmatch(owner):  # generated at build time from a hand-written inner loop
             file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
             loops = [row for row in self.source.named(ufunc[1]) if row.file == file]
-            return _only([row for row in loops if "Vectorized" not in row.parameters], ())
-        candidates = _allowed(self._owners(owner), units)
-        return _only(candidates, units)
-
-    def stub_implementation(
-        self, stub: str, *, key: str = "CUDA", units: Sequence[str] = ()
-    ) -> Definition | None:
-        """The function registered for a dispatch stub.
-
-        Where something else than a named function is registered: that place, as a definition of kind "stub".
-        Registrations in other files than the units of the kernels it launches are left out.
-        """
-        entries = [entry for entry in self.source.registered(stub) if entry.key == key]
-        entries = [entry for entry in entries if not units or _is_unit(entry.file, units)]
-        # Those of named functions, and not those that only load the library of another one.
-        named = [entry for entry in entries if entry.function] or entries
-        entries = [entry for entry in named if not entry.function.startswith(_LAZY_PREFIX)] or named
-        if len({(entry.file, entry.function) for entry in entries}) != 1:
-            return None
-        entry = entries[0]
-        found = None
-        if entry.function:
-            rows = [row for row in self.source.named(entry.function) if row.kind in ("function", "kernel")]
-            own = [row for row in rows if row.file == entry.file and not is_member(row)]
-            found = _only(own or [row for row in rows if not is_compiled(row.file)], ())
-        return found or Definition("stub", stub, "", entry.file, entry.line, entry.line)
-
-    def launcher(self, name: str) -> Definition | None:
-        """A function that a definition's `launchers` names; None if the file holds none of that name."""
-        rows = [row for row in self.source.named(name) if row.file.endswith(".cu")]
-        return _only([row for row in rows if row.kind in ("function", "structured", "kernel")], ())
+            return only([row for row in loops if "Vectorized" not in row.parameters], ())
+        candidates = allowed(self._owners(owner), units)
+        return only(candidates, units)
 
     def _in_scope(self, name: str) -> list[Definition]:
         scope, plain = split_name(name)
@@ -242,7 +120,7 @@ class SourceIndex:
         return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
 
 
-def _allowed(definitions: Iterable[Definition], units: Sequence[str]) -> list[Definition]:
+def allowed(definitions: Iterable[Definition], units: Sequence[str]) -> list[Definition]:
     """Without those in the file of another translation unit."""
     if not units:
         return list(definitions)
@@ -259,7 +137,7 @@ def _fits(definition: Definition, arguments: Sequence[str]) -> bool:
     )
 
 
-def _only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition | None:
+def only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition | None:
     """The one definition that remains: of a unit's own file before headers, whole files before lines.
 
     In one file a template comes before its specializations, a class before functions.
@@ -276,7 +154,35 @@ def _only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition 
     return Definition(first.kind, first.name, first.scope, first.file, None, None)
 
 
-# ---- storage
+PACK = "..."
+
+
+def fits(parameters: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Whether so many arguments can instantiate a template with these parameters."""
+    packs = sum(name.endswith(PACK) for name in parameters)
+    if packs == 0:
+        return len(arguments) == len(parameters)
+    return packs == 1 and len(arguments) >= len(parameters) - 1
+
+
+def named_arguments(parameters: Sequence[str], arguments: Sequence[str]) -> Mapping[str, str] | None:
+    """Argument by parameter name, in the template's order; None if they do not fit each other.
+
+    A pack takes all arguments that the others leave, joined by ", ". Parameters without a name are left out.
+    """
+    if not fits(parameters, arguments):
+        return None
+    named: dict[str, str] = {}
+    surplus = len(arguments) - len(parameters) + 1
+    position = 0
+    for name in parameters:
+        count = surplus if name.endswith(PACK) else 1
+        value = ", ".join(arguments[position : position + count])
+        position += count
+        if name.removesuffix(PACK):
+            named[name.removesuffix(PACK)] = value
+    return named
+
 
 FILE_NAME = "sources.msgpack.zst"
 _LARGEST_BYTES = 64 << 20

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from opscope.model.evidence import Grade
-from opscope.provenance.releases import Recognition, UnitAnswer, kernel_units, recognize
+from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
 
 SHARED = [f"void at::native::shared_{number}<float>(int)" for number in range(20)]
 OLD = [f"void at::native::old_{number}<float>(int)" for number in range(10)]

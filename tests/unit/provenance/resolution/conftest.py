@@ -13,12 +13,12 @@ from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, sidecar_path, write_sidecar
-from opscope.provenance.operators import packaged_table
-from opscope.provenance.releases import Recognition
-from opscope.provenance.resolution import annotate
+from opscope.provenance.operators.table import packaged_table
+from opscope.provenance.releases.recognition import Recognition
 from opscope.provenance.resolution import evidence as gather
+from opscope.provenance.resolution.annotate import annotate
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
-from opscope.provenance.sources import SourceIndex
+from opscope.provenance.sources.index import SourceIndex
 from opscope.testing import TraceBuilder
 from torch_tables.indexer.build import build_table
 

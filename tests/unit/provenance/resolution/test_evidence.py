@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RegistrationKind
 from opscope.provenance.binaries.translation_unit import TranslationUnit
-from opscope.provenance.resolution import evidence as evidence_module
+from opscope.provenance.operators.table import Place, packaged_table
 from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
 
 MakeEvidence = Callable[..., Evidence]
@@ -104,74 +105,54 @@ class FakeLibraries:
         return self.library
 
 
-class TestFunctionLocation:
-    """What the release's binary says of a function outweighs a neighbor's index."""
+NATIVE = "aten/src/ATen/native/cuda"
+LINK = "https://github.com/pytorch/pytorch/blob"
+COMMIT_OF_2_11 = "70d99e998b4955e0049d13a98d77ae1b14db1f45"
 
-    INDEXED = SourceLocation(
-        FILE, Grade.NEIGHBOR_VERSION, 3, 9, Grade.NEIGHBOR_VERSION, "https://github.com/…#L3-L9"
-    )
 
-    @pytest.fixture
-    def binary(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
-        """Function → files in the release's binary."""
-        files: dict[str, tuple[str, ...]] = {}
-        monkeypatch.setattr(
-            evidence_module, "function_files", lambda version, name: files.get(f"{version} {name}", ())
-        )
-        return files
-
-    @pytest.mark.parametrize("files", [(FILE,), ("aten/src/ATen/native/cuda/Z.cu", FILE)])
-    def test_a_file_that_the_binary_supports_is_known_as_well_as_the_binary(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]], files: tuple[str, ...]
-    ) -> None:
-        binary["2.6.0 f"] = files
-        found = evidence_of().function_location("f", self.INDEXED)
+@pytest.mark.parametrize(
+    ("place", "known", "a_neighbors"),
+    [
+        (
+            Place("A.cu", "release", 3, 9, "release"),
+            ("release_index", 3, 9, "release_index"),
+            ("neighbor_version", 3, 9, "neighbor_version"),
+        ),
+        (
+            Place("A.cu", "compiled", 3, None, "compiled"),
+            ("compiled", 3, None, "compiled"),
+            ("neighbor_version", 3, None, "neighbor_version"),
+        ),
+        # Of a release that is not the user's a range says about where it is.
+        (
+            Place("A.cu", "release", 3, 9, "bracket", 7),
+            ("release_index", 3, 9, "bracket"),
+            ("neighbor_version", 7, None, "neighbor_version"),
+        ),
+        (
+            Place("A.cu", "release", 3, 9, "neighbor_version", None, False),
+            ("release_index", 3, 9, "neighbor_version"),
+            ("neighbor_version", 3, 9, "neighbor_version"),
+        ),
+        (
+            Place("A.cu", "release"),
+            ("release_index", None, None, None),
+            ("neighbor_version", None, None, None),
+        ),
+    ],
+)
+def test_a_place_is_as_sure_as_its_evidence_and_the_release(
+    evidence_of: MakeEvidence, place: Place, known: tuple[Any, ...], a_neighbors: tuple[Any, ...]
+) -> None:
+    place = replace(place, file=FILE)
+    for grade, expected in ((Grade.RELEASE_INDEX, known), (Grade.NEIGHBOR_VERSION, a_neighbors)):
+        found = evidence_of(operators=packaged_table("2.11.0"), version="2.11.0", grade=grade).location(place)
         assert found is not None
-        assert (found.file, found.file_grade) == (FILE, Grade.RELEASE_INDEX)
-        assert (found.line, found.line_grade) == (3, Grade.NEIGHBOR_VERSION)
-        assert found.url == self.INDEXED.url
-
-    def test_a_contradicted_file_goes_with_its_line(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
-        assert evidence_of().function_location("f", self.INDEXED) == SourceLocation(
-            "aten/src/ATen/native/cuda/B.cu",
-            Grade.RELEASE_INDEX,
-            url=f"https://github.com/pytorch/pytorch/blob/{COMMIT_OF_2_6}/aten/src/ATen/native/cuda/B.cu",
-        )
-
-    @pytest.mark.parametrize("indexed", [INDEXED, None])
-    def test_two_possible_files_are_none(
-        self,
-        evidence_of: MakeEvidence,
-        binary: dict[str, tuple[str, ...]],
-        indexed: SourceLocation | None,
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu", "aten/src/ATen/native/cuda/C.cu")
-        assert evidence_of().function_location("f", indexed) is None
-
-    def test_an_exact_file_is_not_doubted(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
-        exact = SourceLocation(FILE, Grade.EXACT, 1, 2, Grade.EXACT)
-        assert evidence_of().function_location("f", exact) == exact
-
-    def test_a_header_is_not_contradicted_by_a_unit_that_includes_it(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
-        header = replace(self.INDEXED, file="aten/src/ATen/native/cuda/A.cuh")
-        assert evidence_of().function_location("f", header) == header
-
-    @pytest.mark.parametrize("version", ["2.11.0", None])
-    def test_without_a_word_of_the_binary_the_index_stands(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]], version: str | None
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
-        assert evidence_of(version=version).function_location("f", self.INDEXED) == self.INDEXED
-        assert evidence_of(version=version).function_location("f", None) is None
+        assert (found.file_grade, found.line, found.end_line, found.line_grade) == expected
+        commit = COMMIT_OF_2_11 if place.is_of_release else COMMIT_OF_2_6
+        lines = "" if place.line is None else "#L3-L9" if place.last_line else "#L3"
+        assert found.url == f"{LINK}/{commit}/{FILE}{lines}"
+    assert evidence_of().location(None) is None
 
 
 class TestRegistration:
@@ -197,9 +178,9 @@ class TestRegistration:
 
 
 def test_a_link_opens_the_release_in_which_the_line_is_right(evidence_of: MakeEvidence) -> None:
-    evidence = evidence_of({FILE: "namespace at::native {\nvoid f() {\n}\n}\n"})
+    evidence = evidence_of({FILE: "namespace at::native {\n__global__ void f() {\n}\n}\n"})
     (source,) = evidence.sources
-    definition = source.index.function("f")
+    definition = source.index.kernel("at::native::f")
     assert definition is not None
     assert source.locate(definition, Grade.EXACT) == SourceLocation(
         FILE, Grade.EXACT, 2, 3, Grade.RELEASE_INDEX, None

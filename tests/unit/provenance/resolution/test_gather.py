@@ -19,10 +19,10 @@ from opscope.model.origin import (
     SourceKind,
 )
 from opscope.model.session import Session
-from opscope.provenance.releases import release_versions
+from opscope.provenance.releases.catalog import release_versions
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, RecordedUnits, gather_evidence
-from opscope.provenance.sources import SourceIndex
+from opscope.provenance.sources.index import SourceIndex
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
@@ -89,10 +89,16 @@ class TestLines:
     def test_a_range_is_of_the_users_own_release(
         self, load: Load, record: Record, torch: str, shown: str
     ) -> None:
-        source = gathered(load(record(trace(), torch=torch))).sources[-1]
-        definition = source.index.function("softmax_cuda_out")
+        evidence = gathered(load(record(trace(), torch=torch)))
+        source = evidence.sources[-1]
+        definition = source.index.functor("at::native::structured_softmax_cuda_out::impl")
         assert definition is not None
         place = source.locate(definition)
+        softmax = evidence.operators.entry("aten::_softmax")
+        assert softmax is not None
+        tabled = evidence.location(softmax.served["CUDA"].place)
+        assert tabled is not None
+        assert (tabled.line, tabled.end_line, tabled.url) == (place.line, place.end_line, place.url)
         assert f"{str(place).partition(':')[2]} {place.line_grade}" == shown
         assert place.url is not None
         assert place.url.endswith("#L1420-L1447")

@@ -9,7 +9,8 @@ import pytest
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RegistrationKind
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
+from opscope.provenance.operators.table import NativeFunction, OperatorTable, Place, Served
 from opscope.provenance.resolution.evidence import (
     Evidence,
     IndexedSource,
@@ -18,7 +19,7 @@ from opscope.provenance.resolution.evidence import (
     RecordedUnits,
 )
 from opscope.provenance.resolution.resolvers import RecordedCall, resolve_kernel, resolve_operator
-from opscope.provenance.sources import source_index
+from opscope.provenance.sources.index import source_index
 
 MakeEvidence = Callable[..., Evidence]
 
@@ -238,12 +239,6 @@ class TestNative:
         assert place(facts.location) == f"{NATIVE}/ufunc/add.h:15"
         assert facts.details["dispatch_kind"] == "ufunc"
 
-    def test_without_an_index_its_header_is_known_from_the_table(self, evidence_of: MakeEvidence) -> None:
-        facts = resolve_operator(RecordedCall("aten::add", "Tensor"), evidence_of())
-        assert facts.location == SourceLocation(
-            f"{NATIVE}/ufunc/add.h", Grade.RELEASE_INDEX, url=f"{LINK}/{NATIVE}/ufunc/add.h"
-        )
-
     def test_the_only_stub_of_a_function(self, resolved: Resolve) -> None:
         facts = resolved("aten::div", "Tensor")
         assert (facts.cuda_function, facts.stub) == ("div_out", "div_true_stub")
@@ -288,24 +283,6 @@ class TestNative:
     def test_the_device_decides_the_function(self, evidence_of: MakeEvidence) -> None:
         facts = resolve_operator(RecordedCall("aten::mm", ""), evidence_of(backend="CPU"))
         assert (facts.dispatch_key, facts.cuda_function) == ("CPU", "mm_out_cpu")
-
-    def test_a_function_the_index_lacks_has_the_file_of_the_binary(self, evidence_of: MakeEvidence) -> None:
-        facts = resolve_operator(RecordedCall("aten::index_select", ""), evidence_of())
-        assert facts.location == SourceLocation(
-            f"{NATIVE}/cuda/Indexing.cu", Grade.RELEASE_INDEX, url=f"{LINK}/{NATIVE}/cuda/Indexing.cu"
-        )
-
-    @pytest.mark.parametrize(("file", "line"), [("Indexing.cu", 2), ("Elsewhere.cu", None)])
-    def test_a_neighbors_line_counts_only_in_the_file_of_this_release(
-        self, evidence_of: MakeEvidence, file: str, line: int | None
-    ) -> None:
-        parameters = "const Tensor& self, int64_t dim, const Tensor& index"
-        text = f"namespace at::native {{\nTensor index_select_cuda({parameters}) {{\n}}\n}}\n"
-        evidence = evidence_of({f"{NATIVE}/cuda/{file}": text}, index_grade=Grade.NEIGHBOR_VERSION)
-        location = resolve_operator(RecordedCall("aten::index_select", ""), evidence).location
-        assert location is not None
-        assert (location.file, location.file_grade) == (f"{NATIVE}/cuda/Indexing.cu", Grade.RELEASE_INDEX)
-        assert (location.line, location.line_grade) == (line, Grade.NEIGHBOR_VERSION if line else None)
 
 
 class TestKinds:
@@ -382,16 +359,19 @@ class TestAmbiguous:
         assert resolved("aten::masked_fill").kind == "composite"
 
     def test_the_common_file_is_as_sure_as_the_least_sure_candidate(self, evidence_of: MakeEvidence) -> None:
-        file = f"{NATIVE}/cuda/SpectralOps.cpp"
-        parameters = "const Tensor& self, IntArrayRef dim, int64_t normalization, bool forward"
-        text = "namespace at::native {{\nTensor {}({}) {{\n}}\n}}\n"
-        function = text.format("_fft_c2c_cufft", parameters)
-        out = text.format("_fft_c2c_cufft_out", f"{parameters}, Tensor& out")
-        own = evidence_of({file: function}, index_grade=Grade.EXACT).sources
-        neighbors = evidence_of({file: out}, index_grade=Grade.NEIGHBOR_VERSION).sources
-        evidence = evidence_of(version=None, sources=(*own, *neighbors))
-        location = resolve_operator(RecordedCall("aten::_fft_c2c"), evidence).location
-        assert location == SourceLocation(file, Grade.NEIGHBOR_VERSION)
+        places = {"": Place("A.cu", "release", 3, 4, "release"), "out": Place("A.cu", "neighbor_version")}
+        functions = tuple(
+            NativeFunction(
+                "aten::f",
+                overload,
+                "f(Tensor self) -> Tensor",
+                {"CUDA": Served("CUDA", f"f{overload}", "native", overload, None, place)},
+            )
+            for overload, place in places.items()
+        )
+        evidence = evidence_of(operators=OperatorTable(2, "2.6.0", None, functions))
+        location = resolve_operator(RecordedCall("aten::f"), evidence).location
+        assert location == SourceLocation("A.cu", Grade.NEIGHBOR_VERSION)
 
     def test_recorded_types_tell_overloads_apart(self, resolved: Resolve) -> None:
         facts = resolved("aten::add", input_types=("float", "float", "Scalar"))

@@ -9,9 +9,16 @@ import pytest
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance import installation, packaged
-from opscope.provenance.sources import SourceIndex, indexed_versions, nearest_index, permalink, source_reader
-from opscope.provenance.sources.at_hand import include_path, read_lines, repository_path
-from opscope.provenance.sources.index import FILE_NAME
+from opscope.provenance.sources.at_hand import (
+    include_path,
+    indexed_versions,
+    nearest_index,
+    permalink,
+    read_lines,
+    repository_path,
+    source_reader,
+)
+from opscope.provenance.sources.index import FILE_NAME, SourceIndex
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources import SourceIndex
 from opscope.provenance.sources.at_hand import read_lines
+from opscope.provenance.sources.index import SourceIndex
 from torch_tables.indexer.build import header_table
 
 HEADER = "include/ATen/native/cuda/Loops.cuh"
