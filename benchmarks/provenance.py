@@ -267,25 +267,33 @@ def read_one_library(path: Path) -> dict[str, Any]:
     from opscope.provenance.binaries.library import cached_library, read_library
 
     started = time.perf_counter()
-    library = read_library(path)
+    read_library(path)
     read_s = time.perf_counter() - started
     peak_mb = peak_memory_mb()
+    kernels = kernels_by_name(path)
     with tempfile.TemporaryDirectory() as folder:
         cached_library(path, Path(folder))
-        name = next(iter(library.kernel_names()))
+        name = next(iter(kernels))
         started = time.perf_counter()
         cached_library(path, Path(folder)).units_of(name)
         second_s = time.perf_counter() - started
     return {
         "library": path.name,
         "size_mb": path.stat().st_size / 1e6,
-        "route": library.route,
-        "kernels": sum(1 for _ in library.kernel_names()),
-        "units": len(library.units),
+        "kernels": len(kernels),
+        "units": len(frozenset().union(*kernels.values())),
         "read_s": read_s,
         "peak_rss_mb": peak_mb,
         "second_look_up_s": second_s,
     }
+
+
+def kernels_by_name(path: Path) -> dict[str, Any]:
+    from opscope.provenance.binaries.elf import open_elf
+    from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
+
+    with open_elf(path) as elf:
+        return by_shown_name(units_by_kernel(elf))
 
 
 def peak_memory_mb() -> float:
@@ -299,13 +307,12 @@ def peak_memory_mb() -> float:
 def vendor_figures(libraries: list[Path]) -> dict[str, Any]:
     """Share of a sample of each vendor library's own kernel names that have a family."""
     from opscope.errors import InputError
-    from opscope.provenance.binaries.library import read_library
     from opscope.provenance.kernel_names.decoder import decode
 
     figures = {}
     for path in libraries:
         try:
-            names = sorted(read_library(path).kernel_names())
+            names = sorted(kernels_by_name(path))
         except InputError as error:
             print(f"skipped {path.name}: {error}", file=sys.stderr)
             continue

@@ -17,6 +17,7 @@ _.device_ns_per_layer
 _.header_definitions
 _.ideal_fraction
 _.input_sets
+_.kernel_count
 _.largest_threads
 _.measured_at
 _.memory_clock_mhz
@@ -77,7 +78,6 @@ _.memory_pin_bits_per_s
 _.nested_call_count
 _.parent_process
 _.process_id
-_.python_module
 _.replay_passes
 
 # What people call on the rows of a query; what `opscope.model.notebook` looks up by name.

@@ -33,7 +33,7 @@ from pathlib import Path
 import msgspec
 
 from opscope.errors import InputError, OpscopeError
-from opscope.provenance.binaries.translation_unit import TranslationUnit
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
 from opscope.provenance.releases.catalog import TABLE_NAME
@@ -94,7 +94,7 @@ def unpacked(version: str, folder: Path) -> Path:
 def write_units(options: argparse.Namespace) -> None:
     """The kernel table."""
     paths = libraries(options, LIBRARIES)
-    kernels: dict[str, set[TranslationUnit]] = {}
+    kernels: dict[str, set[RecordedUnit]] = {}
     read_from = []
     for path in paths:
         library, found = kernels_of_library(path)

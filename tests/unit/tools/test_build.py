@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.provenance.binaries.translation_unit import TranslationUnit
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import OperatorTable, Place
 from opscope.provenance.releases.release_table import ReleaseTable
 from opscope.provenance.releases.table_file import Library, decode_table
@@ -27,7 +27,7 @@ def read(folder: Path, version: str) -> ReleaseTable:
 
 def test_the_kernels_of_its_libraries_make_a_table(script, torch, tmp_path, monkeypatch, capsys):
     files = {"at::f()": ["F.cu"], "at::g()": ["F.cu", "zswap.cu"]}
-    kernels = {name: tuple(map(TranslationUnit, of)) for name, of in files.items()}
+    kernels = {name: tuple(map(RecordedUnit, of)) for name, of in files.items()}
     monkeypatch.setattr(script, "kernels_of_library", lambda path: (Library(path.name), kernels))
     file = tmp_path / "tree/aten/src/ATen/F.cu"
     file.parent.mkdir(parents=True)

@@ -6,17 +6,17 @@ import struct
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.binaries import embedded as fatbin
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.binaries.embedded import (
-    DeviceCodeReader,
+    code_of,
     containers,
     cubin_names,
     embedded_kernels,
     holds_device_code,
     most_telling,
 )
-from opscope.provenance.binaries.translation_unit import InternalName, TranslationUnit
+from opscope.provenance.binaries.translation_unit import InternalName
 
 
 @pytest.mark.parametrize("many_sections", [False, True])
@@ -54,8 +54,7 @@ def opened(write):
 
 def contents(file, section):
     """Every entry, uncompressed, by container."""
-    reader = DeviceCodeReader(file, [section])
-    return [[reader.read(code) for code in codes] for codes in containers(file, section)]
+    return [[code_of(file, code) for code in codes] for codes in containers(file, section)]
 
 
 def test_entries_are_uncompressed_whatever_their_form(write, opened):
@@ -120,23 +119,6 @@ def test_sizes_beyond_what_holds_them_are_refused(write, opened, position, value
     assert caught.value.byte_offset is not None
 
 
-@pytest.mark.parametrize("flags", ["LZ4", "ZSTANDARD"])
-@pytest.mark.parametrize("claimed_bytes", [0, 100, 1 << 40])
-def test_code_is_never_larger_than_its_header_says_nor_than_anything_sound(
-    write, opened, flags, claimed_bytes
-):
-    bomb = write.Code(bytes(1 << 20), flags=getattr(write, flags), claimed_bytes=claimed_bytes)
-    with pytest.raises(InputError, match="device code"):
-        contents(*opened(write.container(bomb)))
-
-
-def test_the_sum_of_all_code_is_bounded(write, opened, monkeypatch):
-    monkeypatch.setattr(fatbin, "_LEAST_TOTAL_BYTES", 3 << 20)
-    content = write.container(*[write.Code(bytes(1 << 20))] * 4)
-    with pytest.raises(InputError, match="claims 1048576 bytes"):
-        contents(*opened(content))
-
-
 @pytest.mark.parametrize("flags", [0x2000, 0x8000])
 def test_damaged_code_is_refused(write, opened, flags):
     content = bytearray(write.container(write.Code(b"some code " * 50, flags=flags)))
@@ -144,12 +126,6 @@ def test_damaged_code_is_refused(write, opened, flags):
     with pytest.raises(InputError, match="cannot be uncompressed") as caught:
         contents(*opened(bytes(content)))
     assert caught.value.byte_offset == 64 + 80
-
-
-def test_too_many_entries_are_refused(write, opened, monkeypatch):
-    monkeypatch.setattr(fatbin, "_MOST_ENTRIES", 3)
-    with pytest.raises(InputError, match="more than 3 pieces"):
-        contents(*opened(write.container(write.Code(b"x")) * 2))
 
 
 A, B = "/src/a.cu", "/src/b.cu"
@@ -181,7 +157,7 @@ def container(write):
 
 @pytest.fixture
 def unit(write):
-    return lambda path: TranslationUnit(path.rpartition("/")[2], write.module_id(path))
+    return lambda path: RecordedUnit(path.rpartition("/")[2], write.module_id(path))
 
 
 def test_a_container_belongs_to_the_unit_its_internal_names_tell(read, container, unit):

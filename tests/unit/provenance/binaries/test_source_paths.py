@@ -4,7 +4,7 @@ import pytest
 
 from opscope.provenance.binaries import translation_unit as source_paths
 from opscope.provenance.binaries.elf import ElfFile
-from opscope.provenance.binaries.translation_unit import TranslationUnit, UnitKernels, with_source_paths
+from opscope.provenance.binaries.translation_unit import RecordedUnit, UnitKernels, with_source_paths
 
 ATEN = "/build/pytorch/aten/src/ATen"
 
@@ -24,7 +24,7 @@ def locate(write):
 @pytest.fixture
 def unit(write):
     """The unit of a path, named as the host side names it, or otherwise."""
-    return lambda path, name=None: TranslationUnit(name or path.rpartition("/")[2], write.module_id(path))
+    return lambda path, name=None: RecordedUnit(name or path.rpartition("/")[2], write.module_id(path))
 
 
 def test_a_unit_lies_in_the_folder_that_gives_its_module_id(locate, unit):
@@ -76,21 +76,20 @@ def test_without_a_module_id_the_only_path_of_that_name_is_taken(locate):
         "twice.cu": None,
         "absent.cu": None,
     }
-    assert locate(*map(TranslationUnit, expected), strings=strings) == list(expected.items())
+    assert locate(*map(RecordedUnit, expected), strings=strings) == list(expected.items())
 
 
 def test_units_of_one_name_do_not_share_a_path(locate):
-    units = [TranslationUnit("a.cu", "00000001"), TranslationUnit("a.cu", "00000002")]
+    units = [RecordedUnit("a.cu", "00000001"), RecordedUnit("a.cu", "00000002")]
     assert locate(*units, strings=["/src/a.cu"]) == [("a.cu", None)] * 2
 
 
 @pytest.mark.parametrize("string", ["a.cu", "my folder/a.cu", "text: src/a.cu", "/" + "x" * 2000 + "/a.cu"])
 def test_a_string_that_is_no_certain_path_is_none(locate, string):
-    assert locate(TranslationUnit("a.cu"), strings=[string]) == [("a.cu", None)]
+    assert locate(RecordedUnit("a.cu"), strings=[string]) == [("a.cu", None)]
 
 
 def test_attempts_are_bounded(locate, unit, monkeypatch):
     monkeypatch.setattr(source_paths, "_MOST_ATTEMPTS", 5)
-    monkeypatch.setattr(source_paths, "_MOST_STRINGS", 10)
     strings = [f"/folder{number}/x.cu" for number in range(50)]
     assert locate(unit("/folder20/a.cu"), strings=strings) == [("a.cu", None)]

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.origin import OperatorRegistration, RegistrationKind
-from opscope.provenance.binaries.translation_unit import TranslationUnit
+from opscope.model.origin import OperatorRegistration, RecordedUnit, RegistrationKind
 from opscope.provenance.operators.table import Place, packaged_table
 from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
 
@@ -79,9 +78,7 @@ class TestUnits:
     def test_local_libraries_come_before_tables_and_after_the_recording(
         self, evidence_of: MakeEvidence
     ) -> None:
-        local = FakeLibraries(
-            FakeLibrary("/lib/libtorch_cuda.so", (TranslationUnit("B.cu", None, "b/B.cu"),))
-        )
+        local = FakeLibraries(FakeLibrary("/lib/libtorch_cuda.so", (RecordedUnit("B.cu", None, "b/B.cu"),)))
         assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
         recorded = {SOFTMAX: RecordedUnits(TORCH, ("A.cu",), ("a/A.cu",))}
         assert evidence_of(libraries=local, recorded=recorded).units(SOFTMAX)[0] == ("a/A.cu",)
@@ -91,9 +88,9 @@ class TestUnits:
 @dataclass
 class FakeLibrary:
     path: str
-    units: tuple[TranslationUnit, ...]
+    units: tuple[RecordedUnit, ...]
 
-    def units_of(self, _: str) -> tuple[TranslationUnit, ...]:
+    def units_of(self, _: str) -> tuple[RecordedUnit, ...]:
         return self.units
 
 
