@@ -10,7 +10,7 @@ from functools import cache
 from opscope.provenance.packaged import packaged_toml
 
 _WORDS = packaged_toml("kernel_names", "vocabulary.toml")
-_LETTERS: dict[str, str] = _WORDS["letters"]
+LETTERS: dict[str, str] = _WORDS["letters"]
 _BY_SPELLING: dict[str, str] = {
     spelling: short for short, every in _WORDS["element_types"].items() for spelling in every
 }
@@ -38,7 +38,7 @@ def element_type(spelling: str) -> str | None:
 
 def letter_type(letters: str) -> str | None:
     """Type of a BLAS-like letter, `s` for f32."""
-    return _LETTERS.get(letters)
+    return LETTERS.get(letters)
 
 
 @cache
