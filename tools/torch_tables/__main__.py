@@ -161,7 +161,7 @@ def write_lines(options: argparse.Namespace) -> None:
         print(f"Wrote {reference}")
         return
     before = CHECKS_FORMAT.read(reference).files
-    known = sorted(set(index.source.files) & set(before) & set(sites))
+    known = sorted(set(index.files) & set(before) & set(sites))
     moved = {file: segments(anchors(set(before[file]), sites[file])) for file in known}
     moved = {file: found for file, found in moved.items() if found}
     write(options, LINES_FILE, LINES_FORMAT.encode(StoredLines(LINES_FORMAT.number, index.version, moved)))

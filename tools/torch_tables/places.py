@@ -12,8 +12,7 @@ from functools import lru_cache
 from opscope.model.evidence import Grade
 from opscope.provenance.operators.table import Place, Registered
 from opscope.provenance.releases.lines import StoredLines, moved_in
-from opscope.provenance.sources.index import SourceIndex, is_compiled, is_member, only, split_name
-from opscope.provenance.sources.table import Definition
+from opscope.provenance.sources.index import Definition, SourceIndex, is_compiled, is_member, only, split_name
 from torch_tables.cpp_types import signature_distance
 
 # Folder → area; a file in none of them is "generic".
@@ -75,7 +74,7 @@ def native_function(
     kinds = ("function",) if key.startswith("Composite") else ("function", "structured")
     candidates = [
         row
-        for row in index.source.named(plain)
+        for row in index.named(plain)
         if row.kind in kinds
         and row.scope in scopes
         and not (row.template_parameters or row.is_specialization)  # no entry names a template
@@ -160,12 +159,10 @@ class Places:
         """What is registered for a dispatch stub: a function, or the place where something else is."""
         registered = []
         for index in self._indexes:
-            for entry in index.source.registered(stub):
+            for entry in index.registered(stub):
                 if entry.key != backend:
                     continue
-                rows = [
-                    row for row in index.source.named(entry.function) if row.kind in ("function", "kernel")
-                ]
+                rows = [row for row in index.named(entry.function) if row.kind in ("function", "kernel")]
                 own = [row for row in rows if row.file == entry.file and not is_member(row)]
                 found = only(own or [row for row in rows if not is_compiled(row.file)], ())
                 found = found or Definition("stub", stub, "", entry.file, entry.line, entry.line)
@@ -174,7 +171,7 @@ class Places:
         return tuple(registered)
 
     def _launched(self, index: SourceIndex, name: str) -> Registered:
-        rows = [row for row in index.source.named(name) if row.file.endswith(".cu")]
+        rows = [row for row in index.named(name) if row.file.endswith(".cu")]
         found = only([row for row in rows if row.kind in ("function", "structured", "kernel")], ())
         if found is None:
             return Registered(name, "", name, None)

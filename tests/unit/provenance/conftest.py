@@ -10,7 +10,6 @@ import pytest
 
 from opscope.provenance.operators.table import OperatorTable, packaged_table
 from opscope.provenance.sources.index import SourceIndex
-from opscope.provenance.sources.table import DefinitionTable
 from torch_tables.indexer.build import read_tree
 from torch_tables.indexer.lexer import lex
 
@@ -25,7 +24,7 @@ def index_of() -> Callable[..., SourceIndex]:
 
     def of(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
         found = read_tree({name: lex(content) for name, content in dedented(files).items()})
-        return SourceIndex(DefinitionTable.from_definitions(version, git_version, *found))
+        return SourceIndex.from_definitions(version, git_version, *found)
 
     return of
 

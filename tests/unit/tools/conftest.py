@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.provenance.sources.table import Definition
+from opscope.provenance.sources.index import Definition
 from torch_tables.indexer.build import read_tree
 from torch_tables.indexer.lexer import lex
 

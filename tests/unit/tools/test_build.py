@@ -12,7 +12,7 @@ from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import OperatorTable, Place
 from opscope.provenance.releases.release_table import ReleaseTable
 from opscope.provenance.releases.table_file import Library, decode_table
-from opscope.provenance.sources.table import DefinitionTable
+from opscope.provenance.sources.index import load_index
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_headers_make_a_table(script, torch, tmp_path):
     arguments = ["2.9.0", "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
     assert script.main(arguments) == 0
     file = tmp_path / "data" / "2.9.0" / "headers.msgpack.zst"
-    table = DefinitionTable.decode(file.read_bytes(), file)
+    table = load_index(file)
     assert [(row.name, row.file, row.line) for row in table] == [
         ("scale_kernel", "aten/src/ATen/native/cuda/Scale.cuh", 2)
     ]

@@ -46,34 +46,11 @@ _BUILD_ID_BYTES = range(4, 65)
 _NOTE_BUILD_ID = 3
 
 
-class Machine:
-    """`e_machine` of the architectures that matter here."""
-
-    X86_64 = 62
-    AARCH64 = 183
-    CUDA = 190
-
-
-class SectionKind:
-    """`sh_type` of the sections that matter here."""
-
-    SYMBOLS = 2
-    RELOCATIONS = 4
-    NO_CONTENT = 8
-    DYNAMIC_SYMBOLS = 11
-
-
-class SymbolBinding:
-    """High four bits of `st_info`."""
-
-    LOCAL = 0
-
-
-class SymbolKind:
-    """Low four bits of `st_info`."""
-
-    FUNCTION = 2
-    FILE = 4
+# `e_machine` of x86-64; `sh_type` of what has no content and of symbol tables; low bits of `st_info` of
+# functions and files.
+X86_64 = 62
+NO_CONTENT, SYMBOLS = 8, 2
+FUNCTION, FILE = 2, 4
 
 
 @dataclass(frozen=True)
@@ -199,7 +176,7 @@ class ElfFile:
 
     def content(self, section: ElfSection) -> bytes:
         """All bytes of a section."""
-        if section.kind == SectionKind.NO_CONTENT:
+        if section.kind == NO_CONTENT:
             return b""
         what = f"section {section.name}" if section.name else "a table"
         return self.read(section.offset, section.size_bytes, what)

@@ -25,7 +25,7 @@ import numpy as np
 import zstandard
 
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.binaries.elf import ElfFile, ElfSection, SectionKind, SymbolKind
+from opscope.provenance.binaries.elf import FUNCTION, NO_CONTENT, SYMBOLS, ElfFile, ElfSection
 from opscope.provenance.binaries.translation_unit import (
     InternalName,
     UnitKernels,
@@ -50,11 +50,11 @@ def cubin_names(elf: ElfFile) -> DeviceNames:
     """The names in a cubin."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
-    for index in np.flatnonzero(elf.section_table["kind"] == SectionKind.SYMBOLS).tolist():
+    for index in np.flatnonzero(elf.section_table["kind"] == SYMBOLS).tolist():
         table = elf.section(index)
         symbols = elf.symbols(table)
         names = elf.content(elf.section(table.link))
-        is_function = (symbols["info"] & 15) == SymbolKind.FUNCTION
+        is_function = (symbols["info"] & 15) == FUNCTION
         is_kernel = is_function & ((symbols["other"] & _KERNEL_FLAG) != 0)
         kernels.update(
             elf.string_in(names, name).decode("utf-8", "replace")
@@ -197,7 +197,7 @@ def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
 
 def _section(elf: ElfFile, name: str) -> ElfSection | None:
     section = elf.sections.get(name)
-    return None if section is None or section.kind == SectionKind.NO_CONTENT else section
+    return None if section is None or section.kind == NO_CONTENT else section
 
 
 def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:

@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import (
+    FILE,
+    FUNCTION,
+    NO_CONTENT,
+    X86_64,
     ElfFile,
     ElfSection,
     LoadedBytes,
-    Machine,
-    SectionKind,
-    SymbolKind,
     Table,
 )
 from opscope.provenance.binaries.translation_unit import (
@@ -94,7 +95,7 @@ def read_code(elf: ElfFile, functions: Iterable[tuple[int, int]]) -> HostCode:
         for section in elf.sections.values()
         if 0 < section.address <= _HIGHEST_ADDRESS
         and section.size_bytes <= _HIGHEST_ADDRESS
-        and section.kind != SectionKind.NO_CONTENT
+        and section.kind != NO_CONTENT
     ]
     parts: list[bytes] = []
     starts: list[int] = []
@@ -145,17 +146,15 @@ class _Registrations:
 def registered_kernels(elf: ElfFile) -> list[UnitKernels]:
     """Kernels of each unit; empty where the code does not tell (stripped, not x86-64, other compiler)."""
     table, names = elf.sections.get(".symtab"), elf.sections.get(".strtab")
-    if elf.machine != Machine.X86_64 or table is None or names is None:
+    if elf.machine != X86_64 or table is None or names is None:
         return []
     symbols = elf.symbols(table)
-    files = np.flatnonzero((symbols["info"] & 15) == SymbolKind.FILE)
+    files = np.flatnonzero((symbols["info"] & 15) == FILE)
     *registering, runtime = (
         _named(symbols, places)
         for places in elf.names_containing(names, (*_REGISTRATION_FUNCTIONS, _RUNTIME_FUNCTIONS))
     )
-    is_code = (
-        ((symbols["info"] & 15) == SymbolKind.FUNCTION) & (symbols["section"] > 0) & (symbols["size"] > 0)
-    )
+    is_code = ((symbols["info"] & 15) == FUNCTION) & (symbols["section"] > 0) & (symbols["size"] > 0)
     functions = np.flatnonzero(np.logical_or.reduce(registering) & is_code)
     if len(functions) == 0 or len(files) == 0:
         return []

@@ -13,8 +13,14 @@ from typing import Any
 
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
 from opscope.provenance.kernel_names.decoded_kernel import Reading, integer
-from opscope.provenance.kernel_names.families import direction_of, family_by_rules
-from opscope.provenance.kernel_names.vocabulary import FLOATING, element_type, type_positions, words
+from opscope.provenance.kernel_names.vocabulary import (
+    FLOATING,
+    direction_of,
+    element_type,
+    family_by_rules,
+    type_positions,
+    words,
+)
 from opscope.provenance.packaged import lazy_pattern
 
 _QUALIFIED = r"(?:\(anonymous namespace\)|[A-Za-z_]\w*)(?:::(?:\(anonymous namespace\)|[A-Za-z_]\w*))*"

@@ -14,7 +14,7 @@ import msgspec
 
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.cxx_name import CxxName
-from opscope.provenance.kernel_names.families import CATEGORY_OF_FAMILY
+from opscope.provenance.kernel_names.vocabulary import CATEGORY_OF_FAMILY
 
 
 @dataclass(frozen=True)

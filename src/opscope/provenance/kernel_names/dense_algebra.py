@@ -13,9 +13,14 @@ import re
 
 from opscope.provenance.kernel_names.cxx_name import CxxName
 from opscope.provenance.kernel_names.decoded_kernel import Reading
-from opscope.provenance.kernel_names.families import direction_of, family_by_rules
 from opscope.provenance.kernel_names.grammar import Found, find_grammar, read_grammar
-from opscope.provenance.kernel_names.vocabulary import FLOATING, element_type, letter_type
+from opscope.provenance.kernel_names.vocabulary import (
+    FLOATING,
+    direction_of,
+    element_type,
+    family_by_rules,
+    letter_type,
+)
 from opscope.provenance.packaged import lazy_pattern
 
 

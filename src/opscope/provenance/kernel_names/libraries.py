@@ -12,9 +12,14 @@ from typing import Any
 
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
 from opscope.provenance.kernel_names.decoded_kernel import Reading
-from opscope.provenance.kernel_names.families import direction_of, family_by_rules, library_by_rules
 from opscope.provenance.kernel_names.grammar import find_grammar
-from opscope.provenance.kernel_names.vocabulary import FLOATING, element_type
+from opscope.provenance.kernel_names.vocabulary import (
+    FLOATING,
+    direction_of,
+    element_type,
+    family_by_rules,
+    library_by_rules,
+)
 from opscope.provenance.packaged import lazy_pattern, packaged_path, packaged_toml
 
 # Namespaces of inference engines, fused trainers, quantizers and others, and the library they name.

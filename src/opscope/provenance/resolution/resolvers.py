@@ -24,8 +24,7 @@ from opscope.provenance.resolution.evidence import (
     NativeFunctionFacts,
 )
 from opscope.provenance.sources.at_hand import permalink
-from opscope.provenance.sources.index import named_arguments
-from opscope.provenance.sources.table import Definition
+from opscope.provenance.sources.index import Definition, named_arguments
 
 # In PyTorch's repository.
 _NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opscope.provenance.kernel_names.cxx_name import entities, parse
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.provenance.kernel_names.families import FAMILIES
+from opscope.provenance.kernel_names.vocabulary import FAMILIES
 
 FAMILY_NAMES = {declared.name for declared in FAMILIES}
 REAL = [

@@ -13,7 +13,9 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import OperatorRegistration, RecordedUnit, RegistrationKind
 from opscope.provenance.operators.table import Place, packaged_table
-from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
+from opscope.provenance.resolution.evidence import Evidence
+
+from .conftest import recorded_units
 
 MakeEvidence = Callable[..., Evidence]
 
@@ -43,7 +45,7 @@ class TestUnits:
         assert evidence_of(version=None).units(SOFTMAX) == ((), None, None)
 
     def test_recorded_units_beat_the_tables(self, evidence_of: MakeEvidence) -> None:
-        recorded = RecordedUnits("libmine.so", ("Mine.cu",), ("src/Mine.cu",))
+        recorded = recorded_units("libmine.so", ("Mine.cu",), ("src/Mine.cu",))
         assert evidence_of(recorded={SOFTMAX: recorded}).units(SOFTMAX) == (
             ("src/Mine.cu",),
             Grade.EXACT,
@@ -51,7 +53,7 @@ class TestUnits:
         )
 
     def test_a_path_from_a_table_is_known_as_well_as_the_table(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: RecordedUnits(TORCH, ("SoftMax.cu",), (None,))}
+        recorded = {SOFTMAX: recorded_units(TORCH, ("SoftMax.cu",), (None,))}
         assert evidence_of(recorded=recorded).units(SOFTMAX) == (
             (SOFTMAX_FILE,),
             Grade.RELEASE_INDEX,
@@ -61,18 +63,18 @@ class TestUnits:
         assert evidence.units(SOFTMAX)[1] is Grade.NEIGHBOR_VERSION
 
     def test_a_unit_the_table_has_not_stays_a_name(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: RecordedUnits(TORCH, ("Max.cu",), (None,))}
+        recorded = {SOFTMAX: recorded_units(TORCH, ("Max.cu",), (None,))}
         assert evidence_of(recorded=recorded).units(SOFTMAX) == (("Max.cu",), Grade.EXACT, TORCH)
 
     def test_two_units_of_one_name_get_no_path(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: RecordedUnits(TORCH, ("SoftMax.cu", "SoftMax.cu"), (None, None))}
+        recorded = {SOFTMAX: recorded_units(TORCH, ("SoftMax.cu", "SoftMax.cu"), (None, None))}
         assert evidence_of(recorded=recorded).units(SOFTMAX)[0] == ("SoftMax.cu", "SoftMax.cu")
 
     @pytest.mark.parametrize(("library", "units"), [(TORCH, (SOFTMAX_FILE,)), ("libmine.so", ()), (None, ())])
     def test_a_library_without_units_is_looked_up_only_if_the_table_was_read_from_it(
         self, evidence_of: MakeEvidence, library: str | None, units: tuple[str, ...]
     ) -> None:
-        evidence = evidence_of(recorded={SOFTMAX: RecordedUnits(library, (), ())})
+        evidence = evidence_of(recorded={SOFTMAX: recorded_units(library, (), ())})
         assert evidence.units(SOFTMAX) == (units, Grade.RELEASE_INDEX if units else None, library)
 
     def test_local_libraries_come_before_tables_and_after_the_recording(
@@ -80,7 +82,7 @@ class TestUnits:
     ) -> None:
         local = FakeLibraries(FakeLibrary("/lib/libtorch_cuda.so", (RecordedUnit("B.cu", None, "b/B.cu"),)))
         assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
-        recorded = {SOFTMAX: RecordedUnits(TORCH, ("A.cu",), ("a/A.cu",))}
+        recorded = {SOFTMAX: recorded_units(TORCH, ("A.cu",), ("a/A.cu",))}
         assert evidence_of(libraries=local, recorded=recorded).units(SOFTMAX)[0] == ("a/A.cu",)
         assert evidence_of(libraries=FakeLibraries(None)).units(SOFTMAX)[0] == (SOFTMAX_FILE,)
 

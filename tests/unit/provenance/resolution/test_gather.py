@@ -21,9 +21,11 @@ from opscope.model.origin import (
 from opscope.model.session import Session
 from opscope.provenance.releases.catalog import release_versions
 from opscope.provenance.resolution import evidence as gather
-from opscope.provenance.resolution.evidence import Evidence, RecordedUnits, gather_evidence
+from opscope.provenance.resolution.evidence import Evidence, gather_evidence
 from opscope.provenance.sources.index import SourceIndex
 from opscope.testing import TraceBuilder
+
+from .conftest import recorded_units
 
 Load = Callable[..., Session]
 Record = Callable[..., Path]
@@ -131,11 +133,11 @@ class TestRecordedUnits:
             "k", "libown.so", "ab", (RecordedUnit("b.cu", "1", "src/b.cu"), RecordedUnit("a.cu"))
         )
         recorded = gathered(load(record(trace(), kernels=(kernel,)))).recorded
-        assert recorded == {"k": RecordedUnits("libown.so", ("a.cu", "b.cu"), (None, "src/b.cu"))}
+        assert recorded == {"k": recorded_units("libown.so", ("a.cu", "b.cu"), (None, "src/b.cu"))}
 
     def test_a_library_that_tells_no_units(self, load: Load, record: Record) -> None:
         session = load(record(trace(), kernels=(RecordedKernel("k", "libcublas.so.12"),)))
-        assert gathered(session).recorded == {"k": RecordedUnits("libcublas.so.12", (), ())}
+        assert gathered(session).recorded == {"k": recorded_units("libcublas.so.12", (), ())}
 
     def test_ranks_of_other_builds_name_the_same_unit_once(self, load: Load, record: Record) -> None:
         unit = RecordedUnit("a.cu", "1", "src/a.cu")
@@ -143,7 +145,7 @@ class TestRecordedUnits:
             record(trace(), f"r{rank}.json", kernels=(RecordedKernel("k", "libown.so", build, (unit,)),))
             for rank, build in enumerate(("ab", "cd"))
         ]
-        assert gathered(load(paths)).recorded == {"k": RecordedUnits("libown.so", ("a.cu",), ("src/a.cu",))}
+        assert gathered(load(paths)).recorded == {"k": recorded_units("libown.so", ("a.cu",), ("src/a.cu",))}
 
     def test_libraries_that_share_a_name_are_not_told_apart(self, load: Load, record: Record) -> None:
         paths = [
@@ -152,7 +154,7 @@ class TestRecordedUnits:
                 (("liba.so", RecordedUnit("a.cu")), ("libb.so", RecordedUnit("b.cu")))
             )
         ]
-        assert gathered(load(paths)).recorded == {"k": RecordedUnits(None, ("a.cu", "b.cu"), (None, None))}
+        assert gathered(load(paths)).recorded == {"k": recorded_units(None, ("a.cu", "b.cu"), (None, None))}
 
     def test_nor_are_units_known_if_one_of_them_tells_none(self, load: Load, record: Record) -> None:
         paths = [
@@ -161,7 +163,7 @@ class TestRecordedUnits:
                 (("liba.so", (RecordedUnit("a.cu"),)), ("libcublas.so.12", ()))
             )
         ]
-        assert gathered(load(paths)).recorded == {"k": RecordedUnits(None, (), ())}
+        assert gathered(load(paths)).recorded == {"k": recorded_units(None, (), ())}
 
 
 class TestOwnKernels:

@@ -8,7 +8,7 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.origin import OperatorRegistration, RegistrationKind
+from opscope.model.origin import OperatorRegistration, RecordedKernel, RegistrationKind
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.operators.table import NativeFunction, OperatorTable, Place, Served
 from opscope.provenance.resolution.evidence import (
@@ -16,10 +16,11 @@ from opscope.provenance.resolution.evidence import (
     IndexedSource,
     KernelProvenance,
     NativeFunctionFacts,
-    RecordedUnits,
 )
 from opscope.provenance.resolution.resolvers import RecordedCall, resolve_kernel, resolve_operator
 from opscope.provenance.sources.index import source_index
+
+from .conftest import recorded_units
 
 MakeEvidence = Callable[..., Evidence]
 
@@ -53,9 +54,9 @@ IMPL = """
     """
 
 
-def recorded(*units: str, kernel: str = KERNEL) -> dict[str, RecordedUnits]:
+def recorded(*units: str, kernel: str = KERNEL) -> dict[str, RecordedKernel]:
     names = tuple(unit.rpartition("/")[2] for unit in units)
-    return {kernel: RecordedUnits("libtorch_cuda.so", names, units)}
+    return {kernel: recorded_units("libtorch_cuda.so", names, units)}
 
 
 def test_a_template_in_the_units_own_file(evidence_of: MakeEvidence) -> None:
@@ -164,7 +165,7 @@ def test_a_link_is_given_only_with_a_path(evidence_of: MakeEvidence) -> None:
 def test_the_library_that_registered_it_outweighs_its_name(
     evidence_of: MakeEvidence, binary: str | None, library: str | None
 ) -> None:
-    evidence = evidence_of(recorded={KERNEL: RecordedUnits(binary, (), ())} if binary else {})
+    evidence = evidence_of(recorded={KERNEL: recorded_units(binary, (), ())} if binary else {})
     decoded = resolve_kernel(KERNEL, evidence).decoded
     assert decoded.library == library
     assert decoded.grades.get("library") is (Grade.EXACT if binary else None)

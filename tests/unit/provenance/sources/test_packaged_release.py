@@ -109,9 +109,9 @@ def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
     document = _document(shared / "provenance" / "source_index_2.6.0.json.xz")
     kinds = {"kernel": "kernel", "structured": "structured", "func": "function"}
     ours = defaultdict(set)
-    for row in index.source:  # type: ignore[attr-defined]
+    for row in index:
         ours[row.kind, row.file, row.name].add(row.line)
-    indexed = set(index.source.files)
+    indexed = set(index.files)
     counts: dict[str, list[bool]] = defaultdict(list)
     for kind, name, _, file, line, *_ in document["rows"]:
         path = document["files"][file]
@@ -125,7 +125,7 @@ def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
 def test_kernels_of_the_wheel_are_located_in_their_units(index: SourceIndex, shared: Path) -> None:
     """Every 20th kernel of the release: its template, in its unit's file or a header."""
     units = _document(shared / "provenance" / "kernel_units_2.6.0.json.xz")
-    known = {file.rpartition("/")[2] for file in index.source.files}
+    known = {file.rpartition("/")[2] for file in index.files}
     located, missed = 0, []
     for name, of in sorted(units.items())[::20]:
         match = _TEMPLATE.match(name)

@@ -8,19 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.provenance.sources.table import Definition, DefinitionTable, Registration
+from opscope.provenance.sources.index import _FORMAT, Definition, Registration, SourceIndex
 
 KERNEL = Definition("kernel", "k", "at::native", "b.cu", 7, 12, ("T", "", "Ts..."), "T*, int", ("s",), True)
 FUNCTION = Definition("function", "f", "", "a.cpp", 3, 3, launchers=("l", "m"))
 ENTRY = Registration("s", "CUDA", "f", "b.cu", 9)
 
 
-def table(*definitions: Definition) -> DefinitionTable:
-    return DefinitionTable.from_definitions("2.6.0", "a" * 40, definitions, [ENTRY])
+def table(*definitions: Definition) -> SourceIndex:
+    return SourceIndex.from_definitions("2.6.0", "a" * 40, definitions, [ENTRY])
+
+
+def decoded(content: bytes, source: str = "x.zst") -> SourceIndex:
+    return SourceIndex.decoded(_FORMAT.decode(content, source))
 
 
 def test_encoding_is_lossless() -> None:
-    again = DefinitionTable.decode(table(KERNEL, FUNCTION).encode())
+    again = decoded(table(KERNEL, FUNCTION).encode())
     assert list(again) == [FUNCTION, KERNEL]
     assert (again.version, again.git_version, again.registrations) == ("2.6.0", "a" * 40, (ENTRY,))
 
@@ -41,7 +45,7 @@ _DEFINITIONS = st.builds(
 
 @given(st.lists(_DEFINITIONS, max_size=30))
 def test_any_definitions_come_back(definitions: list[Definition]) -> None:
-    again = DefinitionTable.decode(table(*definitions).encode())
+    again = decoded(table(*definitions).encode())
     assert sorted(again, key=repr) == sorted(definitions, key=repr)
     for name in {one.name for one in definitions}:
         assert sorted(again.named(name), key=repr) == sorted(
@@ -63,11 +67,11 @@ class TestDamage:
     )
     def test_no_table_at_all(self, content: bytes) -> None:
         with pytest.raises(InputError, match="not a source index"):
-            DefinitionTable.decode(content, "x.zst")
+            decoded(content, "x.zst")
 
     def test_another_format(self) -> None:
         with pytest.raises(InputError, match="format 99"):
-            DefinitionTable.decode(_recoded(lambda document: document.__setitem__(0, 99)))
+            decoded(_recoded(lambda document: document.__setitem__(0, 99)))
 
     @pytest.mark.parametrize("column", ["name", "scope", "kind", "template", "launchers"])
     def test_a_row_that_points_nowhere(self, column: str) -> None:
@@ -75,10 +79,10 @@ class TestDamage:
             document[4][column] = np.array([77], dtype="<u4").tobytes()
 
         with pytest.raises(InputError, match="damaged"):
-            DefinitionTable.decode(_recoded(change))
+            decoded(_recoded(change))
 
     def test_columns_of_different_lengths(self) -> None:
         with pytest.raises(InputError, match="damaged"):
-            DefinitionTable.decode(_recoded(lambda document: document[4].update(line=b"")))
+            decoded(_recoded(lambda document: document[4].update(line=b"")))
         with pytest.raises(InputError, match="damaged"):
-            DefinitionTable.decode(_recoded(lambda document: document[4].pop("line")))
+            decoded(_recoded(lambda document: document[4].pop("line")))
