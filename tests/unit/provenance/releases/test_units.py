@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from opscope.errors import InputError
@@ -180,18 +178,3 @@ def test_folders_are_proven_by_shipped_headers_and_by_paths_in_a_library(tmp_pat
         "aten/src/ATen/cuda",
         "c10/macros",
     }
-
-
-OWN = RecordedUnit("Own.cu", "0" * 8, "aten/src/ATen/native/cuda/Own.cu")
-
-
-@dataclass
-class FakeLibrary:
-    kernels: dict[str, tuple[RecordedUnit, ...]] = field(default_factory=dict)
-    build_id: str = "b" * 40
-
-    def kernel_names(self):
-        return list(self.kernels)
-
-    def units_of(self, name):
-        return self.kernels.get(name, ())

@@ -29,62 +29,54 @@ COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 FILE = "aten/src/ATen/native/cuda/A.cu"
 
 
-class TestUnits:
-    def test_an_exact_name_has_the_grade_of_the_release(self, evidence_of: MakeEvidence) -> None:
-        assert evidence_of().units(SOFTMAX) == ((SOFTMAX_FILE,), Grade.RELEASE_INDEX, None)
+UNKNOWN = "void at::native::unheard_of<float>(float*)"
 
-    def test_a_neighbor_answers_as_a_neighbor(self, evidence_of: MakeEvidence) -> None:
-        evidence = evidence_of(grade=Grade.NEIGHBOR_VERSION)
-        assert evidence.units(SOFTMAX) == ((SOFTMAX_FILE,), Grade.NEIGHBOR_VERSION, None)
 
-    @pytest.mark.parametrize("name", ["mine", "", "void at::native::unheard_of<float>(float*)"])
-    def test_what_no_table_knows_has_none(self, evidence_of: MakeEvidence, name: str) -> None:
-        assert evidence_of().units(name) == ((), None, None)
+@pytest.mark.parametrize(
+    ("name", "recorded", "fields", "answer"),
+    [
+        (SOFTMAX, None, {}, ((SOFTMAX_FILE,), "release_index", None)),
+        (SOFTMAX, None, {"grade": Grade.NEIGHBOR_VERSION}, ((SOFTMAX_FILE,), "neighbor_version", None)),
+        *((name, None, {}, ((), None, None)) for name in ("mine", "", UNKNOWN)),
+        (SOFTMAX, None, {"version": None}, ((), None, None)),
+        # Recorded units beat the tables; a path from a table is known as well as the table.
+        (SOFTMAX, ("libmine.so", "Mine.cu", "src/Mine.cu"), {}, (("src/Mine.cu",), "exact", "libmine.so")),
+        (SOFTMAX, (TORCH, "SoftMax.cu", None), {}, ((SOFTMAX_FILE,), "release_index", TORCH)),
+        (
+            SOFTMAX,
+            (TORCH, "SoftMax.cu", None),
+            {"grade": Grade.NEIGHBOR_VERSION},
+            ((SOFTMAX_FILE,), "neighbor_version", TORCH),
+        ),
+        # A unit the table has not stays a name, as do two of one name.
+        (SOFTMAX, (TORCH, "Max.cu", None), {}, (("Max.cu",), "exact", TORCH)),
+        (SOFTMAX, (TORCH, "SoftMax.cu SoftMax.cu", None), {}, (("SoftMax.cu", "SoftMax.cu"), "exact", TORCH)),
+        # A library without units is looked up only if the table was read from it.
+        (SOFTMAX, (TORCH, "", None), {}, ((SOFTMAX_FILE,), "release_index", TORCH)),
+        (SOFTMAX, ("libmine.so", "", None), {}, ((), None, "libmine.so")),
+        (SOFTMAX, (None, "", None), {}, ((), None, None)),
+    ],
+)
+def test_units_of_a_kernel(
+    evidence_of: MakeEvidence,
+    name: str,
+    recorded: tuple[str | None, str, str | None] | None,
+    fields: dict[str, Any],
+    answer: tuple[tuple[str, ...], str | None, str | None],
+) -> None:
+    if recorded is not None:
+        names = tuple(recorded[1].split())
+        of_kernel = recorded_units(recorded[0], names, (recorded[2],) * len(names))
+        fields = {**fields, "recorded": {name: of_kernel}}
+    assert evidence_of(**fields).units(name) == answer
 
-    def test_without_a_release_there_are_none(self, evidence_of: MakeEvidence) -> None:
-        assert evidence_of(version=None).units(SOFTMAX) == ((), None, None)
 
-    def test_recorded_units_beat_the_tables(self, evidence_of: MakeEvidence) -> None:
-        recorded = recorded_units("libmine.so", ("Mine.cu",), ("src/Mine.cu",))
-        assert evidence_of(recorded={SOFTMAX: recorded}).units(SOFTMAX) == (
-            ("src/Mine.cu",),
-            Grade.EXACT,
-            "libmine.so",
-        )
-
-    def test_a_path_from_a_table_is_known_as_well_as_the_table(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: recorded_units(TORCH, ("SoftMax.cu",), (None,))}
-        assert evidence_of(recorded=recorded).units(SOFTMAX) == (
-            (SOFTMAX_FILE,),
-            Grade.RELEASE_INDEX,
-            TORCH,
-        )
-        evidence = evidence_of(recorded=recorded, grade=Grade.NEIGHBOR_VERSION)
-        assert evidence.units(SOFTMAX)[1] is Grade.NEIGHBOR_VERSION
-
-    def test_a_unit_the_table_has_not_stays_a_name(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: recorded_units(TORCH, ("Max.cu",), (None,))}
-        assert evidence_of(recorded=recorded).units(SOFTMAX) == (("Max.cu",), Grade.EXACT, TORCH)
-
-    def test_two_units_of_one_name_get_no_path(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: recorded_units(TORCH, ("SoftMax.cu", "SoftMax.cu"), (None, None))}
-        assert evidence_of(recorded=recorded).units(SOFTMAX)[0] == ("SoftMax.cu", "SoftMax.cu")
-
-    @pytest.mark.parametrize(("library", "units"), [(TORCH, (SOFTMAX_FILE,)), ("libmine.so", ()), (None, ())])
-    def test_a_library_without_units_is_looked_up_only_if_the_table_was_read_from_it(
-        self, evidence_of: MakeEvidence, library: str | None, units: tuple[str, ...]
-    ) -> None:
-        evidence = evidence_of(recorded={SOFTMAX: recorded_units(library, (), ())})
-        assert evidence.units(SOFTMAX) == (units, Grade.RELEASE_INDEX if units else None, library)
-
-    def test_local_libraries_come_before_tables_and_after_the_recording(
-        self, evidence_of: MakeEvidence
-    ) -> None:
-        local = FakeLibraries(FakeLibrary("/lib/libtorch_cuda.so", (RecordedUnit("B.cu", None, "b/B.cu"),)))
-        assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
-        recorded = {SOFTMAX: recorded_units(TORCH, ("A.cu",), ("a/A.cu",))}
-        assert evidence_of(libraries=local, recorded=recorded).units(SOFTMAX)[0] == ("a/A.cu",)
-        assert evidence_of(libraries=FakeLibraries(None)).units(SOFTMAX)[0] == (SOFTMAX_FILE,)
+def test_local_libraries_come_before_tables_and_after_the_recording(evidence_of: MakeEvidence) -> None:
+    local = FakeLibraries(FakeLibrary("/lib/libtorch_cuda.so", (RecordedUnit("B.cu", None, "b/B.cu"),)))
+    assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
+    recorded = {SOFTMAX: recorded_units(TORCH, ("A.cu",), ("a/A.cu",))}
+    assert evidence_of(libraries=local, recorded=recorded).units(SOFTMAX)[0] == ("a/A.cu",)
+    assert evidence_of(libraries=FakeLibraries(None)).units(SOFTMAX)[0] == (SOFTMAX_FILE,)
 
 
 @dataclass
