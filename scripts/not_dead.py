@@ -63,14 +63,11 @@ _.suppress_keyboard_interrupt
 _.text_factory
 
 # Members of closed sets and fields of formats, listed whole.
-_.AARCH64
-_.DYNAMIC_SYMBOLS
 _.MEMCPY
 _.MEMSET
 _.RATIO
 _.RECORDING
 _.REPLAYED
-_.RELOCATIONS
 _.STARTED
 _.WARP_LATENCY
 _.accumulates_in

@@ -36,29 +36,28 @@ def test_a_unit_lies_in_the_folder_that_gives_its_module_id(locate, unit):
     ]
 
 
-def test_folders_above_known_ones_are_tried(locate, unit):
-    found = locate(unit(f"{ATEN}/cuda/cub.cu"), strings=[f"{ATEN}/cuda/detail/deep/Index.cu"])
-    assert found == [("cub.cu", "aten/src/ATen/cuda/cub.cu")]
+KERNELS = "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels"
+GENERATED = "build/aten/src/ATen/UfuncCUDA_add.cu"
 
 
-def test_folders_that_leave_no_strings_are_known(locate, unit):
-    folder = "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels"
-    path = f"/build/pytorch/{folder}/cutlassF_f16_aligned.cu"
-    assert locate(unit(path), strings=[f"{ATEN}/native/Copy.cpp"]) == [
-        ("cutlassF_f16_aligned.cu", f"{folder}/cutlassF_f16_aligned.cu")
-    ]
-
-
-def test_generated_files_keep_the_folder_of_the_build(locate, unit):
-    generated = "/build/pytorch/build/aten/src/ATen/UfuncCUDA_add.cu"
-    assert locate(unit(generated), strings=[generated, f"{ATEN}/native/cuda/Copy.cu"]) == [
-        ("UfuncCUDA_add.cu", "build/aten/src/ATen/UfuncCUDA_add.cu")
-    ]
-
-
-def test_an_extension_lies_beside_its_library(locate, unit):
-    found = locate(unit("/home/me/ext/cuda.cu"), source="/home/me/ext/build/lib/ext.so")
-    assert found == [("cuda.cu", "/home/me/ext/cuda.cu")]
+@pytest.mark.parametrize(
+    ("path", "shown", "strings"),
+    [
+        # Folders above known ones are tried, and those that leave no strings are known.
+        (f"{ATEN}/cuda/cub.cu", "aten/src/ATen/cuda/cub.cu", [f"{ATEN}/cuda/detail/deep/Index.cu"]),
+        (f"/build/pytorch/{KERNELS}/cutlassF.cu", f"{KERNELS}/cutlassF.cu", [f"{ATEN}/native/Copy.cpp"]),
+        # Generated files keep the folder of the build; an extension lies beside its library.
+        (
+            f"/build/pytorch/{GENERATED}",
+            GENERATED,
+            [f"/build/pytorch/{GENERATED}", f"{ATEN}/native/cuda/Copy.cu"],
+        ),
+        ("/home/me/ext/cuda.cu", "/home/me/ext/cuda.cu", []),
+    ],
+)
+def test_folders_that_are_tried(locate, unit, path, shown, strings):
+    found = locate(unit(path), strings=strings, source="/home/me/ext/build/lib/ext.so")
+    assert found == [(path.rpartition("/")[2], shown)]
 
 
 @pytest.mark.parametrize("name", ["cub-RadixSortPairs-f16-8.cu", "my_kernels-fast.cu", "a-b-c-d-e-f-g-h.cu"])
