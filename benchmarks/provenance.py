@@ -216,10 +216,8 @@ def ground_truth(folder: Path) -> dict[str, Any]:
         version = file.name.removeprefix("kernel_units_").removesuffix(".json.xz")
         truth = json.loads(lzma.decompress(file.read_bytes()))
         table = release(version)
-        for label, names in (
-            ("sample", random.Random(0).sample(sorted(truth), SAMPLE)),
-            ("all", sorted(truth)),
-        ):
+        some = random.Random(0).sample(sorted(truth), SAMPLE)
+        for label, names in (("sample", some), ("all", sorted(truth))):
             answers = [(set(table.units_of(name)), set(truth[name])) for name in names]
             right = sum({path.rpartition("/")[2] for path in got} == want for got, want in answers)
             none = sum(not got for got, _ in answers)
@@ -268,32 +266,27 @@ def read_one_library(path: Path) -> dict[str, Any]:
 
     started = time.perf_counter()
     read_library(path)
-    read_s = time.perf_counter() - started
-    peak_mb = peak_memory_mb()
+    first = {"read_s": time.perf_counter() - started, "peak_rss_mb": peak_memory_mb()}
     kernels = kernels_by_name(path)
     with tempfile.TemporaryDirectory() as folder:
         cached_library(path, Path(folder))
-        name = next(iter(kernels))
         started = time.perf_counter()
-        cached_library(path, Path(folder)).units_of(name)
-        second_s = time.perf_counter() - started
+        cached_library(path, Path(folder)).units_of(next(iter(kernels)))
+        first["second_look_up_s"] = time.perf_counter() - started
     return {
         "library": path.name,
         "size_mb": path.stat().st_size / 1e6,
         "kernels": len(kernels),
         "units": len(frozenset().union(*kernels.values())),
-        "read_s": read_s,
-        "peak_rss_mb": peak_mb,
-        "second_look_up_s": second_s,
+        **first,
     }
 
 
 def kernels_by_name(path: Path) -> dict[str, Any]:
-    from opscope.provenance.binaries.elf import open_elf
-    from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
+    from opscope.provenance.binaries import elf, library
 
-    with open_elf(path) as elf:
-        return by_shown_name(units_by_kernel(elf))
+    with elf.open_elf(path) as file:
+        return library.by_shown_name(library.units_by_kernel(file))
 
 
 def peak_memory_mb() -> float:

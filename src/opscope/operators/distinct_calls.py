@@ -36,7 +36,7 @@ class Collective(msgspec.Struct, frozen=True):
     group_size: int | None
 
 
-class Calls(msgspec.Struct, frozen=True):
+class AlikeCalls(msgspec.Struct, frozen=True):
     """Calls that are alike. Arguments are JSON text as recorded."""
 
     call_id: int  # its row of `call_costs`, which `activity_costs` joins
@@ -51,7 +51,7 @@ class Calls(msgspec.Struct, frozen=True):
     self_device_ns: int = 0  # device time of all their own activities
 
 
-class DistinctCall(Calls, frozen=True):
+class DistinctCall(AlikeCalls, frozen=True):
     """The same with what costs follow from besides."""
 
     # Where a call launched copies and sets alone: what these read from device memory

@@ -18,7 +18,7 @@ from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost, CostEvidence
 from opscope.operators.distinct_calls import (
     ARGUMENT_COLUMNS,
-    Calls,
+    AlikeCalls,
     DistinctCall,
     collect_calls,
     collect_launches,
@@ -29,7 +29,7 @@ COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
 
 
-class CostedCall(Calls, frozen=True, kw_only=True):
+class CostedCall(AlikeCalls, frozen=True, kw_only=True):
     """One row of `call_costs`."""
 
     cost: CallCost  # of one call
