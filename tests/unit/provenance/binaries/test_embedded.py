@@ -131,61 +131,40 @@ def test_damaged_code_is_refused(write, opened, flags):
 A, B = "/src/a.cu", "/src/b.cu"
 
 
-@pytest.fixture
-def read(write):
-    """Kernels by unit of a stripped library with these containers."""
-
-    def read_library(linked=(), relocatable=()):
-        content = write.library(
-            [], stripped=True, device_code=b"".join(linked), relocatable=b"".join(relocatable)
-        )
-        file = ElfFile(io.BytesIO(content), "libsmall.so")
-        return {kernels.unit: sorted(kernels.kernels) for kernels in embedded_kernels(file)}
-
-    return read_library
+# Containers of a library, each with one cubin (its kernels; the files whose internal names it has), those of
+# relocatable code behind the linked ones; and the kernels of each unit.
+INTERNAL = "kernel of A's own"
 
 
-@pytest.fixture
-def container(write):
-    """A container with one cubin: kernels, and internal names of units."""
-
-    def make(kernels, *paths):
-        return write.container(write.Code(write.cubin(kernels, [write.internal(path) for path in paths])))
-
-    return make
-
-
-@pytest.fixture
-def unit(write):
-    return lambda path: RecordedUnit(path.rpartition("/")[2], write.module_id(path))
-
-
-def test_a_container_belongs_to_the_unit_its_internal_names_tell(read, container, unit):
-    found = read([container(["_Z1av"], A), container(["_Z1bv", "_Z1cv"], B)])
-    assert found == {unit(A): ["_Z1av"], unit(B): ["_Z1bv", "_Z1cv"]}
-
-
-def test_a_kernel_in_two_units_belongs_to_both(read, container, unit):
-    assert read([container(["_Z1av"], A), container(["_Z1av"], B)]) == {
-        unit(A): ["_Z1av"],
-        unit(B): ["_Z1av"],
-    }
-
-
-def test_of_a_container_of_several_units_only_internal_kernels_have_one(read, write, container, unit):
+@pytest.mark.parametrize(
+    ("linked", "relocatable", "expected"),
+    [
+        # A container belongs to the unit that its internal names tell, a kernel in two to both.
+        ([(["_Z1av"], A), (["_Z1bv", "_Z1cv"], B)], [], {A: ["_Z1av"], B: ["_Z1bv", "_Z1cv"]}),
+        ([(["_Z1av"], A), (["_Z1av"], B)], [], {A: ["_Z1av"], B: ["_Z1av"]}),
+        # Of a container of several units only internal kernels have one.
+        ([(["_Z1av", INTERNAL], A, B)], [], {None: ["_Z1av"], A: [INTERNAL]}),
+        # Linked code takes the units of its relocatable parts: its own names are of one unit only.
+        ([(["_Z1av", "_Z1bv"], A)], [(["_Z1av"], A), (["_Z1bv"],)], {A: ["_Z1av"], None: ["_Z1bv"]}),
+        # A separate unit beside linked code keeps its own.
+        ([(["_Z1av"], A), (["_Z1bv"], B)], [(["_Z1av"], A)], {A: ["_Z1av"], B: ["_Z1bv"]}),
+    ],
+)
+def test_kernels_by_unit(write, linked, relocatable, expected):
     own = write.internal(A, "6kernelv")
-    assert read([container(["_Z1av", own], A, B)]) == {None: ["_Z1av"], unit(A): [own]}
 
+    def container(kernels, *paths):
+        symbols = [own if kernel == INTERNAL else kernel for kernel in kernels]
+        return write.container(write.Code(write.cubin(symbols, [write.internal(path) for path in paths])))
 
-def test_linked_code_takes_the_units_of_its_relocatable_parts(read, container, unit):
-    # The linked container has the names of one unit only, which is not that of both kernels.
-    found = read([container(["_Z1av", "_Z1bv"], A)], [container(["_Z1av"], A), container(["_Z1bv"])])
-    assert found == {unit(A): ["_Z1av"], None: ["_Z1bv"]}
-
-
-def test_a_separate_unit_beside_linked_code_keeps_its_own(read, container, unit):
-    found = read([container(["_Z1av"], A), container(["_Z1bv"], B)], [container(["_Z1av"], A)])
-    assert found == {unit(A): ["_Z1av"], unit(B): ["_Z1bv"]}
+    code, parts = (b"".join(container(*one) for one in group) for group in (linked, relocatable))
+    content = write.library([], stripped=True, device_code=code, relocatable=parts)
+    found = embedded_kernels(ElfFile(io.BytesIO(content), "libsmall.so"))
+    units = {path: RecordedUnit(path.rpartition("/")[2], write.module_id(path)) for path in (A, B)}
+    assert {kernels.unit: sorted(kernels.kernels) for kernels in found} == {
+        units.get(path): [own if kernel == INTERNAL else kernel for kernel in kernels]
+        for path, kernels in expected.items()
+    }
 
 
 def test_whether_there_is_device_code(write):
