@@ -159,8 +159,8 @@ class Places:
         """What is registered for a dispatch stub: a function, or the place where something else is."""
         registered = []
         for index in self._indexes:
-            for entry in index.registered(stub):
-                if entry.key != backend:
+            for entry in index.registrations:
+                if (entry.stub, entry.key) != (stub, backend):
                     continue
                 rows = [row for row in index.named(entry.function) if row.kind in ("function", "kernel")]
                 own = [row for row in rows if row.file == entry.file and not is_member(row)]

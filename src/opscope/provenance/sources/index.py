@@ -1,20 +1,20 @@
 """Where kernels and functors of a PyTorch release are defined.
 
-All definitions of a source tree are held in columns: small on disk, opened quickly, made into objects by
-name. Names, files and lines, no source text. Look-ups take what the binary says: the translation units that
-hold the symbol. A definition in another unit's file is never returned, and where files remain that nothing
-tells apart the answer is None: a wrong place is worse than none.
+Definitions of a source tree are held by name, and made into objects when a name is asked for. Names, files
+and lines, no source text. Look-ups take what the binary says: the translation units that hold the symbol. A
+definition in another unit's file is never returned, and where files remain that nothing tells apart the
+answer is None: a wrong place is worse than none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from opscope.provenance.installation import RELEASE_NAME
 from opscope.provenance.packaged import lazy_pattern, release_files
@@ -52,105 +52,67 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     line: int
 
 
-FORMAT_VERSION = 2
-_KINDS = ("function", "structured", "kernel", "class", "stub", "jiterator")
-_VOCABULARIES = ("name", "scope", "file", "template", "parameters", "stubs", "launchers")
-_FIELDS = {"template": "template_parameters"}  # of Definition, where named otherwise
-_COLUMNS = ("kind", "line", "span", *_VOCABULARIES)
-_SEPARATOR = "\x1f"
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    """A definition in the file: its texts by number, its last line by how far it is from the first."""
+
+    kind: int
+    scope: int
+    file: int
+    line: int
+    span: int
+    template_parameters: int
+    parameters: int
+    stubs: int
+    is_specialization: bool
+    launchers: int
 
 
 class _Wire(msgspec.Struct, array_like=True):
-    """The file's content: columns of uint32; rows sorted by file and line; lines as steps."""
+    """The file's content: rows by name, made into objects when asked for; of one name by file and line."""
 
     format_version: int
     version: str
     git_version: str | None
-    vocabularies: dict[str, list[str]]
-    columns: dict[str, bytes]
+    texts: list[str | tuple[str, ...]]
+    rows: dict[str, msgspec.Raw]
     registrations: list[Registration]
 
 
-_FORMAT = TableFormat("a source index", _Wire, FORMAT_VERSION, hint="Build it again with this version")
+FORMAT_VERSION = 3
+_FORMAT = TableFormat(
+    "a source index", _Wire, FORMAT_VERSION, hint="Build it again with this version", has_checksum=True
+)
+_TEXTS = ("kind", "scope", "file", "template_parameters", "parameters", "stubs", "launchers")
 
 
 class SourceIndex:
-    """The definitions of one source tree, held in columns, and look-ups in them."""
+    """The definitions of one source tree, and look-ups in them."""
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
         self.version = wire.version  # of PyTorch, "2.6.0"
         self.git_version = wire.git_version  # commit of the tree, if it was known when the table was built
-        self._vocabulary = wire.vocabularies
-        self._columns = {name: np.frombuffer(wire.columns[name], dtype="<u4") for name in _COLUMNS}
+        self.registrations = tuple(wire.registrations)  # for dispatch stubs
 
     @property
     def files(self) -> tuple[str, ...]:
         """Files that hold a definition, sorted."""
-        return tuple(self._vocabulary["file"])
-
-    def __len__(self) -> int:
-        return len(self._columns["name"])
+        return tuple(sorted({one.file for one in self}))
 
     def __iter__(self) -> Iterator[Definition]:
-        return map(self._definition, range(len(self)))
+        return chain.from_iterable(map(self.named, self._wire.rows))
 
     def named(self, name: str) -> tuple[Definition, ...]:
         """Definitions of a name without scope, by file and line."""
-        identifier = self._name_ids.get(name)
-        if identifier is None:
+        rows = self._wire.rows.get(name)
+        if rows is None:
             return ()
-        order, starts = self._by_name
-        return tuple(self._definition(int(row)) for row in order[starts[identifier] : starts[identifier + 1]])
-
-    def registered(self, stub: str) -> tuple[Registration, ...]:
-        """Registrations for a dispatch stub."""
-        return tuple(entry for entry in self._wire.registrations if entry.stub == stub)
-
-    @property
-    def registrations(self) -> tuple[Registration, ...]:
-        """All registrations for dispatch stubs."""
-        return tuple(self._wire.registrations)
-
-    @cached_property
-    def _name_ids(self) -> dict[str, int]:
-        return {name: identifier for identifier, name in enumerate(self._vocabulary["name"])}
-
-    @cached_property
-    def _by_name(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows sorted by name, and where each name's rows begin."""
-        names = self._columns["name"]
-        order = np.argsort(names, kind="stable")
-        starts = np.searchsorted(names[order], np.arange(len(self._vocabulary["name"]) + 1))
-        return order, starts
-
-    @cached_property
-    def _lines(self) -> NDArray[np.int64]:
-        """Line of each row: steps summed up within a file."""
-        steps = self._columns["line"].astype(np.int64)
-        files = self._columns["file"]
-        total = np.cumsum(steps)
-        first = np.flatnonzero(np.diff(files, prepend=-1))
-        before = total[first] - steps[first]
-        return total - np.repeat(before, np.diff(np.append(first, len(files))))
-
-    def _definition(self, row: int) -> Definition:
-        value = {name: int(column[row]) for name, column in self._columns.items()}
-        text = {name: self._vocabulary[name][value[name]] for name in _VOCABULARIES}
-        line = int(self._lines[row])
-        return Definition(
-            _KINDS[value["kind"] // 2],
-            text["name"],
-            text["scope"],
-            text["file"],
-            line,
-            line + value["span"],
-            _split(text["template"]),
-            text["parameters"],
-            _split(text["stubs"]),
-            bool(value["kind"] % 2),
-            _split(text["launchers"]),
-        )
+        found = []
+        for row in msgspec.msgpack.decode(rows, type=tuple[_Row, ...]):
+            fields: dict[str, Any] = {field: self._wire.texts[getattr(row, field)] for field in _TEXTS}
+            fields |= {"line": row.line, "end_line": row.line + row.span}
+            found.append(Definition(name=name, **fields, is_specialization=row.is_specialization))
+        return tuple(found)
 
     @classmethod
     def from_definitions(
@@ -160,42 +122,22 @@ class SourceIndex:
         definitions: Iterable[Definition],
         registrations: Iterable[Registration],
     ) -> SourceIndex:
-        """The table of definitions whose lines are known, in any order."""
-        rows = sorted(definitions, key=lambda row: (row.file, row.line or 0))
-        vocabularies: dict[str, dict[str, int]] = {name: {} for name in _VOCABULARIES}
-        columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
-        file, last_line = "", 0
-        for row in rows:
-            last_line = last_line if row.file == file else 0
-            line, end_line = row.line or 0, row.end_line or 0
-            columns["kind"].append(_KINDS.index(row.kind) * 2 + row.is_specialization)
-            columns["line"].append(line - last_line)
-            columns["span"].append(max(0, end_line - line))
-            file, last_line = row.file, line
-            for name in _VOCABULARIES:
-                value = getattr(row, _FIELDS.get(name, name))
-                text = value if isinstance(value, str) else _joined(value)
-                columns[name].append(vocabularies[name].setdefault(text, len(vocabularies[name])))
-        wire = _Wire(
-            FORMAT_VERSION,
-            version,
-            git_version,
-            {name: list(words) for name, words in vocabularies.items()},
-            {name: np.array(column, dtype="<u4").tobytes() for name, column in columns.items()},
-            sorted(registrations, key=lambda entry: (entry.file, entry.line, entry.stub)),
-        )
-        return cls(wire)
+        """The index of definitions whose lines are known, in any order."""
+        numbers: dict[str | tuple[str, ...], int] = {}
+        rows: dict[str, list[_Row]] = {}
+        for one in sorted(definitions, key=lambda one: (one.file, one.line or 0)):
+            texts = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in _TEXTS}
+            line = one.line or 0
+            lines = {"line": line, "span": max(0, (one.end_line or 0) - line)}
+            row = _Row(**texts, **lines, is_specialization=one.is_specialization)
+            rows.setdefault(one.name, []).append(row)
+        packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
+        listed = sorted(registrations, key=lambda entry: (entry.file, entry.line, entry.stub))
+        return cls(_Wire(FORMAT_VERSION, version, git_version, list(numbers), packed, listed))
 
     def encode(self) -> bytes:
-        """The table as bytes, compressed."""
+        """The index as bytes, compressed."""
         return _FORMAT.encode(self._wire)
-
-    @classmethod
-    def decoded(cls, wire: _Wire, source: Path | None = None) -> SourceIndex:
-        """The index of what a file holds."""
-        if not _is_whole(wire):
-            raise _FORMAT.damaged("its parts do not fit each other", source)
-        return cls(wire)
 
     def kernel(
         self, base_name: str, units: Sequence[str] = (), *, template_arguments: Sequence[str] | None = None
@@ -238,26 +180,6 @@ class SourceIndex:
                 row for row in rows if row.kind == "structured" and matches_scope(row.scope, parent_scope)
             ]
         return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
-
-
-def _joined(texts: tuple[str, ...]) -> str:
-    """A tuple of texts, written with a separator before each, which tells () from ("",)."""
-    return _SEPARATOR.join(("", *texts)) if texts else ""
-
-
-def _split(joined: str) -> tuple[str, ...]:
-    return tuple(joined.split(_SEPARATOR)[1:])
-
-
-def _is_whole(wire: _Wire) -> bool:
-    """Whether every column is there, as long as the others, and points into its vocabulary."""
-    if set(wire.columns) != set(_COLUMNS) or set(wire.vocabularies) != set(_VOCABULARIES):
-        return False
-    if len({len(column) for column in wire.columns.values()}) != 1 or len(wire.columns["kind"]) % 4:
-        return False
-    limits = {name: len(words) for name, words in wire.vocabularies.items()} | {"kind": 2 * len(_KINDS)}
-    columns = {name: np.frombuffer(wire.columns[name], dtype="<u4") for name in limits}
-    return all(len(column) == 0 or int(column.max()) < limits[name] for name, column in columns.items())
 
 
 # What stands for an anonymous namespace: c++filt's words, or the unit's own name as nvcc writes it.
@@ -380,7 +302,7 @@ FILE_NAME = "sources.msgpack.zst"
 
 def load_index(path: Path) -> SourceIndex:
     """The index in a file."""
-    return SourceIndex.decoded(_FORMAT.read(path), path)
+    return SourceIndex(_FORMAT.read(path))
 
 
 @cache
