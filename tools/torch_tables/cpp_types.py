@@ -1,4 +1,4 @@
-"""Parameters of templates and functions: their names, and their types in one coarse spelling.
+"""Parameters of C++ templates and functions: split, without defaults, their types in one coarse spelling.
 
 `const at::Tensor & self`, `Tensor(a!) self` and `Tensor` are all "Tensor"; `c10::optional<int64_t>` and
 `SymInt?` are both "int?". Coarse on purpose: it tells overloads apart however a type is passed.
@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from opscope.provenance.packaged import lazy_pattern
+from opscope.provenance.sources.index import PACK
 
-PACK = "..."
 _PARTNERS = {")": "(", "]": "[", "}": "{"}
 # Arrows and comparisons that hold an angle are passed over.
 _BRACKET_OR_COMMA = lazy_pattern(r"[()\[\]{},]|->|[<>]=|<<(?=\s)|<|>")
@@ -56,33 +56,6 @@ def before_default(parameter: str) -> str:
         if character == "=" and depth <= 0 and parameter[position + 1 : position + 2] != "=":
             return parameter[:position].rstrip()
     return parameter.rstrip()
-
-
-def fits(parameters: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Whether so many arguments can instantiate a template with these parameters."""
-    packs = sum(name.endswith(PACK) for name in parameters)
-    if packs == 0:
-        return len(arguments) == len(parameters)
-    return packs == 1 and len(arguments) >= len(parameters) - 1
-
-
-def named_arguments(parameters: Sequence[str], arguments: Sequence[str]) -> Mapping[str, str] | None:
-    """Argument by parameter name, in the template's order; None if they do not fit each other.
-
-    A pack takes all arguments that the others leave, joined by ", ". Parameters without a name are left out.
-    """
-    if not fits(parameters, arguments):
-        return None
-    named: dict[str, str] = {}
-    surplus = len(arguments) - len(parameters) + 1
-    position = 0
-    for name in parameters:
-        count = surplus if name.endswith(PACK) else 1
-        value = ", ".join(arguments[position : position + count])
-        position += count
-        if name.removesuffix(PACK):
-            named[name.removesuffix(PACK)] = value
-    return named
 
 
 _QUALIFIERS = lazy_pattern(
@@ -191,3 +164,41 @@ def signature_distance(types: str, wanted: Sequence[str]) -> int | None:
         for left, right in zip(mine, theirs, strict=True)
     )
     return 1 if may_be else None
+
+
+# Names of the parameters that a template declares.
+
+_WORD = lazy_pattern(r"[A-Za-z_]\w*")
+_TYPES = """
+    typename class struct template const volatile unsigned signed int bool char short long float double auto
+    void size_t
+"""
+_TYPE_WORDS = frozenset(_TYPES.split())
+_POINTER_NAME = lazy_pattern(r"\(\s*[*&]\s*([A-Za-z_]\w*)\s*\)")
+
+
+def template_parameter_names(text: str) -> tuple[str, ...]:
+    """Names of the parameters in the text between `template <` and `>`.
+
+    A pack's name ends in `...`; a parameter without a name is "".
+    """
+    return tuple(_name(part) for part in split_arguments(text))
+
+
+def _name(parameter: str) -> str:
+    declaration = before_default(parameter)
+    pack = PACK if PACK in declaration else ""
+    pointer = _POINTER_NAME.search(declaration)
+    if pointer:
+        return pointer.group(1) + pack
+    words = _WORD.findall(declaration)
+    if not words or not declaration.rstrip().endswith(words[-1]):
+        return pack
+    is_typed = len(words) > 1 or not declaration.startswith(words[-1])
+    is_named = is_typed and words[-1] not in _TYPE_WORDS and not _is_qualified(declaration, words)
+    return words[-1] + pack if is_named else pack
+
+
+def _is_qualified(declaration: str, words: list[str]) -> bool:
+    """`std::size_t`, `typename T::type`: the last word belongs to the type."""
+    return declaration[: -len(words[-1])].rstrip().endswith("::")

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.provenance.sources.signatures import (
+from torch_tables.cpp_types import (
     coarse_type,
-    named_arguments,
     parameter_types,
     signature_distance,
     split_arguments,
+    template_parameter_names,
 )
-from torch_tables.indexer.template_parameters import template_parameter_names
 
 
 @pytest.mark.parametrize(
@@ -44,23 +43,6 @@ def test_a_list_is_split_at_its_top_level() -> None:
         "x->y",
     ]
     assert split_arguments(" ") == []
-
-
-class TestNamedArguments:
-    def test_a_pack_takes_the_rest(self) -> None:
-        assert named_arguments(("T", "Ts...", "N"), ("a", "b", "c", "1")) == {
-            "T": "a",
-            "Ts": "b, c",
-            "N": "1",
-        }
-        assert named_arguments(("T", "Ts..."), ("a",)) == {"T": "a", "Ts": ""}
-
-    def test_unnamed_parameters_are_left_out(self) -> None:
-        assert named_arguments(("T", ""), ("float", "0")) == {"T": "float"}
-
-    @pytest.mark.parametrize("arguments", [(), ("a",), ("a", "b", "c")])
-    def test_none_if_they_do_not_fit(self, arguments: tuple[str, ...]) -> None:
-        assert named_arguments(("T", "N"), arguments) is None
 
 
 @pytest.mark.parametrize(
