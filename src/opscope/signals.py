@@ -16,7 +16,7 @@ from weakref import WeakSet
 _NAMES = ("SIGTERM", "SIGHUP")
 _handlers: set[Any] = set()
 _last = int(signal.SIGINT)
-
+_is_ending = False  # a signal came that ends the block now running, whoever was told
 
 # What computes in one call of C for any time, in which Python handles no signal; each has `interrupt()`.
 interrupts: WeakSet[Any] = WeakSet()
@@ -27,14 +27,21 @@ class Terminated(KeyboardInterrupt):  # it ends a program as Ctrl-C does, and is
 
 
 def raise_if_interrupted(error: Exception) -> None:
-    """Raise what a signal raised in code that the engine called: the engine tells it as an error of its own.
+    """Raise what a signal raised in code that the engine called: the engine has an error of its own for it.
 
     Raises:
         KeyboardInterrupt: The error is that of a signal.
     """
     text = str(error)
-    if KeyboardInterrupt.__name__ in text or Terminated.__name__ in text:
+    if is_of_signal(error) or KeyboardInterrupt.__name__ in text or Terminated.__name__ in text:
         raise KeyboardInterrupt from error
+
+
+def is_of_signal(error: BaseException | None) -> bool:
+    """Whether an error is a signal's, or follows one that ends the block now running."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return _is_ending or error is not None
 
 
 def interrupted_by() -> int:
@@ -53,12 +60,6 @@ def _leave_signals_to_children() -> None:
     os.register_at_fork(after_in_child=apart)
 
 
-def _is_of_signal(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
     """Inside the block a signal that Python handles ends what the engine computes, so that it is handled.
@@ -66,23 +67,28 @@ def signals_interrupt() -> Iterator[None]:
     A single operator of a query may compute for hours without a look at signals. Signals of processes forked
     off are theirs alone.
     """
+    global _last, _is_ending
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     ended = threading.Event()
+    ending = {getattr(signal, name, None) for name in ("SIGINT", *_NAMES)}
 
     def look() -> None:
-        while os.read(reader, 1) and not ended.is_set():
+        global _last, _is_ending
+        while (number := os.read(reader, 1)[0]) and not ended.is_set():
+            if number in ending:
+                _last, _is_ending = number, True
             for one in tuple(interrupts):
                 one.interrupt()
 
     # What a signal raises on the way into a callback of the engine reaches nobody, and Python would print it;
     # the query is interrupted all the same.
     hooks = sys.excepthook, sys.unraisablehook
-    sys.excepthook = lambda kind, error, trace: None if _is_of_signal(error) else hooks[0](kind, error, trace)
-    sys.unraisablehook = lambda args: None if _is_of_signal(args.exc_value) else hooks[1](args)
+    sys.excepthook = lambda kind, error, trace: None if is_of_signal(error) else hooks[0](kind, error, trace)
+    sys.unraisablehook = lambda args: None if is_of_signal(args.exc_value) else hooks[1](args)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _leave_signals_to_children()
     thread = threading.Thread(target=look, name="opscope-signals", daemon=True)
@@ -95,6 +101,7 @@ def signals_interrupt() -> Iterator[None]:
         ended.set()
         os.write(writer, b"\0")
         thread.join()
+        _last, _is_ending = int(signal.SIGINT), False
         os.close(writer)
         os.close(reader)
 
@@ -109,13 +116,13 @@ def ending_signals_raise(raised: Callable[[int], BaseException] = Terminated) ->
     Args:
         raised: Makes the error of the signal's number.
     """
-    global _last  # noqa: PLW0603 - the engine drops errors that are raised while it computes
+    global _last, _is_ending
     owner = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
-        global _last  # noqa: PLW0603
+        global _last, _is_ending
         if os.getpid() == owner:
-            _last = number
+            _last, _is_ending = number, True
             raise raised(number)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -131,7 +138,7 @@ def ending_signals_raise(raised: Callable[[int], BaseException] = Terminated) ->
     try:
         yield
     finally:
-        _last = int(signal.SIGINT)
+        _last, _is_ending = int(signal.SIGINT), False
         _handlers.discard(end)
         for number, handler in taken.items():
             if signal.getsignal(number) is end:

@@ -107,12 +107,14 @@ def interrupted(verb: str, name: str, after_s: float, folder: Path) -> list[str]
 
 def _wrong(folder: Path, code: int | None, number: int, session: int, *, is_killed: bool) -> Iterator[str]:
     text = (folder / "said.txt").read_text(errors="replace")
+    # Before the first line of `__main__` the interpreter says what interrupted it, and has its own code.
+    _, traceback, where = text.partition("Traceback")
+    is_ours = not traceback or "__main__.py" in where
     if code is None:
         yield f"no end {_END_S:.0f} s after the signal"
-    elif code not in {0, 128 + number, -number}:
+    elif is_ours and code not in {0, 128 + number, -number}:
         yield f"exit code {code}"
-    # Before the first line of opscope runs, the interpreter itself says what interrupted it.
-    if "Traceback" in text and "opscope" in text.partition("Traceback")[2]:
+    if traceback and is_ours:
         yield "a traceback"
     deadline = time.monotonic() + _END_S
     while (left := list(_left_of(session))) and time.monotonic() < deadline:

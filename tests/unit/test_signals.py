@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from opscope.signals import Terminated, ending_signals_raise, interrupted_by
+from opscope.signals import (
+    Terminated,
+    ending_signals_raise,
+    interrupted_by,
+    is_of_signal,
+    raise_if_interrupted,
+    signals_interrupt,
+)
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
@@ -131,3 +138,29 @@ def test_errors_of_signals_on_the_way_into_a_callback_are_not_printed(
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=30)
     assert done.stderr.count("\nSystemError") == (2 if is_printed else 0), done.stderr
+
+
+def test_a_signal_whose_error_is_lost_still_ends_the_block() -> None:
+    """What it raised on the way into a callback reaches nobody; the engine's own error follows."""
+    error = RuntimeError("INTERRUPT Error: Interrupted!")
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        with signals_interrupt():
+            assert not is_of_signal(error)
+            send(signal.SIGTERM)
+            assert is_of_signal(error)
+            assert interrupted_by() == signal.SIGTERM
+            with pytest.raises(KeyboardInterrupt):
+                raise_if_interrupted(error)
+        assert not is_of_signal(error)
+        raise_if_interrupted(error)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_turns_it_into_an_error_of_its_own_is_seen_through() -> None:
+    """As an import does that is interrupted."""
+    error = ImportError("cannot import")
+    assert not is_of_signal(error)
+    error.__cause__ = KeyboardInterrupt()
+    assert is_of_signal(error)

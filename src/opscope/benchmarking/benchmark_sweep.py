@@ -144,8 +144,8 @@ def _sweep_of_groups(groups: Sequence[FunctionGroup], request: BenchmarkRequest)
     names = list(dict.fromkeys(name for name, _ in found))
     if len(names) == 1:
         return Sweep(names[0], tuple(point for _, point in found), swept)
-    joined = [Point(f"{name} {point.label}".rstrip(), point.make) for name, point in found]
-    return Sweep(request.name or groups[0].name.partition(":")[0], tuple(joined), swept)
+    joined = tuple(Point(f"{name} {point.label}".rstrip(), point.make) for name, point in found)
+    return Sweep(request.name or groups[0].name.partition(":")[0], joined, swept)
 
 
 def _sweep_of_suite(chosen: Suite, request: BenchmarkRequest) -> Sweep:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from opscope.benchmarking.inputs import map_tensors, named_tensors, tensors_of
+from opscope.benchmarking.inputs import copied, map_tensors, named_tensors, tensors_of
 from opscope.benchmarking.problem import Inputs, Problem, failure_of, first_line
 from opscope.errors import InputError
 from opscope.model.benchmark import OutputCheck, Status
@@ -27,8 +27,6 @@ _CHUNK_ELEMENTS = 1 << 22  # 32 MB of float64 on either side
 
 
 class Difference(NamedTuple):
-    """What comparing one output with its reference gave."""
-
     max_relative_error: float  # largest error of an element that is finite in both
     squared_error: float  # Σ (output - reference)², of the same elements
     squared_reference: float  # Σ reference², of the same elements
@@ -95,7 +93,6 @@ def _rms(reference: Any, device: Any) -> float:
 
 
 def _chunks(*tensors: Any, device: Any) -> Iterator[tuple[Any, ...]]:
-    """Chunks of flat tensors in float64."""
     float64 = require_torch().float64
     for start in range(0, tensors[0].numel(), _CHUNK_ELEMENTS):
         yield tuple(one[start : start + _CHUNK_ELEMENTS].to(device, float64) for one in tensors)
@@ -163,8 +160,6 @@ def poisoned_memory(device: str, byte: int = POISON_NAN) -> Iterator[None]:
 
 
 class CheckOutcome(NamedTuple):
-    """What checking one implementation gave."""
-
     status: Status  # `ok` if nothing is wrong with it
     reason: str | None  # what is wrong; with `ok`, why nothing could be compared; else None
     check: OutputCheck | None  # None if nothing was compared
@@ -233,7 +228,7 @@ def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inpu
     attempts = (
         (problem.expected, "the expected result", "float64", _upcast),
         (reference, problem.reference, "float64", _upcast),
-        (reference, problem.reference, own_dtype, _copy),
+        (reference, problem.reference, own_dtype, copied),
     )
     failures: list[str] = []
     for fn, name, dtype, convert in attempts:
@@ -261,7 +256,7 @@ def _checked(  # noqa: PLR0917 - the parts of one check
     seed: int,
 ) -> CheckOutcome:
     """Call the function on poisoned memory and judge what it returned."""
-    copies = [(tensor, _copy(tensor)) for tensor in tensors_of(inputs)]
+    copies = [(tensor, copied(tensor)) for tensor in tensors_of(inputs)]
     for byte in (POISON_NAN, POISON_ZERO):
         try:
             with poisoned_memory(problem.device, byte):
@@ -368,18 +363,10 @@ def _tolerances(
 
 def _upcast(tensor: Any) -> Any:
     """A copy in float64 (complex128) of floating-point data; a copy of any other."""
-    torch = require_torch()
-    if tensor.is_complex():
-        wide = torch.complex128
-    elif tensor.is_floating_point():
-        wide = torch.float64
-    else:
-        return _copy(tensor)
+    if not _has_nan(tensor):
+        return copied(tensor)
+    wide = require_torch().complex128 if tensor.is_complex() else require_torch().float64
     return tensor.detach().to(wide, copy=True).requires_grad_(tensor.requires_grad)
-
-
-def _copy(tensor: Any) -> Any:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _same_bits(one: Any, other: Any) -> bool:
@@ -397,8 +384,6 @@ def _has_nan(tensor: Any) -> bool:
 
 
 def _kind(tensor: Any) -> str:
-    if tensor.is_complex():
-        return "complex"
-    if tensor.is_floating_point():
-        return "floating-point"
+    if _has_nan(tensor):
+        return "complex" if tensor.is_complex() else "floating-point"
     return "boolean" if tensor.dtype is require_torch().bool else "integer"

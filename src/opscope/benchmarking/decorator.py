@@ -121,6 +121,5 @@ def _with_mark(fn: F, mark: BenchmarkMark) -> F:
 
 
 def mark_of(function: Any) -> BenchmarkMark | None:
-    """The mark of a function; None if it has none."""
     mark = getattr(function, _ATTRIBUTE, None)
     return mark if isinstance(mark, BenchmarkMark) else None

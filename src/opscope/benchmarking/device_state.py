@@ -22,8 +22,6 @@ _DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 
 class DeviceMonitor(Protocol):
-    """Reads a device's state."""
-
     def read(self) -> DeviceState | None:
         """The state now; None if nothing can be read."""
         ...
@@ -49,7 +47,6 @@ class NvmlMonitor:
         self._max_sm_clock_mhz = self._nvml.max_sm_clock_mhz(self._handle)
 
     def read(self) -> DeviceState | None:
-        """Clocks, temperature, power and throttle reasons now."""
         return DeviceState(
             at_ns=time.perf_counter_ns(),
             max_sm_clock_mhz=self._max_sm_clock_mhz,

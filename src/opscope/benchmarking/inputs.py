@@ -56,6 +56,11 @@ def map_tensors(fn: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
+def copied(tensor: Any) -> Any:
+    """A copy that no longer shares memory, and needs gradients if the tensor does."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list | tuple):
         yield from ((f"[{index}]", child) for index, child in enumerate(value))
@@ -152,28 +157,23 @@ def _storage(tensor: Any) -> tuple[str, int]:
 
 
 def _addressed_bytes(tensors: Iterable[Any]) -> int:
-    """Distinct bytes that tensors address; at most those between the ends of all that share memory.
+    """Distinct bytes that tensors address; at most those of the memory they share.
 
-    Exact for tensors that are equal or disjoint, also when they interleave; an upper bound for views that
-    overlap in part and leave gaps.
+    Exact for tensors that are equal or disjoint, also when they interleave, or that together address all of
+    their memory; an upper bound for others that overlap.
     """
-    extents: dict[tuple[str, int], dict[Any, tuple[int, int, int]]] = defaultdict(dict)
+    views: dict[tuple[str, int], dict[Any, int]] = defaultdict(dict)
+    sizes_bytes: dict[tuple[str, int], int] = {}
     for tensor in tensors:
         if not tensor.numel():
             continue
-        item, start, sizes, strides = tensor.element_size(), tensor.data_ptr(), tensor.shape, tensor.stride()
-        span = (1 + sum((size - 1) * abs(stride) for size, stride in zip(sizes, strides, strict=True))) * item
-        distinct = item * math.prod(size for size, stride in zip(sizes, strides, strict=True) if stride)
-        identity = (start, tuple(sizes), strides, item)
-        extents[_storage(tensor)][identity] = (start, start + span, min(distinct, span))
-    total = 0
-    for views in extents.values():
-        covered = reached = 0
-        for low, high, _ in sorted(views.values()):
-            covered += max(0, high - max(low, reached))
-            reached = max(reached, high)
-        total += min(covered, sum(size for *_, size in views.values()))
-    return total
+        item, steps = tensor.element_size(), list(zip(tensor.shape, tensor.stride(), strict=True))
+        span = 1 + sum((size - 1) * abs(stride) for size, stride in steps)
+        distinct = min(span, math.prod(size for size, stride in steps if stride))
+        identity = (tensor.data_ptr(), item, tuple(steps))
+        views[_storage(tensor)][identity] = distinct * item
+        sizes_bytes[_storage(tensor)] = tensor.untyped_storage().nbytes()
+    return sum(min(sizes_bytes[memory], sum(own.values())) for memory, own in views.items())
 
 
 _MOST_SETS = 64

@@ -1,7 +1,7 @@
 """What a device reaches at its best: memory, caches, matrix products of each type, starting kernels.
 
-A probe is a call whose bytes or operations are known. Sizes are tried from the largest, until one fits into a
-quarter of the free memory and does not run out of it; data are random: zeros would be faster. Two measure
+A probe is a call whose bytes or operations are known. It is of the largest size that fits into a quarter of a
+GPU's free memory; data are random: zeros would be faster. Two measure
 with them: `measure_device` everything there is, each rate with its 95 % interval and the clocks read while
 the same call ran; `measure_ceilings` what a benchmark is held against, in the same run with the same timer,
 cold or hot, as the implementations: fractions of a ceiling compare like with like only then. What cannot be
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from opscope._version import __version__
@@ -37,7 +36,6 @@ from opscope.model.measured_limits import (
 )
 from opscope.units import NS_PER_S
 from opscope.workloads.runtime import (
-    is_out_of_memory,
     release_memory,
     require_torch,
     resolve_device,
@@ -45,7 +43,7 @@ from opscope.workloads.runtime import (
 )
 
 MIB = 1 << 20
-_LARGEST_SHARE = 0.25  # of the free memory, all tensors together
+_LARGEST_SHARE = 0.25  # of a GPU's free memory, all tensors together
 # Bytes of the buffer copied, read or filled: many times any cache, so that starting and ending do not count.
 BUFFER_BYTES = {"cuda": (2048 * MIB, 512 * MIB), "cpu": (128 * MIB,)}
 SIDES = {"cuda": (8192, 4096, 2048), "cpu": (1024, 512, 256)}  # of the matrices multiplied
@@ -83,40 +81,20 @@ class Attempt(NamedTuple):
     side: int = 0
 
 
-def first_that_fits(
+def measured_where_it_fits(
     attempts: Iterable[Attempt], device: str, measure: Callable[[Probe], T]
 ) -> tuple[Probe, T] | None:
     """The first probe that fits into memory, with what measuring it gave; None if none does."""
-
-    def measured(attempt: Attempt) -> tuple[Probe, T]:
-        probe = attempt.make()
-        with probe.context():
-            return probe, measure(probe)
-
-    for attempt in attempts:
-        if attempt.needed_bytes > memory_limit_bytes(device):
-            continue
-        try:
-            return measured(attempt)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        # Here the error is gone, and with it the tensors its frames held.
-        release_memory()
-    return None
-
-
-def memory_limit_bytes(device: str) -> float:
-    """Bytes the tensors of one measurement may take; no limit where the host does not tell what is free."""
+    room_bytes = math.inf  # a CPU's probes are small
     if device.startswith("cuda"):
         free_bytes, _ = require_torch().cuda.mem_get_info(device)
-        return _LARGEST_SHARE * float(free_bytes)
-    try:  # source: proc(5), MemAvailable, in KiB: what the host can give without swapping
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return math.inf
-    sizes = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return _LARGEST_SHARE * float(next(sizes, math.inf)) * 1024
+        room_bytes = _LARGEST_SHARE * free_bytes
+    for attempt in attempts:
+        if attempt.needed_bytes <= room_bytes:
+            probe = attempt.make()
+            with probe.context():
+                return probe, measure(probe)
+    return None
 
 
 def attempts_of(name: str, device: str, timer: Timer, *, copy_bytes: int | None = None) -> list[Attempt]:
@@ -317,7 +295,7 @@ def products(name: str, device: str, timer: Timer) -> list[Attempt]:
         timer.measure(call)  # loads libraries
         return timer.measure(call)
 
-    pilot = first_that_fits(attempts[-1:], device, once_ns)
+    pilot = measured_where_it_fits(attempts[-1:], device, once_ns)
     if pilot is None:
         return []
     per_volume = pilot[1] / attempts[-1].side ** 3
@@ -350,7 +328,7 @@ def measure_ceilings(
         if ceiling_obstacle(device, name) is not None:
             continue
         attempts = attempts_of(name, device, timer, copy_bytes=copy_bytes)
-        measured = first_that_fits(
+        measured = measured_where_it_fits(
             attempts, device, lambda probe: take_samples(probe.call, timer, least=5, most=30)
         )
         if measured is not None:
@@ -518,7 +496,7 @@ def measure_rate(name: str, way: str, device: str, timer: Timer, monitor: Device
         synchronize()
         return samples_ns, state
 
-    found = first_that_fits(attempts_of(way, device, timer), device, sample)
+    found = measured_where_it_fits(attempts_of(way, device, timer), device, sample)
     if found is None:
         raise MeasurementError("there is no room for it in a quarter of the free memory")
     probe, (samples_ns, state) = found

@@ -21,8 +21,6 @@ Values = Mapping[str, tuple[Any, ...]]  # of parameters that are swept over
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to solve a problem."""
-
     name: str  # unique within the problem
     # Makes the function, which takes the problem's inputs and returns its output: a tensor or a tuple of
     # tensors. Compiling an extension happens here; torch.compile and autotuning at the first call. Raises
@@ -81,8 +79,6 @@ class BenchmarkRequest:
 
 
 class Failure(NamedTuple):
-    """How an implementation ended, if not with samples."""
-
     status: Status
     reason: str
 

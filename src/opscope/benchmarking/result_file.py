@@ -46,7 +46,6 @@ def check_writable(path: str | os.PathLike[str], *, force: bool) -> None:
 def save_benchmark(
     path: str | os.PathLike[str], result: BenchmarkResult | BenchmarkSweep, *, force: bool = False
 ) -> Path:
-    """Write a result and return its path."""
     check_writable(path, force=force)
     text = json.dumps(result_document(result), indent=1, ensure_ascii=False, allow_nan=False)
     return write_text(path, text + "\n")
@@ -73,7 +72,6 @@ def _is_result(document: Any) -> bool:
 
 
 def load_benchmark(path: str | os.PathLike[str]) -> BenchmarkResult | BenchmarkSweep:
-    """The result or sweep in a file."""
     document = _read(Path(path))
     version = document["schema_version"]
     if not isinstance(version, int) or version > BENCHMARK_SCHEMA_VERSION:

@@ -162,8 +162,6 @@ def run_benchmark(
 
 
 class Run:
-    """One run and what is known so far."""
-
     def __init__(  # noqa: PLR0917 - what a run is made of
         self,
         problem: Problem,
@@ -197,7 +195,6 @@ class Run:
         self._began_ns = self._poll_due_ns = self._report_due_ns = 0
 
     def execute(self, measure_ceilings: Callable[..., tuple[Ceiling, ...]]) -> BenchmarkResult:
-        """The whole run."""
         began_ns = time.perf_counter_ns()
         is_interrupted = False
         try:
@@ -334,7 +331,6 @@ class Run:
         return outcome.outputs
 
     def check_interpreted(self, row: RunRow, fn: Callable[..., Any]) -> None:
-        """In Triton's interpreter it is checked and not timed."""
         if not self.options.check:
             why = "runs only in Triton's interpreter here, which is for checks, and checks are off"
             row.fail(Failure(Status.UNAVAILABLE, why))

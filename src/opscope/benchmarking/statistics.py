@@ -39,8 +39,6 @@ Samples = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MedianInterval:
-    """A median and where it lies."""
-
     median_ns: float  # Of the samples
     low_ns: float  # Lower end
     high_ns: float  # Upper end
@@ -50,7 +48,6 @@ class MedianInterval:
 
     @property
     def bounds_ns(self) -> Interval:
-        """Both ends."""
         return (self.low_ns, self.high_ns)
 
 

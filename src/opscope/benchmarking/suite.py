@@ -52,8 +52,6 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Suite:
-    """A family of problems."""
-
     name: str  # what `opscope bench` calls it
     summary: str  # what it compares, one line
     implementations: tuple[str, ...]  # of any dtype, in the order they are reported

@@ -353,8 +353,9 @@ def _backend(settings: Settings, name: str, *, is_causal: bool) -> Implementatio
                 if is_out_of_memory(error):
                     raise
                 reasons = " ".join(_plain(one) for one in (*(warning.message for warning in caught), error))
-                where = f"{settings.dtype}, head_dim {head_dim}"
-                raise MeasurementError(f"{what} is not offered here for {where}: {reasons}") from error
+                raise MeasurementError(
+                    f"{what} is not offered here for {settings.dtype}, head_dim {head_dim}: {reasons}"
+                ) from error
         for warning in caught:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         return attend
@@ -436,7 +437,6 @@ SUITES = {suite.name: suite for suite in _ALL}
 
 
 def suite(name: str) -> Suite:
-    """The suite of that name."""
     if name not in SUITES:
         raise InputError(f"'{name}' is not a suite", hint=f"Use {', '.join(SUITES)}, or FILE.py:function")
     return SUITES[name]

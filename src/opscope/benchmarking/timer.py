@@ -121,8 +121,6 @@ _EMPTY_CALLS = 51
 
 
 class Timer(Protocol):
-    """Measures single calls."""
-
     @property
     def clock(self) -> Clock:
         """What the samples are taken with."""
@@ -157,7 +155,6 @@ class WallTimer:
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
-        """Duration of one call of `fn` until its device work is done, in nanoseconds."""
         synchronize()
         start_ns = time.perf_counter_ns()
         fn()
@@ -196,7 +193,6 @@ class CudaEventTimer:
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
-        """Time between two events around one call of `fn`, in nanoseconds."""
         with self._cuda.device(self._device):
             if self._hiding is None:
                 self._cuda.synchronize()

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from opscope.benchmarking.decorator import mark_of
+from opscope.benchmarking.inputs import copied, map_tensors
 from opscope.benchmarking.problem import Implementation, Inputs, Problem, Values, first_line
 from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import Engine
@@ -61,16 +62,12 @@ def groups_of_targets(
             loaded[key] = load_module(where, hint=_TARGET_HINT)
         return loaded[key]
 
-    def split(target: str) -> tuple[str, str]:
-        where, _, name = target.rpartition(":")
-        if not where or not name:
-            raise InputError(f"'{target}' names no function", hint=_TARGET_HINT)
-        return where, name
-
     def resolved(source: Any) -> Any:
         if not isinstance(source, str):
             return source
-        where, name = split(source)
+        where, _, name = source.rpartition(":")
+        if not where or not name:
+            raise InputError(f"'{source}' names no function", hint=_TARGET_HINT)
         return function_of(module(where), name, where)
 
     alone = [target for target in targets if ":" not in target]
@@ -93,8 +90,8 @@ def groups_of_targets(
                 f"{alone[0]}:make_inputs",
             )
     else:
-        pairs = [split(target) for target in targets]
         functions = [resolved(target) for target in targets]
+        pairs = [target.rpartition(":")[::2] for target in targets]
         first = module(pairs[0][0])
         names = _distinct([(Path(where).stem, name) for where, name in pairs])
         files = ", ".join(dict.fromkeys(Path(where).name for where, _ in pairs))
@@ -200,8 +197,7 @@ def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
         if isinstance(target, Mapping):
             pairs += target.items()
         elif callable(target):
-            mark = mark_of(target)
-            pairs.append(((mark.name if mark else None) or plain_name(target), target))
+            pairs.append((getattr(mark_of(target), "name", None) or plain_name(target), target))
         else:
             raise InputError(
                 f"a {type(target).__name__} is neither a function nor a suite", hint="Give functions by name"
@@ -211,7 +207,6 @@ def named_functions(targets: Sequence[Any]) -> dict[str, Callable[..., Any]]:
 
 
 def plain_name(function: Any) -> str:
-    """What a function calls itself."""
     if isinstance(function, functools.partial):
         return plain_name(function.func)
     return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
@@ -231,9 +226,7 @@ def selected(group: FunctionGroup, names: Collection[str]) -> FunctionGroup:
     return replace(group, functions=kept, reference=reference)
 
 
-_GIVEN = ("device", "dtype", "seed")
 _INPUTS_HINT = "An inputs function returns one tensor or a tuple of positional arguments"
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> None:
@@ -319,25 +312,18 @@ def _inputs_maker(
     source, torch = group.inputs, require_torch()
     if source is None:
         for name, function in group.functions.items():
-            needed = [key for key, parameter in _parameters(function).items() if _is_required(parameter)]
-            if needed:
+            if needed := ", ".join(one.name for one in _required(function)):
                 raise InputError(
-                    f"'{name}' takes arguments ({', '.join(needed)}), but nothing provides them",
+                    f"'{name}' takes arguments ({needed}), but nothing provides them",
                     hint=f"Give --inputs FILE.py:function, or define {DEFAULT_INPUTS} in its file",
                 )
         return lambda seed: ()
     if not callable(source):
-        return lambda seed: tuple(
-            value.detach().clone().requires_grad_(value.requires_grad)
-            if isinstance(value, torch.Tensor)
-            else value
-            for value in _as_inputs(source, "inputs")
-        )
+        return lambda seed: map_tensors(copied, _as_inputs(source, "inputs"))
     unknown = [
-        key
-        for key, parameter in _parameters(source).items()
-        if _is_required(parameter)
-        and (key not in {*values, *_GIVEN} or parameter.kind is inspect.Parameter.POSITIONAL_ONLY)
+        one.name
+        for one in _required(source)
+        if one.name not in {*values, "device", "dtype", "seed"} or one.kind is one.POSITIONAL_ONLY
     ]
     if unknown:
         raise InputError(
@@ -383,21 +369,20 @@ def _bound(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[
 
 
 def _keyword_only(function: Callable[..., Any]) -> set[str]:
-    only = inspect.Parameter.KEYWORD_ONLY
-    return {name for name, parameter in _parameters(function).items() if parameter.kind is only}
+    return {name for name, one in _parameters(function).items() if one.kind is one.KEYWORD_ONLY}
 
 
 def _accepts(source: Any, name: str) -> bool:
-    """Whether a function takes a keyword argument of that name."""
     parameters = _parameters(source) if callable(source) else {}
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return True
-    positional_only = inspect.Parameter.POSITIONAL_ONLY
-    return name in parameters and parameters[name].kind not in {positional_only, *_VARIADIC}
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return takes_any or (name in parameters and parameters[name].kind in kinds)
 
 
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
+def _required(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = _parameters(function).values()
+    return [one for one in found if one.default is one.empty and one.kind not in variadic]
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -7,6 +7,7 @@ on stderr; the traceback comes with `--debug`. Imports no verb before it is call
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -22,7 +23,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from opscope._version import __version__
 from opscope.errors import OpscopeError
-from opscope.signals import ending_signals_raise, interrupted_by, signals_interrupt
+from opscope.signals import ending_signals_raise, interrupted_by, is_of_signal, signals_interrupt
 
 _OF_ALL = ("-h", "--help", "--version", "--debug")
 _LANGUAGE = ("--lang", "--lang=en", "--lang=zh", "en", "zh")
@@ -85,6 +86,18 @@ _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
 
 def entry_point() -> None:
     """Run the command line of this process and exit."""
+    code = command_line()
+    if _RUN_PROGRAMS.isdisjoint(sys.argv):
+        with suppress(OSError, ValueError):  # then the interpreter says what it can
+            sys.stdout.flush()
+            sys.stderr.flush()
+            atexit._run_exitfuncs()
+            os._exit(code)  # taking modules and tables apart is a twentieth of the time
+    sys.exit(code)
+
+
+def command_line() -> int:
+    """The exit code of the command line of this process."""
     if sys.stdout is None or sys.stderr is None:  # what is opened next would take its place
         for number in (1, 2):
             with suppress(OSError):
@@ -100,13 +113,16 @@ def entry_point() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
-    with ExitStack() as ends:
-        ends.enter_context(ending_signals_raise())
-        if _RUN_PROGRAMS.isdisjoint(sys.argv):
-            gc.disable()  # modules and reports live until the end: looking for garbage is a tenth of the time
-            ends.enter_context(signals_interrupt())
-        code = main()
-    sys.exit(code)
+    try:
+        with ExitStack() as ends:
+            ends.enter_context(ending_signals_raise())
+            if _RUN_PROGRAMS.isdisjoint(sys.argv):
+                gc.disable()  # modules and reports live until the end: garbage takes a tenth of the time
+                ends.enter_context(signals_interrupt())
+            code = main()
+    except KeyboardInterrupt as error:  # right before the verb, or right after it
+        code = _interrupted(*error.args)
+    return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -130,20 +146,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(tokens)
         if code == EXIT_USAGE and not is_unread:
             _note_options_after(tokens[:own], tokens[own + 2 :])
-        return _interrupted_code() if code == EXIT_INTERRUPTED else code
+        return 128 + interrupted_by() if code == EXIT_INTERRUPTED else code
     except CycloptsError as error:
         return _fail(
             f"{error}\nTry: {' '.join(('opscope', *(error.command_chain or ())))} --help", EXIT_USAGE
         )
     except OpscopeError as error:
-        if _wants_traceback(tokens):
-            traceback.print_exc()
-        from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
-
-        code = _fail(error_text(error, has_program=own < len(tokens)), EXIT_ERROR)
-        said = error.message.splitlines()[-1]  # by a program that `try` ran
-        _note_options_after(tokens[:own], [one for one in tokens[own + 2 :] if one in said])
-        return code
+        return _failed(error, tokens, own)
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
@@ -263,17 +272,26 @@ def _app(tokens: Sequence[str]) -> App:
     return app
 
 
-def _interrupted() -> int:
+def _interrupted(number: int | None = None) -> int:
     message = "interrupted: files already written are kept, nothing else was written"
-    return _fail(message, _interrupted_code(), kind="")
+    return _fail(message, 128 + (number or interrupted_by()), kind="")
 
 
-def _interrupted_code() -> int:
-    return 128 + interrupted_by()
+def _failed(error: OpscopeError, tokens: Sequence[str], own: int) -> int:
+    if is_of_signal(error):  # what a signal interrupted, told as an error of the input
+        return _interrupted()
+    if _wants_traceback(tokens):
+        traceback.print_exc()
+    from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
+
+    code = _fail(error_text(error, has_program=own < len(tokens)), EXIT_ERROR)
+    said = error.message.splitlines()[-1]  # by a program that `try` ran
+    _note_options_after(tokens[:own], [one for one in tokens[own + 2 :] if one in said])
+    return code
 
 
 def _defect(error: Exception, tokens: Sequence[str]) -> int:
-    if str(error) == _ENGINE_INTERRUPTED:
+    if is_of_signal(error) or str(error) == _ENGINE_INTERRUPTED:
         return _interrupted()
     if _wants_traceback(tokens):
         traceback.print_exc()

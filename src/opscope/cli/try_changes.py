@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +12,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from opscope import __version__
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.cli.console import (
     Force,
@@ -30,16 +27,12 @@ from opscope.cli.console import (
     stderr_console,
     workload_options,
 )
-from opscope.errors import InputError, OpscopeError
-from opscope.hardware.devices import cpu_name
+from opscope.errors import InputError
 from opscope.model.files import write_text
-from opscope.model.trial import TrialResult
 from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
-from opscope.trials.predictions import append_history
 from opscope.trials.trying import Told, Trial, TrialPlan
-from opscope.units import counted
 from opscope.workloads.workload import WorkloadOptions
 
 _READING = ProgramParts()
@@ -58,9 +51,7 @@ def try_changes(
     budget: str = "60s",
     allow_precision: bool = False,
     in_place: bool = False,
-    skip: Annotated[
-        tuple[Literal["predict", "history"], ...], Parameter(negative=(), show_default=False)
-    ] = (),
+    skip: Annotated[tuple[Literal["predict"], ...], Parameter(negative=(), show_default=False)] = (),
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     reading: ProgramParts = _READING,
@@ -87,13 +78,12 @@ def try_changes(
         param: How a workload is built, NAME=VALUE: batch_size, seq_len, device, train=yes, use_real_bert=yes,
             dtype, layers, hidden, attn_implementation, weights.
         only: Try these changes alone, e.g. --only tf32 compile; also those that take minutes.
-        change: Files of changes of your own, each with a function change(hooks).
+        change: Files of changes of your own, each with a function on(hooks), or change(hooks).
         budget: Time for all after the program's own start, e.g. 10m; what is not tried by then is told.
         allow_precision: Recommend changes of the type too, where numbers stay within its rounding.
         in_place: Run in this folder, for programs that read files relative to it.
-        skip: What not to do, once for each: predict (record the program once as well for what advice says,
-            which is shown beside what is measured), history (append both to
-            ~/.local/share/opscope/gains.jsonl, where XDG_DATA_HOME counts).
+        skip: What not to do: predict (record the program once as well for what advice says, which is shown
+            beside what is measured).
         apply: Write what was found best into the script, as far as it holds lines for it; the script as it
             was is kept beside it (SCRIPT.orig).
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.
@@ -118,8 +108,6 @@ def try_changes(
     )
     with _progress(plan.budget_s) as told:
         result = Trial(plan, told).run()
-    if "history" not in skip:
-        _remember(result)
     document = trial_document(result, command_line())
     show(
         lambda: trial_json(result),
@@ -160,25 +148,6 @@ def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
         return []
     write_text(kept, plan.source.read_text(encoding="utf-8"))
     return [kept, write_text(plan.source, edited)]
-
-
-def _remember(result: TrialResult) -> None:
-    """Append pairs of predicted and measured gains to the user's history; that it fails ends nothing."""
-    configured = Path(os.environ.get("XDG_DATA_HOME", ""))
-    facts = {
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "opscope": __version__,
-        "device": result.device or cpu_name(),
-    }
-    try:
-        folder = configured if configured.is_absolute() else Path.home() / ".local" / "share"
-        file = folder / "opscope" / "gains.jsonl"
-        count = append_history(file, result, facts)
-    except (OpscopeError, RuntimeError) as error:  # no home
-        note(f"not remembered: {error}")
-        return
-    if count:
-        note(f"appended {counted(count, 'pair')} of predicted and measured gains to {file}")
 
 
 @contextmanager

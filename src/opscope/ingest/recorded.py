@@ -44,6 +44,8 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
         return
     for trace_id, sidecar in sidecars.items():
         session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
+        if sidecar.partial and sidecar.steps:
+            _leave_open_step(session, trace_id, sidecar.steps)
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
     origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
@@ -62,6 +64,19 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     ):
         if distinct := _distinct(rows):
             session.replace_rows(table, distinct)
+
+
+def _leave_open_step(session: Session, trace_id: int, whole: int) -> None:
+    """What follows the last whole step is outside of steps: it would count as one that is too short."""
+    open_steps = session.query("SELECT step FROM steps WHERE trace_id = ? ORDER BY start_ns", [trace_id])[
+        whole:
+    ]
+    for (step,) in open_steps:
+        for table in ("operators", "runtime_calls", "device_activities"):
+            session.connection.execute(
+                f"UPDATE {table} SET step = NULL WHERE trace_id = ? AND step = ?", [trace_id, step]
+            )
+        session.connection.execute("DELETE FROM steps WHERE trace_id = ? AND step = ?", [trace_id, step])
 
 
 def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:

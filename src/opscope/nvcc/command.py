@@ -18,8 +18,6 @@ from opscope.toolchain.programs import run_program
 
 
 class BuildProduct(TextEnum):
-    """What a compilation makes."""
-
     PROGRAM = "program"
     OBJECT = "object"
     SHARED = "shared"
@@ -63,7 +61,6 @@ def nvcc_command(
 
 
 def default_name(source: Path, product: BuildProduct) -> str:
-    """The name of what is made of a file."""
     return source.stem + _PRODUCTS[product][1]
 
 
@@ -169,7 +166,6 @@ class Nvcc:
 
 
 def read_nvcc(path: str) -> Nvcc:
-    """What the compiler says of itself."""
     release = _RELEASE.search(_answer(path, "--version"))
     # The list has no specific targets and is missing before 11.1; the help has them all.
     listed = _TARGET.findall(_answer(path, "--list-gpu-code") + _answer(path, "--help"))

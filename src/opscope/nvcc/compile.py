@@ -38,8 +38,6 @@ class Request:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One kernel for one target."""
-
     name: str  # demangled, with parameters; the symbol where no demangler is
     target: Target
     use: FunctionUse
@@ -49,7 +47,6 @@ class CompiledKernel:
 
     @property
     def registers(self) -> int:
-        """Of each thread."""
         return self.use.registers or 0
 
     @property
@@ -84,7 +81,6 @@ _LINKED = "_dlink."  # what the device linker makes for the whole program: witho
 
 
 def compile_source(nvcc: Nvcc, request: Request, environment: Mapping[str, str]) -> Compilation:
-    """Compile, and write the output."""
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as name:
         folder, stem = Path(name), request.source.stem
         with replacing(request.output) as output:
@@ -149,13 +145,11 @@ def compile_error(request: Request, text: str) -> InputError:
 
 
 def kept_ptx(folder: Path, stem: str, target: Target) -> str | None:
-    """PTX that was compiled for a target; None if there is none."""
     file = _kept(folder, stem, ".ptx", (target.ptx_name,))
     return None if file is None else file.read_text(encoding="utf-8", errors="replace")
 
 
 def kept_cubin(folder: Path, stem: str, target: Target) -> bytes | None:
-    """The machine code of a target; None if there is none."""
     file = _kept(folder, stem, ".cubin", (target.name, target.ptx_name))
     return None if file is None else file.read_bytes()
 

@@ -42,11 +42,9 @@ class KernelFilter(msgspec.Struct, frozen=True):
     base: NameBase = NameBase.DEMANGLED
 
     def arguments(self) -> list[str]:
-        """The options of ncu."""
         return ["--kernel-name-base", str(self.base), "--kernel-name", f"regex:{self.pattern}"]
 
     def covers(self, name: str) -> bool:
-        """Whether it matches a name of its base."""
         return re.search(self.pattern, name) is not None
 
 
@@ -68,7 +66,6 @@ def filter_of_functions(functions: Iterable[tuple[str, str | None]]) -> KernelFi
 
 
 def filter_of_mangled_names(names: Iterable[str]) -> KernelFilter:
-    """Exactly these kernels."""
     alternatives = "|".join(_escape(name) for name in dict.fromkeys(names))
     return KernelFilter(f"^({alternatives})$", NameBase.MANGLED)
 

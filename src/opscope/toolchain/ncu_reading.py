@@ -186,7 +186,6 @@ def _unpacked(file: Path) -> Iterator[Path]:
 
 
 def _results(report: Path) -> list[KernelCounters | str]:
-    """Every result, in order; of what is no kernel the name."""
     try:
         # They live as long as the list does, and what it was read from with them.
         actions = [action for group in _reader().load_report(str(report)) for action in group]
@@ -280,7 +279,6 @@ class _Metrics:
         self.names: tuple[str, ...] = tuple(action.metric_names())
 
     def read(self, name: str) -> tuple[int | float | str, str] | None:
-        """Value and unit."""
         metric = self._action.metric_by_name(name)
         if metric is None or not metric.has_value():
             return None
@@ -293,17 +291,14 @@ class _Metrics:
         return float(found[0]) if found is not None and not isinstance(found[0], str) else None
 
     def integer(self, name: str) -> int | None:
-        """The same, whole."""
         value = self.number(name)
         return None if value is None else round(value)
 
     def text(self, name: str) -> str | None:
-        """The value of a metric of words."""
         found = self.read(name)
         return found[0] if found is not None and isinstance(found[0], str) and found[0] else None
 
     def extent(self, prefix: str) -> Extent | None:
-        """Three sizes."""
         x, y, z = (self.integer(prefix + axis) for axis in "xyz")
         return None if x is None or y is None or z is None else (x, y, z)
 

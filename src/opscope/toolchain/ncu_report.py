@@ -149,8 +149,6 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class NcuDevice(msgspec.Struct, frozen=True):
-    """The device as the report describes it."""
-
     ordinal: int | None = None
     name: str | None = None
     compute_capability: str | None = None
@@ -160,8 +158,6 @@ class NcuDevice(msgspec.Struct, frozen=True):
 
 
 class GlobalAccess(msgspec.Struct, frozen=True):
-    """Loads from, or stores to, global memory."""
-
     requests: int | None = None  # instructions of warps that reached the cache
     sectors: int | None = None  # of 32 bytes that they touched
     bytes_per_sector: float | None = None  # that threads asked for; above 32 where they share them
@@ -224,8 +220,6 @@ class NcuAdvice(msgspec.Struct, frozen=True):
 
 
 class KernelCounters(msgspec.Struct, frozen=True):
-    """One profiled launch."""
-
     index: int  # in the report, from 0
     function: str  # without namespaces, arguments and template arguments
     name: str  # as ncu demangles it, which is not how traces do
@@ -261,12 +255,10 @@ class KernelCounters(msgspec.Struct, frozen=True):
 
     @property
     def dram_bytes(self) -> int | None:
-        """Bytes read from and written to device memory."""
         return self.count(Quantity.DRAM_BYTES)
 
     @property
     def loads(self) -> GlobalAccess:
-        """Loads from global memory."""
         return GlobalAccess(
             self.count(Quantity.LOAD_REQUESTS),
             self.count(Quantity.LOAD_SECTORS),
@@ -275,7 +267,6 @@ class KernelCounters(msgspec.Struct, frozen=True):
 
     @property
     def stores(self) -> GlobalAccess:
-        """Stores to global memory."""
         return GlobalAccess(
             self.count(Quantity.STORE_REQUESTS),
             self.count(Quantity.STORE_SECTORS),
@@ -305,8 +296,6 @@ class KernelCounters(msgspec.Struct, frozen=True):
 
 
 class NcuReport(msgspec.Struct, frozen=True):
-    """A report."""
-
     source: Path
     kernels: tuple[KernelCounters, ...]  # in order
     other_results: tuple[str, ...] = ()  # names of what is no kernel launch: ranges, graphs, command lists

@@ -43,7 +43,6 @@ def profile_command(
 
 
 def is_report(path: str) -> bool:
-    """Whether a file is called like a report of nsys."""
     return path.lower().endswith(_REPORT_SUFFIXES)
 
 
@@ -67,8 +66,6 @@ _EXPORT_LIMIT_S = 3600.0
 
 
 class NsysRun(msgspec.Struct, frozen=True):
-    """How a run ended, with the program's exit code."""
-
     exit_code: int
     was_interrupted: bool = False  # nsys was given time to write what it had
 
@@ -82,7 +79,6 @@ def find_nsys(search_path: str | None) -> str:
 
 
 def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> NsysRun:
-    """Run a command that `profile_command` made to its end."""
     return NsysRun(*run_attached(command, "nsys", command[0], stdout=stdout, grace_s=_GRACE_S))
 
 

@@ -32,7 +32,6 @@ class ProgramExit(msgspec.Struct, frozen=True):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ran and said so."""
         return self.exit_code == 0
 
 

@@ -66,8 +66,6 @@ _REORDERED = 2.0**-14
 
 @dataclass(frozen=True)
 class TriedChange:
-    """A change."""
-
     name: str  # On the command line
     title: str  # For people
     on: Callable[[Hooks], None]  # Switches it on
@@ -102,18 +100,13 @@ class TriedChange:
 
 
 class Needs:
-    """Conditions on a program; called with what is known of it, the reason of the first that does not hold.
-
-    Attributes:
-        reasons: Of all.
-    """
+    """Conditions on a program: called with what is known of it, the reason of the first that fails."""
 
     def __init__(self, *conditions: tuple[Callable[[ProgramTraits], object], str]) -> None:
         self._conditions = conditions
         self.reasons = tuple(reason for _, reason in conditions)
 
     def __call__(self, facts: ProgramTraits) -> str | None:
-        """Why a change does not apply to this program; None if it does."""
         return next((reason for holds, reason in self._conditions if not holds(facts)), None)
 
 
@@ -495,10 +488,6 @@ def _threads(hooks: Hooks) -> None:
     _set(hooks, torch.set_num_threads, torch.get_num_threads(), os.cpu_count() or 1)
 
 
-def _environment(hooks: Hooks) -> None:
-    hooks.applied.add("settings")
-
-
 _TF32_LINES = 'torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True'
 
 CATALOG = (
@@ -648,7 +637,7 @@ CATALOG = (
         edits=with_keywords(("DataLoader",), persistent_workers="True", prefetch_factor=str(_PREFETCHED)),
     ),
     TriedChange(
-        "expandable_segments", "memory segments that grow", _environment,
+        "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),
         Needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), is_live=False,
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
@@ -663,11 +652,7 @@ CATALOG = (
 
 
 def changes_named(names: list[str] | None) -> tuple[TriedChange, ...]:
-    """The changes of these names, in the order of the catalogue; all that need no request if None.
-
-    Raises:
-        InputError: There is none of a name.
-    """
+    """The changes of these names, in the order of the catalogue; all that need no request if None."""
     if names is None:
         return tuple(change for change in CATALOG if not change.on_request)
     known = {change.name for change in CATALOG}

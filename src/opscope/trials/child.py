@@ -334,11 +334,7 @@ class _Witness:
 
 
 def end_with_parent(scratch: str | None) -> None:
-    """End when the parent does, however it does, and then remove the scratch folder.
-
-    Args:
-        scratch: The folder, named after the parent; None if it is not this process's to remove.
-    """
+    """End when the parent does, however it does; then remove the scratch folder, named after it."""
 
     def ended(number: int, frame: FrameType | None) -> None:
         leads = os.getsid(0) == os.getpid()

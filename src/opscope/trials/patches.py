@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Edit(NamedTuple):
@@ -29,33 +30,30 @@ def after_imports(text: str) -> EditsOf:
     """Lines after the last import of torch at the top of the file."""
 
     def edits(tree: ast.Module) -> list[Edit]:
-        places = [node for node in tree.body if _imports_torch(node)]
-        if not any(isinstance(node, ast.Import) for node in places):
+        imports = [node for node in tree.body if isinstance(node, ast.Import)]
+        own = [
+            node for node in imports if any((one.name, one.asname) == ("torch", None) for one in node.names)
+        ]
+        if not own:
             return []  # the name `torch` is not known to be bound
-        line = max(node.end_lineno or node.lineno for node in places)
+        parts = (node for node in tree.body if isinstance(node, ast.ImportFrom))
+        of_torch = [node for node in parts if (node.module or "").partition(".")[0] == "torch"]
+        line = max(node.end_lineno or node.lineno for node in (*own, *of_torch))
         return [Edit(line + 1, 0, line + 1, 0, text.rstrip("\n") + "\n")]
 
     return edits
 
 
-def _imports_torch(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Import):
-        return any(one.name == "torch" and one.asname is None for one in node.names)
-    return isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch"
-
-
 def with_keywords(callees: Sequence[str], *dropped: str, **values: str) -> EditsOf:
-    """Calls of these functions with keywords set to values.
+    """Calls of these functions, by their last names, with keywords set to expressions.
 
-    Args:
-        callees: Their names, without what stands before the last dot.
-        dropped: Keywords that exclude the new ones: set to None.
-        values: Expressions by keyword.
+    `dropped` are keywords that exclude the new ones: they are set to None where they are given.
     """
 
     def edits(tree: ast.Module) -> list[Edit]:
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) in callees)
-        return [edit for call in calls for edit in _set(call, {**dict.fromkeys(dropped), **values})]
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        meant = (call for call in calls if ast.unparse(call.func).rpartition(".")[2] in callees)
+        return [edit for call in meant for edit in _set(call, {**dict.fromkeys(dropped), **values})]
 
     return edits
 
@@ -71,30 +69,21 @@ def where_given(keyword: str, value: str) -> EditsOf:
     return edits
 
 
-def _name(call: ast.Call) -> str | None:
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else None
-
-
 def _set(call: ast.Call, wanted: dict[str, str | None]) -> Iterator[Edit]:
     """Edits that give a call keywords; one of None is only set where it is given already."""
     given = {one.arg: one.value for one in call.keywords}
     added = []
     for name, value in wanted.items():
         if name in given:
-            found = given[name]
-            assert found.end_lineno is not None
-            assert found.end_col_offset is not None
+            found: Any = given[name]
             if ast.unparse(found) != str(value):
                 where = (found.lineno, found.col_offset, found.end_lineno, found.end_col_offset)
                 yield Edit(*where, str(value))
         elif value is not None:
             added.append(f"{name}={value}")
     if added:
-        assert call.end_lineno is not None
-        assert call.end_col_offset is not None
-        line, column = call.end_lineno, call.end_col_offset - 1
+        end: Any = call
+        line, column = end.end_lineno, end.end_col_offset - 1
         yield Edit(line, column, line, column, ", ".join(added))
 
 
@@ -110,11 +99,8 @@ def edited(source: str, edits_of: Iterable[EditsOf]) -> str | None:
         if not of_one:
             return None
         found.update(of_one)
-    lines = source.encode().splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    content = b"".join(lines)
+    content = source.encode()
+    starts = [0, *itertools.accumulate(map(len, content.splitlines(keepends=True)))]
     for edit in sorted(found, reverse=True):
         begin, end = starts[edit.line - 1] + edit.column, starts[edit.end_line - 1] + edit.end_column
         text = edit.text
@@ -131,12 +117,7 @@ def edited(source: str, edits_of: Iterable[EditsOf]) -> str | None:
 
 
 def _before_parenthesis(before: bytes, keyword: str) -> tuple[int, str]:
-    """Where a keyword goes in a call, and how it is written: like the arguments before it.
-
-    Args:
-        before: The source up to the closing parenthesis.
-        keyword: Such as `fused=True`.
-    """
+    """Where a keyword goes in a call (`before` is the source up to its end), written as the others are."""
     arguments = before.rstrip()
     is_first, has_comma = arguments.endswith(b"("), arguments.endswith(b",")
     if b"\n" in before[len(arguments) :] and not is_first:  # the parenthesis stands on a line of its own

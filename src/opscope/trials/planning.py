@@ -23,8 +23,8 @@ from opscope.workloads.workload import WorkloadOptions
 
 
 def trial_plan(
-    target: str,
-    arguments: Sequence[str] = (),
+    target: str,  # a script, a workload, FILE.py:FUNCTION or PACKAGE.MODULE:FACTORY
+    arguments: Sequence[str] = (),  # of the script
     *,
     module: bool = False,
     steps: str = "auto",
@@ -88,11 +88,7 @@ def trial_plan(
 
 
 def target_of(function: Callable[..., object]) -> str:
-    """FILE.py:FUNCTION of a function, by which other processes find it.
-
-    Raises:
-        InputError: It is no function at the top of a file.
-    """
+    """FILE.py:FUNCTION of a function at the top of a file, by which other processes find it."""
     name, code = getattr(function, "__qualname__", repr(function)), getattr(function, "__code__", None)
     if code is None or "<" in name or not code.co_filename.endswith(".py"):
         raise InputError(

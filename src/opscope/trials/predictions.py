@@ -1,4 +1,4 @@
-"""What advice expects of changes, from one recording of the program, and what they brought.
+"""What advice expects of changes, from one recording of the program.
 
 The program is recorded by `opscope run` in a process like that of any other run: in an empty folder, with the
 same seed, ended with its parent. A workload is a script that calls its step.
@@ -6,16 +6,13 @@ same seed, ended with its parent. A workload is a script that calls its step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from opscope.errors import InputError
 from opscope.model.benchmark import Interval
-from opscope.model.trial import Correctness, TrialResult, TrialVerdict
 from opscope.trials.processes import ProgramRuns
 from opscope.trials.rounds import TrialRequest
 
@@ -88,40 +85,3 @@ def gains_said(analysis: Mapping[str, Any]) -> dict[str, SaidGain]:
         for one in reversed(analysis["findings"])
         if one["estimated_gain_ns_per_step"] is not None
     }
-
-
-def append_history(path: Path, result: TrialResult, facts: Mapping[str, Any]) -> int:
-    """Append what was said and what was measured of each change to a user's file of JSON lines; how many.
-
-    `facts` are what else each line holds, such as when, and on which device.
-    """
-    lines = []
-    for one in result.variants:
-        # Those that advice said something of and that were timed with numbers that are right.
-        if one.predicted_gain_ns is None or one.ratio is None or one.ratio_interval is None:
-            continue
-        if one.verdict is TrialVerdict.FAILED or one.correctness is Correctness.CHANGED:
-            continue
-        step_ns = result.baseline.step_ns
-        pair = {
-            "program": result.program,
-            "change": one.name,
-            "finding": one.finding,
-            "step_ns": step_ns,
-            "predicted_gain_ns": one.predicted_gain_ns,
-            "predicted_interval_ns": one.predicted_interval_ns,
-            "measured_gain_ns": (1 - one.ratio) * step_ns,
-            "measured_interval_ns": [(1 - end) * step_ns for end in reversed(one.ratio_interval)],
-            "verdict": one.verdict,
-            "correctness": one.correctness,
-        }
-        lines.append(json.dumps({**facts, **pair}, ensure_ascii=False) + "\n")
-    if not lines:
-        return 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write("".join(lines))
-    except OSError as error:
-        raise InputError(f"the history cannot be written ({error.strerror})", source=path) from error
-    return len(lines)

@@ -24,14 +24,7 @@ _END_S = 5.0
 
 
 class ProgramRuns:
-    """Runs of a program, one after the other.
-
-    Args:
-        in_place: Run in the working folder instead of an empty one.
-
-    Attributes:
-        scratch: Holds all that runs write; it exists inside of `open` only.
-    """
+    """Runs of a program, one after the other."""
 
     def __init__(self, *, in_place: bool) -> None:
         self._in_place = in_place
@@ -50,15 +43,9 @@ class ProgramRuns:
     def run(
         self, request: TrialRequest, environment: Mapping[str, str], limit_s: float
     ) -> tuple[TrialRun | None, str]:
-        """Run it once.
+        """Run it once, with the variables of a change, and end it after so many seconds.
 
-        Args:
-            request: What to run.
-            environment: Variables of a change.
-            limit_s: Time after which it is ended.
-
-        Returns:
-            What it found, None if it left nothing; the last lines of what it said.
+        What it found, None if it left nothing; and the last lines of what it said.
         """
         with self._folder() as folder:
             path = folder / "request.json"

@@ -139,28 +139,27 @@ def test_what_the_device_does_not_report_is_unknown(install):
     assert state.temperature_c == 41
 
 
-class TestWhichDevice:
-    def test_by_uuid(self, install):
-        assert install(FakeNvml(), uuid=UUIDS[0]).looked_up == []
-        assert NvmlMonitor("cuda:0").read().sm_clock_mhz == 1980
-        assert sys.modules["pynvml"].looked_up == [f"GPU-{UUIDS[0]}"]
-
-    def test_by_pci_address_where_the_uuid_is_not_found(self, install):
-        nvml = install(FakeNvml(), uuid="other", pci_bus_id=0x1B, pci_device_id=0, pci_domain_id=0)
-        assert NvmlMonitor("cuda:0").read().sm_clock_mhz == 1979
-        assert nvml.looked_up == ["GPU-other", "00000000:1b:00.0"]
-
-    def test_never_by_number_among_several(self, install):
-        nvml = install(FakeNvml(), multi_processor_count=132)
+@pytest.mark.parametrize(
+    ("properties", "devices", "looked_up", "clock_mhz"),
+    [
+        ({"uuid": UUIDS[0]}, 2, [f"GPU-{UUIDS[0]}"], 1980),
+        ({"uuid": "other", "pci_bus_id": 0x1B, "pci_device_id": 0, "pci_domain_id": 0}, 2,
+         ["GPU-other", "00000000:1b:00.0"], 1979),
+        ({"multi_processor_count": 132}, 2, [], None),  # never by number among several
+        ({"multi_processor_count": 132}, 1, [0], 1980),
+    ],
+)  # fmt: skip
+def test_which_device_it_is(  # noqa: PLR0917 - a row
+    install, monkeypatch, properties, devices, looked_up, clock_mhz
+):
+    nvml = install(FakeNvml(), **properties)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: devices)
+    if clock_mhz is None:
         with pytest.raises(MeasurementError, match="does not know device 'cuda:0'"):
             NvmlMonitor("cuda:0")
-        assert nvml.looked_up == []
-
-    def test_the_only_one_where_torch_tells_nothing(self, install, monkeypatch):
-        nvml = install(FakeNvml(), multi_processor_count=132)
-        monkeypatch.setattr(nvml, "nvmlDeviceGetCount", lambda: 1)
-        assert NvmlMonitor("cuda:0").read() is not None
-        assert nvml.looked_up == [0]
+    else:
+        assert NvmlMonitor("cuda:0").read().sm_clock_mhz == clock_mhz
+    assert nvml.looked_up == looked_up
 
 
 class TestNothingToRead:

@@ -22,11 +22,11 @@ from opscope.benchmarking.limits import (  # noqa: E402
     attempts_of,
     ceiling_obstacle,
     device_identity,
-    first_that_fits,
     measure_ceilings,
     measure_device,
     measure_rate,
     measure_start,
+    measured_where_it_fits,
     product_obstacle,
     products,
 )
@@ -115,15 +115,26 @@ def test_what_fails_is_missing_and_the_rest_is_measured(monkeypatch):
     assert measured.missing["matrix_fp32"] == "CUBLAS_STATUS_NOT_SUPPORTED when calling cublasGemmEx"
 
 
-def test_no_room(monkeypatch):
-    monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: MIB + 1)
-    measured = measure_device("cpu")
-    assert measured.missing["copy"] == "there is no room for it in a quarter of the free memory"
-    assert "1 MiB" in measured.rate("write").how
+@pytest.fixture
+def full(monkeypatch):
+    """A GPU of which so many bytes are free."""
+    return lambda free_bytes: monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 0))
+
+
+def test_a_probe_is_of_the_largest_size_that_fits_into_a_quarter_of_the_free_memory(full):
+    attempts = attempts_of("write", "cpu", WallTimer())
+    full(16 * MIB)
+    assert measured_where_it_fits(attempts, "cuda:0", lambda probe: probe.amount)[1] == 4 * MIB
+    full(16 * MIB - 1)
+    assert measured_where_it_fits(attempts, "cuda:0", lambda probe: probe.amount)[1] == MIB
+    full(0)
+    assert measured_where_it_fits(attempts, "cuda:0", lambda probe: probe.amount) is None
+    with pytest.raises(MeasurementError, match="there is no room for it in a quarter of the free memory"):
+        measure_rate("write", "write", "cuda:0", WallTimer(), FakeMonitor(()))
 
 
 def test_a_device_without_any_rate_is_an_error(monkeypatch):
-    monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 0)
+    monkeypatch.setattr(limits, "attempts_of", lambda *_: [])
     with pytest.raises(MeasurementError, match="no rate of cpu could be measured: there is no room"):
         measure_device("cpu")
 
@@ -149,7 +160,7 @@ def test_clocks_are_read_while_the_call_runs(monkeypatch):
     probe = Probe(lambda: calls.append(1), 1, "")
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(limits, "attempts_of", lambda *_: [Attempt(0, lambda: probe)])
-    monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 1)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
     monkeypatch.setattr(limits, "_LOAD_NS", 1000)
     monkeypatch.setattr(limits, "take_samples", lambda *_, **__: [100])
     rate = measure_rate("copy", "copy", "cuda:0", WallTimer(), Monitor())
@@ -330,31 +341,9 @@ def test_the_mode_of_float32_products_holds_while_one_is_measured(name, mode):
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     attempt = Attempt(0, lambda: PRODUCTS[name][-1](64, "cpu"))
-    found = first_that_fits([attempt], "cpu", lambda _: matmul.fp32_precision)
+    found = measured_where_it_fits([attempt], "cpu", lambda _: matmul.fp32_precision)
     assert found[1] == mode
     assert matmul.fp32_precision == before
-
-
-class TestSizes:
-    def test_the_next_where_one_runs_out_of_memory(self):
-        def measure(probe):
-            if probe.amount == 8 * MIB:
-                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-            return probe.amount
-
-        found = first_that_fits(attempts_of("copy", "cpu", WallTimer()), "cpu", measure)
-        assert found[1] == 2 * MIB
-
-    def test_none_where_none_fits(self, monkeypatch):
-        monkeypatch.setattr(limits, "memory_limit_bytes", lambda _: 1)
-        assert first_that_fits(attempts_of("write", "cpu", WallTimer()), "cpu", lambda _: 0) is None
-
-    def test_other_errors_are_not_about_the_size(self):
-        def measure(probe):
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-        with pytest.raises(RuntimeError, match="illegal"):
-            first_that_fits(attempts_of("write", "cpu", WallTimer()), "cpu", measure)
 
 
 class TestObstacles:

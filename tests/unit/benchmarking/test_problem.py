@@ -27,10 +27,7 @@ def test_a_measurement_error_is_unavailable_only_while_building():
 
 def test_any_other_error_is_named_in_one_line():
     failure = failure_of(ValueError("\n  bad stride\nat line 7"), STAGE)
-    assert (failure.status, failure.reason) == (
-        Status.FAILED,
-        "ValueError at its first call: bad stride",
-    )
+    assert (failure.status, failure.reason) == (Status.FAILED, "ValueError at its first call: bad stride")
     assert failure_of(InputError("no shape"), STAGE).status is Status.FAILED
 
 

@@ -9,7 +9,6 @@ import pytest
 from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import run_benchmark
-from opscope.benchmarking.timer import WallTimer
 from opscope.errors import DependencyError, InputError, MeasurementError
 from opscope.model.benchmark import (
     BenchmarkOptions,
@@ -117,36 +116,6 @@ def test_rows_hold_samples_statistics_checks_and_rates():
     assert codes(result) == ["bench.budget_missed"]
 
 
-def test_a_slower_implementation_is_told_from_the_reference():
-    slow: list[bool] = []
-
-    def durations() -> Iterator[int]:
-        for base in uneven():
-            yield base * 3 if slow.pop() else base
-
-    def spoken(is_slow: bool) -> Callable:
-        return lambda x: (slow.clear(), slow.append(is_slow), x * 2)[2]
-
-    result = run(
-        problem_of(implementation("reference", spoken(False)), implementation("slow", spoken(True))),
-        timer=FakeTimer(durations()),
-    )
-    row = result.row("slow")
-    assert row.verdict is Verdict.SLOWER
-    assert row.ratio == pytest.approx(3.0, rel=0.02)
-    assert "lies above 1" in row.verdict_reason
-
-
-def test_the_wall_clock_measures_for_real():
-    result = run(
-        problem_of(implementation("reference"), implementation("other")),
-        options(max_samples=10),
-        timer=WallTimer(),
-    )
-    assert all(row.median_ns > 0 for row in result.rows)
-    assert 0 < result.in_samples_ns < result.sampling_ns
-
-
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [
@@ -205,39 +174,29 @@ def test_samples_of_an_implementation_that_fails_later_are_kept_without_figures(
     assert (row.median_ns, row.interval_ns, row.ratio) == (None, None, None)
 
 
-def test_a_function_that_returns_nothing_has_no_result():
-    for check in (True, False):
-        result = run(
-            problem_of(implementation("reference"), implementation("bad", lambda x: None)),
-            options(check=check),
-        )
-        assert result.row("bad").status is Status.NO_RESULT
-        assert "bench.no_result" in codes(result)
-
-
-def test_a_wrong_result_is_wrong_and_gets_no_verdict():
-    result = run(problem_of(implementation("reference"), implementation("bad", lambda x: x * 2.1)))
+@pytest.mark.parametrize(
+    ("fn", "check", "status"),
+    [
+        (lambda x: None, True, Status.NO_RESULT),
+        (lambda x: None, False, Status.NO_RESULT),
+        (lambda x: x * 2.1, True, Status.WRONG),
+        (lambda x: x * 2.1, False, Status.OK),  # without checks nothing is compared
+        (lambda x: x.mul_(2), True, Status.MUTATES_INPUTS),
+    ],
+)
+def test_what_is_not_right_gets_no_verdict_and_does_not_disturb_the_others(fn, check, status):
+    bad = implementation("bad", fn)
+    result = run(problem_of(bad, implementation("reference")), options(check=check))
     row = result.row("bad")
-    assert row.status is Status.WRONG
-    assert row.max_relative_error > 0.01
-    assert row.verdict is None
-    assert row.samples_ns == ()
-
-
-def test_a_mutating_function_is_told_and_does_not_disturb_the_others():
-    result = run(problem_of(implementation("bad", lambda x: x.mul_(2)), implementation("reference")))
-    assert result.row("bad").status is Status.MUTATES_INPUTS
-    assert result.row("reference").status is Status.OK
-
-
-def test_without_checks_nothing_is_compared():
-    result = run(
-        problem_of(implementation("reference"), implementation("bad", lambda x: x * 2.1)),
-        options(check=False),
-    )
-    assert result.row("bad").status is Status.OK
-    assert result.row("bad").check is None
-    assert result.row("bad").min_bytes == 2048
+    assert (row.status, result.row("reference").status) == (status, Status.OK)
+    if status is Status.OK:
+        assert (row.check, row.min_bytes) == (None, 2048)
+    else:
+        code = {Status.WRONG: "wrong_result"}.get(status, status)
+        assert f"bench.{code}" in codes(result)
+        assert (row.verdict, row.samples_ns) == (None, ())
+    if status is Status.WRONG:
+        assert row.max_relative_error > 0.01
 
 
 def test_an_interpreted_implementation_is_checked_but_not_timed():
@@ -321,12 +280,9 @@ def test_profiles_join_their_rows():
 
 
 def test_a_profiler_that_fails_costs_the_profile_only():
-    def inspect(call):
-        raise RuntimeError("another profiler is running")
-
-    result = run(problem_of(implementation("reference")), inspect=inspect)
-    assert result.rows[0].status is Status.OK
-    assert result.rows[0].profile is None
+    fails = fails_with(RuntimeError("another profiler is running"))
+    result = run(problem_of(implementation("reference")), inspect=fails)
+    assert (result.rows[0].status, result.rows[0].profile) == (Status.OK, None)
     (finding,) = [one for one in result.findings if one.code == "bench.not_profiled"]
     assert "another profiler is running" in finding.message
 
@@ -435,33 +391,27 @@ def test_an_interruption_while_preparing_keeps_nothing_unfinished():
     assert "bench.interrupted" in codes(result)
 
 
-def test_an_interruption_in_the_rounds_keeps_figures_and_says_so():
+@pytest.mark.parametrize(
+    ("sample", "taken", "status", "reason"),
+    [
+        (8, 4, Status.INTERRUPTED, "stopped by the user after 4 of at least 8 samples"),
+        (24, 12, Status.OK, None),
+    ],
+)
+def test_an_interruption_in_the_rounds_keeps_figures_and_says_so(sample, taken, status, reason):
     seen: list[BenchmarkResult] = []
     result = run(
         problem_of(implementation("reference"), implementation("other")),
-        timer=interrupt_at_sample(WARMUPS + 8),
+        timer=interrupt_at_sample(WARMUPS + sample),
         on_change=seen.append,
     )
-    assert not result.complete
-    assert [len(row.samples_ns) for row in result.rows] == [4, 4]
     row = result.row("other")
-    assert (row.status, row.reason) == (
-        Status.INTERRUPTED,
-        "stopped by the user after 4 of at least 8 samples",
-    )
-    assert row.median_ns is not None
-    assert row.verdict is None
-    assert seen[-1] == result
-
-
-def test_an_interruption_after_the_least_samples_leaves_rows_ok():
-    result = run(
-        problem_of(implementation("reference"), implementation("other")),
-        timer=interrupt_at_sample(WARMUPS + 24),
-    )
     assert not result.complete
-    assert [row.status for row in result.rows] == [Status.OK] * 2
-    assert result.row("other").verdict is not None
+    assert [len(row.samples_ns) for row in result.rows] == [taken, taken]
+    assert (row.status, row.reason) == (status, reason)
+    assert row.median_ns is not None
+    assert (row.verdict is None) == (status is Status.INTERRUPTED)
+    assert seen[-1] == result
 
 
 def test_after_a_lost_device_every_row_says_so(monkeypatch):

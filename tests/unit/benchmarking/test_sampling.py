@@ -123,10 +123,7 @@ def test_one_imprecise_series_keeps_all_going():
 
 def test_a_series_without_time_left_leaves_after_the_minimum_and_the_others_go_on():
     clock = FakeClock()
-    all_series = [
-        row("slow", [clock.call(SECOND_NS // 4)]),
-        row("fast", [clock.call(SECOND_NS // 50)]),
-    ]
+    all_series = [row("slow", [clock.call(SECOND_NS // 4)]), row("fast", [clock.call(SECOND_NS // 50)])]
     sampling(all_series, options(time_budget_s=1.0), clock=clock).sample(all_series)
     assert len(all_series[0].samples) == 5  # four would be the budget, five are the least
     assert len(all_series[1].samples) == 50

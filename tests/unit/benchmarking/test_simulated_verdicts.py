@@ -65,8 +65,7 @@ def two_states(random):
 def bimodal(random):
     """One call in six takes a tenth longer, whichever side."""
     return np.ones(LENGTH), alone(
-        random,
-        lambda: 1 + 0.1 * (random.random(LENGTH) < 1 / 6) + 0.003 * random.standard_normal(LENGTH),
+        random, lambda: 1 + 0.1 * (random.random(LENGTH) < 1 / 6) + 0.003 * random.standard_normal(LENGTH)
     )
 
 

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.problem import BenchmarkRequest  # noqa: E402
+from opscope.benchmarking.problem import BenchmarkRequest, failure_of  # noqa: E402
 from opscope.benchmarking.suite import compiled  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
-from opscope.model.benchmark import Engine  # noqa: E402
+from opscope.model.benchmark import Engine, Status  # noqa: E402
 
 
 def problem(name, **options):
@@ -145,6 +145,18 @@ def test_triton_kernels_need_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(DependencyError, match=r"pip install 'opscope\[triton\]'"):
         implementation("add", "triton").build()
+
+
+@imports_compiler
+def test_compile_needs_a_cpp_compiler(monkeypatch, tmp_path):
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # nothing is compiled yet
+    function = implementation("gelu", "compile").build()
+    with config.patch({"cpp.cxx": ("no-such-compiler",)}), pytest.raises(RuntimeError) as caught:
+        function(torch.ones(4, 4))
+    failure = failure_of(caught.value, "at its first call")
+    assert (failure.status, "Install g++" in failure.reason) == (Status.UNAVAILABLE, True)
 
 
 def test_the_interpreter_does_not_pretend_to_multiply_bfloat16():

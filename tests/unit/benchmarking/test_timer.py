@@ -5,12 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.benchmarking import timer
-from opscope.benchmarking.timer import (
-    LaunchHiding,
-    WallTimer,
-    benchmark_timer,
-    measure_latency,
-)
+from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer, measure_latency
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState
 from opscope.model.measurement import Clock, Latency, LatencyOptions

@@ -223,3 +223,19 @@ def test_a_window_left_early_is_told(
     assert finding.code == "capture.partial_window"
     assert shown in finding.message
     assert finding.evidence == {"step_count": 1, "planned_step_count": 3}
+
+
+def test_what_follows_the_last_whole_step_is_in_none(load: Load, make_trace: Make) -> None:
+    """It would count as a step, and halve what one takes."""
+    trace = TraceBuilder()
+    for number in (1, 2):
+        start = 100.0 * number
+        trace.step(number, start, 90 if number == 1 else 20)
+        trace.operator("aten::mm", start + 1, 8).launch(start + 2).kernel("gemm", start + 10, 5)
+    path = make_trace(trace, "t.json")
+    write_sidecar(sidecar_path(path), sidecar(partial=True, steps=1))
+    session = load(path)
+    assert session.query("SELECT step, duration_ns FROM steps") == [(1, 90_000)]
+    for table in ("operators", "runtime_calls", "device_activities"):
+        assert session.query(f"SELECT step FROM {table} ORDER BY start_ns") == [(1,), (None,)]
+    assert all(not check.violations for check in session.check())

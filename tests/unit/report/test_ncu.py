@@ -11,7 +11,7 @@ import pytest
 from opscope.analysis.counter_findings import analyze_counters
 from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysis, Match
 from opscope.operators.call_cost import CallCost
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.document import Document
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown

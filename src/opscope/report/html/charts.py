@@ -171,11 +171,11 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
     note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
     return Chart(
         "steps",
-        "Overview",
+        "",
         "Where the time goes" if times[0].step is None else "Where the time of a step goes",
         note,
         {"data": data, "layout": layout},
-        160 + 30 * len(times),
+        130 + min(26 * len(times), 300),  # what it says in words stands below, in sight,
     )
 
 

@@ -13,13 +13,7 @@ from typing import Any, NamedTuple
 
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
-from opscope.toolchain.doctor.machine import (
-    SHARED_MEMORY,
-    ExaminedMachine,
-    Gpu,
-    ProgramFacts,
-    Torch,
-)
+from opscope.toolchain.doctor.machine import SHARED_MEMORY, ExaminedMachine, Gpu, ProgramFacts, Torch
 from opscope.units import counted
 
 
@@ -67,8 +61,6 @@ class EnvironmentCheck:
 
 
 class CheckResult(NamedTuple):
-    """One check with its outcome."""
-
     check: EnvironmentCheck
     outcome: DoctorOutcome
 
@@ -182,7 +174,6 @@ _NO_GPU = not_applicable("there is no GPU that CUDA shows")
 
 
 def _imported(machine: ExaminedMachine) -> Torch | None:
-    """torch, if it could be imported."""
     torch = machine.torch()
     return torch if torch is not None and torch.version is not None else None
 
@@ -194,7 +185,6 @@ def _numbers(version: str | None) -> tuple[int, int] | None:
 
 
 def _has_device(machine: ExaminedMachine) -> bool:
-    """Whether CUDA or torch shows a GPU to this process."""
     torch = machine.torch()
     return bool(machine.driver().devices or (torch is not None and torch.devices))
 

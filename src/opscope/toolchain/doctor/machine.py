@@ -76,8 +76,6 @@ class ProgramFacts(msgspec.Struct, frozen=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True):
-    """What the operating system tells."""
-
     system: str
     processor: str | None = None
     cpu_count: int | None = None
@@ -106,8 +104,6 @@ class Driver(msgspec.Struct, frozen=True):
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
-    """A process that uses a GPU; its name is hidden inside of containers."""
-
     pid: int
     name: str | None = None
     memory_bytes: int | None = None
@@ -254,29 +250,24 @@ class ExaminedMachine:
         self.locks = {name: threading.Lock() for name in vars(type(self))}
 
     def at(self, path: str) -> Path:
-        """An absolute path below the root."""
         return self.root / path.lstrip("/")
 
     def text(self, path: str) -> str:
-        """Content of a file; empty if it cannot be read."""
         try:
             return self.at(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def names(self, path: str) -> list[str] | None:
-        """What is in a folder; None if it cannot be read."""
         try:
             return sorted(entry.name for entry in self.at(path).iterdir())
         except OSError:
             return None
 
     def find(self, name: str) -> str | None:
-        """Path of a program on PATH."""
         return find_program(name, self.environment.get("PATH", ""))
 
     def run(self, *command: str, timeout_s: float = _VERSION_TIMEOUT_S) -> ProgramExit:
-        """Run a command in this environment."""
         return run_program(command, timeout_s=timeout_s, environment=self.environment)
 
     def ask_child(self, task: str, timeout_s: float) -> tuple[dict[str, Any], str | None, str]:
@@ -328,7 +319,6 @@ class ExaminedMachine:
 
     @_once
     def packages(self) -> dict[str, str | None]:
-        """Installed versions."""
         path = sys.path if self.package_path is None else list(self.package_path)
         names = ("torch", *_TRITON_PACKAGES, "transformers", "vllm", "numpy", "nvidia-ml-py", "ncu-report")
         found = {name: next(iter(Distribution.discover(name=name, path=path)), None) for name in names}
@@ -336,7 +326,6 @@ class ExaminedMachine:
 
     @_once
     def _inventory(self) -> Inventory:
-        """What nvidia-smi tells."""
         smi = ProgramFacts("nvidia-smi", self.find("nvidia-smi"))
         if smi.path is None:
             return Inventory(smi=smi)
@@ -434,12 +423,10 @@ class ExaminedMachine:
 
     @_once
     def nsys(self) -> ProgramFacts:
-        """Nsight Systems, where `opscope trace --nsys` finds it."""
         return self._program("nsys", self._installed(find_nsys))
 
     @_once
     def ncu(self) -> ProgramFacts:
-        """Nsight Compute, where `opscope ncu` finds it."""
         return self._program("ncu", self._installed(find_ncu))
 
     @_once
@@ -470,7 +457,6 @@ class ExaminedMachine:
 
     @_once
     def ninja(self) -> ProgramFacts:
-        """What torch builds extensions with."""
         return self._program("ninja", self.find("ninja"), _BARE_VERSION)
 
     def _installed(self, find: Callable[[str | None], str]) -> str | None:
