@@ -132,7 +132,7 @@ def pooled(processes: Sequence[Sequence[float]], scatter: float = _SCATTER) -> P
         verdict = TrialVerdict.SAME if -band <= low and high <= band else TrialVerdict.INCONCLUSIVE
     told = ", ".join(f"{100 * math.exp(one.value):.1f} %" for one in middles)
     where = "one process" if count == 1 else f"{count} processes"
-    reason = f"{told} of the time in {where}, ± {100 * max(within):.1g} % within"
+    reason = f"{told} of the time in {where}, ± {100 * max(within):.1f} % within"
     return Pooled(math.exp(value), (math.exp(low), math.exp(high)), verdict, reason)
 
 
