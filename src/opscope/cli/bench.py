@@ -46,7 +46,6 @@ from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheStat
 from opscope.model.measurement import Clock
 from opscope.report.benchmark import (
     benchmark_document,
-    code_json,
     code_sections,
     kernel_use_section,
     suite_list_document,
@@ -54,6 +53,7 @@ from opscope.report.benchmark import (
     sweep_benchmark_document,
 )
 from opscope.report.html.result_charts import benchmark_charts
+from opscope.report.json_encoding import encode
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
@@ -199,7 +199,7 @@ def bench(
             if kinds:
                 results = whole["points"] if isinstance(result, BenchmarkSweep) else [whole]
                 for one, code in zip(results, codes, strict=False):
-                    one["generated_code"] = code_json(code)
+                    one["generated_code"] = encode(code)
             return whole
 
         console.show(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.model.benchmark import Ceiling, Status, Verdict
-from opscope.report.benchmark import ceiling_text, median_cell, rate_cell, ratio_text, verdict_cell
+from opscope.model.benchmark import Status, Verdict
+from opscope.report.benchmark import median_cell, rate_cell, ratio_text, verdict_cell
 from opscope.report.document import Strong
 from opscope.units import format_mean_count, format_percent
 
@@ -64,7 +64,5 @@ def test_small_shares_never_read_as_none() -> None:
     ]
 
 
-def test_ceilings_and_counts() -> None:
-    assert ceiling_text(Ceiling("copy", 4.28e12, "bytes", "")) == "copy 4.28 TB/s"
-    assert ceiling_text(Ceiling("matrix_tf32", 4.09e14, "flop", "8192³")) == "matrix_tf32 409 TFLOP/s (8192³)"
+def test_counts() -> None:
     assert [format_mean_count(count) for count in (1, 8.0, 2.3333, None)] == ["1", "8", "2.3", "–"]

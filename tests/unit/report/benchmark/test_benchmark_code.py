@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from opscope.benchmarking.implementation_code import ImplementationCode
 from opscope.kernels.code import CodeKind, CodeText
-from opscope.report.benchmark import code_json, code_sections
+from opscope.report.benchmark import code_sections
 from opscope.report.document import Document
+from opscope.report.json_encoding import encode
 from opscope.report.markdown import render_markdown
 
 CODES = (
@@ -22,7 +23,7 @@ def test_code_stands_by_kind_and_implementation() -> None:
 
 
 def test_json_holds_the_texts_or_the_reason() -> None:
-    first, _, last = code_json(CODES)
+    first, _, last = encode(CODES)
     assert first == {
         "implementation": "triton",
         "kind": "ptx",

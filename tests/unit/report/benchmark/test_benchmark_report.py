@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from opscope.model.benchmark import DeviceState, Status, Verdict
+from opscope.model.benchmark import Ceiling, DeviceState, Status, Verdict
 from opscope.model.finding import Finding, Severity
 from opscope.report.benchmark import benchmark_document, benchmark_table, benchmark_title, kernel_use_section
 from opscope.report.document import Table
 from opscope.report.markdown import render_markdown
 
 from ..conftest import cells, rendered
+from .conftest import COPY
 
 
 def test_the_table_fits_100_columns_with_every_figure(row, result, profile) -> None:
@@ -65,14 +66,15 @@ def test_conditions_say_clock_cache_check_and_state(row, result, check) -> None:
     before = DeviceState(1, sm_clock_mhz=1980, max_sm_clock_mhz=1980, temperature_c=40)
     after = DeviceState(2, sm_clock_mhz=1755, max_sm_clock_mhz=1980, throttle_reasons=("sw_power_cap",))
     made = result(
-        row("torch", check=check), device_state_before=before, device_state_after=after, complete=False
-    )
+        row("torch", check=check), device_state_before=before, device_state_after=after, complete=False,
+        ceilings=(COPY, Ceiling("read", 4e12, "bytes", ""), Ceiling("matrix_tf32", 4.09e14, "flop", "8192³")),
+    )  # fmt: skip
     text = " ".join(rendered(benchmark_document(made), width=200).split())
     assert "NVIDIA H200 (cuda:0)" in text
     assert "CUDA events on the device around each call; L2 flushed before each call (cold)" in text
     assert "7 of each, interleaved in random order" in text
     assert "against torch in float64; largest relative error 1e-05" in text
-    assert "copy 4.28 TB/s (copy_ of 256 MB)" in text
+    assert "copy 4.28 TB/s (copy_ of 256 MB); read 4.00 TB/s; matrix_tf32 409 TFLOP/s (8192³)" in text
     assert "1980 of 1980 MHz, 40 °C → 1755 of 1980 MHz, sw_power_cap" in text
     assert "no: interrupted" in text
 
