@@ -30,10 +30,13 @@ from opscope.benchmarking.suites import SUITES
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    READING,
     Force,
     Json,
     Output,
     Parts,
+    Several,
+    Words,
     check_outputs,
     load_noticed,
     say,
@@ -59,7 +62,7 @@ _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.
 _MEASURED = (Status.OK, Status.CHECKED)
 _FEWEST = 2
 
-_Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
+_Several = Annotated[Words, Several]
 
 
 @Parameter(name="*", group=Group("What"))
@@ -105,10 +108,7 @@ class MeasuringOptions:
     time_budget: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().time_budget_s
     samples: str = f"{BenchmarkOptions().min_samples}-{BenchmarkOptions().max_samples}"
     threshold: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().same_within
-    skip: Annotated[
-        tuple[Literal["check", "profile", "ceilings"], ...],
-        Parameter(consume_multiple=True, negative=(), show_default=False),
-    ] = ()
+    skip: Annotated[tuple[Literal["check", "profile", "ceilings"], ...], Several] = ()
 
     def options(self) -> BenchmarkOptions:
         """The same for the engine."""
@@ -131,18 +131,15 @@ class MeasuringOptions:
         )
 
 
-_GIVEN, _MEASURING, _READING = GivenOptions(), MeasuringOptions(), Parts()
+_GIVEN, _MEASURING = GivenOptions(), MeasuringOptions()
 
 
 def bench(
     *targets: Annotated[str, Parameter(name="TARGET")],
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
-    show: Annotated[
-        tuple[Literal["kernels", "ptx", "sass", "triton"], ...],
-        Parameter(consume_multiple=True, negative=(), show_default=False),
-    ] = (),
-    reading: Parts = _READING,
+    show: Annotated[tuple[Literal["kernels", "ptx", "sass", "triton"], ...], Several] = (),
+    reading: Parts = READING,
     json: Json = False,
     output: Output = (),
     save: Path | None = None,

@@ -11,12 +11,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.cli.console import Force, Json, Output, Parts, check_outputs, open_source, show, status
+from opscope.cli.console import READING, Force, Json, Output, Parts, check_outputs, open_source, show, status
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import SourceReader, explanation_document
 from opscope.report.summary_json import explanation_json
-
-_READING = Parts()
 
 
 def explain(
@@ -27,7 +25,7 @@ def explain(
     json: Json = False,
     checkout: Path | None = None,
     torch_version: str | None = None,
-    reading: Parts = _READING,
+    reading: Parts = READING,
     output: Output = (),
     force: Force = False,
 ) -> int:

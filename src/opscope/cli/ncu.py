@@ -26,6 +26,7 @@ from opscope.cli.console import (
     STDERR,
     Force,
     Json,
+    Options,
     Output,
     ProgramParts,
     Top,
@@ -75,9 +76,7 @@ class Collecting:
 
     kernel: str | None = None
     metrics: Words = ()
-    ncu_option: Annotated[
-        tuple[str, ...], Parameter(negative=(), show_default=False, allow_leading_hyphen=True)
-    ] = ()
+    ncu_option: Options = ()
 
 
 _DEFAULT = Collecting()

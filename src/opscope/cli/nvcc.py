@@ -23,6 +23,8 @@ from opscope.cli.console import (
     STDERR,
     Force,
     Json,
+    Options,
+    Several,
     Words,
     check_outputs,
     print_document,
@@ -74,7 +76,6 @@ class OccupancyOptions:
     dynamic_shared: Annotated[int, Parameter(validator=Number(gte=0))] = 0
 
 
-_Options = Annotated[tuple[str, ...], Parameter(show_default=False, allow_leading_hyphen=True)]
 _Occupancy = Annotated[OccupancyOptions, Parameter(name="*", group=Group("Occupancy"))]
 
 
@@ -85,11 +86,9 @@ def nvcc(
     arch: Words = (),
     run: bool = False,
     emit: BuildProduct | None = None,
-    show: Annotated[
-        tuple[Literal["ptx", "sass"], ...], Parameter(consume_multiple=True, negative=(), show_default=False)
-    ] = (),
+    show: Annotated[tuple[Literal["ptx", "sass"], ...], Several] = (),
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-    nvcc_option: _Options = (),
+    nvcc_option: Options = (),
     force: Force = False,
     json: Json = False,
     occupancy: _Occupancy = OccupancyOptions(),

@@ -24,6 +24,7 @@ from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import Configuration, configuration_of, run_configuration
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    READING,
     Force,
     Json,
     Output,
@@ -61,11 +62,7 @@ from opscope.workloads.workload import WorkloadSpec
 
 _SUMMARY_JSON = "profiling_summary.json"
 _SUMMARY_MARKDOWN = "profiling_summary.md"
-_READING = Parts()
-_Sizes = Annotated[
-    tuple[int, ...],
-    Parameter(consume_multiple=True, negative=(), show_default=False, validator=Number(gte=1)),
-]
+_Sizes = Annotated[tuple[int, ...], Parameter(consume_multiple=True, validator=Number(gte=1))]
 _Steps = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
@@ -180,7 +177,7 @@ def profile(
     resume: bool = False,
     json: Json = False,
     top: Top = 10,
-    reading: Parts = _READING,
+    reading: Parts = READING,
     output: Output = (),
     force: Force = False,
 ) -> int:

@@ -36,9 +36,7 @@ def sql(
     *,
     json: Annotated[Json, Parameter(group=_FORMAT)] = False,
     csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
-    output: Annotated[
-        tuple[Path, ...], Parameter(name=["--output", "-o"], negative=(), show_default=False)
-    ] = (),
+    output: Annotated[tuple[Path, ...], Parameter(name=["--output", "-o"])] = (),
     top: Top = 100,
     force: Force = False,
 ) -> int:

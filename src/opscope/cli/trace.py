@@ -24,6 +24,7 @@ from opscope.cli.console import (
     STDERR,
     Force,
     Json,
+    Options,
     check_outputs,
     note,
     print_document,
@@ -74,9 +75,7 @@ def trace(
     without_unified_memory: bool = False,
     max_trace_size: str | None = None,
     nsys: bool = False,
-    nsys_option: Annotated[
-        tuple[str, ...], Parameter(negative=(), show_default=False, allow_leading_hyphen=True)
-    ] = (),
+    nsys_option: Options = (),
     json: Json = False,
 ) -> int:
     """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
