@@ -116,7 +116,8 @@ def _opening(analysis: CounterAnalysis) -> FactList:
     for one in analysis.kernels:
         device = one.counters.device
         capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
-        devices[f"{device.name or 'a device the report does not name'}{capability}"] = None
+        name = device.name or "a device the report does not name"
+        devices[f"{name}{capability}"] = None
     version = f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""
     return facts(
         ("Kernels", f"{counted(len(times), 'launch')}, {format_duration(whole_ns)} in all"),

@@ -77,12 +77,12 @@ def _runs_on(targets: Sequence[Target], ptx: Target | None) -> str:
     """Compute capabilities, and what becomes of later ones."""
     machine = "compute capability " + ", ".join(dict.fromkeys(_range(one, targets) for one in targets))
     if ptx is not None:
-        later = f"from {ptx.compute_capability} on also on any newer one, whose driver compiles the PTX"
-        return f"{machine}; {later}"
+        first = ptx.compute_capability
+        return f"{machine}; from {first} on also on any newer one, whose driver compiles the PTX"
+    remedy = ""
     if any(target.is_general for target in targets):
-        remedy = "ptx among the targets of --arch adds PTX, which their driver compiles"
-        return f"{machine}; not on newer GPUs: {remedy}"
-    return f"{machine}; not on newer GPUs"
+        remedy = ": ptx among the targets of --arch adds PTX, which their driver compiles"
+    return f"{machine}; not on newer GPUs{remedy}"
 
 
 def _range(target: Target, targets: Sequence[Target]) -> str:

@@ -97,12 +97,7 @@ def sweep_report(entries: Sequence[SweepEntry]) -> Document:
         number("Profiler slowdown", of_step("host_stretch"), format_ratio, spare=6),
         number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3),
         number("Kernel launches per step", launches, format_mean_count, spare=5) if on_device else None,
-        words(
-            "Latency ms, median (5–95 %)",
-            itemgetter("latency_ms"),
-            lambda ms: _interval(ms["median"], ms["p5"], ms["p95"]),
-            spare=2,
-        ),
+        words("Latency ms, median (5–95 %)", itemgetter("latency_ms"), _latency, spare=2),
         number("Seq. per s", itemgetter("throughput_sequences_per_s"), _rate),
         words("Top operator", top_operator),
     )
@@ -201,14 +196,13 @@ def _unrecorded(step: Mapping[str, Any]) -> str:
     time = step.get("unrecorded_ms")
     if time is None:
         return UNKNOWN
-    if time["coverage"] >= CONFIDENCE:
-        return _interval(time["median"], time["low"], time["high"], " ms")
-    return f"{significant(time['median'], below_one=3)} ms"
+    median, low, high = (significant(time[key], below_one=3) for key in ("median", "low", "high"))
+    return f"{median} ms ({low}–{high})" if time["coverage"] >= CONFIDENCE else f"{median} ms"
 
 
-def _interval(median: float, low: float, high: float, unit: str = "") -> str:
-    first, second, third = (significant(value, below_one=3) for value in (median, low, high))
-    return f"{first}{unit} ({second}–{third})"
+def _latency(latency_ms: Mapping[str, float]) -> str:
+    median, low, high = (significant(latency_ms[key], below_one=3) for key in ("median", "p5", "p95"))
+    return f"{median} ({low}–{high})"
 
 
 def _rate(per_s: float) -> str:
