@@ -209,17 +209,15 @@ def percent(fraction: float | None) -> str:
 
 
 def ground_truth(folder: Path) -> dict[str, Any]:
-    from opscope.provenance.releases import release
+    from opscope.provenance.releases.catalog import release
 
     figures = {}
     for file in sorted(folder.glob("kernel_units_*.json.xz")):
         version = file.name.removeprefix("kernel_units_").removesuffix(".json.xz")
         truth = json.loads(lzma.decompress(file.read_bytes()))
         table = release(version)
-        for label, names in (
-            ("sample", random.Random(0).sample(sorted(truth), SAMPLE)),
-            ("all", sorted(truth)),
-        ):
+        some = random.Random(0).sample(sorted(truth), SAMPLE)
+        for label, names in (("sample", some), ("all", sorted(truth))):
             answers = [(set(table.units_of(name)), set(truth[name])) for name in names]
             right = sum({path.rpartition("/")[2] for path in got} == want for got, want in answers)
             none = sum(not got for got, _ in answers)
@@ -233,7 +231,7 @@ def ground_truth(folder: Path) -> dict[str, Any]:
 
 def name_figures(folder: Path) -> dict[str, Any]:
     """Share of torch's own kernel names with a family, and names decoded per second."""
-    from opscope.provenance.kernel_names import decode
+    from opscope.provenance.kernel_names.decoder import decode
 
     figures = {}
     for file in sorted(folder.glob("kernel_units_*.json.xz")):
@@ -267,25 +265,28 @@ def read_one_library(path: Path) -> dict[str, Any]:
     from opscope.provenance.binaries.library import cached_library, read_library
 
     started = time.perf_counter()
-    library = read_library(path)
-    read_s = time.perf_counter() - started
-    peak_mb = peak_memory_mb()
+    read_library(path)
+    first = {"read_s": time.perf_counter() - started, "peak_rss_mb": peak_memory_mb()}
+    kernels = kernels_by_name(path)
     with tempfile.TemporaryDirectory() as folder:
         cached_library(path, Path(folder))
-        name = next(iter(library.kernel_names()))
         started = time.perf_counter()
-        cached_library(path, Path(folder)).units_of(name)
-        second_s = time.perf_counter() - started
+        cached_library(path, Path(folder)).units_of(next(iter(kernels)))
+        first["second_look_up_s"] = time.perf_counter() - started
     return {
         "library": path.name,
         "size_mb": path.stat().st_size / 1e6,
-        "route": library.route,
-        "kernels": sum(1 for _ in library.kernel_names()),
-        "units": len(library.units),
-        "read_s": read_s,
-        "peak_rss_mb": peak_mb,
-        "second_look_up_s": second_s,
+        "kernels": len(kernels),
+        "units": len(frozenset().union(*kernels.values())),
+        **first,
     }
+
+
+def kernels_by_name(path: Path) -> dict[str, Any]:
+    from opscope.provenance.binaries import elf, library
+
+    with elf.open_elf(path) as file:
+        return library.by_shown_name(library.units_by_kernel(file))
 
 
 def peak_memory_mb() -> float:
@@ -299,13 +300,12 @@ def peak_memory_mb() -> float:
 def vendor_figures(libraries: list[Path]) -> dict[str, Any]:
     """Share of a sample of each vendor library's own kernel names that have a family."""
     from opscope.errors import InputError
-    from opscope.provenance.binaries.library import read_library
-    from opscope.provenance.kernel_names import decode
+    from opscope.provenance.kernel_names.decoder import decode
 
     figures = {}
     for path in libraries:
         try:
-            names = sorted(read_library(path).kernel_names())
+            names = sorted(kernels_by_name(path))
         except InputError as error:
             print(f"skipped {path.name}: {error}", file=sys.stderr)
             continue
@@ -324,7 +324,7 @@ def vendor_figures(libraries: list[Path]) -> dict[str, Any]:
 
 def enrichment_figures(trace: Path) -> dict[str, Any]:
     import opscope
-    from opscope.provenance.resolution import annotate
+    from opscope.provenance.resolution.annotate import annotate
 
     with opscope.load(str(trace)) as session:
         events = sum(

@@ -84,15 +84,9 @@ def advice_page(page: str) -> str:
     Raises:
         ValueError: It lacks a mark.
     """
-    book = rule_book()
-    numbers = [f"| `{name}` | {one.value:g} | {one.reason} |" for name, one in book.numbers.items()]
-    rules = [f"| `{rule.code}` | {rule.severity} | {rule.title} |" for rule in book.rules.values()]
     blocks = [
-        "\n## Shared numbers",
-        "\n".join(("| number | value | why |", "|---|---|---|", *numbers)),
-        "## The rules",
-        "\n".join(("| code | severity | what it says |", "|---|---|---|", *rules)),
-        *(block for rule in book.rules.values() for block in _rule_blocks(rule)),
+        "\n## The rules",
+        *(block for rule in rule_book().rules.values() for block in _rule_blocks(rule)),
     ]
     return _between(page, ADVICE_PAGE, _BEGIN, _END, "\n\n".join(blocks))
 
@@ -125,10 +119,8 @@ def _between(page: str, path: Path, begin: str, end: str, text: str) -> str:
 
 def _rule_blocks(rule: Rule) -> Iterator[str]:
     points = [f"**Gain:** {rule.gain}", f"**A trace cannot tell:** {rule.unknown}"]
-    points += [f"`{name}` {one.value:g}: {one.reason}" for name, one in rule.thresholds.items()]
     yield f"### {rule.title}"
-    yield f"`{rule.code}`"
-    yield _wrapped(rule.meaning)
+    yield _wrapped(f"`{rule.code}` ({rule.severity}). {rule.meaning}")
     yield "\n".join(_wrapped(f"* {point}", indent="  ") for point in points)
 
 

@@ -35,7 +35,7 @@ SPEAKERS = (
     "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
     "operators/engine_operators.py",
     "operators/generated_kernels.py", "operators/known_costs.py", "operators/operator_table.py",
-    "operators/traffic.py", "provenance/releases/recognition.py",
+    "provenance/releases/recognition.py",
     "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/observation.py",
     "trials/processes.py",
 )  # fmt: skip

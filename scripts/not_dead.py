@@ -17,6 +17,7 @@ _.device_ns_per_layer
 _.header_definitions
 _.ideal_fraction
 _.input_sets
+_.kernel_count
 _.largest_threads
 _.launch_error
 _.measured_at
@@ -66,14 +67,11 @@ _.suppress_keyboard_interrupt
 _.text_factory
 
 # Members of closed sets and fields of formats, listed whole.
-_.AARCH64
-_.DYNAMIC_SYMBOLS
 _.MEMCPY
 _.MEMSET
 _.RATIO
 _.RECORDING
 _.REPLAYED
-_.RELOCATIONS
 _.STARTED
 _.WARP_LATENCY
 _.accumulates_in
@@ -81,7 +79,6 @@ _.memory_pin_bits_per_s
 _.nested_call_count
 _.parent_process
 _.process_id
-_.python_module
 _.replay_passes
 
 # What people call on the rows of a query; what `opscope.model.notebook` looks up by name.

@@ -27,7 +27,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("gallery/*.md")), *sorted(DOCS.glob("notebooks/*.ipynb")))
+PAGES = (
+    ROOT / "README.md",
+    DOCS / "first-hour.md",
+    *sorted(DOCS.glob("gallery/*.md")),
+    *sorted(DOCS.glob("notebooks/*.ipynb")),
+)
 COLUMNS = 100
 _BLOCK = re.compile(
     r"(?P<head><!-- (?P<kind>output|recorded): (?P<command>.+?) -->\n)```console\n(?P<body>.*?)^```$",

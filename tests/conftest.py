@@ -36,7 +36,7 @@ from opscope.model.measured_limits import MeasuredLimits, MeasuredRate, Measured
 from opscope.model.measurement import Clock
 from opscope.model.session import Session
 from opscope.model.trial import Baseline, BestChanges, Correctness, TrialResult, TrialVerdict, Variant
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.explanation import explanation_document
 from opscope.report.sweep import SweepEntry
 from opscope.testing import TraceBuilder

@@ -29,10 +29,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import held_out
 import torch
+import trials
 from scoring import FIRST_SCREEN, Measured, Shown, misses, verdict
-from trials import MORE, TRIALS, Trial
+from trials import Trial
 
+TRIALS = trials.TRIALS | held_out.TRIALS
+MORE = trials.MORE | held_out.MORE
 LIMIT_S = 240
 # What the advice of a code is called in `trials`; others by their code.
 CHANGES = {
@@ -148,7 +152,7 @@ def measured(path: Path, trial: Trial, device: int) -> dict[str, Any]:
 
 
 def shown_of(document: Mapping[str, Any]) -> list[Shown]:
-    """The numbered changes of the first screen, as `analysis.json` has them."""
+    """The changes of the first screen, as `analysis.json` has them."""
     shown: dict[str, Shown] = {}
     for one in document["findings"]:
         gain_ns, interval_ns = one["estimated_gain_ns_per_step"], one["gain_interval_ns_per_step"]
@@ -161,8 +165,10 @@ def shown_of(document: Mapping[str, Any]) -> list[Shown]:
             continue
         low, high = interval_ns or (gain_ns, gain_ns)
         is_known = gain_ns and 0 < high <= WIDEST_INTERVAL * low and not applicability["blocked_by"]
-        shown[change] = Shown(change, gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known else Shown(change)
-    return list(shown.values())[:FIRST_SCREEN]
+        is_numbered = len(shown) < FIRST_SCREEN  # the others are named without a number
+        known = Shown(change, gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known and is_numbered else None
+        shown[change] = known or Shown(change)
+    return list(shown.values())
 
 
 def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:

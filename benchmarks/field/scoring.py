@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-# Numbered changes of a first screen.
+# Changes of a first screen that have a gain.
 FIRST_SCREEN = 3
 NEAR = 0.3
 MISSED_SHARE = 0.1

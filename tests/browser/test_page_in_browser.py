@@ -48,6 +48,17 @@ def test_every_picture_is_drawn(page: Any, drawn: Drawn) -> None:
         assert drawn(page, key).bounding_box()["width"] > 300
 
 
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_is_a_picture_and_what_to_change(page: Any, width: int, height: int) -> None:
+    page.set_viewport_size({"width": width, "height": height})
+    page.evaluate("window.scrollTo(0, 0)")
+    picture = page.locator(".chart .main-svg").first.bounding_box()
+    assert picture["y"] + picture["height"] < height
+    first, last = (getattr(page.locator(".headline dt"), one).bounding_box() for one in ("first", "last"))
+    assert first["y"] < height
+    assert width < 1280 or last["y"] < height
+
+
 @pytest.mark.exhaustive(few=False)
 def test_the_timeline_zooms_moves_and_returns(page: Any, drawn: Drawn) -> None:
     drawn(page, "timeline")

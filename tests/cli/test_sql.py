@@ -141,6 +141,14 @@ def test_without_a_query_tables_are_listed(opscope, recording: Path) -> None:
     counted = opscope("sql", recording, "SELECT count(*) AS n FROM operators", "--json").json
     assert operators["rows"] == counted[0]["n"]
     assert "One dispatcher call" in operators["a row is"]
+    assert "self_device_ns" in operators["columns"].split(", ")
+
+
+@SESSION_OR_TRACE
+def test_launches_of_kernels_are_a_view(opscope, source: Path) -> None:
+    (row,) = opscope("sql", source, "SELECT count(*) AS n, count(name) AS named FROM kernels", "--json").json
+    counted = "SELECT count(*) AS n, count(*) AS named FROM device_activities WHERE kind = 'kernel'"
+    assert [row] == opscope("sql", source, counted, "--json").json
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ import sys
 from pathlib import Path
 from opscope.provenance.binaries.library import cached_library
 library = cached_library(sys.argv[1], Path(sys.argv[2]))
-print(sorted(library.kernel_names()))
+print(library.build_id, library.units_of("plain"))
 """
 
 

@@ -5,15 +5,15 @@
     PYTHONPATH=src:tools python -m torch_tables 2.6.0 --torch site-packages/torch --checkout pytorch
 
 Without --torch, pip downloads the wheel, of which the needed part is unpacked into a folder that is deleted
-afterwards. Each input gives tables in `src/opscope/provenance/releases/data/VERSION`; a table whose input is
-not given is left as it is:
+afterwards. Tables lie in `src/opscope/provenance/releases/data/VERSION`; one whose input is not given is left
+as it is:
 
-    units      kernel -> source file, from the libraries of --torch (or --library, --kernels)
-    operators  native functions and derivatives, from torchgen beside --torch (or --torchgen)
+    units      kernel -> source file, from the libraries
     sources    definitions and their lines, from --checkout
-    functions  native function -> file, from the symbols of the libraries and the release's unit paths
-    headers    definitions in the headers of --torch; not for a release whose sources are packaged
+    headers    definitions in the headers; not for a release whose sources are packaged
     lines      how far lines moved from the release whose sources are packaged, from checks in the libraries
+    operators  native functions, what serves them, where that is defined, and derivatives: from torchgen
+               beside torch, the tables above, and the symbols of the libraries
 
 Tables hold facts only: names, paths, lines, hashes of kernel names. The same inputs give the same bytes.
 """
@@ -21,29 +21,27 @@ Tables hold facts only: names, paths, lines, hashes of kernel names. The same in
 from __future__ import annotations
 
 import argparse
-import json
-import lzma
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from opscope.errors import InputError, OpscopeError
-from opscope.provenance.binaries.translation_unit import TranslationUnit
-from opscope.provenance.operators import TABLE_FILE as OPERATORS_FILE
-from opscope.provenance.operators.table import encode_table as encode_operators
-from opscope.provenance.releases.catalog import FUNCTIONS_FILE, TABLE_NAME, encode_functions
+from opscope.model.origin import RecordedUnit
+from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
+from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
+from opscope.provenance.releases.catalog import TABLE_NAME
 from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, StoredLines
-from opscope.provenance.releases.release_table import ReleaseTable
-from opscope.provenance.releases.table_file import Library, Unit, decode_table, encode_table
+from opscope.provenance.releases.table_file import Unit, decode_table, encode_table
 from opscope.provenance.sources.at_hand import HEADERS_FILE, nearest_index
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
+from opscope.provenance.sources.index import load_index
 from opscope.provenance.table_format import TableFormat
 from torch_tables.indexer.build import build_table as build_sources
 from torch_tables.indexer.build import header_table
@@ -58,24 +56,22 @@ from torch_tables.indexer.units import (
 )
 from torch_tables.line_constants import Sites, anchors, segments, sites_of
 from torch_tables.operator_table import build_operator_table
+from torch_tables.places import Places
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "src/opscope/provenance/releases/data"
 LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 # Checks of C++ code are in that of the CPU as well.
 CHECKED_LIBRARIES = (*LIBRARIES, "libtorch_cpu.so")
-TABLES = ("units", "operators", "sources", "functions", "headers", "lines")
 NEEDED = re.compile(rf"torch/(?:lib/(?:{'|'.join(CHECKED_LIBRARIES)})|include/.*|version\.py)|torchgen/.*")
-Kernels = Mapping[str, Iterable[TranslationUnit]]
 
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            if not (options.torch or options.library or options.kernels or options.torchgen):
-                options.torch = unpacked(options.version, Path(folder))
-            for table in options.table or TABLES:
+            options.torch = options.torch or unpacked(options.version, Path(folder))
+            for table in options.table or _BUILDERS:
                 _BUILDERS[table](options)
     except (OpscopeError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -97,58 +93,46 @@ def unpacked(version: str, folder: Path) -> Path:
 
 def write_units(options: argparse.Namespace) -> None:
     """The kernel table."""
-    if not (options.torch or options.library or options.kernels):
-        return
-    paths = libraries(options)
-    kernels, read_from = read_kernels(paths, options.kernels)
+    paths = libraries(options, LIBRARIES)
+    kernels: dict[str, set[RecordedUnit]] = {}
+    read_from = []
+    for path in paths:
+        library, found = kernels_of_library(path)
+        read_from.append(library)
+        for name, of in found.items():
+            kernels.setdefault(name, set()).update(of)
+    if not kernels:
+        raise InputError("no kernels", hint="Give the torch folder of a CUDA wheel")
+    checkout = options.checkout
+    files = checkout.rglob("*.cu") if checkout else ()
+    evidence = PathEvidence(
+        files=frozenset(path.relative_to(checkout).as_posix() for path in files),
+        other_files=frozenset(path for of_release in other_paths(options) for path in of_release),
+        folders=build_folders(options.torch, paths),
+    )
+    units = locate_units({unit for of in kernels.values() for unit in of}, evidence)
     commit, cuda = release_facts(options.torch)
-    units = locate_units({unit for of in kernels.values() for unit in of}, path_evidence(options, paths))
     table = build_table(
         located(kernels, units), options.version, git_version=commit, cuda=cuda, libraries=tuple(read_from)
     )
     write(options, TABLE_NAME, encode_table(table))
-    print_units(ReleaseTable(table))
-
-
-def write_operators(options: argparse.Namespace) -> None:
-    """The table of native functions."""
-    packaged: Path | None = options.torchgen
-    if packaged is None and options.torch is not None:
-        beside = Path(options.torch).parent / "torchgen" / "packaged"
-        packaged = beside if beside.is_dir() else None
-    if packaged is None:
-        return
-    commit, _ = release_facts(options.torch)
-    table = build_operator_table(packaged, version=options.version, git_version=commit)
-    write(options, OPERATORS_FILE, encode_operators(table))
+    counts = Counter(unit.origin.value for unit in table.units)
+    print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
 
 
 def write_sources(options: argparse.Namespace) -> None:
     """The index of definitions."""
-    if options.checkout is None or not options.checkout.is_dir():
-        return
-    commit, _ = release_facts(options.torch)
-    table = build_sources(options.checkout, options.version, git_version=commit)
-    write(options, SOURCES_FILE, table.encode())
-
-
-def write_functions(options: argparse.Namespace) -> None:
-    """The files that may define each native function."""
-    unit_paths = [unit.path for unit in packaged_units(options) if unit.path]
-    found: dict[str, set[str]] = {}
-    for path in libraries(options):
-        for name, files in defining_files(path, unit_paths).items():
-            found.setdefault(name, set()).update(files)
-    if found:
-        write(options, FUNCTIONS_FILE, encode_functions({name: sorted(found[name]) for name in found}))
+    if options.checkout is not None:
+        commit, _ = release_facts(options.torch)
+        table = build_sources(options.checkout, options.version, git_version=commit)
+        write(options, SOURCES_FILE, table.encode())
 
 
 def write_headers(options: argparse.Namespace) -> None:
     """The index of definitions in headers, where there is none of the whole source tree."""
-    include = options.torch / "include" if options.torch else None
-    if include is None or not include.is_dir() or packaged_file(options, SOURCES_FILE):
-        return
-    write(options, HEADERS_FILE, header_table(include).encode())
+    include = options.torch / "include"
+    if include.is_dir() and not packaged_file(options, SOURCES_FILE):
+        write(options, HEADERS_FILE, header_table(include).encode())
 
 
 class StoredChecks(msgspec.Struct, array_like=True):
@@ -163,8 +147,7 @@ CHECKS_FORMAT = TableFormat("a table of checks", StoredChecks)
 
 def write_lines(options: argparse.Namespace) -> None:
     """How far lines moved, or of the release whose sources are packaged, what others are compared with."""
-    index = nearest_index(options.version)
-    paths = [path for name in CHECKED_LIBRARIES if (path := library_folder(options) / name).is_file()]
+    index, paths = nearest_index(options.version), libraries(options, CHECKED_LIBRARIES)
     if index is None or not paths:
         return
     sites: Sites = {}
@@ -177,16 +160,44 @@ def write_lines(options: argparse.Namespace) -> None:
         reference.write_bytes(CHECKS_FORMAT.encode(StoredChecks(CHECKS_FORMAT.number, files)))
         print(f"Wrote {reference}")
         return
-    before = CHECKS_FORMAT.decode(reference.read_bytes(), reference).files
-    known = sorted(set(index.source.files) & set(before) & set(sites))
+    before = CHECKS_FORMAT.read(reference).files
+    known = sorted(set(index.files) & set(before) & set(sites))
     moved = {file: segments(anchors(set(before[file]), sites[file])) for file in known}
     moved = {file: found for file, found in moved.items() if found}
     write(options, LINES_FILE, LINES_FORMAT.encode(StoredLines(LINES_FORMAT.number, index.version, moved)))
 
 
-def library_folder(options: argparse.Namespace) -> Path:
-    """Where the libraries of --torch lie."""
-    return options.torch / "lib" if options.torch else Path()
+def write_operators(options: argparse.Namespace) -> None:
+    """The table of native functions."""
+    packaged = options.torch.parent / "torchgen" / "packaged"
+    if not packaged.is_dir():
+        return
+    unit_paths = [unit.path for unit in packaged_units(packaged_file(options, TABLE_NAME)) if unit.path]
+    files: dict[str, set[str]] = {}
+    for path in libraries(options, LIBRARIES):
+        for name, found in defining_files(path, unit_paths).items():
+            files.setdefault(name, set()).update(found)
+    indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, LINES_FILE))
+    own, neighbor = indexed or packaged_file(options, HEADERS_FILE), nearest_index(options.version)
+    places = Places(
+        load_index(own) if own else None,
+        None if indexed else neighbor,
+        LINES_FORMAT.read(lines) if lines else None,
+        {name: sorted(found) for name, found in files.items()},
+    )
+    table = build_operator_table(
+        packaged,
+        places,
+        version=options.version,
+        git_version=release_facts(options.torch)[0],
+        neighbor_git_version=neighbor and neighbor.git_version,
+    )
+    write(options, OPERATORS_FILE, OPERATORS_FORMAT.encode(table))
+
+
+def libraries(options: argparse.Namespace, names: tuple[str, ...]) -> list[Path]:
+    """Those of the torch folder's libraries that there are."""
+    return [path for name in names if (path := options.torch / "lib" / name).is_file()]
 
 
 def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
@@ -195,71 +206,20 @@ def packaged_file(options: argparse.Namespace, name: str) -> Path | None:
     return next((file for file in places if file.is_file()), None)
 
 
-def packaged_units(options: argparse.Namespace) -> tuple[Unit, ...]:
-    """The units of the release's kernel table."""
-    file = packaged_file(options, TABLE_NAME)
+def packaged_units(file: Path | None) -> tuple[Unit, ...]:
+    """The units of a kernel table."""
     return () if file is None else decode_table(file.read_bytes(), str(file)).units
 
 
-def libraries(options: argparse.Namespace) -> list[Path]:
-    """The libraries to read: those named, else those of the torch folder that have kernels."""
-    if options.library or options.torch is None:
-        return list(options.library)
-    return [path for name in LIBRARIES if (path := options.torch / "lib" / name).is_file()]
-
-
-def read_kernels(paths: Iterable[Path], listing: Path | None) -> tuple[Kernels, list[Library]]:
-    """Kernels of the libraries, else of a listing `{kernel name: [file names]}` (JSON, may be .xz)."""
-    if listing is not None:
-        opened = lzma.open if listing.suffix == ".xz" else open
-        with opened(listing, "rt", encoding="utf-8") as stream:
-            names: dict[str, list[str]] = json.load(stream)
-        return {name: [TranslationUnit(unit) for unit in units] for name, units in names.items()}, []
-    kernels: dict[str, set[TranslationUnit]] = {}
-    read_from = []
-    for path in paths:
-        library, found = kernels_of_library(path)
-        read_from.append(library)
-        for name, units in found.items():
-            kernels.setdefault(name, set()).update(units)
-    if not kernels:
-        raise InputError("no kernels", hint="Give --torch with its libraries, --library or --kernels")
-    return kernels, read_from
-
-
-def path_evidence(options: argparse.Namespace, paths: Iterable[Path]) -> PathEvidence:
-    """What tells where units lie; the packaged tables of other releases are part of it."""
-    lists = [*map(listed, options.paths), *packaged_paths(options.version)]
-    return PathEvidence(
-        files=checkout_files(options.checkout) if options.checkout else frozenset(),
-        other_files=frozenset(path for paths in lists for path in paths),
-        folders=build_folders(options.torch, paths) if options.torch else frozenset(),
-    )
-
-
-def checkout_files(checkout: Path) -> frozenset[str]:
-    """CUDA files of a checkout of the release, or of a file that lists its files."""
-    if checkout.is_file():
-        return frozenset(listed(checkout))
-    return frozenset(path.relative_to(checkout).as_posix() for path in checkout.rglob("*.cu"))
-
-
-def listed(file: Path) -> list[str]:
-    """The CUDA files in a list of paths, as `git ls-tree -r --name-only TAG` writes it."""
-    return [line for line in file.read_text(encoding="utf-8").splitlines() if line.endswith(".cu")]
-
-
-def packaged_paths(version: str) -> Iterator[list[str]]:
+def other_paths(options: argparse.Namespace) -> Iterator[list[str]]:
     """Per packaged table of another release, the paths of its units."""
     for file in sorted(DATA.glob(f"*/{TABLE_NAME}")):
-        if file.parent.name != version:
-            yield [unit.path for unit in decode_table(file.read_bytes(), str(file)).units if unit.path]
+        if file.parent.name != options.version:
+            yield [unit.path for unit in packaged_units(file) if unit.path]
 
 
-def release_facts(torch_folder: Path | None) -> tuple[str | None, str | None]:
+def release_facts(torch_folder: Path) -> tuple[str | None, str | None]:
     """Commit and CUDA version, from the text of the wheel's `version.py`."""
-    if torch_folder is None:
-        return None, None
     text = (torch_folder / "version.py").read_text(encoding="utf-8")
     commit = re.search(r"^git_version = '([0-9a-f]{40})'", text, re.MULTILINE)
     cuda = re.search(r"^cuda(?:: [^=]*)? = '([\d.]+)'", text, re.MULTILINE)
@@ -273,21 +233,12 @@ def write(options: argparse.Namespace, name: str, content: bytes) -> None:
     print(f"Wrote {target} ({len(content):,} bytes)")
 
 
-def print_units(table: ReleaseTable) -> None:
-    origins = Counter(unit.origin.value for unit in table.units)
-    print(f"  commit {table.git_version or 'unknown'}, CUDA {table.cuda or 'unknown'}")
-    print(f"  {table.kernel_count:,} kernels")
-    counts = ", ".join(f"{count:,} {origin}" for origin, count in origins.most_common())
-    print(f"  {len(table.units):,} units: {counts}")
-
-
 _BUILDERS = {
     "units": write_units,
-    "operators": write_operators,
     "sources": write_sources,
-    "functions": write_functions,
     "headers": write_headers,
     "lines": write_lines,
+    "operators": write_operators,
 }
 
 
@@ -296,14 +247,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("version", help="the release, e.g. 2.11.0")
     add("--torch", type=Path, help="torch folder of the unpacked CUDA wheel")
-    add("--torchgen", type=Path, help="folder torchgen/packaged, if it is not beside --torch")
-    add("--checkout", type=Path, help="source tree of this very release, or a list of its files")
-    add("--library", type=Path, action="append", default=[], help="libraries to read instead of --torch's")
-    add("--kernels", type=Path, help="a listing {kernel: [files]} to read instead of libraries")
-    add("--paths", type=Path, action="append", default=[], help="files of other releases and of submodules")
-    add(
-        "--table", choices=TABLES, action="append", help="tables to build (default: all there are inputs for)"
-    )
+    add("--checkout", type=Path, help="source tree of this very release")
+    add("--table", choices=_BUILDERS, action="append", help="tables to build (default: all)")
     add("--output", type=Path, default=DATA, help="folder of tables (default: the packaged ones)")
     return parser
 

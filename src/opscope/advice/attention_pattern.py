@@ -16,8 +16,7 @@ from typing import Any
 
 from opscope.advice.kernel_times import AttentionMask, AttentionWork
 from opscope.operators.arguments import CallArguments, parse_arguments
-from opscope.operators.attention import AttentionSizes
-from opscope.operators.products import MatrixProduct, matrix_product
+from opscope.operators.products import AttentionSizes, MatrixProduct, matrix_product
 
 _BACKWARD = "aten::_softmax_backward_data"
 _COPIES = ("aten::copy_", "aten::clone")

@@ -14,7 +14,7 @@ from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.step_model import GraphChange
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import parse_arguments
-from opscope.operators.attention import attention_sizes
+from opscope.operators.products import attention_sizes
 
 _FLASH_CAPABILITY = (8, 0)  # Source: Dao-AILab/flash-attention, README: Ampere and later
 _FLASH_HEAD_SIZE = 256

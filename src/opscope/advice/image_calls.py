@@ -17,8 +17,8 @@ from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.efficiency import CallEfficiency, TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import CallArguments, TensorArgument, parse_arguments
-from opscope.operators.convolutions import ConvolutionShapes, convolution_shapes
 from opscope.operators.element_types import item_size_bytes
+from opscope.operators.windows import ConvolutionShapes, convolution_shapes
 
 _FEW_CHANNELS = 4  # of an input image: convolutions have no kernels on tensor cores for so few
 _WIDE_WINDOW = 5  # beyond it depthwise convolutions have other kernels

@@ -15,8 +15,7 @@ from math import ceil
 from opscope.advice.rules import RuleBook, rule_book
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
-from opscope.operators.attention import AttentionSizes
-from opscope.operators.products import MatrixProduct
+from opscope.operators.products import AttentionSizes, MatrixProduct
 
 ITEM_BYTES = {DataType.FP32: 4, DataType.TF32: 4, DataType.FP16: 2, DataType.BF16: 2}
 # Tiles that libraries choose from, with the share of a multiprocessor's rate that each reaches: a small one

@@ -19,7 +19,7 @@ from opscope.analysis.tensor_cores import is_product
 from opscope.analysis.totals import KernelTotal
 from opscope.launches.facts import LaunchGeometry
 from opscope.operators.arguments import parse_arguments
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.units import counted, format_fraction
 
 

@@ -32,7 +32,7 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.collective_costs import bus_factor, message_bytes
 from opscope.provenance.categories import kernel_category
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.units import counted, format_bytes
 
 # Transfers of one collective differ from rank to rank by a few percent; by less, nobody is called last.

@@ -18,7 +18,7 @@ from opscope.analysis.counters import Kind, extent, recorded_name
 from opscope.errors import CaptureError, InputError
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.toolchain.ncu_command import (
     Collection,
     KernelFilter,

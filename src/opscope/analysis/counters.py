@@ -23,7 +23,8 @@ from opscope.model.session import Session
 from opscope.operators.call_cost import UNKNOWN_COST, CallCost
 from opscope.operators.session_costs import fill_costs, read_costs
 from opscope.provenance.demangle import demangle
-from opscope.provenance.kernel_names import DecodedKernel, decode
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.text_enum import MeaningEnum
 from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
 

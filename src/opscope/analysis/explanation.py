@@ -31,11 +31,12 @@ from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories
 from opscope.provenance.demangle import demangle
 from opscope.provenance.installation import package_folders, torch_build
-from opscope.provenance.kernel_names.families import FAMILIES
-from opscope.provenance.operators import OperatorTable, packaged_versions, table_for
-from opscope.provenance.releases import recognize, release_versions
-from opscope.provenance.resolution import session_of_names
-from opscope.provenance.sources import nearest_index
+from opscope.provenance.kernel_names.vocabulary import FAMILIES
+from opscope.provenance.operators.table import OperatorTable, packaged_versions, table_for
+from opscope.provenance.releases.catalog import release_versions
+from opscope.provenance.releases.recognition import recognize
+from opscope.provenance.resolution.annotate import session_of_names
+from opscope.provenance.sources.at_hand import nearest_index
 from opscope.text_enum import TextEnum
 
 _SIMILAR = 5
@@ -375,7 +376,7 @@ def _known_names(table: OperatorTable, summary: Summary | None, categories: Iter
 def _known_files(known: Provenance, summary: Summary | None) -> dict[str, str]:
     """Names of source files without folders: those of an index of the release, and those of a recording."""
     index = nearest_index(known.torch_version)
-    files = set(index.source.files if index is not None else ())
+    files = set(index.files if index is not None else ())
     facts = [one.facts for one in summary.kernels if one.facts is not None] if summary is not None else []
     of_each: list[NativeFunctionUse | KernelFacts] = [*facts, *chain(*known.functions.values())]
     files.update(file for one in of_each for file in _files_of(one))

@@ -22,7 +22,7 @@ from opscope.model.location import is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.arguments import parse_arguments
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 _GEOMETRIES = 2  # configurations of one kernel that are explained, the longest first
 

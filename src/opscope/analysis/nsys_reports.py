@@ -17,7 +17,7 @@ import msgspec
 from opscope.errors import InputError
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 _Row = dict[str, Any]
 _BYTES_PER_MB = 1_000_000

@@ -18,7 +18,7 @@ from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.resolution import annotate
+from opscope.provenance.resolution.annotate import annotate
 
 
 class GeneratedCode(msgspec.Struct, frozen=True):

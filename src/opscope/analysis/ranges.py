@@ -17,7 +17,7 @@ from opscope.errors import InputError
 from opscope.model.queries import sql
 from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.session import Session, registered
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import ServingPhase, engine_of, serving_step
 
 _BY_RANGE = "range:"

@@ -41,7 +41,8 @@ from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost, FlopSource
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
-from opscope.provenance.kernel_names import DecodedKernel, decode
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
+from opscope.provenance.kernel_names.decoder import decode
 
 _Key = TypeVar("_Key", bound=Hashable)
 _UNKNOWN_REASON = "no rule for this operator"

@@ -14,7 +14,7 @@ import msgspec
 from opscope.analysis.efficiency import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.evidence import Grade
-from opscope.provenance.kernel_names import DecodedKernel
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 
 # Families of which every kernel multiplies matrices, or convolves, or attends.
 _PRODUCTS = frozenset(

@@ -18,8 +18,8 @@ from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, category_of
-from opscope.provenance.releases import git_version
-from opscope.provenance.sources import permalink
+from opscope.provenance.releases.catalog import git_version
+from opscope.provenance.sources.at_hand import permalink
 
 
 class KernelTotal(msgspec.Struct, frozen=True):

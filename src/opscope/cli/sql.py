@@ -26,6 +26,10 @@ from opscope.visible_text import visible
 
 _ACCEPTED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _FORMATS = {".csv": "csv, HEADER", ".json": "json, ARRAY", ".parquet": "parquet"}
+# Of this connection alone: a saved session holds tables only.
+_KERNELS = """
+CREATE TEMP VIEW kernels AS SELECT name, activities.* EXCLUDE (kind, size_bytes)
+FROM device_activities AS activities JOIN kernel_names USING (name_id) WHERE activities.kind = 'kernel'"""
 _FORMAT = Group("Output format", validator=mutually_exclusive)
 
 
@@ -42,14 +46,15 @@ def sql(
 ) -> int:
     """Query the tables of a trace or a saved session (docs/reference/tables.md lists them).
 
-    A query can neither read nor write files: external access is off.
+    The view kernels has the launches of kernels with their names. A query can neither read nor write files:
+    external access is off.
 
     Example: opscope sql trace.json.gz "SELECT name, self_device_ns FROM operators LIMIT 10"
 
     Args:
         source: A trace, a folder of rank files, an address, or a saved session.
         query: One SELECT statement, e.g. "SELECT name, self_device_ns FROM operators LIMIT 10"; without
-            one, the tables are listed.
+            one, the tables are listed with their columns.
         csv: Print the rows as CSV.
         output: Write all rows to FILE.parquet, FILE.csv or FILE.json instead; may be given several times.
     """
@@ -63,9 +68,10 @@ def sql(
     check_outputs(output, force=force, inputs=[source])
     with open_source([source], merge=True) as session, ExitStack() as files:
         if any(table in (query or "").lower() for table in PROVENANCE_TABLES):
-            from opscope.provenance.resolution import annotate  # noqa: PLC0415 - most queries need none
+            from opscope.provenance.resolution.annotate import annotate  # noqa: PLC0415 - most queries need none
 
             annotate(session)
+        session.connection.execute(_KERNELS)
         statement = _single_statement(session, _tables_query() if query is None else query)
         targets = [files.enter_context(replacing(path.absolute())) for path in output]
         printed = None
@@ -173,10 +179,11 @@ def _literal(text: str) -> str:
 
 
 def _tables_query() -> str:
-    """Every table with its number of rows and what one row is."""
+    """Every table with its number of rows, what one row is, and its columns."""
     rows = [
         f'SELECT {_literal(table.name)} AS "table", count(*) AS "rows", '
-        f'{_literal(table.row.partition(". ")[0])} AS "a row is" FROM "{table.name}"'
+        f'{_literal(table.row.partition(". ")[0])} AS "a row is", '
+        f'{_literal(", ".join(column.name for column in table.columns))} AS "columns" FROM "{table.name}"'
         for table in TABLES
     ]
     return " UNION ALL BY NAME ".join(rows)

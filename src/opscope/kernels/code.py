@@ -25,6 +25,7 @@ from opscope.kernels.disassembly import (
     library_sass,
     library_symbols,
 )
+from opscope.provenance.kernel_names.cxx_name import parse
 from opscope.text_enum import TextEnum
 from opscope.workloads.runtime import require_torch
 
@@ -264,16 +265,6 @@ def _library_code(kind: CodeKind, names: Sequence[str]) -> dict[str, str]:
 
 def _short_name(name: str) -> str:
     """A demangled name without return type, scopes and parameters: `softmax_kernel<float, 4, 512, 16>`."""
-    text = _NAME_SCOPE.sub("", name)
-    depth = 0
-    start = 0
-    for position, character in enumerate(text):
-        if character == "<":
-            depth += 1
-        elif character == ">":
-            depth -= 1
-        elif character == " " and depth == 0:
-            start = position + 1
-        elif character == "(" and depth == 0:
-            return text[start:position]
-    return text[start:]
+    cxx = parse(_NAME_SCOPE.sub("", name))
+    arguments = f"<{', '.join(cxx.template_arguments)}>" if cxx.template_arguments else ""
+    return name if cxx.function is None else cxx.function + arguments

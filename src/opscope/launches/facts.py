@@ -19,7 +19,7 @@ from opscope.hardware.occupancy import ActiveBlocks, Waves, active_blocks, waves
 
 if TYPE_CHECKING:  # arguments and totals may import this package
     from opscope.operators.arguments import CallArguments, TensorArgument
-    from opscope.provenance.kernel_names import DecodedKernel
+    from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 
 Extent = tuple[int, int, int]
 

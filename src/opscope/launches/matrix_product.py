@@ -26,9 +26,9 @@ from opscope.launches.prediction import (
     shape_text,
 )
 from opscope.model.evidence import Grade
-from opscope.operators.convolutions import convolution_shapes
 from opscope.operators.element_types import item_size_bytes
 from opscope.operators.products import MatrixProduct, matrix_product
+from opscope.operators.windows import convolution_shapes
 from opscope.units import format_fraction
 
 _SWIZZLES = (1, 2, 4, 8)

@@ -14,13 +14,11 @@ from typing import Any
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.launches.facts import LaunchFacts
 from opscope.launches.prediction import Prediction, ceil_div, extents, shape_text
-from opscope.operators.attention import attention_sizes
 from opscope.operators.effects import ContradictionError, UnrecordedError
 from opscope.operators.element_types import item_size_bytes
-from opscope.operators.normalization import normalized_rows
-from opscope.operators.reductions import OPERATORS as REDUCTIONS
-from opscope.operators.reductions import Rows, reduced_dimensions, rows_along
-from opscope.provenance.kernel_names import template_arguments
+from opscope.operators.products import attention_sizes
+from opscope.operators.reductions import REDUCTIONS, Rows, normalized_rows, reduced_dimensions, rows_along
+from opscope.provenance.kernel_names.cxx_name import template_arguments
 from opscope.units import counted, format_fraction
 
 _SOFTMAX = ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")

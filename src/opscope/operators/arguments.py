@@ -16,8 +16,8 @@ from math import gcd, prod
 from typing import Any, TypeAlias
 
 from opscope.operators.element_types import ElementType, element_type
-from opscope.provenance.operators.schema import OperatorName, Schema
-from opscope.provenance.operators.signatures import signature
+from opscope.provenance.operators.overloads import signature
+from opscope.provenance.operators.schema import Schema, out_of_place
 
 # More than any device addresses: a recorded size beyond it is no size.
 _ABSURD_BYTES = 1 << 48
@@ -203,7 +203,7 @@ class CallArguments:
 def operator_stem(name: str) -> str | None:
     """`"add"` of `"aten::add"` and of `"aten::add_"`; None of an operator of another library."""
     namespace, separator, operator = name.partition("::")
-    return OperatorName(operator).out_of_place if namespace == "aten" and separator and operator else None
+    return out_of_place(operator) if namespace == "aten" and separator and operator else None
 
 
 def _kind(argument: Argument) -> str:

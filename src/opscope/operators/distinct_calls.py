@@ -13,7 +13,7 @@ import msgspec
 
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import serving_step
 
 
@@ -36,10 +36,10 @@ class Collective(msgspec.Struct, frozen=True):
     group_size: int | None
 
 
-class DistinctCall(msgspec.Struct, frozen=True):
+class AlikeCalls(msgspec.Struct, frozen=True):
     """Calls that are alike. Arguments are JSON text as recorded."""
 
-    call_id: int  # its row of `call_costs`
+    call_id: int  # its row of `call_costs`, which `activity_costs` joins
     name: str  # operator; of launches of no operator, the activity's name
     overload: str | None = None
     shapes: str | None = None
@@ -49,6 +49,11 @@ class DistinctCall(msgspec.Struct, frozen=True):
     attribution: str | None = None  # None for calls of an operator; else that of the launches
     calls: int = 0
     self_device_ns: int = 0  # device time of all their own activities
+
+
+class DistinctCall(AlikeCalls, frozen=True):
+    """The same with what costs follow from besides."""
+
     # Where a call launched copies and sets alone: what these read from device memory
     read_bytes: int | None = None
     written_bytes: int | None = None  # likewise what they wrote

@@ -17,26 +17,24 @@ from opscope.operators.effects import (
     Rule,
     Shape,
     UnrecordedError,
+    bytes_of,
     dimension_of,
     each_of,
     effects_of,
+    gathering,
+    item_bytes,
     known,
     like,
     result,
     results,
     rows,
+    scattering,
     shape_text,
+    without,
 )
 from opscope.operators.element_types import element_type_of_code
 from opscope.operators.pointwise import common_shape
 from opscope.operators.promotion import INT64
-from opscope.operators.traffic import (
-    bytes_of,
-    gathering,
-    item_bytes,
-    scattering,
-    without,
-)
 from opscope.provenance.operators.schema import Kind
 
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]

@@ -11,38 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from opscope.hardware.devices import DataType
-from opscope.operators import (
-    attention,
-    convolutions,
-    linear_algebra,
-    lists,
-    losses,
-    moving,
-    normalization,
-    pointwise,
-    products,
-    reductions,
-    sampling,
-)
+from opscope.operators import moving, pointwise, products, reductions, windows
 from opscope.operators.arguments import CallArguments, type_of
 from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
-from opscope.operators.effects import CallEffects, ContradictionError, Operator, UnrecordedError, element_of
-from opscope.operators.element_types import ElementKind
-from opscope.operators.traffic import all_bytes
-
-FAMILIES = (
-    moving,
-    pointwise,
-    reductions,
-    normalization,
-    losses,
-    sampling,
-    lists,
-    linear_algebra,
-    products,
-    convolutions,
-    attention,
+from opscope.operators.effects import (
+    CallEffects,
+    ContradictionError,
+    Operator,
+    UnrecordedError,
+    all_bytes,
+    element_of,
 )
+from opscope.operators.element_types import ElementKind
+
+FAMILIES = (moving, pointwise, reductions, windows, products)
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
 }

@@ -1,8 +1,4 @@
-"""Matrix products: their sizes, results and operations: 2 for each pair of elements that meet.
-
-The product of m×k and k×n counts 2·m·n·k; what is added to it (a bias, an activation) does not count. Equal
-to torch.utils.flop_counter (PyTorch 2.13.0) for the operators it knows.
-"""
+"""Matrix products, attention made of them, factorizations, triangular systems, Fourier transforms."""
 
 from __future__ import annotations
 
@@ -15,14 +11,28 @@ from opscope.operators.arguments import CallArguments, TensorArgument, broadcast
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
+    Formula,
     Operator,
+    Rule,
     Shape,
+    UnrecordedError,
+    bytes_of,
+    dimension_of,
+    effects_of,
+    inputs_without,
     known,
+    like,
     result,
+    results,
     shape_text,
 )
-from opscope.operators.element_types import ElementType, element_type, element_type_of_code
-from opscope.operators.traffic import bytes_of, inputs_without
+from opscope.operators.element_types import ElementKind, ElementType, element_type, element_type_of_code
+from opscope.operators.promotion import FLOAT32, complex_of, real_part
+
+# Matrix products: their sizes, results and operations: 2 for each pair of elements that meet.
+#
+# The product of m×k and k×n counts 2·m·n·k; what is added to it (a bias, an activation) does not count. Equal
+# to torch.utils.flop_counter (PyTorch 2.13.0) for the operators it knows.
 
 
 @dataclass(frozen=True)
@@ -148,7 +158,7 @@ def _multiplied(call: CallArguments) -> tuple[MatrixProduct, Shape] | None:
     return None if fit is None else (MatrixProduct(*fit[0], a.type_name), fit[1])
 
 
-def _result(call: CallArguments) -> CallEffects:
+def _product_result(call: CallArguments) -> CallEffects:
     row = _PRODUCTS[call.stem or ""]
     a, b, found = known(call.tensor(row.left)), known(call.tensor(row.right)), _multiplied(call)
     if found is None:
@@ -170,8 +180,274 @@ def _addend_traffic(effects: CallEffects) -> tuple[int, int]:
     return bytes_of(inputs_without(effects, *skipped)), bytes_of(effects.outputs)
 
 
-OPERATORS: Mapping[str, Operator] = {
-    name: Operator(_result, _flops, _addend_traffic, (row.left,))
+PRODUCTS: Mapping[str, Operator] = {
+    name: Operator(_product_result, _flops, _addend_traffic, (row.left,))
     for name, row in _PRODUCTS.items()
     if name != _CALLING_OTHERS
 }
+
+
+# Matrix factorizations and triangular systems, distances of points, Fourier transforms.
+#
+# Operations are those of the classical algorithms for dense matrices, in leading order; blocked and iterative
+# ones do more. Matrices come in batches. How many a Fourier transform takes depends on the algorithm.
+#
+# Source: Golub, Van Loan: Matrix Computations, 4th edition, 3.1, 3.2 and 4.2.
+
+
+def _lu(effects: CallEffects) -> int:
+    """m·n·k − (m + n)·k²/2 + k³/3 multiplications and additions each, k pivots."""
+    data = known(effects.call.tensor("A"))
+    rows, columns = (1, 1, *data.shape)[-2:]
+    pivots = min(rows, columns)
+    return prod(data.shape[:-2]) * (
+        2 * rows * columns * pivots - (rows + columns) * pivots**2 + 2 * pivots**3 // 3
+    )
+
+
+def _cholesky(effects: CallEffects) -> int:
+    data = known(effects.call.tensor("self"))
+    return data.element_count * (1, *data.shape)[-1] // 3
+
+
+def _solves(name: str, triangles: int) -> Formula:
+    """Each unknown: a product and a difference for each one before it in a triangle, n² a column."""
+
+    def formula(effects: CallEffects) -> int:
+        unknowns = (1, *known(effects.call.tensor(name)).shape)[-1]
+        return triangles * unknowns * effects.output_elements
+
+    return formula
+
+
+def _distance_flops(effects: CallEffects) -> int:
+    """For each pair of points and each coordinate a difference, a power, a sum."""
+    coordinates = (1, *known(effects.call.tensor("x1")).shape)[-1]
+    return 3 * coordinates * effects.output_elements
+
+
+def _distances(call: CallArguments) -> CallEffects:
+    """All pairs of rows."""
+    x, y = known(call.tensor("x1")), known(call.tensor("x2"))
+    if len(x.shape) < 2 or len(y.shape) < 2:
+        raise UnrecordedError
+    batch = broadcast([x.shape[:-2], y.shape[:-2]])
+    if batch is None or x.shape[-1] != y.shape[-1]:
+        raise ContradictionError(f"distances of {shape_text(x.shape)} to {shape_text(y.shape)}")
+    return result(call, (*batch, x.shape[-2], y.shape[-2]), type_of(x))
+
+
+def _factors(call: CallArguments) -> CallEffects:
+    """Factors, pivots of LU, error codes."""
+    data, integer = known(call.tensor("A", "self")), element_type("int32")
+    if len(data.shape) < 2:
+        raise UnrecordedError
+    batch, size = data.shape[:-2], min(data.shape[-2:])
+    pivots = [((*batch, size), integer)] if call.has("A") else []
+    return results(call, (data.shape, type_of(data)), *pivots, (batch, integer))
+
+
+def _solution(matrix_name: str) -> Rule:
+    """Like B."""
+
+    def rule(call: CallArguments) -> CallEffects:
+        matrix, right = known(call.tensor(matrix_name)), known(call.tensor("B"))
+        if len(matrix.shape) < 2 or matrix.shape[:-2] != right.shape[:-2]:
+            raise UnrecordedError
+        return result(call, right.shape, type_of(right))
+
+    return rule
+
+
+def _spectrum(call: CallArguments) -> CallEffects:
+    data, dimensions = known(call.tensor("self")), known(call.integers("dim") or None)
+    element, shape = known(type_of(data)), list(data.shape)
+    if not element.is_float:
+        raise UnrecordedError
+    if known(call.boolean("onesided")):
+        last = dimension_of(data.shape, dimensions[-1])
+        shape[last] = shape[last] // 2 + 1
+    return result(call, tuple(shape), complex_of(element))
+
+
+def _signal(call: CallArguments) -> CallEffects:
+    data, dimensions = known(call.tensor("self")), known(call.integers("dim") or None)
+    element = known(type_of(data))
+    if element.kind is not ElementKind.COMPLEX:
+        raise ContradictionError(f"a spectrum of {element.name}")
+    shape = list(data.shape)
+    shape[dimension_of(data.shape, dimensions[-1])] = known(call.integer("last_dim_size"))
+    return result(call, tuple(shape), real_part(element))
+
+
+LINEAR_ALGEBRA: Mapping[str, Operator] = {
+    "_cdist_forward": Operator(_distances, _distance_flops),
+    "linalg_lu_factor_ex": Operator(_factors, _lu),
+    "linalg_cholesky_ex": Operator(_factors, _cholesky),
+    "linalg_solve_triangular": Operator(_solution("self"), _solves("self", 1)),
+    "linalg_lu_solve": Operator(_solution("LU"), _solves("LU", 2)),
+    "_fft_r2c": Operator(_spectrum),
+    "_fft_c2r": Operator(_signal),
+    "_fft_c2c": Operator(like("self")),
+}
+
+
+# Fused attention: its matrix products; softmax, scaling, masks and dropout do not count.
+#
+# Forward two products (scores, and their product with the values), backward five (the scores again, and two
+# for each of the two products). A causal mask does not halve them: torch counts full squares, and so do we.
+#
+# Source: torch.utils.flop_counter of PyTorch 2.13.0, which knows the operators `_scaled_dot_product_*`. Of
+# the inner ones `_flash_attention_*` and `_efficient_attention_*` it takes the heads for the sequence, for
+# they hold batch, sequence, heads, size; and it does not know `_cudnn_attention_*`. These are counted here
+# by the same products in their own order of dimensions.
+
+_DIMENSIONS = 4
+_OPERANDS = ("query", "key", "value")
+# Where a call gives the borders of packed sequences.
+_BORDERS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
+_BIASES = ("bias", "attn_bias")
+
+
+@dataclass(frozen=True)
+class AttentionSizes:
+    """Sizes of one attention. `heads` are the query's; keys and values may have fewer, which repeat."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_size: int
+    value_size: int
+
+    def __str__(self) -> str:
+        """`96 heads of 128×128 scores and 64 elements`."""
+        return f"{self.all_heads} heads of {self.queries}×{self.keys} scores and {self.head_size} elements"
+
+    @property
+    def all_heads(self) -> int:
+        """Heads of all sequences of the batch."""
+        return self.batch * self.heads
+
+    @property
+    def rows(self) -> int:
+        """Queries of all heads."""
+        return self.all_heads * self.queries
+
+    @property
+    def forward_flops(self) -> int:
+        """Scores = Q·Kᵀ, result = scores·V."""
+        return self._product(self.head_size) + self._product(self.value_size)
+
+    @property
+    def backward_flops(self) -> int:
+        """Scores again; gradient of scores and of V; gradients of Q and of K."""
+        return 3 * self._product(self.head_size) + 2 * self._product(self.value_size)
+
+    def _product(self, size: int) -> int:
+        return MatrixProduct(self.all_heads, self.queries, self.keys, size).flop_count
+
+
+def attention_sizes(call: CallArguments) -> AttentionSizes | None:
+    """Sizes of a call; None if its sequences are packed (their lengths are data) or its shapes contradict."""
+    shapes = _attention_shapes(call)
+    if call.stem not in ATTENTION or shapes is None or any(map(call.tensor, _BORDERS)):
+        return None
+    (batch, heads, queries, head_size), (key_batch, key_heads, keys, key_size), value = shapes
+    if value[:3] != (key_batch, key_heads, keys) or key_batch != batch or key_size != head_size:
+        return None
+    if not key_heads or heads % key_heads:
+        return None
+    return AttentionSizes(batch, heads, queries, keys, head_size, value[3])
+
+
+def _attention_shapes(call: CallArguments) -> list[Shape] | None:
+    """Of query, key and value, as batch, heads, sequence, size."""
+    tensors = (call.tensor(name) for name in _OPERANDS)
+    shapes = [one.shape for one in tensors if one is not None and len(one.shape) == _DIMENSIONS]
+    if len(shapes) != len(_OPERANDS):
+        return None
+    if _has_heads_first(call):
+        return shapes
+    return [(batch, heads, sequence, size) for batch, sequence, heads, size in shapes]
+
+
+def _has_heads_first(call: CallArguments) -> bool:
+    return not (call.stem or "").startswith(("_flash", "_efficient"))
+
+
+# Source: PyTorch 2.11.0, ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h, kAlignLSE.
+_EFFICIENT_ALIGNMENT = 32
+
+
+def _attended(library: str) -> Rule:
+    """The result, and what the backward pass needs of each row of scores."""
+
+    def rule(call: CallArguments) -> CallEffects:
+        sizes, query = attention_sizes(call), call.tensor("query")
+        if sizes is None and _attention_shapes(call) is not None and not any(map(call.tensor, _BORDERS)):
+            raise ContradictionError("the shapes of query, key and value")
+        is_wanted = library == "flash" or known(call.boolean("compute_log_sumexp"))
+        sizes, query = known(sizes), known(query)
+        rows: Shape = (sizes.batch, sizes.heads, sizes.queries)
+        if library == "efficient":  # rows filled up; without rows if nobody asked for them
+            filled = -(-sizes.queries // _EFFICIENT_ALIGNMENT) * _EFFICIENT_ALIGNMENT
+            rows = (*rows[:2], filled if is_wanted else 0)
+        elif library == "cudnn":
+            rows = (*rows, 1) if is_wanted else (0,)
+        shape = (sizes.batch, sizes.heads, sizes.queries, sizes.value_size)
+        if not _has_heads_first(call):
+            shape = (shape[0], shape[2], shape[1], shape[3])
+        return results(call, (shape, type_of(query)), (rows, FLOAT32))
+
+    return rule
+
+
+def _attention_gradients(call: CallArguments) -> CallEffects:
+    """Gradients of query, key and value, and of the bias where it is wanted."""
+    known(attention_sizes(call))
+    wanted: tuple[bool, ...] = (True, True, True, False)
+    if call.has("grad_input_mask"):
+        wanted = known(call.switches("grad_input_mask", 4))
+    elif call.has("bias_requires_grad"):
+        wanted = (True, True, True, known(call.boolean("bias_requires_grad")))
+    operands = (*(call.tensor(name) for name in _OPERANDS), call.tensor(*_BIASES))
+    return effects_of(
+        call,
+        [
+            TensorArgument(one.shape, one.type_name)
+            for one, is_wanted in zip(operands, wanted, strict=True)
+            if one is not None and is_wanted
+        ],
+    )
+
+
+_LIBRARIES = ("flash", "efficient", "cudnn")
+ATTENTION: Mapping[str, Operator] = {
+    **{
+        name: Operator(
+            _attended(library),
+            lambda effects: known(attention_sizes(effects.call)).forward_flops,
+            None,
+            ("query",),
+        )
+        for library in _LIBRARIES
+        for name in (f"_scaled_dot_product_{library}_attention", f"_{library}_attention_forward")
+    },
+    **{
+        name: Operator(
+            _attention_gradients,
+            lambda effects: known(attention_sizes(effects.call)).backward_flops,
+            None,
+            ("query",),
+        )
+        for library in _LIBRARIES
+        for name in (
+            f"_scaled_dot_product_{library}_attention_backward",
+            f"_{library}_attention_backward",
+        )
+    },
+}
+
+
+OPERATORS: Mapping[str, Operator] = {**PRODUCTS, **LINEAR_ALGEBRA, **ATTENTION}

@@ -1,7 +1,4 @@
-"""Sums and what is made of them: means, variances, norms, softmax, running sums.
-
-Operations are those of each element of the input: what is done once for each result does not count.
-"""
+"""Sums and what is made of them: means, norms, softmax, running sums, normalization, losses."""
 
 from __future__ import annotations
 
@@ -13,19 +10,33 @@ from typing import TypeAlias
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
     CallEffects,
+    ContradictionError,
     Operator,
     Rule,
     Shape,
     UnrecordedError,
+    bytes_of,
     dimension_of,
     dimensions_of,
+    each_of,
+    effects_of,
+    inputs_without,
+    item_bytes,
     known,
+    like,
     result,
     results,
     rows,
+    shape_text,
+    without,
 )
 from opscope.operators.element_types import ElementType, element_type_of_code
-from opscope.operators.promotion import BOOL, FLOAT32, INT64, real_part, summed_type, to_float
+from opscope.operators.pointwise import common_shape
+from opscope.operators.promotion import BOOL, FLOAT32, INT64, promoted_type, real_part, summed_type, to_float
+
+# Sums and what is made of them: means, variances, norms, softmax, running sums.
+#
+# Operations are those of each element of the input: what is done once for each result does not count.
 
 _Typed: TypeAlias = Callable[["ElementType | None"], "ElementType | None"]
 
@@ -131,7 +142,7 @@ def _softmax_gradient(call: CallArguments) -> CallEffects:
     return result(call, known(call.tensor("output")).shape, element_type_of_code(code))
 
 
-OPERATORS: Mapping[str, Operator] = {
+REDUCTIONS: Mapping[str, Operator] = {
     **rows(_reduction(summed_type), {1: "sum nansum prod"}),
     # Variances: a mean, a difference and its square, their sum.
     **rows(_reduction(real_part), {4: "var std"}),
@@ -159,3 +170,172 @@ OPERATORS: Mapping[str, Operator] = {
         },
     ),
 }
+
+
+# Layer, group, batch and root-mean-square normalization, forward and backward.
+#
+# Operations of each element: its part of the statistics 4 (mean, difference, square, sum), a product with the
+# inverse deviation, weight and bias; backward, with x̂ the normalized input and h = g·w,
+# dx = s·(h − mean(h) − x̂·mean(h·x̂)), and the sums of g·x̂ and g.
+
+
+def normalized_rows(call: CallArguments) -> Rows | None:
+    """The rows that layer and root-mean-square norm work on, or their gradients."""
+    data, sizes, weight = call.tensor("input"), call.integers("normalized_shape"), call.tensor("weight")
+    if sizes is None and weight is not None:
+        sizes = weight.shape  # recorders before 2.0 leave lists of integers out
+    if data is None or not sizes or not call.has("normalized_shape"):
+        return None
+    if data.shape[-len(sizes) :] != sizes:
+        raise ContradictionError(f"{shape_text(data.shape)} normalized over {shape_text(sizes)}")
+    return Rows(data.shape, prod(data.shape[: -len(sizes)]), prod(sizes), 1, len(sizes))
+
+
+def _wanted(call: CallArguments, count: int) -> tuple[bool, ...]:
+    """Which gradients are wanted; operators without a mask give all."""
+    return known(call.switches("output_mask", count)) if call.has("output_mask") else (True,) * count
+
+
+def _statistics_type(element: ElementType | None) -> ElementType | None:
+    return element if element is None or element.size_bytes >= FLOAT32.size_bytes else FLOAT32
+
+
+def _row_statistics(statistics: int) -> Rule:
+    """Layer norm: mean and deviation of each row; root-mean-square norm: one number."""
+
+    def rule(call: CallArguments) -> CallEffects:
+        data, rows = known(call.tensor("input")), known(normalized_rows(call))
+        shape = (*data.shape[: -rows.dimensions], *(1,) * rows.dimensions)
+        of_rows = [(shape, _statistics_type(type_of(data)))] * statistics
+        return results(call, (data.shape, type_of(data)), *of_rows)
+
+    return rule
+
+
+def _groups(call: CallArguments) -> CallEffects:
+    data, batch, groups = known(call.tensor("input")), known(call.integer("N")), known(call.integer("group"))
+    if not batch or data.shape[:1] != (batch,):
+        raise ContradictionError(f"a batch of {batch} in {shape_text(data.shape)}")
+    # Statistics of groups are kept in the type of the data.
+    return results(call, (data.shape, type_of(data)), *[((batch, groups), type_of(data))] * 2)
+
+
+def _normalized_channels(call: CallArguments) -> CallEffects:
+    """Batch norm: statistics of channels; of libraries only where it trains, and of cuDNN a reserve."""
+    data, trains, stem = known(call.tensor("input")), known(call.boolean("training")), call.stem or ""
+    if len(data.shape) < 2:
+        raise UnrecordedError
+    has_statistics = trains or not stem.startswith(("cudnn", "miopen"))
+    shape: Shape = data.shape[1:2] if has_statistics else (0,)
+    found = results(call, (data.shape, type_of(data)), *[(shape, _statistics_type(type_of(data)))] * 2)
+    if not stem.startswith("cudnn"):
+        return found
+    return effects_of(call, (*found.outputs, TensorArgument((0,), "uint8")))
+
+
+def _gradients(count: int) -> Rule:
+    """The gradients wanted: of the data, of the weight, of the bias."""
+
+    def rule(call: CallArguments) -> CallEffects:
+        data, weight, wanted = known(call.tensor("input")), call.tensor("weight"), _wanted(call, count)
+        if weight is None and any(wanted[1:]):
+            raise UnrecordedError
+        of_weight = (data if weight is None else weight).shape, type_of(weight or data) or type_of(data)
+        kinds = [(data.shape, type_of(data)), *[of_weight] * (count - 1)]
+        return results(call, *(kind for kind, is_wanted in zip(kinds, wanted, strict=True) if is_wanted))
+
+    return rule
+
+
+def _channel_statistics(call: CallArguments) -> CallEffects:
+    """Mean and inverse deviation of each channel."""
+    data = known(call.tensor("input"))
+    if len(data.shape) < 2:
+        raise UnrecordedError
+    return results(call, *[(data.shape[1:2], _statistics_type(type_of(data)))] * 2)
+
+
+def _running_statistics(effects: CallEffects) -> tuple[int, int]:
+    """Running statistics are updated in training, and only then, whatever the schema says."""
+    call, written = effects.call, bytes_of(effects.outputs)
+    if call.boolean("training"):
+        written += bytes_of((*call.members("running_mean"), *call.members("running_var")))
+    return bytes_of(effects.device_inputs), written
+
+
+NORMALIZATIONS: Mapping[str, Operator] = {
+    "native_layer_norm": Operator(_row_statistics(2), 7),
+    # The bias has no part in any gradient.
+    "native_layer_norm_backward": Operator(_gradients(3), 13, without("bias")),
+    "native_group_norm": Operator(_groups, 7),
+    "native_group_norm_backward": Operator(_gradients(3), 13),
+    "_fused_rms_norm": Operator(_row_statistics(1), 4),
+    "_fused_rms_norm_backward": Operator(_gradients(2), 8),
+    **{
+        name: Operator(_normalized_channels, 7, _running_statistics)
+        for name in ("native_batch_norm", "_native_batch_norm_legit", "miopen_batch_norm", "cudnn_batch_norm")
+    },
+    **rows(_gradients(3), {9: "native_batch_norm_backward cudnn_batch_norm_backward"}),
+    # Of distributed batch norm.
+    "batch_norm_stats": Operator(_channel_statistics, 4),
+    **rows(like("input"), {4: "batch_norm_elemt", 5: "batch_norm_backward_elemt"}),
+    **rows(None, {4: "batch_norm_backward_reduce", 7: "_batch_norm_with_update", 9: "batch_norm_backward"}),
+}
+
+
+# Loss functions: operations of each pair of elements, the sum over them among these.
+
+# Source: PyTorch 2.11.0, aten/src/ATen/core/Reduction.h.
+_NO_REDUCTION = 0
+
+
+def _paired_result(call: CallArguments) -> CallEffects:
+    data, target = known(call.tensor("self")), known(call.tensor("target"))
+    shape = common_shape([data, target]) if known(call.integer("reduction")) == _NO_REDUCTION else ()
+    return result(call, shape, promoted_type([data, target]))
+
+
+def _likelihood(call: CallArguments) -> CallEffects:
+    """The loss and the sum of weights."""
+    data, target = known(call.tensor("self")), known(call.tensor("target"))
+    classes = data.shape[1:2] if len(data.shape) > 1 else data.shape
+    if (*target.shape[:1], *classes, *target.shape[1:]) != data.shape:
+        raise ContradictionError(f"targets {shape_text(target.shape)} of {shape_text(data.shape)}")
+    shape = target.shape if known(call.integer("reduction")) == _NO_REDUCTION else ()
+    return results(call, (shape, type_of(data)), ((), type_of(data)))
+
+
+def _target_elements(effects: CallEffects) -> tuple[int, int]:
+    """Of the probabilities one is read for each target."""
+    data, target = known(effects.call.tensor("self")), known(effects.call.tensor("target"))
+    chosen = min(target.element_count * item_bytes(data), bytes_of((data,)))
+    return chosen + bytes_of(inputs_without(effects, "self")), bytes_of(effects.outputs)
+
+
+def _target_gradients(effects: CallEffects) -> tuple[int, int]:
+    """One gradient is written for each target, into zeros that are there."""
+    target, (output, *_) = known(effects.call.tensor("target")), effects.outputs
+    written = min(target.element_count * item_bytes(output), bytes_of(effects.outputs))
+    return bytes_of(inputs_without(effects, "self")), written
+
+
+_FORWARD = Operator(_likelihood, each_of("target"), _target_elements)
+_BACKWARD = Operator(like("self"), each_of("target"), _target_gradients)
+LOSSES: Mapping[str, Operator] = {
+    "nll_loss_forward": _FORWARD,
+    "nll_loss2d_forward": _FORWARD,
+    "nll_loss_backward": _BACKWARD,
+    "nll_loss2d_backward": _BACKWARD,
+    # (x − y)²; ½ · (x − y)² / β; y·log(x) + (1 − y)·log(1 − x).
+    **rows(_paired_result, {3: "mse_loss", 4: "huber_loss", 5: "smooth_l1_loss", 8: "binary_cross_entropy"}),
+    **rows(
+        like("self"),
+        {
+            3: "mse_loss_backward huber_loss_backward smooth_l1_loss_backward",
+            6: "binary_cross_entropy_backward",
+        },
+    ),
+}
+
+
+OPERATORS: Mapping[str, Operator] = {**REDUCTIONS, **NORMALIZATIONS, **LOSSES}

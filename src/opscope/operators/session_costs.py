@@ -18,6 +18,7 @@ from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost, CostEvidence
 from opscope.operators.distinct_calls import (
     ARGUMENT_COLUMNS,
+    AlikeCalls,
     DistinctCall,
     collect_calls,
     collect_launches,
@@ -28,19 +29,9 @@ COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
 
 
-class CostedCall(msgspec.Struct, frozen=True):
-    """One row of `call_costs`. Arguments are JSON text as recorded."""
+class CostedCall(AlikeCalls, frozen=True, kw_only=True):
+    """One row of `call_costs`."""
 
-    call_id: int  # joins `activity_costs`
-    name: str  # operator; of launches of no operator, the activity's name
-    overload: str | None
-    shapes: str | None
-    types: str | None
-    strides: str | None
-    concrete: str | None
-    attribution: str | None  # None for calls of an operator; else that of the launches
-    calls: int  # how many calls, or launches of no operator
-    self_device_ns: int  # device time of their own activities
     cost: CallCost  # of one call
 
 

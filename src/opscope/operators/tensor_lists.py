@@ -21,7 +21,7 @@ from opscope.operators.arguments import (
     parse_arguments,
 )
 from opscope.operators.element_types import element_type
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 # Source: PyTorch 2.11.0, ATen/native/cuda/MultiTensorApply.cuh, kChunkSize.
 CHUNK_ELEMENTS = 65536

@@ -41,11 +41,26 @@ def demangle_all(mangled: Iterable[str]) -> list[str | None]:
 
     For names that a compiler wrote: none is refused for the size of its text.
     """
-    names = list(mangled)
-    runtime = _runtime()
+    names, runtime = list(mangled), _runtime()
     if runtime is None:
         return [None] * len(names)
-    return _Demangler(*runtime).demangle_all(names)
+    function, free = runtime
+    # One output buffer for many names; the runtime grows it.
+    buffer, size, status = None, ctypes.c_size_t(0), ctypes.c_int(0)
+    shown: list[str | None] = []
+    try:
+        for name in names:
+            text, result = name.encode("utf-8", "replace"), None
+            if text.startswith(b"_Z") and len(text) <= _LONGEST_MANGLED_NAME and b"\0" not in text:
+                result = function(text, buffer, ctypes.byref(size), ctypes.byref(status))
+            if result is None or status.value != 0:
+                shown.append(None)
+            else:
+                buffer = result
+                shown.append(ctypes.string_at(result).decode("utf-8", "replace"))
+        return shown
+    finally:
+        free(buffer)
 
 
 def _may_explode(mangled: str) -> bool:
@@ -68,32 +83,6 @@ def _may_explode(mangled: str) -> bool:
             known.extend([size] * (index + 1 - len(known)))
             size += known[index]
     return size > _LONGEST_TEXT
-
-
-class _Demangler:
-    """One output buffer for many names; the runtime grows it."""
-
-    def __init__(self, function: Callable[..., int | None], free: Callable[[int | None], None]) -> None:
-        self._function, self._free = function, free
-        self._buffer: int | None = None
-        self._size = ctypes.c_size_t(0)
-        self._status = ctypes.c_int(0)
-
-    def demangle_all(self, names: list[str]) -> list[str | None]:
-        try:
-            return [self._demangle(name) for name in names]
-        finally:
-            self._free(self._buffer)
-
-    def _demangle(self, name: str) -> str | None:
-        text = name.encode("utf-8", "replace")
-        if not text.startswith(b"_Z") or len(text) > _LONGEST_MANGLED_NAME or b"\0" in text:
-            return None
-        result = self._function(text, self._buffer, ctypes.byref(self._size), ctypes.byref(self._status))
-        if self._status.value != 0 or result is None:
-            return None
-        self._buffer = result
-        return ctypes.string_at(result).decode("utf-8", "replace")
 
 
 @cache

@@ -44,7 +44,7 @@ def packaged_releases() -> Path:
     return packaged_path("releases", "data")
 
 
-def packaged_table(release: str, name: str) -> Path:
+def release_file(release: str, name: str) -> Path:
     """Where a packaged table of a release lies; there may be none."""
     return packaged_releases() / release / name
 

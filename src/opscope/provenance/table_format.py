@@ -50,6 +50,14 @@ class TableFormat(Generic[Stored]):
         message = f"{self.what} of format {found}; this opscope reads format {self.number}"
         raise InputError(message, source=source, hint=self.hint)
 
+    def read(self, path: Path) -> Stored:
+        """The table in a file."""
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot be read ({error.strerror})", source=path) from error
+        return self.decode(content, path)
+
     def damaged(self, reason: object, source: str | Path | None) -> InputError:
         """The error for a file whose content is not such a table."""
         return InputError(f"not {self.what}, or a damaged one ({reason})", source=source, hint=self.hint)

@@ -18,8 +18,6 @@ from opscope.units import counted, format_duration, format_fraction, format_shar
 _CHANGES = 3
 _TENTH = 0.1
 _KINDS = 3
-# A `with` and what is in it stand on one line.
-
 
 # Shorter than their meaning, so that each is one line.
 _CAUSES = {
@@ -153,7 +151,7 @@ def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
 
 
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """What gains most, each with its code if that is one short line; of several places of one, the first."""
+    """What gains most, each with its code if that is one short line, and the others by name."""
     numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
     advice = {one.code: one for one in reversed(summary.advice or ())}
@@ -162,15 +160,20 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
         gain, code = gain_text(finding, period), short_edit(finding)
         written: tuple[Inline, ...] = (": ", Code(code, is_whole=True)) if code else ()
         yield f"Change {number}", (Strong(gain), f": {change_title(finding)}", *written)
+    others = [
+        f"{number}: {change_title(advice[code])}" for code, number in numbers.items() if number > _CHANGES
+    ]
+    if others:
+        yield "Also", "; ".join(others)
     best = summary.best_set
     if best is not None and len(numbers) > 1:
         gain = f"−{format_duration(best.estimated_gain_ns_per_step)}"
         yield "Best set", (Strong(gain), f" {period}: {set_text(summary, best.codes)}")
     if not numbers and summary.advice is not None and summary.has_device:
-        others = len(summary.advice)
+        count = len(summary.advice)
         yield (
             "Changes",
-            f"none with an estimated gain; {counted(others, 'remark')} below" if others else "none found",
+            f"none with an estimated gain; {counted(count, 'remark')} below" if count else "none found",
         )
 
 

@@ -16,7 +16,7 @@ from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
 from opscope.launches.launch_explanation import Heading, Statement
 from opscope.model.evidence import Grade
-from opscope.provenance.kernel_names.families import FAMILIES
+from opscope.provenance.kernel_names.vocabulary import FAMILIES
 from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text, joined
 from opscope.report.provenance import graded, location_text
 

@@ -13,7 +13,7 @@ from opscope.analysis.efficiency import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.operators.attention import AttentionSizes
+from opscope.operators.products import AttentionSizes
 from opscope.testing import TraceBuilder
 
 from .conftest import Program, call, codes, host, limits, only, trace

@@ -13,7 +13,7 @@ from opscope.analysis.counters import CountedCall, CountedKernel, Match, counter
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity
 

@@ -10,7 +10,7 @@ import pytest
 import opscope
 from opscope.analysis.summary import Summary, summarize
 from opscope.model.session import Session
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 pytestmark = pytest.mark.exhaustive(few=False)
 

@@ -10,7 +10,7 @@ from opscope.analysis.provenance import NativeFunctionUse, Provenance, limited, 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
-from opscope.provenance.resolution import session_of_names
+from opscope.provenance.resolution.annotate import session_of_names
 from opscope.testing import TraceBuilder
 
 from .conftest import FILL_KERNEL, GELU_KERNEL

@@ -17,7 +17,7 @@ from opscope.analysis.tensor_cores import (
 )
 from opscope.hardware.devices import DataType
 from opscope.model.evidence import Grade
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 USED, ELIGIBLE, NOT_APPLICABLE = TensorCoreUse.USED, TensorCoreUse.ELIGIBLE, TensorCoreUse.NOT_APPLICABLE
 

@@ -12,9 +12,9 @@ pytest.importorskip("torch")
 FIELD = Path(__file__).parents[3] / "benchmarks/field"
 sys.path.insert(0, str(FIELD))
 
-from first_changes import edited, first_sibling, median_interval  # noqa: E402
+from first_changes import MORE, TRIALS, edited, first_sibling, median_interval  # noqa: E402
 from scoring import Measured, Shown, misses, verdict  # noqa: E402
-from trials import MORE, TRIALS, Trial  # noqa: E402
+from trials import Trial  # noqa: E402
 
 SHARED = FIELD.parents[2] / "shared/field/programs"
 

@@ -14,7 +14,6 @@ from opscope.errors import DependencyError, InputError  # noqa: E402
 from opscope.model.origin import RecordedKernel, RecordedUnit  # noqa: E402
 from opscope.model.sidecar import read_sidecar  # noqa: E402
 from opscope.provenance.binaries import process  # noqa: E402
-from opscope.provenance.binaries.library import TranslationUnit  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -28,9 +27,9 @@ def one_kernel(monkeypatch):
     monkeypatch.setattr(
         recording, "read_trace_names", lambda path: read(path)._replace(kernels=frozenset({"gemm"}))
     )
-    unit = TranslationUnit("gemm.cu", "12345678", "src/gemm.cu")
-    origin = process.KernelOrigin("libown.so", "ab12", (unit,))
-    monkeypatch.setattr(process, "units_of_process", lambda names: dict.fromkeys(names, origin))
+    unit = RecordedUnit("gemm.cu", "12345678", "src/gemm.cu")
+    origin = RecordedKernel("gemm", "libown.so", "ab12", (unit,))
+    monkeypatch.setattr(process, "units_of_process", lambda names, maps: dict.fromkeys(names, origin))
 
 
 def work():
@@ -74,7 +73,7 @@ def test_a_finder_of_ones_own_and_none(tmp_path):
 
 
 def test_libraries_that_cannot_be_read_break_nothing(tmp_path, monkeypatch):
-    def fail(names):
+    def fail(names, maps):
         raise InputError("truncated", source="libown.so")
 
     monkeypatch.setattr(process, "units_of_process", fail)

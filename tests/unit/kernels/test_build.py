@@ -86,36 +86,39 @@ def builder(tmp_path, monkeypatch, torch) -> FakeBuilder:
     return fake
 
 
-def test_torch_without_cuda(builder, torch):
-    torch.version.cuda = None
-    with pytest.raises(DependencyError, match="built without CUDA"):
-        build.load_cuda_kernels()
-
-
-def test_no_cuda_device(builder, torch):
-    torch.cuda.is_available = lambda: False
-    with pytest.raises(MeasurementError, match="need a CUDA device"):
-        build.load_cuda_kernels()
-
-
-@pytest.mark.parametrize("home", [None, "/nonexistent"])
-def test_no_nvcc(builder, home):
-    builder.CUDA_HOME = home
-    with pytest.raises(DependencyError, match=r"nvcc.*not found") as caught:
-        build.load_cuda_kernels()
-    assert "Install the CUDA toolkit 13.0" in str(caught.value)
-    assert "set CUDA_HOME" in str(caught.value)
-
-
-def test_no_host_compiler(builder, monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler -m64")
-    with pytest.raises(DependencyError, match=r"C\+\+ compiler 'no-such-compiler' was not found.*g\+\+"):
-        build.load_cuda_kernels()
-
-
-def test_no_ninja(builder):
-    builder.has_ninja = False
-    with pytest.raises(DependencyError, match="pip install ninja"):
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda torch, builder: setattr(torch.version, "cuda", None), DependencyError, "built without CUDA"),
+        (
+            lambda torch, builder: setattr(torch.cuda, "is_available", lambda: False),
+            MeasurementError,
+            "need a CUDA device",
+        ),
+        *(
+            (
+                lambda torch, builder, home=home: setattr(builder, "CUDA_HOME", home),
+                DependencyError,
+                r"(?s)nvcc.*not found.*Install the CUDA toolkit 13\.0.*set CUDA_HOME",
+            )
+            for home in (None, "/nonexistent")
+        ),
+        (
+            lambda torch, builder: os.environ.update(CXX="no-such-compiler -m64"),
+            DependencyError,
+            r"C\+\+ compiler 'no-such-compiler' was not found.*g\+\+",
+        ),
+        (lambda torch, builder: setattr(builder, "has_ninja", False), DependencyError, "pip install ninja"),
+        (
+            lambda torch, builder: setattr(builder, "error", OSError("kernels.so: undefined symbol: launch")),
+            MeasurementError,
+            "undefined symbol: launch",
+        ),
+    ],
+)
+def test_what_is_missing_is_said(builder, torch, change, error, said):
+    change(torch, builder)
+    with pytest.raises(error, match=said):
         build.load_cuda_kernels()
 
 
@@ -126,12 +129,6 @@ def test_the_compilers_message_is_shown_and_the_build_is_not_tried_again(builder
             build.load_cuda_kernels()
     assert "TORCH_EXTENSION_NAME" not in str(caught.value)
     assert len(builder.calls) == 1
-
-
-def test_a_library_that_does_not_load_is_an_error_too(builder):
-    builder.error = OSError("kernels.so: undefined symbol: launch_gelu")
-    with pytest.raises(MeasurementError, match="undefined symbol: launch_gelu"):
-        build.load_cuda_kernels()
 
 
 def test_something_missing_is_looked_for_again(builder):
@@ -155,21 +152,20 @@ def test_it_is_built_once_for_the_gpus_at_hand(builder, torch):
     assert "opscope_kernels::softmax_teaching" in torch.fakes
 
 
-def test_what_other_extensions_are_built_for_changes_nothing(builder, monkeypatch):
+@pytest.mark.parametrize("is_another", [False, True])
+def test_another_torch_gets_another_build_and_other_extensions_change_nothing(
+    builder, monkeypatch, torch, is_another
+):
     build.load_cuda_kernels()
     monkeypatch.setattr(build, "_loaded", None)
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;9.0")
+    if is_another:
+        torch.__version__ = "2.9.1+cu130"
     build.load_cuda_kernels()
-    assert builder.calls[1] == builder.calls[0]
-    assert any("code=compute_" in flag for flag in builder.calls[0]["extra_cuda_cflags"])
-
-
-def test_another_torch_gets_another_build(builder, monkeypatch, torch):
-    build.load_cuda_kernels()
-    monkeypatch.setattr(build, "_loaded", None)
-    torch.__version__ = "2.9.1+cu130"
-    build.load_cuda_kernels()
-    assert builder.calls[0]["build_directory"] != builder.calls[1]["build_directory"]
+    first, second = builder.calls
+    assert (first == second) is not is_another
+    assert (first["build_directory"] == second["build_directory"]) is not is_another
+    assert any("code=compute_" in flag for flag in first["extra_cuda_cflags"])
 
 
 def test_a_lock_that_a_killed_build_left_is_removed(builder, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 
 from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry, parse_compile_arguments
 from opscope.operators.arguments import parse_arguments
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 LAUNCHES = tuple(
     json.loads(line)

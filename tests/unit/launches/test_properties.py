@@ -18,7 +18,7 @@ from opscope.launches.launch_explanation import Heading, explain
 from opscope.launches.matrix_product import find_tiling
 from opscope.operators.arguments import parse_arguments
 from opscope.operators.products import MatrixProduct
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 from .conftest import each_record
 

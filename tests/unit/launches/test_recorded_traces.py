@@ -11,7 +11,7 @@ import pytest
 from opscope.launches.facts import DeviceFacts, LaunchFacts, LaunchGeometry, parse_compile_arguments
 from opscope.launches.launch_explanation import explain
 from opscope.operators.arguments import parse_arguments
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 H200 = DeviceFacts("NVIDIA H200", "9.0", 132)
 # Trace: distinct launches with a check at least, and the share of kernel launches of a known family at least.

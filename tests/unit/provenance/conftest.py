@@ -8,9 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from opscope.provenance.operators import OperatorTable, packaged_table
-from opscope.provenance.sources import SourceIndex
-from opscope.provenance.sources.table import DefinitionTable
+from opscope.provenance.operators.table import OperatorTable, packaged_table
+from opscope.provenance.sources.index import SourceIndex
 from torch_tables.indexer.build import read_tree
 from torch_tables.indexer.lexer import lex
 
@@ -25,7 +24,7 @@ def index_of() -> Callable[..., SourceIndex]:
 
     def of(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
         found = read_tree({name: lex(content) for name, content in dedented(files).items()})
-        return SourceIndex(DefinitionTable.from_definitions(version, git_version, *found))
+        return SourceIndex.from_definitions(version, git_version, *found)
 
     return of
 

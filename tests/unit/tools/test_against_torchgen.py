@@ -1,131 +1,127 @@
-"""PyTorch's own generator as the judge; skipped where no PyTorch is installed."""
+"""The packaged table of the installed release against its torchgen and its dispatcher."""
 
 from __future__ import annotations
 
-import importlib
+import json
+import re
+import warnings
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from opscope.provenance.operators.schema import schema_of
-from opscope.provenance.sources.signatures import coarse_type
-from torch_tables.operator_table import (
-    DERIVATIVES_YAML,
-    NATIVE_FUNCTIONS_YAML,
-    TAGS_YAML,
-    build_operator_table,
-)
+from opscope.provenance.operators.overloads import InputRecord, input_record, resolve
+from opscope.provenance.operators.table import NativeFunction, OperatorTable, packaged_table
+from torch_tables.operator_table import build_operator_table, called_operators
+from torch_tables.places import Places
 
-pytestmark = [pytest.mark.torch, pytest.mark.exhaustive(few=False)]
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def packaged():
-    """The yaml files of the installed PyTorch."""
-    torchgen = pytest.importorskip("torchgen")
-    return Path(torchgen.__file__).parent / "packaged"
+def torch():
+    """PyTorch, imported without its warnings about the machine."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
-def theirs(packaged):
-    """What torchgen makes of its files."""
-    gen = importlib.import_module("torchgen.gen")
-    return gen.parse_native_yaml(str(packaged / NATIVE_FUNCTIONS_YAML), str(packaged / TAGS_YAML))
+def built(torch) -> OperatorTable:
+    """The table of the installed PyTorch, without places."""
+    folder = Path(torch.__file__).parents[1] / "torchgen/packaged"
+    return build_operator_table(folder, Places(None, None, None, {}), version=torch.__version__)
 
 
-@pytest.fixture(scope="module")
-def ours(packaged):
-    """What this room makes of them, by name with overload."""
-    functions = build_operator_table(packaged).functions
-    return {entry.qualified_name.removeprefix("aten::"): entry for entry in functions}
+def placeless(entry: NativeFunction) -> NativeFunction:
+    served = {key: replace(one, place=None, stubs={}, launchers=()) for key, one in entry.served.items()}
+    return replace(entry, served=served)
 
 
-def test_the_same_functions(theirs, ours):
-    assert set(ours) == {str(function.func.name) for function in theirs.native_functions}
+def test_the_packaged_table_is_what_torchgen_says(torch, built):
+    packaged = packaged_table(torch.__version__)
+    if packaged is None:
+        pytest.skip("no table of the installed release is packaged")
+    assert list(map(placeless, packaged.functions)) == list(built.functions)
+    assert packaged.derivatives == built.derivatives
 
 
-def test_the_same_dispatch(theirs, ours):
-    expected = {name: {} for name in ours}
-    for key, index in theirs.backend_indices.items():
-        for name, kernel in index.index.items():
-            expected[str(name)][str(key)] = kernel.kernel
-    assert {name: entry.dispatch for name, entry in ours.items()} == expected
+_ROW = re.compile(r"(\w+): .* \[(.+)\]")
 
 
-@pytest.mark.parametrize(
-    ("ours_of", "theirs_of"),
-    [
-        (lambda entry: entry.schema, lambda function: str(function.func)),
-        (lambda entry: str(schema_of(entry)), lambda function: str(function.func)),
-        (lambda entry: schema_of(entry).kind.value, lambda function: function.func.kind().name),
-        (lambda entry: entry.yaml_line, lambda function: function.loc.line),
-        (lambda entry: entry.structured, lambda function: function.structured),
-        (
-            lambda entry: entry.structured_delegate,
-            lambda function: function.structured_delegate and str(function.structured_delegate),
-        ),
-        (lambda entry: set(entry.tags), lambda function: function.tags - {"pt2_compliant_tag"}),
-        (lambda entry: set(entry.variants), lambda function: {one.name for one in function.variants}),
-        (lambda entry: list(entry.autogen), lambda function: [str(name) for name in function.autogen]),
-        (lambda entry: entry.generated, lambda function: "generated" in function.tags),
-        (lambda entry: entry.ufunc, lambda function: bool(function.ufunc_inner_loop)),
-        (lambda entry: entry.has_manual_binding, lambda function: function.manual_cpp_binding),
-        (lambda entry: entry.python_module, lambda function: function.python_module),
-    ],
-    ids=[
-        "schema", "parsed schema", "kind", "line", "structured", "delegate", "tags", "variants", "autogen",
-        "generated", "ufunc", "manual binding", "module",
-    ],
-)  # fmt: skip
-def test_the_same_fields(theirs, ours, ours_of, theirs_of):
-    expected = {str(function.func.name): theirs_of(function) for function in theirs.native_functions}
-    assert {name: ours_of(entry) for name, entry in ours.items()} == expected
-
-
-@pytest.mark.parametrize("symbolic_sizes", [False, True])
-def test_the_same_parameters(theirs, ours, symbolic_sizes):
-    types = importlib.import_module("torchgen.api.types")
-    local = importlib.import_module("torchgen.local")
-    expected = {}
-    with local.parametrize(use_const_ref_for_mutable_tensors=False, use_ilistref_for_tensor_lists=False):
-        for function in theirs.native_functions:
-            arguments = types.NativeSignature(function.func, symint=symbolic_sizes).arguments()
-            expected[str(function.func.name)] = [coarse_type(one.nctype.cpp_type()) for one in arguments]
-    found = {
-        name: [coarse_type(one.type) for one in schema_of(entry).arguments] for name, entry in ours.items()
-    }
+def test_the_key_that_serves_a_backend(torch, built):
+    expected, found = {}, {}
+    known = set(torch._C._dispatch_get_all_op_names())
+    for entry in built.functions:
+        name = f"{entry.name}.{entry.overload}".rstrip(".")
+        if name in known:
+            served = entry.served.get("CPU")
+            found[name] = served and served.key
+            expected[name] = served_key(torch, name, "CPU")
+    assert len(found) > 3000
     assert found == expected
 
 
-def test_the_same_groups_of_variants(theirs, ours):
-    def groups(signatures):
-        members: dict[object, set[str]] = {}
-        for name, signature in signatures:
-            members.setdefault(signature, set()).add(name)
-        return {frozenset(group) for group in members.values()}
+def served_key(torch, name, backend):
+    """The key that serves an operator, of the table the dispatcher computes."""
+    rows = map(_ROW.fullmatch, torch._C._dispatch_dump_table(name).splitlines())
+    how = next((row[2] for row in rows if row and row[1] == backend), None)
+    if how == "kernel":
+        return backend
+    if how == "default backend kernel":
+        non_functional = "CompositeExplicitAutogradNonFunctional"
+        has_one = torch._C._dispatch_has_kernel_for_dispatch_key(name, non_functional)
+        return non_functional if has_one else "CompositeExplicitAutograd"
+    return "CompositeImplicitAutograd" if how == "math kernel" else None
 
-    expected = (
-        (str(one.func.name), one.func.signature(strip_default=True)) for one in theirs.native_functions
-    )
-    assert groups((name, schema_of(one).signature) for name, one in ours.items()) == groups(expected)
+
+@pytest.mark.parametrize(
+    ("formula", "operators"),
+    [
+        ("at::mul(grad, self)", ["mul"]),
+        ("grad.mul(self).mul(mul(x))", ["mul"]),
+        ("std::max(a, b) + c10::mul(x) + native::mul(x)", []),
+        ("grad.defined() ? f(grad) : Tensor()", []),
+        ("std::get<0>(mul_symint(grad)), f<double>(x), at::size(x)", ["mul", "size"]),
+        ('not_implemented("mul(x)")', []),
+    ],
+)
+def test_calls_in_formulas(formula, operators):
+    assert called_operators(formula, {"mul", "size"}) == operators
 
 
-def test_the_same_backward_nodes(theirs, packaged):
-    loading = importlib.import_module("torchgen.packaged.autograd.load_derivatives")
-    autograd = importlib.import_module("torchgen.api.autograd")
-    infos, _ = loading.load_derivatives(
-        *(str(packaged / name) for name in (DERIVATIVES_YAML, NATIVE_FUNCTIONS_YAML, TAGS_YAML))
-    )
-    formulas, forward = {}, {}
-    for function in autograd.match_differentiability_info(theirs.native_functions, infos):
-        for info in (function.info or {}).values():
-            if info.op is not None and function.func.func.kind().name not in {"out", "scratch"}:
-                formulas[info.op] = {
-                    ", ".join(one.var_names): " ".join(one.original_formula.split())
-                    for one in info.derivatives
-                }
-                forward.setdefault(info.op, set()).add(f"aten::{function.func.func.name}")
-    nodes = {node.node: node for node in build_operator_table(packaged).derivatives}
-    assert {name: set(node.forward) for name, node in nodes.items()} == forward
-    own = {name: node.formulas for name, node in nodes.items() if node.reference is None}
-    assert own == {name: formulas[name] for name in own}
+def test_overloads_of_a_recording(torch, built, tmp_path):
+    from torch.profiler import ProfilerActivity, profile
+
+    config = pytest.importorskip("torch._C._profiler")._ExperimentalConfig
+    try:
+        named = config(capture_overload_names=True)
+    except TypeError:
+        pytest.skip("this PyTorch does not record overload names")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    with profile(
+        activities=[ProfilerActivity.CPU], record_shapes=True, experimental_config=named
+    ) as profiler:
+        loss = torch.softmax(model(torch.randn(4, 8)), -1).max(1)[0].sum() * 2
+        loss.backward()
+        optimizer.step()
+    trace = tmp_path / "trace.json"
+    profiler.export_chrome_trace(str(trace))
+    events = [one for one in json.loads(trace.read_text())["traceEvents"] if one.get("cat") == "cpu_op"]
+    calls = [
+        (one["name"], one["args"].get("Input type")) for one in events if one["name"].startswith("aten::")
+    ]
+    bare = [(name.partition(".")[0], types) for name, types in calls]
+    assert input_record(built, bare) is InputRecord.ARGUMENTS
+    found = [resolve(built, name, None, types) for name, types in bare]
+    answered = [
+        (name, f"{one.entry.name}.{one.entry.overload}".rstrip("."))
+        for (name, _), one in zip(calls, found, strict=True)
+        if one.entry
+    ]
+    assert len(answered) > 0.9 * len(calls) > 50
+    assert [name for name, _ in answered] == [name for _, name in answered]
+    nodes = {one["name"] for one in events if re.search(r"evaluate_function|Backward\d", one["name"])}
+    assert len(nodes) > 10
+    assert [node for node in nodes if built.derivative(node) is None] == []

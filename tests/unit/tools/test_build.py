@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import json
-import lzma
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from opscope.provenance.releases.catalog import encode_functions
+from opscope.model.origin import RecordedUnit
+from opscope.provenance.operators.table import OperatorTable, Place
 from opscope.provenance.releases.release_table import ReleaseTable
-from opscope.provenance.releases.table_file import decode_table
-from opscope.provenance.sources.table import DefinitionTable
-
-KERNELS = {"at::f()": ["F.cu"], "at::g()": ["F.cu", "zswap.cu"]}
+from opscope.provenance.releases.table_file import Library, decode_table
+from opscope.provenance.sources.index import load_index
 
 
 @pytest.fixture
@@ -28,18 +25,19 @@ def read(folder: Path, version: str) -> ReleaseTable:
     return ReleaseTable(decode_table(file.read_bytes(), str(file)))
 
 
-@pytest.mark.parametrize("suffix", ["json", "json.xz"])
-def test_a_listing_and_a_list_of_files_make_a_table(script, tmp_path, capsys, suffix):
-    listing, files = tmp_path / f"kernels.{suffix}", tmp_path / "files.txt"
-    content = json.dumps(KERNELS).encode()
-    listing.write_bytes(lzma.compress(content) if suffix.endswith("xz") else content)
-    files.write_text("aten/src/ATen/F.cu\naten/src/ATen/F.cpp\n")
-    arguments = ["2.9.0", "--kernels", str(listing), "--checkout", str(files), "--output", str(tmp_path)]
-    assert script.main(arguments) == 0
+def test_the_kernels_of_its_libraries_make_a_table(script, torch, tmp_path, monkeypatch, capsys):
+    files = {"at::f()": ["F.cu"], "at::g()": ["F.cu", "zswap.cu"]}
+    kernels = {name: tuple(map(RecordedUnit, of)) for name, of in files.items()}
+    monkeypatch.setattr(script, "kernels_of_library", lambda path: (Library(path.name), kernels))
+    file = tmp_path / "tree/aten/src/ATen/F.cu"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    arguments = ["2.9.0", "--torch", str(torch), "--checkout", str(tmp_path / "tree"), "--table", "units"]
+    assert script.main([*arguments, "--output", str(tmp_path)]) == 0
     table = read(tmp_path, "2.9.0")
     assert table.units_of("at::f()") == ("aten/src/ATen/F.cu",)
     assert table.units_of("at::g()") == ("aten/src/ATen/F.cu", "zswap.cu")
-    assert "2 units: 1 repository, 1 unknown" in capsys.readouterr().out
+    assert "2 kernels of 2 units: {'repository': 1, 'unknown': 1}" in capsys.readouterr().out
     assert [file.name for file in (tmp_path / "2.9.0").iterdir()] == ["units.msgpack.zst"]
 
 
@@ -77,7 +75,7 @@ def test_headers_make_a_table(script, torch, tmp_path):
     arguments = ["2.9.0", "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
     assert script.main(arguments) == 0
     file = tmp_path / "data" / "2.9.0" / "headers.msgpack.zst"
-    table = DefinitionTable.decode(file.read_bytes(), file)
+    table = load_index(file)
     assert [(row.name, row.file, row.line) for row in table] == [
         ("scale_kernel", "aten/src/ATen/native/cuda/Scale.cuh", 2)
     ]
@@ -96,20 +94,29 @@ def test_a_release_with_sources_needs_no_headers(script, torch, tmp_path):
         assert not (tmp_path / "data" / version / "headers.msgpack.zst").exists()
 
 
-def test_functions_are_read_with_the_paths_of_the_release(script, torch, tmp_path, monkeypatch):
-    read = []
+def test_functions_are_held_against_the_symbols_with_the_paths_of_the_release(
+    script, torch, tmp_path, monkeypatch
+):
+    read, built = [], []
 
     def defining_files(path, unit_paths):
         read.append((path.name, "aten/src/ATen/native/cuda/SoftMax.cu" in unit_paths))
         return {"f": (f"{path.stem}.cu",), "g": ("g.cu",)}
 
+    def build(packaged, places, **facts):
+        built.append((packaged, facts["version"], facts["git_version"], places.function("g", "CUDA", [], "")))
+        return OperatorTable(2, "2.11.0", None, ())
+
     (torch / "lib" / "libtorch_cuda_linalg.so").touch()
+    (tmp_path / "torchgen" / "packaged").mkdir(parents=True)
     monkeypatch.setattr(script, "defining_files", defining_files)
-    arguments = ["2.11.0", "--torch", str(torch), "--table", "functions", "--output", str(tmp_path)]
+    monkeypatch.setattr(script, "build_operator_table", build)
+    arguments = ["2.11.0", "--torch", str(torch), "--table", "operators", "--output", str(tmp_path)]
     assert script.main(arguments) == 0
     assert read == [("libtorch_cuda.so", True), ("libtorch_cuda_linalg.so", True)]
-    expected = encode_functions({"f": ["libtorch_cuda.cu", "libtorch_cuda_linalg.cu"], "g": ["g.cu"]})
-    assert (tmp_path / "2.11.0" / "functions.msgpack.zst").read_bytes() == expected
+    placed = (Place("g.cu", "release"), {}, ())
+    assert built == [(tmp_path / "torchgen" / "packaged", "2.11.0", "a" * 40, placed)]
+    assert (tmp_path / "2.11.0" / "operators.msgpack.zst").is_file()
 
 
 def test_what_is_needed_of_the_wheel_is_unpacked(script, tmp_path, monkeypatch):

@@ -14,8 +14,7 @@ from opscope.errors import InputError
 from opscope.provenance.installation import COMMIT, RELEASE_NAME, TorchBuild, torch_build
 from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.sources.at_hand import repository_path, without_guard
-from opscope.provenance.sources.index import is_member
-from opscope.provenance.sources.table import Definition, DefinitionTable, Registration
+from opscope.provenance.sources.index import Definition, Registration, SourceIndex, is_member
 from torch_tables.indexer.lexer import LexedSource, lex
 from torch_tables.indexer.macros import MacroTable, macros_of
 from torch_tables.indexer.tracker import FileFacts, read_definitions
@@ -45,9 +44,7 @@ _RAISING = frozenset(
 )
 
 
-def build_table(
-    checkout: Path, version: str | None = None, *, git_version: str | None = None
-) -> DefinitionTable:
+def build_table(checkout: Path, version: str | None = None, *, git_version: str | None = None) -> SourceIndex:
     """The definitions of a checkout."""
     checkout = Path(checkout)
     files = _source_files(checkout)
@@ -59,7 +56,7 @@ def build_table(
         )
     sources = {file: lex_file(checkout / file) for file in files}
     definitions, registrations = read_tree(sources)
-    return DefinitionTable.from_definitions(
+    return SourceIndex.from_definitions(
         version or checkout_version(checkout),
         git_version or _checkout_commit(checkout),
         definitions,
@@ -185,7 +182,7 @@ _HEADER_FOLDERS = ("ATen/native", "ATen/cuda", "c10/cuda", "torch/csrc/distribut
 _HEADER_SUFFIXES = (".cuh", ".h", ".hpp")
 
 
-def header_table(include_folder: Path) -> DefinitionTable:
+def header_table(include_folder: Path) -> SourceIndex:
     """The definitions in an installation's headers. Files are named by their paths in the repository."""
     sources: dict[str, LexedSource] = {}
     for top in _HEADER_FOLDERS:
@@ -199,4 +196,4 @@ def header_table(include_folder: Path) -> DefinitionTable:
     if not sources:
         raise InputError("no ATen headers", source=include_folder, hint="Give the folder torch/include")
     build = torch_build(include_folder.parent) or TorchBuild(None, None)
-    return DefinitionTable.from_definitions(build.version or "", build.git_version, *read_tree(sources))
+    return SourceIndex.from_definitions(build.version or "", build.git_version, *read_tree(sources))

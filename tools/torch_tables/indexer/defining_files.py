@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from opscope.provenance.binaries.elf import ElfFile, ElfSection, SymbolBinding, SymbolKind, Table, open_elf
+from opscope.provenance.binaries.elf import FILE, FUNCTION, ElfFile, ElfSection, Table, open_elf
 from opscope.provenance.binaries.translation_unit import host_stem, paths_by_name, repository_paths
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.packaged import lazy_pattern
@@ -67,13 +67,13 @@ def _certain(paths: frozenset[str | None]) -> tuple[str, ...]:
 def _functions(elf: ElfFile, symbols: Table, names: ElfSection) -> Iterator[tuple[str, frozenset[int]]]:
     """Mangled names of global functions of at::native, with the rows of the file symbols around them."""
     kind, binding = symbols["info"] & 15, symbols["info"] >> 4
-    files = np.flatnonzero(kind == SymbolKind.FILE)
-    is_code = (kind == SymbolKind.FUNCTION) & (symbols["value"] > 0)
+    files = np.flatnonzero(kind == FILE)
+    is_code = (kind == FUNCTION) & (symbols["value"] > 0)
     (places,) = elf.names_containing(names, _NATIVE)
     starts = {start for start, _ in places}
     if not len(files) or not starts:
         return
-    local = np.flatnonzero(is_code & (binding == SymbolBinding.LOCAL))
+    local = np.flatnonzero(is_code & (binding == 0))
     local = local[np.argsort(symbols["value"][local], kind="stable")]
     addresses, owners = symbols["value"][local], _file_rows(symbols, files, local)
     wanted = np.flatnonzero(is_code & (binding == _GLOBAL))

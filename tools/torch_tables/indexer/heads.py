@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opscope.provenance.packaged import lazy_pattern
-from opscope.provenance.sources.signatures import parameter_types
-from torch_tables.indexer.template_parameters import template_parameter_names
+from torch_tables.cpp_types import parameter_types, template_parameter_names
 
 _TOKEN = lazy_pattern(
     r"[A-Za-z_]\w*|::|->\*?|<<=|>>=|<=>|[-+*/%^&|!=<>]=|&&|\|\||\+\+|--|\.\.\.|\"[^\"]*\"?|\d[\w.]*|[^\s#]"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from opscope.provenance.packaged import lazy_pattern
-from opscope.provenance.sources.signatures import split_arguments
+from torch_tables.cpp_types import split_arguments
 from torch_tables.indexer.lexer import LexedSource
 
 _DEFINE = lazy_pattern(r"\s*([A-Za-z_]\w*)(?:\(([^()]*)\))?")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from opscope.provenance.packaged import lazy_pattern
-from opscope.provenance.sources.table import Definition, Registration
+from opscope.provenance.sources.index import Definition, Registration
 from torch_tables.indexer.heads import Head, read_head
 from torch_tables.indexer.lexer import LexedSource
 from torch_tables.indexer.macros import MacroTable, MacroUse, uses

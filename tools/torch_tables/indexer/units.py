@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opscope.errors import InputError
-from opscope.provenance.binaries.library import read_library
-from opscope.provenance.binaries.translation_unit import TranslationUnit, paths_by_name
+from opscope.model.origin import RecordedUnit
+from opscope.provenance.binaries.elf import open_elf
+from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
+from opscope.provenance.binaries.translation_unit import paths_by_name
 from opscope.provenance.releases.release_table import loose_keys
 from opscope.provenance.releases.table_file import (
     LARGEST_VALUE,
@@ -106,7 +108,7 @@ class PathEvidence:
     folders: frozenset[str] = frozenset()  # folders the release's repository is known to have had
 
 
-def locate_units(units: Iterable[TranslationUnit], evidence: PathEvidence) -> dict[TranslationUnit, Unit]:
+def locate_units(units: Iterable[RecordedUnit], evidence: PathEvidence) -> dict[RecordedUnit, Unit]:
     """Each unit with its path, if the evidence supports one."""
     compiled = set(units)
     located = {unit: unit_at(unit.name, unit.source_path) for unit in compiled}
@@ -164,15 +166,15 @@ def _folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def kernels_of_library(path: Path) -> tuple[Library, dict[str, tuple[TranslationUnit, ...]]]:
+def kernels_of_library(path: Path) -> tuple[Library, dict[str, frozenset[RecordedUnit]]]:
     """What a library is, and the units of each of its kernels by the name a trace shows."""
-    library = read_library(path)
-    kernels = {name: library.units_of(name) for name in library.kernel_names()}
-    return Library(path.name, library.build_id, len(kernels)), kernels
+    with open_elf(path) as elf:
+        kernels = by_shown_name(units_by_kernel(elf))
+        return Library(path.name, elf.build_id, len(kernels)), kernels
 
 
 def located(
-    kernels: Mapping[str, Iterable[TranslationUnit]], units: Mapping[TranslationUnit, Unit]
+    kernels: Mapping[str, Iterable[RecordedUnit]], units: Mapping[RecordedUnit, Unit]
 ) -> dict[str, set[Unit]]:
     """The kernels with the located units in place of those the binary names."""
     return {name: {units[unit] for unit in of} for name, of in kernels.items()}

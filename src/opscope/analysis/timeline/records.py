@@ -18,7 +18,7 @@ from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 _NEVER = np.iinfo(np.int64).max
 

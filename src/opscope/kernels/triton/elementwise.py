@@ -50,24 +50,9 @@ def gelu_of(x, TANH: tl.constexpr):
 
 
 @triton.jit
-def gelu_kernel(x_ptr, out_ptr, size, TANH: tl.constexpr, BLOCK: tl.constexpr):
-    """Each program computes BLOCK neighboring elements."""
-    # 64-bit: more than 2**31 elements are allowed.
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
-    if start + BLOCK <= size:
-        # Nothing to mask, so reads are as wide as the pointer's alignment allows, whatever `size` is.
-        x = tl.load(x_ptr + offsets).to(tl.float32)
-        tl.store(out_ptr + offsets, gelu_of(x, TANH).to(out_ptr.dtype.element_ty))
-    else:
-        inside = offsets < size
-        x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
-        tl.store(out_ptr + offsets, gelu_of(x, TANH).to(out_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def gelu_teaching_kernel(x_ptr, out_ptr, size, TANH: tl.constexpr, BLOCK: tl.constexpr):
     """Each program computes BLOCK elements, one per thread; the last program masks what is past the end."""
+    # 64-bit: more than 2**31 elements are allowed.
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < size
     x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
@@ -75,17 +60,16 @@ def gelu_teaching_kernel(x_ptr, out_ptr, size, TANH: tl.constexpr, BLOCK: tl.con
 
 
 @triton.jit
-def square_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
-    """Each program squares BLOCK neighboring elements; see `gelu_kernel` for its two branches."""
+def gelu_kernel(x_ptr, out_ptr, size, TANH: tl.constexpr, BLOCK: tl.constexpr):
+    """Each program computes BLOCK neighboring elements; the last one as in the simple kernel."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
     if start + BLOCK <= size:
+        # Nothing to mask, so reads are as wide as the pointer's alignment allows, whatever `size` is.
+        offsets = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + offsets).to(tl.float32)
-        tl.store(out_ptr + offsets, (x * x).to(out_ptr.dtype.element_ty))
+        tl.store(out_ptr + offsets, gelu_of(x, TANH).to(out_ptr.dtype.element_ty))
     else:
-        inside = offsets < size
-        x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
-        tl.store(out_ptr + offsets, (x * x).to(out_ptr.dtype.element_ty), mask=inside)
+        gelu_teaching_kernel(x_ptr, out_ptr, size, TANH, BLOCK)
 
 
 @triton.jit
@@ -98,19 +82,15 @@ def square_teaching_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def add_kernel(x_ptr, y_ptr, out_ptr, size, BLOCK: tl.constexpr):
-    """Each program adds BLOCK neighboring elements; see `gelu_kernel` for its two branches."""
+def square_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    """Each program squares BLOCK neighboring elements; see `gelu_kernel` for its two branches."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
     if start + BLOCK <= size:
+        offsets = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + offsets).to(tl.float32)
-        y = tl.load(y_ptr + offsets).to(tl.float32)
-        tl.store(out_ptr + offsets, (x + y).to(out_ptr.dtype.element_ty))
+        tl.store(out_ptr + offsets, (x * x).to(out_ptr.dtype.element_ty))
     else:
-        inside = offsets < size
-        x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
-        y = tl.load(y_ptr + offsets, mask=inside).to(tl.float32)
-        tl.store(out_ptr + offsets, (x + y).to(out_ptr.dtype.element_ty), mask=inside)
+        square_teaching_kernel(x_ptr, out_ptr, size, BLOCK)
 
 
 @triton.jit
@@ -121,6 +101,19 @@ def add_teaching_kernel(x_ptr, y_ptr, out_ptr, size, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
     y = tl.load(y_ptr + offsets, mask=inside).to(tl.float32)
     tl.store(out_ptr + offsets, (x + y).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    """Each program adds BLOCK neighboring elements; see `gelu_kernel` for its two branches."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    if start + BLOCK <= size:
+        offsets = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + offsets).to(tl.float32)
+        y = tl.load(y_ptr + offsets).to(tl.float32)
+        tl.store(out_ptr + offsets, (x + y).to(out_ptr.dtype.element_ty))
+    else:
+        add_teaching_kernel(x_ptr, y_ptr, out_ptr, size, BLOCK)
 
 
 _tuned = autotuned(CONFIGS, key=["size"])

@@ -4,8 +4,7 @@ A container is what nvcc makes of one translation unit, and the internal names i
 are cubins (ELF files) and PTX (text), mostly compressed, for several architectures. Relocatable device code
 is the exception: the linker joins units into one container, and the separate ones remain beside it. All
 architectures hold the same kernels, but for a few that older ones lack, so one is enough: per container the
-one with the most entries, of several the one most frequent in the library, then the newest. Everything a file
-claims is bounded before it is believed: entries, the size of one, and the sum of all.
+one with the most entries, of several the one most frequent in the library, then the newest.
 
 Source: the format of containers is undocumented. Field order and flags as observed in the libraries of CUDA
 11.8 to 13.0, and as described by the public readers n-eiling/cuda-fatbin-decompression and
@@ -25,10 +24,10 @@ import lz4.block
 import numpy as np
 import zstandard
 
-from opscope.provenance.binaries.elf import ElfFile, ElfSection, SectionKind, SymbolKind
+from opscope.model.origin import RecordedUnit
+from opscope.provenance.binaries.elf import FUNCTION, NO_CONTENT, SYMBOLS, ElfFile, ElfSection
 from opscope.provenance.binaries.translation_unit import (
     InternalName,
-    TranslationUnit,
     UnitKernels,
     internal_names,
     named_unit,
@@ -51,11 +50,11 @@ def cubin_names(elf: ElfFile) -> DeviceNames:
     """The names in a cubin."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
-    for index in np.flatnonzero(elf.section_table["kind"] == SectionKind.SYMBOLS).tolist():
+    for index in np.flatnonzero(elf.section_table["kind"] == SYMBOLS).tolist():
         table = elf.section(index)
         symbols = elf.symbols(table)
         names = elf.content(elf.section(table.link))
-        is_function = (symbols["info"] & 15) == SymbolKind.FUNCTION
+        is_function = (symbols["info"] & 15) == FUNCTION
         is_kernel = is_function & ((symbols["other"] & _KERNEL_FLAG) != 0)
         kernels.update(
             elf.string_in(names, name).decode("utf-8", "replace")
@@ -81,13 +80,6 @@ _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _FLAG_LZ4 = 0x2000
 _FLAG_ZSTANDARD = 0x8000
 
-# The most seen: 8,500 containers and entries in a library and 134 MB for one entry; in total, for one
-# architecture, 1.1 GB or four times the stored size of all.
-_MOST_ENTRIES = 1 << 16
-_LARGEST_CODE_BYTES = 512 << 20
-_LARGEST_TOTAL_BYTES = 8 << 30
-_LARGEST_RATIO = 16
-_LEAST_TOTAL_BYTES = 64 << 20
 _FIRST_WINDOW_BYTES, _WINDOW_BYTES = 64, 1 << 20
 
 
@@ -113,17 +105,13 @@ class DeviceCode:
 
 def containers(elf: ElfFile, section: ElfSection) -> Iterator[list[DeviceCode]]:
     """The entries of each container of a section, in file order."""
-    position, end, count = section.offset, section.offset + section.size_bytes, 0
+    position, end = section.offset, section.offset + section.size_bytes
     while (position := _next_container(elf, position, end)) < end:
         _, _, header_bytes, size = _CONTAINER.unpack(elf.read(position, _CONTAINER.size, "a container"))
         start = position + header_bytes
         if header_bytes < _CONTAINER.size or start + size > end:
             elf.fail("a container of device code reaches beyond its section", position)
-        entries = list(_entries(elf, position, start, start + size))
-        count += 1 + len(entries)
-        if count > _MOST_ENTRIES:
-            elf.fail(f"more than {_MOST_ENTRIES} pieces of device code", position)
-        yield entries
+        yield list(_entries(elf, position, start, start + size))
         position = start + size
 
 
@@ -141,9 +129,7 @@ def _next_container(elf: ElfFile, position: int, end: int) -> int:
 
 
 def _entries(elf: ElfFile, container: int, position: int, end: int) -> Iterator[DeviceCode]:
-    for _ in range(_MOST_ENTRIES):
-        if position + _ENTRY.size > end:
-            return
+    while position + _ENTRY.size <= end:
         header = _ENTRY.unpack(elf.read(position, _ENTRY.size, "device code"))
         kind, _, header_bytes, padded_bytes, compressed_bytes = header[:5]
         architecture, flags, code_bytes = header[8], header[11], header[13]
@@ -173,32 +159,17 @@ def most_telling(found: Iterable[Sequence[DeviceCode]]) -> Iterator[list[DeviceC
         yield [code for code in entries if code.architecture == chosen]
 
 
-class DeviceCodeReader:
-    """Uncompresses entries of one file, up to a total that follows from the size of their sections."""
-
-    def __init__(self, elf: ElfFile, sections: Iterable[ElfSection]) -> None:
-        self._elf = elf
-        self._zstandard = zstandard.ZstdDecompressor()
-        stored_bytes = sum(section.size_bytes for section in sections)
-        self._bytes_left = min(max(stored_bytes * _LARGEST_RATIO, _LEAST_TOTAL_BYTES), _LARGEST_TOTAL_BYTES)
-
-    def read(self, code: DeviceCode) -> bytes:
-        """The code, uncompressed."""
-        self._bytes_left -= code.code_bytes
-        if code.code_bytes > _LARGEST_CODE_BYTES or self._bytes_left < 0:
-            self._elf.fail(f"device code claims {code.code_bytes} bytes uncompressed", code.offset)
-        stored = self._elf.read(code.offset, code.stored_bytes, "device code")
-        try:
-            if code.flags & _FLAG_ZSTANDARD:
-                # The size in the frame would be allocated whatever the limit says.
-                if zstandard.frame_content_size(stored) > code.code_bytes:
-                    self._elf.fail("device code is larger than its header says", code.offset)
-                stored = bytes(self._zstandard.decompress(stored, max_output_size=code.code_bytes))
-            elif code.flags & _FLAG_LZ4:
-                stored = bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
-        except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError, MemoryError) as error:
-            self._elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
-        return stored
+def code_of(elf: ElfFile, code: DeviceCode) -> bytes:
+    """The code of an entry, uncompressed."""
+    stored = elf.read(code.offset, code.stored_bytes, "device code")
+    try:
+        if code.flags & _FLAG_ZSTANDARD:
+            stored = bytes(zstandard.ZstdDecompressor().decompress(stored, max_output_size=code.code_bytes))
+        elif code.flags & _FLAG_LZ4:
+            stored = bytes(lz4.block.decompress(stored, uncompressed_size=code.code_bytes))
+    except (lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError, OverflowError, MemoryError) as error:
+        elf.fail(f"device code cannot be uncompressed ({error})", code.offset)
+    return stored
 
 
 # Code whose units are apart, and code as it is loaded.
@@ -213,13 +184,12 @@ def holds_device_code(elf: ElfFile) -> bool:
 def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
     """The kernels of each unit; those whose unit is not named are together, without one."""
     sections = [_section(elf, name) for name in _SECTIONS]
-    reader = DeviceCodeReader(elf, [section for section in sections if section is not None])
     relocatable, linked = (
-        [_names(elf, reader, codes) for codes in most_telling(containers(elf, section) if section else ())]
+        [_names(elf, codes) for codes in most_telling(containers(elf, section) if section else ())]
         for section in sections
     )
     separate = frozenset[str]().union(*(names.kernels for names in relocatable))
-    kernels: dict[TranslationUnit | None, set[str]] = {}
+    kernels: dict[RecordedUnit | None, set[str]] = {}
     for unit, kernel in _owners([*relocatable, *(_without(names, separate) for names in linked)]):
         kernels.setdefault(unit, set()).add(kernel)
     return [UnitKernels(unit, frozenset(names), is_name_exact=False) for unit, names in kernels.items()]
@@ -227,20 +197,19 @@ def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
 
 def _section(elf: ElfFile, name: str) -> ElfSection | None:
     section = elf.sections.get(name)
-    return None if section is None or section.kind == SectionKind.NO_CONTENT else section
+    return None if section is None or section.kind == NO_CONTENT else section
 
 
-def _names(elf: ElfFile, reader: DeviceCodeReader, codes: Iterable[DeviceCode]) -> DeviceNames:
+def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:
     """The names in one container."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
     for code in codes:
-        content = reader.read(code)
+        content = code_of(elf, code)
         if code.kind == EntryKind.CUBIN:
             names = cubin_names(elf.embedded(content, code.offset))
         else:
             names = ptx_names(content)
-            elf.ration_names(sum(map(len, names.kernels)))
         kernels |= names.kernels
         units |= names.units
     return DeviceNames(frozenset(kernels), frozenset(units))
@@ -253,7 +222,7 @@ def _without(linked: DeviceNames, separate: frozenset[str]) -> DeviceNames:
     return DeviceNames(linked.kernels - separate, frozenset())
 
 
-def _owners(found: Iterable[DeviceNames]) -> Iterator[tuple[TranslationUnit | None, str]]:
+def _owners(found: Iterable[DeviceNames]) -> Iterator[tuple[RecordedUnit | None, str]]:
     """Each kernel with its unit: the only one its container names, else the one its own name has in it."""
     for names in found:
         only = named_unit(next(iter(names.units))) if len(names.units) == 1 else None

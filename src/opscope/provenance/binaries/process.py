@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from opscope.errors import InputError
+from opscope.model.origin import RecordedKernel
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.embedded import holds_device_code
 from opscope.provenance.binaries.library import LibraryKernels, cached_library
-from opscope.provenance.binaries.translation_unit import TranslationUnit
 from opscope.provenance.installation import package_folders
 from opscope.provenance.packaged import lazy_pattern
-
-# ---- vendor
 
 _FILE = lazy_pattern(r"lib(?P<stem>[A-Za-z0-9]+)(?:_[A-Za-z0-9_]+)?(?:-[0-9a-f]+)?\.so(?:\.\d+)*")
 _VENDORS = {
@@ -45,19 +42,7 @@ def vendor_libraries(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(sorted(file for file in files if vendor_of_file(file) is not None))
 
 
-_MAPS = Path("/proc/self/maps")
-
-
-@dataclass(frozen=True)
-class KernelOrigin:
-    """Where a kernel comes from."""
-
-    library: str  # file name of the library
-    build_id: str | None  # the linker's identification of its build; None if it has none
-    units: tuple[TranslationUnit, ...]  # translation units; empty if the library does not tell
-
-
-def mapped_libraries(maps: Path = _MAPS) -> tuple[Path, ...]:
+def mapped_libraries(maps: Path) -> tuple[Path, ...]:
     """Files with device code that are mapped into this process, in the order of their addresses."""
     try:
         text = maps.read_text(encoding="utf-8", errors="surrogateescape")
@@ -78,24 +63,27 @@ def _holds_device_code(path: str) -> bool:
 
 
 def units_of_process(
-    names: Iterable[str], folder: Path | None = None, maps: Path = _MAPS
-) -> dict[str, KernelOrigin]:
-    """The origin of kernels, among the libraries mapped into a process, by default this one.
+    names: Iterable[str], folder: Path | None = None, *, maps: Path
+) -> dict[str, RecordedKernel]:
+    """The origin of kernels, among the libraries mapped into a process.
 
     A name is left out if no library has it, or several have and only guessing would tell which one ran.
     """
     libraries = mapped_libraries(maps)
     wanted = set(names)
-    origins: dict[str, KernelOrigin] = {}
+    origins: dict[str, RecordedKernel] = {}
     for round_ in (
         [path for path in libraries if vendor_of_file(path) is None],
         [path for path in libraries if vendor_of_file(path) is not None],
     ):
         if wanted:
             read = _read(round_, folder)
-            known = {name for name in wanted if any(name in library for library in read)}
-            origins.update(_origins(known, read))
-            wanted -= known
+            holders = {name: [library for library in read if name in library] for name in wanted}
+            wanted -= {name for name, having in holders.items() if having}
+            for name, (library, *others) in ((name, having) for name, having in holders.items() if having):
+                if not others:
+                    file, units = Path(library.path).name, library.units_of(name)
+                    origins[name] = RecordedKernel(name, file, library.build_id, units)
     return origins
 
 
@@ -106,18 +94,6 @@ def _read(paths: Iterable[Path], folder: Path | None = None) -> tuple[LibraryKer
         with suppress(InputError):
             libraries.append(cached_library(path, folder))
     return tuple(libraries)
-
-
-def _origins(names: Iterable[str], libraries: Iterable[LibraryKernels]) -> dict[str, KernelOrigin]:
-    """Origin of each name that exactly one library has."""
-    origins = {}
-    for name in names:
-        holders = [library for library in libraries if name in library]
-        if len(holders) == 1:
-            library = holders[0]
-            file = Path(library.path).name
-            origins[name] = KernelOrigin(file, library.build_id, library.units_of(name))
-    return origins
 
 
 _TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_hip.so")

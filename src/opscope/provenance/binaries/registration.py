@@ -22,17 +22,18 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import (
+    FILE,
+    FUNCTION,
+    NO_CONTENT,
+    X86_64,
     ElfFile,
     ElfSection,
     LoadedBytes,
-    Machine,
-    SectionKind,
-    SymbolKind,
     Table,
 )
 from opscope.provenance.binaries.translation_unit import (
-    TranslationUnit,
     UnitKernels,
     host_stem,
     internal_names,
@@ -42,8 +43,6 @@ from opscope.provenance.packaged import lazy_pattern
 
 # No instruction is longer than 15 bytes: none is found across two functions.
 _GAP = bytes(16)
-# 1.6 MB in the largest library seen.
-_LARGEST_CODE_BYTES = 32 << 20
 _HIGHEST_ADDRESS = 1 << 62
 
 
@@ -96,7 +95,7 @@ def read_code(elf: ElfFile, functions: Iterable[tuple[int, int]]) -> HostCode:
         for section in elf.sections.values()
         if 0 < section.address <= _HIGHEST_ADDRESS
         and section.size_bytes <= _HIGHEST_ADDRESS
-        and section.kind != SectionKind.NO_CONTENT
+        and section.kind != NO_CONTENT
     ]
     parts: list[bytes] = []
     starts: list[int] = []
@@ -106,8 +105,6 @@ def read_code(elf: ElfFile, functions: Iterable[tuple[int, int]]) -> HostCode:
         section = next((section for section in sections if section.holds(address)), None)
         is_whole = section is not None and size <= section.address + section.size_bytes - address
         code_bytes = size if is_whole else 0
-        if position + code_bytes > _LARGEST_CODE_BYTES:
-            elf.fail(f"more than {_LARGEST_CODE_BYTES} bytes of code to look through", 0)
         starts.append(position)
         addresses.append(address if is_whole else 0)
         if section is not None and is_whole:
@@ -123,7 +120,6 @@ _REGISTRATION_FUNCTIONS = (b"__nv_cudaEntityRegisterCallback", b"__sti____cudaRe
 _RUNTIME_FUNCTIONS = b"__cudaRegister"
 _REGISTERS_KERNEL = b"__cudaRegisterFunction"
 _DEVICE_NAME = lazy_pattern(rb"[A-Za-z_$][\w$.]*", re.ASCII)
-_MOST_FUNCTIONS = 1 << 16
 # jmp [rip + n] of a linkage stub, alone or after the landing pad of indirect branches.
 _STUB = lazy_pattern(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(?P<displacement>.{4})", re.DOTALL)
 _STUB_SECTIONS = (".plt", ".plt.sec", ".plt.got")
@@ -150,22 +146,18 @@ class _Registrations:
 def registered_kernels(elf: ElfFile) -> list[UnitKernels]:
     """Kernels of each unit; empty where the code does not tell (stripped, not x86-64, other compiler)."""
     table, names = elf.sections.get(".symtab"), elf.sections.get(".strtab")
-    if elf.machine != Machine.X86_64 or table is None or names is None:
+    if elf.machine != X86_64 or table is None or names is None:
         return []
     symbols = elf.symbols(table)
-    files = np.flatnonzero((symbols["info"] & 15) == SymbolKind.FILE)
+    files = np.flatnonzero((symbols["info"] & 15) == FILE)
     *registering, runtime = (
         _named(symbols, places)
         for places in elf.names_containing(names, (*_REGISTRATION_FUNCTIONS, _RUNTIME_FUNCTIONS))
     )
-    is_code = (
-        ((symbols["info"] & 15) == SymbolKind.FUNCTION) & (symbols["section"] > 0) & (symbols["size"] > 0)
-    )
+    is_code = ((symbols["info"] & 15) == FUNCTION) & (symbols["section"] > 0) & (symbols["size"] > 0)
     functions = np.flatnonzero(np.logical_or.reduce(registering) & is_code)
     if len(functions) == 0 or len(files) == 0:
         return []
-    if len(functions) > _MOST_FUNCTIONS:
-        elf.fail(f"{len(functions)} functions that register kernels", table.offset)
     rows = symbols[functions]
     code = read_code(elf, zip(rows["value"].tolist(), rows["size"].tolist(), strict=True))
     found = _registrations(code, _RuntimeCalls(elf, symbols[runtime & is_code], names), elf.rodata)
@@ -283,15 +275,15 @@ def _registrations(code: HostCode, runtime: _RuntimeCalls, strings: LoadedBytes)
     return _Registrations(functions[kept], addresses[kept], kinds[following[kept]] == _Call.KERNEL)
 
 
-def _unit(file_symbol: str, names: dict[bytes, bool]) -> TranslationUnit | None:
+def _unit(file_symbol: str, names: dict[bytes, bool]) -> RecordedUnit | None:
     stem = host_stem(file_symbol)
     if stem is None:
         # Code that a tool other than nvcc passed on keeps its own file's name.
-        return TranslationUnit(file_symbol) if file_symbol.endswith(".cu") else None
+        return RecordedUnit(file_symbol) if file_symbol.endswith(".cu") else None
     written = re.sub(r"\W", "_", stem, flags=re.ASCII)
     # Variables first: most headers have internal ones, few kernels are internal.
     for name in sorted(names, key=names.__getitem__):
         for internal in internal_names(name):
             if internal.file.rpartition("_")[0] == written:
                 return named_unit(internal, stem)
-    return TranslationUnit(f"{stem}.cu")
+    return RecordedUnit(f"{stem}.cu")

@@ -1,7 +1,9 @@
 """What nvcc compiles at once, how a binary names it, and where its source lies.
 
 The symbol table names the host side (`tmpxft_00005e13_00000000-6_SoftMax.compute_120.cudafe1.cpp`); names
-of internal things, in device code too, contain the module (`_GLOBAL__N__f71e7945_10_SoftMax_cu_9f978f63`).
+of internal things, in device code too, contain the module (`_GLOBAL__N__f71e7945_10_SoftMax_cu_9f978f63`): a
+checksum of the absolute path it was compiled from, so that it tells units of one name apart. Where only
+device code names a unit and its path is unknown, `_` may stand for what is no letter or digit.
 """
 
 from __future__ import annotations
@@ -9,34 +11,23 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as replaced
 from itertools import product
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.packaged import lazy_pattern
-
-
-@dataclass(frozen=True)
-class TranslationUnit:
-    """A source file as nvcc compiled it."""
-
-    # File name (`SoftMax.cu`). Where only device code names it and the path is unknown, `_` may stand for
-    # what is no letter or digit
-    name: str
-    # The eight hexadecimal digits nvcc writes into the unit's internal names: a checksum of the absolute path
-    # it was compiled from, so they tell units of one name apart. None if unknown.
-    module_id: str | None = None
-    # Path of the file, relative to PyTorch's repository where it lies in one
-    # (`aten/src/ATen/native/cuda/SoftMax.cu`), else as the compiler was given it. None if unknown.
-    source_path: str | None = None
 
 
 @dataclass(frozen=True)
 class UnitKernels:
     """Kernels one unit brings into a library."""
 
-    unit: TranslationUnit | None  # None where the library holds the kernels but does not tell whose they are
+    unit: RecordedUnit | None  # None where the library holds the kernels but does not tell whose they are
     kernels: frozenset[str]  # mangled names
     # False where only device code names the unit, which writes `-` and others as `_`
     is_name_exact: bool = True
@@ -76,7 +67,7 @@ def internal_names(names: bytes) -> set[InternalName]:
     }
 
 
-def named_unit(internal: InternalName, stem: str | None = None) -> TranslationUnit:
+def named_unit(internal: InternalName, stem: str | None = None) -> RecordedUnit:
     """The unit of an internal name, which writes `my-kernel.cu` as `my_kernel_cu`.
 
     `stem` is the file's name without extension as the host side has it; without it `_` is taken for itself.
@@ -84,7 +75,7 @@ def named_unit(internal: InternalName, stem: str | None = None) -> TranslationUn
     written, _, extension = internal.file.rpartition("_")
     if extension not in _EXTENSIONS:
         written, extension = internal.file, "cu"
-    return TranslationUnit(f"{stem or written}.{extension}", internal.module_id)
+    return RecordedUnit(f"{stem or written}.{extension}", internal.module_id)
 
 
 # Paths of units, told by the library itself. nvcc's module id of a unit is the CRC-32 of the absolute path it
@@ -105,7 +96,7 @@ _SILENT_FOLDERS = (
 _PATH_CHARACTERS = b"/.-+_~@0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LONGEST_PATH = 1024
 # An id is 32 bits: this many attempts per library find a wrong path by chance in one library of 1,000.
-_MOST_STRINGS, _MOST_ATTEMPTS = 1 << 16, 1 << 22
+_MOST_ATTEMPTS = 1 << 22
 _MOST_DOUBTFUL_CHARACTERS = 5
 
 
@@ -118,7 +109,7 @@ def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKe
     counts = Counter(kernels.unit.name for kernels in units if kernels.unit is not None)
     by_name = paths_by_name(path for path in paths if path.rfind("/") > 0)
     only = {name: found.pop() for name, found in by_name.items() if len(found) == counts[name] == 1}
-    located: dict[TranslationUnit, TranslationUnit] = {}
+    located: dict[RecordedUnit, RecordedUnit] = {}
     for kernels in units:
         unit = kernels.unit
         if unit is not None and unit not in located:
@@ -129,7 +120,8 @@ def with_source_paths(elf: ElfFile, units: Sequence[UnitKernels]) -> list[UnitKe
             else:
                 located[unit] = unit
     return [
-        kernels if kernels.unit is None else replace(kernels, unit=located[kernels.unit]) for kernels in units
+        kernels if kernels.unit is None else replaced(kernels, unit=located[kernels.unit])
+        for kernels in units
     ]
 
 
@@ -147,9 +139,7 @@ def _path_strings(strings: bytes) -> Iterator[str]:
     """
     for suffix in _SUFFIXES:
         position = strings.find(suffix)
-        for _ in range(_MOST_STRINGS):
-            if position < 0:
-                break
+        while position >= 0:
             end = position + len(suffix) - 1
             earliest = max(0, end - _LONGEST_PATH)
             start = strings.rfind(b"\0", earliest, end) + 1
@@ -187,7 +177,7 @@ class _PathFinder:
         self._checksums = {folder: zlib.crc32(folder.encode()) for folder in folders}
         self._attempts_left = _MOST_ATTEMPTS
 
-    def find(self, unit: TranslationUnit, *, is_name_exact: bool) -> str | None:
+    def find(self, unit: RecordedUnit, *, is_name_exact: bool) -> str | None:
         """Path of a unit with a module id; None if it lies in none of the folders."""
         if unit.module_id is None:
             return None

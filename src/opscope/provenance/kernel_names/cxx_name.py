@@ -139,13 +139,10 @@ def _after_literal(text: str, position: int) -> int:
 
 # Demangled names.
 
-_PLAIN_HEAD = lazy_pattern(rf"(?:void )?((?:{NAME})(?:::(?:{NAME}))*)(?!::)")
 # What matters outside of all brackets, and inside a bracket group.
 _OUTER_TOKEN = lazy_pattern(rf"\(anonymous namespace\)|{OPERATOR}|{LAMBDA}|[<({{\s]")
-_BRACKET = lazy_pattern(rf"{SMALL_GROUP}|<|>|\(|\)|\{{|\}}|->|{OPERATOR}")
 _BRACKET_OR_COMMA = lazy_pattern(rf"{SMALL_GROUP}|<|>|\(|\)|,|\{{|\}}|->|{OPERATOR}")
 _OPENING = {">": "<", ")": "(", "}": "{"}
-_CLOSING = {opening: closing for closing, opening in _OPENING.items()}
 # After the parameters of an enclosing function the name goes on: `f(int) const::{lambda(int)#1}::operator()`.
 _CONTINUATION = lazy_pattern(r"(?:\[abi:\w+\]|\s+const|\s+volatile|\s*&)*::")
 _FUNCTION = lazy_pattern(r"(?:::)?(?:[A-Za-z_~$]|\(anonymous |\{)[\w:~$(){} #<>=!+*/%^&|\[\]',-]*")
@@ -194,28 +191,7 @@ def parse(name: str) -> CxxName:
         text = text.replace("<unnamed>", ANONYMOUS)
     if "`anonymous" in text or "__cdecl" in text:
         text = _MICROSOFT_WORD.sub("", _MICROSOFT_ANONYMOUS.sub(ANONYMOUS, text))
-    return _plain(text) or _Reader(text).read()
-
-
-def _plain(text: str) -> CxxName | None:
-    """The common shape, `void f<…>(…)`; None for any other."""
-    head = _PLAIN_HEAD.match(text)
-    if head is None:
-        return None
-    function, opening = head.group(1), head.end()
-    after = text[opening : opening + 1]
-    if after == "":
-        return CxxName(function)
-    arguments: tuple[str, ...] = ()
-    if after == "<":
-        end, commas = _group(text, opening)
-        if text[end : end + 1] != "(":
-            return None
-        arguments = _between(text, (opening, *commas, end - 1))
-        opening = end
-    elif after != "(":
-        return None
-    return CxxName(function, arguments, text[opening + 1 : -1]) if text.endswith(")") else None
+    return _Reader(text).read()
 
 
 def _between(text: str, edges: tuple[int, ...]) -> tuple[str, ...]:
@@ -293,33 +269,18 @@ class _Reader:
 def _group(text: str, opening: int) -> tuple[int, list[int]]:
     """End of the bracket group that opens at `opening`, and the positions of its own commas.
 
-    The end of an unbalanced group is one past the text, as if the missing bracket stood there.
+    The end of an unbalanced group is one past the text, as if the missing bracket stood there. `<` after `)`
+    and `>` inside parentheses are operators; a closing bracket without its partner is text.
     """
-    closing = _CLOSING[text[opening]]
-    commas: list[int] = []
-    position = opening + 1
-    while match := _BRACKET_OR_COMMA.search(text, position):
-        token, start, position = match.group(), match.start(), match.end()
-        if token == ",":
-            commas.append(start)
-        elif token == closing:
-            return position, commas
-        elif token in _CLOSING and not _is_less_than(text, start):
-            position = _end_of_group(text, start)
-    return len(text) + 1, commas
-
-
-def _end_of_group(text: str, opening: int) -> int:
-    """End of a bracket group whatever it holds; one past the text if it does not end.
-
-    `<` after `)` and `>` inside parentheses are operators; a closing bracket without its partner is text.
-    """
-    stack = [text[opening]]
+    stack, commas = [text[opening]], []
     open_counts = {"<": 0, "(": 0, "{": 0}
     open_counts[text[opening]] = 1
-    for match in _BRACKET.finditer(text, opening + 1):
+    for match in _BRACKET_OR_COMMA.finditer(text, opening + 1):
         token = match.group()
-        if token in open_counts:
+        if token == ",":
+            if len(stack) == 1:
+                commas.append(match.start())
+        elif token in open_counts:
             if not _is_less_than(text, match.start()):
                 stack.append(token)
                 open_counts[token] += 1
@@ -331,8 +292,8 @@ def _end_of_group(text: str, opening: int) -> int:
                 open_counts[popped] -= 1
             open_counts[partner] -= 1
             if not stack:
-                return match.end()
-    return len(text) + 1
+                return match.end(), commas
+    return len(text) + 1, commas
 
 
 def _is_less_than(text: str, start: int) -> bool:

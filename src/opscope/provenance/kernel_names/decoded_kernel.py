@@ -6,7 +6,6 @@ observed one; the record is put together here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ import msgspec
 
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.cxx_name import CxxName
-from opscope.provenance.kernel_names.families import CATEGORY_OF_FAMILY
+from opscope.provenance.kernel_names.vocabulary import CATEGORY_OF_FAMILY
 
 
 @dataclass(frozen=True)
@@ -72,19 +71,6 @@ class Reading(msgspec.Struct):
     stated: dict[str, Any] = msgspec.field(default_factory=dict)
     # Fields of an undocumented, observed pattern, graded INFERRED
     inferred: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-_NUMBERS = frozenset(("stages", "alignment"))
-
-
-def fields_found(patterns: Mapping[str, re.Pattern[str]], text: str) -> dict[str, Any]:
-    """The fields whose patterns occur in a text: the last group that takes part, or the number it is."""
-    found = ((name, pattern.search(text)) for name, pattern in patterns.items())
-    return {
-        name: int(match[match.lastindex or 0]) if name in _NUMBERS else match[match.lastindex or 0]
-        for name, match in found
-        if match is not None
-    }
 
 
 def integer(text: str | None) -> int | None:

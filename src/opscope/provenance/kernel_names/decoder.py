@@ -6,19 +6,19 @@ first that answers wins; they go from unmistakable prefixes to words. Nothing he
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from opscope.provenance.kernel_names.aten import read_aten, read_jiterator
+from opscope.provenance.kernel_names.aten import read_aten
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded
 from opscope.provenance.kernel_names.dense_algebra import (
     read_cutlass,
     read_dense_algebra,
     read_hand_tuned,
-    read_nvjet,
     read_rocm,
     read_xmma,
 )
+from opscope.provenance.kernel_names.grammar import read_grammar
 from opscope.provenance.kernel_names.libraries import (
     read_attention,
     read_cudnn,
@@ -43,7 +43,7 @@ _ATEN_GLOBAL = lazy_pattern(
     r"|cuComputePartGradGammaBeta|cuComputeGradInput|cuComputeGradGammaBeta)"
 )
 # Nothing else is called like this.
-_BY_PREFIX = (("triton_", read_triton), ("nvjet_", read_nvjet))
+_BY_PREFIX = (("triton_", read_triton), ("nvjet_", partial(read_grammar, "nvjet")))
 # No function or generated name comes near; what follows may take time square in the length.
 _LONGEST = 2048
 _ATEN_NAMESPACES = ("at::", "c10::", "c10d::")
@@ -101,5 +101,6 @@ def _read_generated(cxx: CxxName, text: str) -> Reading | None:
         (read_attention(cxx, text) if "fft" not in function else None)
         or (read_cutlass(cxx, text) if any("cutlass" in part for part in (function, first)) else None)
         or read_hand_tuned(function)
-        or read_jiterator(function)
+        or read_grammar("jiterator", function)
+        or read_grammar("jiterator_plain", function)
     )

@@ -11,9 +11,15 @@ from functools import cache
 from typing import Any
 
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
-from opscope.provenance.kernel_names.decoded_kernel import Reading, fields_found
-from opscope.provenance.kernel_names.families import direction_of, family_by_rules, library_by_rules
-from opscope.provenance.kernel_names.vocabulary import FLOATING, element_type
+from opscope.provenance.kernel_names.decoded_kernel import Reading
+from opscope.provenance.kernel_names.grammar import find_grammar
+from opscope.provenance.kernel_names.vocabulary import (
+    FLOATING,
+    direction_of,
+    element_type,
+    family_by_rules,
+    library_by_rules,
+)
 from opscope.provenance.packaged import lazy_pattern, packaged_path, packaged_toml
 
 # Namespaces of inference engines, fused trainers, quantizers and others, and the library they name.
@@ -53,30 +59,24 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     if family is None:
         return None
     library = library_by_rules("serving", function) or _library_of_namespace(function)
-    types = _OGS_TYPES.match(function)
     entered = _entered(cxx, head)
-    direction = direction_of(entered or function)
-    inferred: dict[str, Any] = {"family": family, "direction": direction, "functor": entered}
-    if types is not None:
-        inferred.update(
-            operand_type=element_type(types["first"]),
-            output_type=element_type(types["out"]),
-            tile=types["tile"],
-        )
-    elif exported := _EXPORTED_TYPES.match(function):
-        named = [_EXPORTED_NAMES.get(one) for one in _EXPORTED_TYPE.findall(exported["operands"])]
-        out = _EXPORTED_TYPE.match(exported["out"])
-        inferred.update(
-            # The wider operand decides how fast the product is: fp4 weights with fp8 tokens run as fp8.
-            operand_type=max(named, key=lambda one: one != "e2m1", default=None),
-            accumulator_type="f32" if exported["sum"] == "Fp32" else "f16",
-            output_type=None if out is None else _EXPORTED_NAMES.get(out[1]),
-            tile=exported["tile"],
-            tensor_core=True,
-        )
-    return Reading(
-        {"library": library}, {name: value for name, value in inferred.items() if value is not None}
-    )
+    inferred: dict[str, Any] = {
+        "family": family,
+        "direction": direction_of(entered or function),
+        "functor": entered,
+    }
+    if (product := find_grammar("grouped_product", function)) is not None:
+        inferred.update(product.fields)
+    elif (product := find_grammar("exported_product", function)) is not None:
+        named = list(map(_EXPORTED_NAMES.get, _EXPORTED_TYPE.findall(product.groups["operands"] or "")))
+        # The wider operand decides how fast the product is: fp4 weights with fp8 tokens run as fp8.
+        operand = max(named, key=lambda one: one != "e2m1", default=None)
+        inferred.update(product.fields, operand_type=operand)
+    return Reading({"library": library}, inferred)
+
+
+_EXPORTED_TYPE = lazy_pattern(r"(?:Mx)?(E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp8)")
+_EXPORTED_NAMES = {"E4m3": "e4m3", "E5m2": "e5m2", "E2m1": "e2m1", "Bfloat16": "bf16", "Fp16": "f16"}
 
 
 # Composable Kernel enters every kernel by one function, whose argument it is.
@@ -110,45 +110,12 @@ def read_mangled(text: str) -> Reading | None:
 _MANGLED_NAMESPACE = lazy_pattern(r"_ZN?K?\d+(aiter|ck_tile|ck|vllm)\d")
 
 
-# Triton's grouped products name layouts, types and tile, `_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1`: of
-# the results, tokens and weights. Source: triton python/triton_kernels, `_matmul_ogs.py` and `matmul_ogs.py`.
-_TRITON_TYPE = r"(?:bf16|fp16|fp32|fp8e[45]\w{0,3}?|mxfp[48]|u?int\d+)"
-_OGS_TYPES = lazy_pattern(
-    rf"_(?:p_)?matmul_ogs_[NT]+_(?P<out>{_TRITON_TYPE})x(?P<first>{_TRITON_TYPE})x(?P<second>{_TRITON_TYPE})"
-    r"_(?P<tile>\d+x\d+x\d+)"
-)
-# TensorRT-LLM's exported products name the types of the result, of A and of B, as in
-# `MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256`: `Mx` marks scales of blocks. Observed; A are the
-# weights where the result is transposed.
-_EXPORTED_TYPES = lazy_pattern(
-    r"(?:b|ge)mm_(?P<out>[A-Z][A-Za-z0-9]+?)_(?P<operands>[A-Z][A-Za-z0-9]+?)_(?P<sum>Fp32|Fp16)"
-    r"_t(?P<tile>\d+x\d+x\d+)"
-)
-_EXPORTED_TYPE = lazy_pattern(r"(?:Mx)?(E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp8)")
-_EXPORTED_NAMES = {"E4m3": "e4m3", "E5m2": "e5m2", "E2m1": "e2m1", "Bfloat16": "bf16", "Fp16": "f16"}
-
-
 def _library_of_namespace(function: str) -> str | None:
     namespace = _FIRST_NAMESPACE.match(function)
     return _NAMESPACES.get(namespace[1]) if namespace is not None else None
 
 
-# Attention. Source: Dao-AILab flash-attention csrc/flash_attn/src/kernel_traits.h
-# (`Flash_fwd_kernel_traits<head dimension, rows of a block, columns of a block, warps, …, element>`), and the
-# generator of pytorch/aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels
-# (`fmha_cutlassF_<type>_<aligned>_<queries>x<keys>_<where>_sm<number>`). Other engines' names are observed.
-_FLASH_TRAITS = lazy_pattern(
-    r"Flash_(?:fwd|bwd)_kernel_traits<\(?(?:int\))?(?P<head>\d+), (?:\(int\))?(?P<rows>\d+)"
-    r", (?:\(int\))?(?P<columns>\d+)"
-    r"[^<>]*?, (?P<element>(?:cutlass::)?(?:half_t|bfloat16_t|float_e[45]m[23]_t))\b"
-)
-_MEMORY_EFFICIENT = lazy_pattern(
-    r"fmha_cutlass(?P<pass>[FB])_(?P<element>f32|f16|bf16)_(?P<aligned>aligned|notaligned)_(?P<tile>\d+x\d+)"
-    r"(?:_k(?P<head>\d+))?(?P<words>\w*?)_(?P<architecture>sm\d+)"
-)
-_MEMORY_EFFICIENT_TEMPLATE = lazy_pattern(
-    r"AttentionKernel<(?P<element>[\w:]+), [\w:]*?Sm(?P<architecture>\d+)"
-)
+# Attention. Other engines' names than those of `grammars.toml` are observed.
 _CUDNN_ATTENTION = lazy_pattern(r"cudnn|^fmha_(?:fprop|dgrad|cw)")
 _FLASH = lazy_pattern(
     r"\bflash_(?:fwd|bwd)_\w*kernel|pytorch_flash::|FlashAttn(?:Fwd|Bwd)|\bflash::|FlashAttnFwdCombine"
@@ -159,9 +126,13 @@ _FLASH = lazy_pattern(
 def read_attention(cxx: CxxName, text: str) -> Reading | None:
     """What an attention kernel says; None if the name names none."""
     function = cxx.function or ""
-    memory_efficient = _MEMORY_EFFICIENT.match(function)
-    if memory_efficient is not None:
-        return _memory_efficient(memory_efficient)
+    if (found := find_grammar("memory_efficient", function)) is not None:
+        words = (found.groups["aligned"], (found.groups["words"] or "").strip("_"))
+        head_dimension = found.fields.get("head_dimension", 0)  # 65536: no limit
+        return found.reading(
+            variant="_".join(filter(None, words)),
+            head_dimension=head_dimension if 0 < head_dimension < 65536 else None,
+        )
     if _CUDNN_ATTENTION.search(function):
         return None  # told by the grammar of cuDNN
     head = text[:600]
@@ -169,9 +140,8 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
         is_backward = "Backward" in head or "attention_kernel_backward" in head
         direction = "backward" if is_backward else "forward"
         stated: dict[str, Any] = {"family": "attention_mem_efficient", "direction": direction}
-        if found := _MEMORY_EFFICIENT_TEMPLATE.search(head):
-            stated["operand_type"] = element_type(found["element"])
-            stated["architecture"] = f"sm{found['architecture']}"
+        if (found := find_grammar("memory_efficient_template", head)) is not None:
+            stated.update(found.fields)
         return Reading(stated)
     if _FLASH.search(function) or _FLASH.search(head):
         return _flash(function, head)
@@ -182,21 +152,6 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
     return Reading({"library": library}, {"family": family, "direction": direction_of(function)})
 
 
-def _memory_efficient(match: re.Match[str]) -> Reading:
-    head = int(match["head"] or 65536)  # 65536: no limit
-    return Reading(
-        {
-            "family": "attention_mem_efficient",
-            "direction": "forward" if match["pass"] == "F" else "backward",
-            "operand_type": match["element"],
-            "tile": match["tile"],
-            "architecture": match["architecture"],
-            "variant": "_".join(filter(None, (match["aligned"], match["words"].strip("_")))),
-            "head_dimension": head if head < 65536 else None,
-        }
-    )
-
-
 def _flash(function: str, text: str) -> Reading:
     if "flash_bwd" in function or "FlashAttnBwd" in text or "Bwd" in function:
         direction: str | None = "backward"
@@ -204,22 +159,12 @@ def _flash(function: str, text: str) -> Reading:
         is_forward = "flash_fwd" in function or "FlashAttnFwd" in text
         direction = "forward" if is_forward else direction_of(function)
     stated: dict[str, Any] = {"family": "attention_flash", "direction": direction}
-    if traits := _FLASH_TRAITS.search(text):
-        stated.update(
-            head_dimension=int(traits["head"]),
-            tile=f"{traits['rows']}x{traits['columns']}",
-            operand_type=element_type(traits["element"]),
-            tensor_core=True,
-        )
+    if (traits := find_grammar("flash_traits", text)) is not None:
+        stated.update(traits.fields)
     return Reading(stated)
 
 
-# cuDNN: the engines compiled at run time, and the templates in its libraries. In
-# `cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_…` `f16` also stands for bf16, which recorded
-# traces show, so no element type is read from it.
-_GENERATED_PARTS = {"tile": lazy_pattern(r"_(\d+x\d+x\d+)_"), "cluster": lazy_pattern(r"_cga(\d+x\d+x\d+)")}
-_GENERATED_ARCHITECTURE = lazy_pattern(r"_(sm\d+)_")
-_MATRIX_INSTRUCTION = lazy_pattern(r"wgmma|_wmma|_hmma")
+# cuDNN: the engines compiled at run time, and the templates in its libraries.
 _CUDNN_FUNCTIONS = lazy_pattern(
     r"^(?:fft[12]d_[rc]2[rc]|DSE::|op_generic_tensor|op_tensor_kernel|tensorTransformGeneric|folded|nchw|nhwc"
     r"|add_tensor_kernel|(?:implicit|explicit|precomputed)_convolve|convolve_|convolveNd|dgrad_|wgrad_"
@@ -238,17 +183,9 @@ _CUDNN_NAMESPACE = lazy_pattern(r"cudnn|cask")
 def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
     """What a kernel of cuDNN says; None if the name is not one."""
     function = cxx.function or ""
-    if function.startswith("cudnn_generated_"):
-        architecture = _GENERATED_ARCHITECTURE.search(function)
-        return Reading(
-            {"library": "cudnn", "architecture": architecture[1] if architecture else None},
-            {
-                "direction": direction_of(function),
-                "family": family_by_rules("cudnn_generated", function),
-                "tensor_core": True if _MATRIX_INSTRUCTION.search(function) else None,
-                **fields_found(_GENERATED_PARTS, function),
-            },
-        )
+    if (generated := find_grammar("cudnn_generated", function)) is not None:
+        family = family_by_rules("cudnn_generated", function)
+        return generated.reading(direction=direction_of(function), family=family)
     if "cublas" in function:
         return None
     is_named = _CUDNN_NAMESPACE.search(text[:400]) is not None

@@ -1,16 +1,22 @@
-"""Words of kernel names that mean something by themselves (`vocabulary.toml`), above all element types.
+"""Words of kernel names that mean something by themselves: element types, families, directions.
 
-A type that tells only its size (`OpaqueType<4>`) or none of data (`TensorInfo<…>`) has no short name.
+From `vocabulary.toml`, `families.toml` and `family_rules.toml`. A type that tells only its size
+(`OpaqueType<4>`) or none of data (`TensorInfo<…>`) has no short name. Answers are kept, since a program has
+far fewer functions than instances of them.
 """
 
 from __future__ import annotations
 
-from functools import cache
+import re
+from functools import cache, lru_cache
+from typing import cast
 
-from opscope.provenance.packaged import packaged_toml
+import msgspec
+
+from opscope.provenance.packaged import lazy_pattern, packaged_toml
 
 _WORDS = packaged_toml("kernel_names", "vocabulary.toml")
-_LETTERS: dict[str, str] = _WORDS["letters"]
+LETTERS: dict[str, str] = _WORDS["letters"]
 _BY_SPELLING: dict[str, str] = {
     spelling: short for short, every in _WORDS["element_types"].items() for spelling in every
 }
@@ -38,7 +44,7 @@ def element_type(spelling: str) -> str | None:
 
 def letter_type(letters: str) -> str | None:
     """Type of a BLAS-like letter, `s` for f32."""
-    return _LETTERS.get(letters)
+    return LETTERS.get(letters)
 
 
 @cache
@@ -48,3 +54,58 @@ def type_positions(kernel: str) -> dict[str, int] | None:
     if listed is None:
         return None
     return {f"{field}_type": position for position, field in enumerate(listed.split()) if field != "-"}
+
+
+class Family(msgspec.Struct, frozen=True):
+    """One kind of kernel; `category` is a name of `categories.toml`."""
+
+    name: str
+    category: str
+    meaning: str
+
+
+FAMILIES = tuple(
+    Family(name, category, meaning)
+    for category, members in packaged_toml("kernel_names", "families.toml").items()
+    for name, meaning in members.items()
+)
+CATEGORY_OF_FAMILY = {family.name: family.category for family in FAMILIES}
+
+_BACKWARD = lazy_pattern(
+    r"[bB]ackward|[bB]prop|[dwDW]grad|dot_do_o|convert_dq|dbias|_bwd|bwd_|Bwd|[gG]rad_?[iI]nput|gradinput"
+    r"|grad_weight|maxgrad|_bw_|_bw$|_bp\d?_?|GradKernel|accGrad|GammaBeta|InternalGradients|layer_norm_grad"
+    r"|_grad_|_grad$|dbn_|^flash_bwd|bwtr|Grad[A-Z_]"
+)
+_FORWARD = lazy_pattern(
+    r"[fF]orward|[fF]prop|_fwd|fwd_|Fwd|[uU]pdate_?[oO]utput|_fw_|_fw$|_fp$|_fp_|fwtr|bn_fw|^flash_fwd|_out_frame"
+)
+
+
+@lru_cache(maxsize=4096)
+def direction_of(text: str) -> str | None:
+    """`backward` or `forward` if the words of the text say so."""
+    if _BACKWARD.search(text):
+        return "backward"
+    return "forward" if _FORWARD.search(text) else None
+
+
+@lru_cache(maxsize=65536)
+def family_by_rules(section: str, text: str) -> str | None:
+    """The family of the first rule in a section of `family_rules.toml` that occurs in the text; else None."""
+    return next((family for family, pattern in _rules(section) if pattern.search(text)), None)
+
+
+@lru_cache(maxsize=65536)
+def library_by_rules(section: str, text: str) -> str | None:
+    """The library that the rule which `family_by_rules` answers with is of; None if it says none."""
+    rules = packaged_toml("kernel_names", "family_rules.toml")[section]
+    for rule, (_, pattern) in zip(rules, _rules(section), strict=True):
+        if pattern.search(text):
+            return cast("str | None", rule.get("library"))
+    return None
+
+
+@cache
+def _rules(section: str) -> list[tuple[str, re.Pattern[str]]]:
+    rules = packaged_toml("kernel_names", "family_rules.toml")[section]
+    return [(rule["family"], re.compile("|".join(rule["patterns"]))) for rule in rules]

@@ -13,15 +13,16 @@ torch/csrc/profiler/util.cpp, `inputTypes`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Protocol
 
 import msgspec
 
 from opscope.model.evidence import Grade, weakest
-from opscope.provenance.operators.schema import Argument, Declared, NativeFunction, schema_of
-from opscope.provenance.operators.table import OperatorTable
+from opscope.provenance.operators.schema import Argument, Schema, parse_schema
+from opscope.provenance.operators.table import NativeFunction, OperatorTable, declared, packaged_versions
 from opscope.provenance.packaged import lazy_pattern
 
 _NOTHING = ""  # None, an undefined, nested or symbolic tensor, text, a device, a list too long to record
@@ -56,6 +57,18 @@ _SIZED_LIST = lazy_pattern(r"\w+\[\d+\]")
 _LISTS_LEAVE = frozenset((_SCALAR_LIST, _LIST, _NOTHING))
 # Besides: tensors without elements or with symbolic ones, names of dimensions.
 _MAY_LEAVE_NOTHING = ("Tensor", "Tensor[]", "SymInt", "SymFloat", "SymBool", "Dimname", "Dimname[]")
+
+
+class Declared(Protocol):
+    """Whatever a schema is declared for."""
+
+    @property
+    def overload(self) -> str:
+        """Empty for the default one."""
+
+    @property
+    def schema(self) -> str:
+        """As the yaml writes it, without namespace."""
 
 
 class InputRecord(str, Enum):
@@ -134,13 +147,13 @@ def input_record(table: OperatorTable, calls: Iterable[tuple[str, Sequence[str] 
 
 def leaves(entry: Declared, items: tuple[str, ...], *, may: bool = False) -> bool:
     """A record is what the entry leaves in practice, or may leave at all."""
-    arguments = schema_of(entry).arguments
+    arguments = parse_schema(entry.schema).arguments
     return len(arguments) == len(items) and _are_left(arguments, items, may=may)
 
 
 def leaves_fewer(entry: Declared, items: tuple[str, ...]) -> bool:
     """A record is what the entry left before it had its last arguments, which have defaults."""
-    arguments = schema_of(entry).arguments
+    arguments = parse_schema(entry.schema).arguments
     added = arguments[len(items) :]
     is_older = bool(items and added) and all(one.default is not None for one in added)
     return is_older and _are_left(arguments[: len(items)], items, may=True)
@@ -158,7 +171,7 @@ def _are_left(arguments: Sequence[Argument], items: tuple[str, ...], *, may: boo
 
 def _leaves_end(entry: Declared, items: tuple[str, ...], *, may: bool = False) -> bool:
     """A record that ends in what the entry leaves."""
-    count = len(schema_of(entry).arguments)
+    count = len(parse_schema(entry.schema).arguments)
     return 0 < count <= len(items) and leaves(entry, items[len(items) - count :], may=may)
 
 
@@ -173,3 +186,23 @@ def _left_by(kind: str, may: bool) -> frozenset[str]:
     default = _LISTS_LEAVE if base.endswith("[]") else frozenset((_NOTHING,))
     leaves = _LEAVES.get(base, default)
     return leaves | {_NOTHING} if kind.endswith("?") or (may and base in _MAY_LEAVE_NOTHING) else leaves
+
+
+@lru_cache(maxsize=65536)
+def signature(name: str, overload: str | None, kinds: tuple[str, ...]) -> Schema | None:
+    """The schema that a recorded call fits: what its arguments are called, which of them it writes.
+
+    Releases differ little in this, so that no release need be known: of the packaged ones the newest counts
+    that has an overload with just such arguments; None if none has. `overload` is as in `resolve`.
+    """
+
+    def known() -> Iterator[Declared]:
+        return (one for version in packaged_versions()[::-1] for one in declared(version).get(name, ()))
+
+    if overload is not None:
+        named = (parse_schema(one.schema) for one in known() if one.overload == overload)
+        return next((schema for schema in named if len(schema.arguments) == len(kinds)), None)
+    for fits in (leaves, partial(leaves, may=True), leaves_fewer):
+        if (found := next((one for one in known() if fits(one, kinds)), None)) is not None:
+            return parse_schema(found.schema)
+    return None

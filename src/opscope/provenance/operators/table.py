@@ -1,14 +1,15 @@
-"""The operator table of one PyTorch build: native functions and backward nodes, found by name.
+"""The operator table of one PyTorch release: native functions with their places, and backward nodes.
 
-`table_for` chooses the table that fits a trace: that of its release, or a neighbor's.
+Which function serves an operator, and where it is defined, is worked out when a table is made
+(`tools/torch_tables`); here it is looked up by name. `table_for` chooses the table that fits a trace: that of
+its release, or a neighbor's.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache, cached_property
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -16,14 +17,86 @@ from msgspec.structs import replace
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.provenance.installation import label_order, nearest_release
-from opscope.provenance.operators.schema import Derivative, NativeFunction
-from opscope.provenance.packaged import release_files
+from opscope.provenance.packaged import release_file, release_files
 from opscope.provenance.table_format import TableFormat
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a definition lies in a release, and from which evidence: of its file, and of its line.
+
+    `release`: an index of that very release, or its binary; `compiled` and `bracket`: lines of checks in its
+    libraries; `neighbor_version`: the index of another release.
+    """
+
+    file: str  # path in the repository
+    file_from: str
+    line: int | None = None
+    last_line: int | None = None  # of a bracket, the last on which it may begin
+    line_from: str | None = None
+    about: int | None = None  # of a bracket: the nearest to the neighbor's line
+    is_of_release: bool = True  # the lines are those at the commit of the release
+
+
+class Registered(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A function registered for a dispatch stub, or what a function of C++ code launches."""
+
+    name: str
+    file: str  # in which it is registered, or defined
+    function: str  # the name in the registration; "" if that is not a plain name
+    place: Place | None
+
+
+class Served(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The function that the dispatcher calls for an entry on a backend."""
+
+    key: str  # dispatch key it is registered for: the backend, or a composite key
+    function: str | None  # its C++ name; None if it is generated without a name of its own
+    # `native`, written by hand for this backend; `ufunc`, generated for it from a scalar function;
+    # `generated`, written by torchgen in terms of other operators; `composite_…`, for all backends
+    kind: str
+    overload: str  # of the entry that names it: the delegate's for a structured kernel
+    header: str | None = None  # file in the repository that defines the scalar function of a `ufunc`
+    place: Place | None = None
+    # By dispatch stub it calls, what is registered for it on the backend
+    stubs: dict[str, tuple[Registered, ...]] = {}
+    # Functions it calls, of C++ code, that a `.cu` file defines and no other file does
+    launchers: tuple[Registered, ...] = ()
+
+
+class NativeFunction(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One entry of native_functions.yaml, or one that torchgen derives from such an entry."""
+
+    name: str  # with namespace, e.g. `aten::_softmax`.
+    overload: str  # empty for the default one
+    schema: str  # as the yaml writes it, without namespace
+    served: dict[str, Served] = {}  # by backend, `CUDA` and `CPU`; without those that nothing serves
+    structured: bool = False  # the functions are written as structured kernels
+    # Entry whose structured kernel serves this one, e.g. `_softmax.out`.
+    structured_delegate: str | None = None
+    autogen: tuple[str, ...] = ()  # variants that are generated from this entry
+    tags: tuple[str, ...] = ()  # in alphabetical order
+    generated: bool = False  # it is not in the yaml: torchgen derives it
+    yaml_line: int = 0  # from 1; of the entry it is derived from where `generated`
+
+
+class Derivative(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One node of the backward graph."""
+
+    node: str  # its name, e.g. `SoftmaxBackward0`.
+    # Functions that record it, e.g. `aten::_softmax`; the one with the formulas first.
+    forward: tuple[str, ...] = ()
+    # Differentiable inputs (`mat1`, or `self, other` for a joint one) → C++ formula in the yaml
+    formulas: dict[str, str] = {}
+    # Operators that the formulas call, by name, e.g. `aten::_softmax_backward_data`.
+    functions: tuple[str, ...] = ()
+    yaml_line: int = 0  # in derivatives.yaml, from 1; 0 if it has none
+    description: str | None = None  # what a node without formulas does
+
 
 # Nodes that no derivatives.yaml names, and what they do: they are written by hand in PyTorch's autograd.
 # Source: torch/csrc/autograd/functions/{accumulate_grad,tensor,basic_ops,comm}.h;
 # torch/_functorch/_aot_autograd/runtime_wrappers.py.
-SPECIAL_NODES = {
+_SPECIAL_NODES = {
     "torch::autograd::AccumulateGrad": "adds the gradient of a leaf tensor to its .grad",
     "torch::autograd::CopyBackwards": "gradient of a copy between tensors",
     "torch::autograd::CopySlices": "gradient of an in-place operator on a view of its base",
@@ -35,29 +108,29 @@ SPECIAL_NODES = {
     "torch::autograd::Gather": "joins tensors of several devices",
     "CompiledFunctionBackward": "backward graph that torch.compile compiled",
 }
-
-
 _EVALUATE = "autograd::engine::evaluate_function: "
 
 
-class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True):
+class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True):
     """Native functions and backward nodes of one build."""
 
+    format_version: int
+    version: str | None  # of PyTorch, e.g. `2.13.0`; None if unknown.
+    git_version: str | None  # commit it was built from
     functions: tuple[NativeFunction, ...]  # declared ones in the order of the yaml, then generated ones
     derivatives: tuple[Derivative, ...] = ()  # in the order of the yaml
-    version: str | None = None  # of PyTorch, e.g. `2.13.0`; None if unknown.
-    git_version: str | None = None  # commit it was built from
-    grade: Grade = Grade.EXACT  # what its facts are worth for the trace at hand
+    neighbor_git_version: str | None = None  # commit of the release whose sources are indexed
+    grade: Grade = Grade.RELEASE_INDEX  # what its facts are worth for the trace at hand
 
     def __repr__(self) -> str:
         return f"<OperatorTable {self.version or 'of unknown version'}, {len(self.functions)} functions>"
 
     @cached_property
-    def _overloads(self) -> dict[str, list[NativeFunction]]:
+    def _overloads(self) -> Mapping[str, tuple[NativeFunction, ...]]:
         overloads: dict[str, list[NativeFunction]] = defaultdict(list)
         for entry in self.functions:
             overloads[entry.name].append(entry)
-        return dict(overloads)
+        return {name: tuple(entries) for name, entries in overloads.items()}
 
     @cached_property
     def _nodes(self) -> dict[str, Derivative]:
@@ -65,16 +138,11 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def entry(self, name: str, overload: str = "") -> NativeFunction | None:
         """One native function, by `aten::add` and `Tensor`."""
-        return next((one for one in self._overloads.get(name, ()) if one.overload == overload), None)
+        return next((one for one in self.overloads(name) if one.overload == overload), None)
 
     def overloads(self, name: str) -> tuple[NativeFunction, ...]:
         """All native functions of a name; empty for an operator that no yaml entry describes."""
-        return tuple(self._overloads.get(name, ()))
-
-    def named(self, qualified_name: str) -> NativeFunction | None:
-        """One native function by `aten::add.Tensor`."""
-        name, _, overload = qualified_name.partition(".")
-        return self.entry(name, overload)
+        return self._overloads.get(name, ())
 
     def derivative(self, node: str) -> Derivative | None:
         """A backward node by its name, with or without `autograd::engine::evaluate_function: `.
@@ -82,10 +150,10 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True):
         None for the node of a user's own `autograd.Function`, and for one of another release.
         """
         name = node.removeprefix(_EVALUATE)
-        if name in self._nodes or name not in SPECIAL_NODES:
+        if name in self._nodes or name not in _SPECIAL_NODES:
             return self._nodes.get(name)
         forward = ("aten::copy_",) if name == "torch::autograd::CopyBackwards" else ()
-        return Derivative(name, forward, description=SPECIAL_NODES[name])
+        return Derivative(name, forward, description=_SPECIAL_NODES[name])
 
     def graded(self, grade: Grade) -> OperatorTable:
         """The same facts, worth this much; one table for each grade, as what is resolved is kept by table."""
@@ -95,32 +163,8 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True):
         return graded[grade]
 
 
-class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    format_version: int
-    version: str | None
-    git_version: str | None
-    functions: tuple[NativeFunction, ...]
-    derivatives: tuple[Derivative, ...]
-
-
-TABLE_FORMAT = TableFormat("an operator table", _Stored)
-
-
-def encode_table(table: OperatorTable) -> bytes:
-    """A table as it is stored. Its grade is not part of it."""
-    return TABLE_FORMAT.encode(
-        _Stored(TABLE_FORMAT.number, table.version, table.git_version, table.functions, table.derivatives)
-    )
-
-
-def decode_table(content: bytes, *, source: str | Path, grade: Grade) -> OperatorTable:
-    """The table that `encode_table` stored."""
-    stored = TABLE_FORMAT.decode(content, source)
-    return OperatorTable(stored.functions, stored.derivatives, stored.version, stored.git_version, grade)
-
-
+TABLE_FORMAT = TableFormat("an operator table", OperatorTable, 2)
 TABLE_FILE = "operators.msgpack.zst"
-_RELEASE = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 def table_for(version: str | None, *, recognized: str | None = None) -> OperatorTable:
@@ -139,23 +183,36 @@ def table_for(version: str | None, *, recognized: str | None = None) -> Operator
 
 @cache
 def packaged_table(version: str | None) -> OperatorTable | None:
-    """The table of exactly this release; None if there is none."""
-    stored = release_files(TABLE_FILE)
-    path = None if version is None else stored.get(_public(version))
-    if path is None:
-        return None
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", source=path) from error
-    return decode_table(content, source=path, grade=Grade.RELEASE_INDEX)
+    """The table of exactly this release, `2.13.0` or `2.13.0+cu130`; None if there is none."""
+    path = release_file((version or "").partition("+")[0], TABLE_FILE)
+    return TABLE_FORMAT.read(path) if version and path.is_file() else None
 
 
 def packaged_versions() -> tuple[str, ...]:
     """Releases with a table, oldest first."""
-    return tuple(sorted(filter(_RELEASE.match, release_files(TABLE_FILE)), key=label_order))
+    return tuple(sorted(release_files(TABLE_FILE), key=label_order))
 
 
-def _public(version: str) -> str:
-    """The version without its local part: `2.13.0` of `2.13.0+cu130`."""
-    return version.partition("+")[0]
+class _Declared(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The first fields of a NativeFunction."""
+
+    name: str
+    overload: str
+    schema: str
+
+
+class _DeclaredTable(msgspec.Struct, frozen=True, array_like=True):
+    format_version: int
+    version: str | None
+    git_version: str | None
+    functions: tuple[_Declared, ...]
+
+
+@cache
+def declared(version: str) -> Mapping[str, tuple[_Declared, ...]]:
+    """Functions of a packaged release by name. Only names and schemas are read of its table."""
+    found: dict[str, list[_Declared]] = defaultdict(list)
+    format_ = TableFormat(TABLE_FORMAT.what, _DeclaredTable, TABLE_FORMAT.number)
+    for one in format_.read(release_file(version, TABLE_FILE)).functions:
+        found[one.name].append(one)
+    return {name: tuple(of_name) for name, of_name in found.items()}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache
-
-import msgspec
 
 from opscope.errors import InputError
 from opscope.provenance.installation import label_order, parse_version
-from opscope.provenance.packaged import packaged_table, release_files
+from opscope.provenance.packaged import release_file, release_files
 from opscope.provenance.releases.release_table import ReleaseTable
 from opscope.provenance.releases.table_file import (
     decode_table,
 )
-from opscope.provenance.table_format import TableFormat
 
 TABLE_NAME = "units.msgpack.zst"
 
@@ -43,45 +39,5 @@ def git_version(version: str) -> str | None:
 
 @cache
 def _table(version: str) -> ReleaseTable:
-    file = packaged_table(version, TABLE_NAME)
+    file = release_file(version, TABLE_NAME)
     return ReleaseTable(decode_table(file.read_bytes(), str(file)))
-
-
-FUNCTIONS_FILE = "functions.msgpack.zst"
-
-
-class _StoredFunctions(msgspec.Struct, array_like=True):
-    format_version: int
-    files: list[str]
-    functions: dict[str, list[int]]  # name without namespace → indices into files
-
-
-_FUNCTIONS_FORMAT = TableFormat("a table of functions", _StoredFunctions)
-
-
-def function_files(version: str, name: str) -> tuple[str, ...]:
-    """Paths in the repository of the files, one or two, of which one defines `at::native::NAME` in a release.
-
-    Empty if nothing is known of it.
-    """
-    return _functions(version).get(name, ())
-
-
-def encode_functions(functions: Mapping[str, Sequence[str]]) -> bytes:
-    """Function → files as it is packaged."""
-    paths = sorted({path for files in functions.values() for path in files})
-    index = {path: position for position, path in enumerate(paths)}
-    indices = {name: [index[path] for path in files] for name, files in sorted(functions.items())}
-    return _FUNCTIONS_FORMAT.encode(_StoredFunctions(_FUNCTIONS_FORMAT.number, paths, indices))
-
-
-@cache
-def _functions(version: str) -> Mapping[str, tuple[str, ...]]:
-    file = packaged_table(version, FUNCTIONS_FILE)
-    if not file.is_file():
-        return {}
-    stored = _FUNCTIONS_FORMAT.decode(file.read_bytes(), file)
-    try:
-        return {name: tuple(stored.files[one] for one in of) for name, of in stored.functions.items()}
-    except IndexError as error:
-        raise _FUNCTIONS_FORMAT.damaged(error, file) from error

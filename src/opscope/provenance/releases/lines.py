@@ -12,7 +12,7 @@ from functools import cache
 import msgspec
 
 from opscope.model.evidence import Grade
-from opscope.provenance.packaged import packaged_table
+from opscope.provenance.packaged import release_file
 from opscope.provenance.table_format import TableFormat
 
 LINES_FILE = "lines.msgpack.zst"
@@ -49,7 +49,12 @@ class Moved(msgspec.Struct, frozen=True):
 def moved(version: str, indexed: str, file: str, line: int) -> Moved:
     """Where a line of a file of the indexed release lies in another one."""
     table = _table(version)
-    segments = table.files.get(file, ()) if table is not None and table.indexed == indexed else ()
+    return Moved(line) if table is None or table.indexed != indexed else moved_in(table, file, line)
+
+
+def moved_in(table: StoredLines, file: str, line: int) -> Moved:
+    """Where a line of a file lies, by a table."""
+    segments = table.files.get(file, ())
     if not segments:
         return Moved(line)
     # The beginning of the file stayed where it is.
@@ -71,5 +76,5 @@ def moved(version: str, indexed: str, file: str, line: int) -> Moved:
 
 @cache
 def _table(version: str) -> StoredLines | None:
-    file = packaged_table(version, LINES_FILE)
-    return LINES_FORMAT.decode(file.read_bytes(), file) if file.is_file() else None
+    file = release_file(version, LINES_FILE)
+    return LINES_FORMAT.read(file) if file.is_file() else None

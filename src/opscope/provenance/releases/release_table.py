@@ -185,11 +185,6 @@ class ReleaseTable:
         self.libraries = content.libraries
         self.units = content.units
 
-    @property
-    def kernel_count(self) -> int:
-        """Kernel names the table knows."""
-        return len(self._exact)
-
     def units_of(self, kernel_name: str) -> tuple[str, ...]:
         """Every unit that registers the kernel, as path or file name; empty if the name is not known."""
         found = self._exact.get(text_hash(kernel_name))

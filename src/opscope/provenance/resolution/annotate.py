@@ -17,7 +17,7 @@ from opscope.model.evidence import weakest
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
-from opscope.provenance.operators import input_record
+from opscope.provenance.operators.overloads import input_record
 from opscope.provenance.resolution.evidence import (
     Evidence,
     KernelProvenance,

@@ -12,22 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
-from opscope.model.origin import OperatorRegistration
+from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit
 from opscope.model.session import Session
 from opscope.provenance.inductor import complete_sources, source_locations
 from opscope.provenance.installation import package_folders, torch_build
-from opscope.provenance.kernel_names import DecodedKernel
-from opscope.provenance.operators import OperatorTable, table_for
-from opscope.provenance.releases import Recognition, UnitAnswer, git_version, kernel_units, recognize, release
-from opscope.provenance.releases.catalog import function_files
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
+from opscope.provenance.operators.table import OperatorTable, Place, table_for
+from opscope.provenance.releases.catalog import git_version, release
 from opscope.provenance.releases.lines import Moved, moved
-from opscope.provenance.sources import Definition, SourceIndex, permalink, source_index
-from opscope.provenance.sources.at_hand import nearest_index, release_headers
-from opscope.provenance.sources.index import is_compiled
+from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
+from opscope.provenance.sources.at_hand import nearest_index, permalink, release_headers
+from opscope.provenance.sources.index import Definition, SourceIndex, source_index
 
 if TYPE_CHECKING:
     from opscope.provenance.binaries.process import LocalLibraries
@@ -72,14 +70,6 @@ class NativeFunctionFacts(msgspec.Struct, frozen=True):
     details: dict[str, Any] = msgspec.field(default_factory=dict)
     location: SourceLocation | None = None
     stub_location: SourceLocation | None = None
-
-
-class RecordedUnits(msgspec.Struct, frozen=True):
-    """What a recording says of one kernel."""
-
-    binary: str | None  # library that registered it; None where several did
-    units: tuple[str, ...]  # file names of its units; empty if the library tells none
-    paths: tuple[str | None, ...]  # the path of each, where the library tells it
 
 
 class IndexedSource(msgspec.Struct, frozen=True):
@@ -131,7 +121,7 @@ class Evidence(msgspec.Struct, frozen=True):
     operators: OperatorTable  # the table of native functions that fits it best
     sources: tuple[IndexedSource, ...]  # source indexes, the best first
     # By kernel name, what the recording itself noted
-    recorded: Mapping[str, RecordedUnits] = msgspec.field(default_factory=dict)
+    recorded: Mapping[str, RecordedKernel] = msgspec.field(default_factory=dict)
     # By kernel name, where a user's own kernel or a generated one is defined
     user_sources: Mapping[str, SourceLocation] = msgspec.field(default_factory=dict)
     # By operator name with overload, what the recording process's dispatcher said of custom and overridden
@@ -150,21 +140,20 @@ class Evidence(msgspec.Struct, frozen=True):
         recorded = self.recorded.get(kernel_name)
         library = None if recorded or self.libraries is None else self.libraries.holding(kernel_name)
         if library is not None:
-            local = library.units_of(kernel_name)
-            names, paths = tuple(unit.name for unit in local), tuple(unit.source_path for unit in local)
-            recorded = RecordedUnits(Path(library.path).name, names, paths)
+            units = library.units_of(kernel_name)
+            recorded = RecordedKernel(kernel_name, Path(library.path).name, units=units)
         answer = kernel_units(kernel_name, self.recognition)
         if recorded is None:
             return (answer.units, answer.grade, None) if answer else ((), None, None)
         if recorded.units:
-            units, grade = _with_paths(recorded, answer)
-            return units, grade, recorded.binary
+            labels, grade = _with_paths(recorded.units, answer)
+            return labels, grade, recorded.library
         # A stripped library tells no units. A table answers for the libraries it was read from.
         version = self.recognition.version
         if answer is None or version is None:
-            return (), None, recorded.binary
-        is_tabled = any(one.name == recorded.binary for one in release(version).libraries)
-        return (answer.units, answer.grade, recorded.binary) if is_tabled else ((), None, recorded.binary)
+            return (), None, recorded.library
+        is_tabled = any(one.name == recorded.library for one in release(version).libraries)
+        return (answer.units, answer.grade, recorded.library) if is_tabled else ((), None, recorded.library)
 
     def registration(self, name: str, overload: str | None) -> OperatorRegistration | None:
         """What the dispatcher said of an operator; of an unknown overload only where there is just one."""
@@ -173,24 +162,21 @@ class Evidence(msgspec.Struct, frozen=True):
         found = [one for known, one in self.registrations.items() if known.partition(".")[0] == name]
         return found[0] if len(found) == 1 else None
 
-    def function_location(self, name: str, indexed: SourceLocation | None) -> SourceLocation | None:
-        """Where a native function is defined: what the index says, held against the release's binary.
-
-        A file that the binary supports is known as well as the binary; one that it contradicts is dropped,
-        and so is its line. It says nothing of headers: their functions lie in the units that include them.
-        """
-        version = self.recognition.version
-        files = () if version is None else function_files(version, name)
-        is_settled = indexed is not None and (
-            indexed.file_grade is Grade.EXACT or not is_compiled(indexed.file)
-        )
-        if not files or is_settled:
-            return indexed
-        if indexed is not None and indexed.file in files:
-            return replace(indexed, file_grade=self.recognition.grade)
-        if len(files) > 1:
+    def location(self, place: Place | None) -> SourceLocation | None:
+        """Where something of the operator table lies; no surer than the release is known."""
+        if place is None:
             return None
-        return SourceLocation(files[0], self.recognition.grade, url=self.file_url(files[0]))
+        release = self.recognition.grade if self.recognition.version else Grade.NEIGHBOR_VERSION
+        file_grade, line_grade = (
+            release if known == "release" else weakest((None if known is None else Grade(known), release))
+            for known in (place.file_from, place.line_from)
+        )
+        table, line, last = self.operators, place.line, place.last_line
+        commit = table.git_version if place.is_of_release else table.neighbor_git_version
+        url = permalink(commit, place.file, line, last)
+        if place.about is not None and line_grade is not Grade.BRACKET:
+            line, last = place.about, None  # of a release that is not the user's: about where in that range
+        return SourceLocation(place.file, file_grade or release, line, last, line_grade, url)
 
     def file_url(self, file: str) -> str | None:
         """Permalink to a whole file at the recognized release's commit."""
@@ -199,20 +185,21 @@ class Evidence(msgspec.Struct, frozen=True):
         return None if commit is None else permalink(commit, file, None, None)
 
 
-def _with_paths(recorded: RecordedUnits, answer: UnitAnswer | None) -> tuple[tuple[str, ...], Grade | None]:
+def _with_paths(
+    recorded: Sequence[RecordedUnit], answer: UnitAnswer | None
+) -> tuple[tuple[str, ...], Grade | None]:
     """Recorded units, by path where that is recorded or a table has one of that name only, and their grade.
 
     With a path from a table they are known as well as by that table.
     """
-    units: list[str] = []
-    grades = [Grade.EXACT]
-    for unit, path in zip(recorded.units, recorded.paths, strict=True):
-        tabled = [one for one in (answer.units if answer else ()) if one.endswith(f"/{unit}")]
-        if path is None and answer is not None and len(tabled) == recorded.units.count(unit) == 1:
+    names, units, grades = [unit.name for unit in recorded], [], [Grade.EXACT]
+    for unit in recorded:
+        tabled = [one for one in (answer.units if answer else ()) if one.endswith(f"/{unit.name}")]
+        if unit.source_path is None and answer and len(tabled) == names.count(unit.name) == 1:
             units.append(tabled[0])
             grades.append(answer.grade)
         else:
-            units.append(path or unit)
+            units.append(unit.source_path or unit.name)
     return tuple(units), weakest(grades)
 
 
@@ -242,13 +229,17 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
         from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
 
         libraries = installed_libraries()
-    # By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined.
-    origins: dict[str, dict[str, list[tuple[str | None, str | None]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    # By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined; if
+    # one of them tells none, there are none.
+    origins: dict[str, list[tuple[str, RecordedUnit | None]]] = defaultdict(list)
     for name, library, unit, path, _ in session.query(_ORIGINS_SQL):
-        origins[name][library].append((unit, path))
-    units = {name: _joined(found) for name, found in origins.items()}
+        origins[name].append((library, None if unit is None else RecordedUnit(unit, source_path=path)))
+    units = {}
+    for name, found in origins.items():
+        named, joined = {library for library, _ in found}, [unit for _, unit in found if unit is not None]
+        binary = named.pop() if len(named) == 1 else None
+        whole = tuple(joined) if len(joined) == len(found) else ()
+        units[name] = RecordedKernel(name, binary, units=whole)
     is_names_only = session.scalar("SELECT bool_and(format = 'names') FROM traces")
     has_device = is_names_only or session.scalar("SELECT count(*) FROM device_activities")
     return Evidence(
@@ -297,7 +288,7 @@ SELECT n.name, s.mangled_name FROM kernel_symbols s JOIN kernel_names n USING (n
 WHERE contains(s.mangled_name, '_GLOBAL__N_') OR contains(s.mangled_name, '_INTERNAL_') ORDER BY ALL"""
 
 
-def _symbol_units(session: Session, recognition: Recognition) -> dict[str, RecordedUnits]:
+def _symbol_units(session: Session, recognition: Recognition) -> dict[str, RecordedKernel]:
     """By kernel name, units that its mangled names tell.
 
     What cannot be in an identifier stands there as `_`, so that a name with it counts only if the release has
@@ -311,22 +302,13 @@ def _symbol_units(session: Session, recognition: Recognition) -> dict[str, Recor
     found: dict[str, set[str]] = defaultdict(set)
     for name, mangled in rows:
         found[name] |= {named_unit(one).name for one in internal_names(mangled.encode())}
-    units: dict[str, RecordedUnits] = {}
+    units: dict[str, RecordedKernel] = {}
     for name, names in found.items():
         answer = kernel_units(name, recognition)
         known = {unit.rpartition("/")[2] for unit in answer.units} if answer else set()
         if names and all(unit in known or "_" not in unit for unit in names):
-            units[name] = RecordedUnits(None, tuple(sorted(names)), (None,) * len(names))
+            units[name] = RecordedKernel(name, units=tuple(map(RecordedUnit, sorted(names))))
     return units
-
-
-def _joined(libraries: Mapping[str, Sequence[tuple[str | None, str | None]]]) -> RecordedUnits:
-    """The units of all libraries; none if one of them tells none."""
-    binary = next(iter(libraries)) if len(libraries) == 1 else None
-    pairs = [pair for found in libraries.values() for pair in found]
-    if any(unit is None for unit, _ in pairs):
-        return RecordedUnits(binary, (), ())
-    return RecordedUnits(binary, tuple(str(unit) for unit, _ in pairs), tuple(path for _, path in pairs))
 
 
 def _registrations(session: Session) -> dict[str, OperatorRegistration]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,17 +12,10 @@ from msgspec.structs import replace
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_of, kernel_category
-from opscope.provenance.kernel_names import DecodedKernel, decode
-from opscope.provenance.operators import (
-    DERIVATIVES_FILE,
-    NATIVE_FUNCTIONS_FILE,
-    Dispatch,
-    InputRecord,
-    NativeFunction,
-    Resolved,
-    dispatch,
-    resolve,
-)
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
+from opscope.provenance.kernel_names.decoder import decode
+from opscope.provenance.operators.overloads import InputRecord, Resolved, resolve
+from opscope.provenance.operators.table import NativeFunction, Registered, Served
 from opscope.provenance.packaged import lazy_pattern
 from opscope.provenance.resolution.evidence import (
     Evidence,
@@ -30,8 +23,12 @@ from opscope.provenance.resolution.evidence import (
     KernelProvenance,
     NativeFunctionFacts,
 )
-from opscope.provenance.sources import Definition, named_arguments, permalink
+from opscope.provenance.sources.at_hand import permalink
+from opscope.provenance.sources.index import Definition, named_arguments
 
+# In PyTorch's repository.
+_NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"
+_DERIVATIVES_FILE = "tools/autograd/derivatives.yaml"
 _TORCH_BINARIES = ("libtorch_cuda", "libtorch_hip")
 
 
@@ -115,6 +112,8 @@ _KINDS = {
     "composite_implicit": "composite",
 }
 _BACKWARD_NODE = lazy_pattern(r"(?:Backward\d*|AccumulateGrad|CopySlices|CopyBackwards)$")
+# Registered first, such a function loads libtorch_cuda_linalg, which registers the real one.
+_LAZY_PREFIX = "lazy_"
 _NAMESPACED = lazy_pattern(r"[A-Za-z_]\w*::\w+$")
 
 
@@ -144,7 +143,7 @@ def resolve_operator(
 def _native(
     call: RecordedCall, entry: NativeFunction, grade: Grade | None, evidence: Evidence
 ) -> NativeFunctionFacts:
-    served = dispatch(evidence.operators, entry, evidence.backend)
+    served = entry.served.get(evidence.backend)
     facts = NativeFunctionFacts(
         name=call.name,
         overload=entry.overload,
@@ -160,16 +159,16 @@ def _native(
     return facts if served is None else _implemented(facts, served, call.kernels, evidence)
 
 
-def _details(entry: NativeFunction, served: Dispatch | None, evidence: Evidence) -> dict[str, Any]:
+def _details(entry: NativeFunction, served: Served | None, evidence: Evidence) -> dict[str, Any]:
     details: dict[str, Any] = {
-        "yaml_url": _yaml_url(NATIVE_FUNCTIONS_FILE, entry.yaml_line, evidence),
+        "yaml_url": _yaml_url(_NATIVE_FUNCTIONS_FILE, entry.yaml_line, evidence),
         "autogen": list(entry.autogen),
         "structured": entry.structured,
         "is_derived_entry": entry.generated,
     }
     if served is not None:
         details["dispatch_kind"] = served.kind
-        details["served_by_overload"] = served.entry.overload
+        details["served_by_overload"] = served.overload
         details["scalar_function_header"] = served.header
     registration = evidence.registration(entry.name, entry.overload)
     if registration is not None:
@@ -183,94 +182,67 @@ def _yaml_url(file: str, line: int, evidence: Evidence) -> str | None:
 
 
 def _implemented(
-    facts: NativeFunctionFacts,
-    served: Dispatch,
-    kernels: Sequence[KernelProvenance],
-    evidence: Evidence,
+    facts: NativeFunctionFacts, served: Served, kernels: Sequence[KernelProvenance], evidence: Evidence
 ) -> NativeFunctionFacts:
-    facts = replace(facts, dispatch_key=served.key, cuda_function=served.function)
-    if served.header is not None:  # of the scalar function that a generated kernel applies to each element
-        name = served.header.rpartition("/")[2].removesuffix(".h")
-        for source in evidence.sources:
-            definition = source.index.functor(f"at::native::CUDAFunctor_{name}")
-            if definition is not None:
-                return replace(facts, location=source.locate(definition))
-        url = evidence.file_url(served.header)
-        return replace(facts, location=SourceLocation(served.header, evidence.operators.grade, url=url))
-    if served.function is None:
-        return facts
-    for source in evidence.sources:
-        definition = source.index.function(served.function, key=served.key, parameters=served.parameter_types)
-        if definition is not None:
-            location = evidence.function_location(served.function, source.locate(definition))
-            facts = replace(facts, location=location)
-            stub, stub_location = _stub(definition, kernels, evidence)
-            if stub is not None:
-                return replace(facts, stub=stub, stub_location=stub_location)
-            return _launched(facts, definition, source, kernels, evidence)
-    return replace(facts, location=evidence.function_location(served.function, None))
-
-
-def _stub(
-    definition: Definition,
-    kernels: Sequence[KernelProvenance],
-    evidence: Evidence,
-) -> tuple[str | None, SourceLocation | None]:
-    """The dispatch stub through which the function reaches its device code: the one its kernels name."""
+    facts = replace(
+        facts,
+        dispatch_key=served.key,
+        cuda_function=served.function,
+        location=evidence.location(served.place),
+    )
     units = tuple(dict.fromkeys(unit for kernel in kernels for unit in kernel.units))
-    functors = {kernel.decoded.functor for kernel in kernels}
-    reached: list[tuple[str, SourceLocation, bool]] = []
-    for stub in definition.stubs:
-        implementation = _registered(stub, units, evidence)
-        if implementation is not None:
-            is_named = any(functor and _is_same(functor, implementation[0]) for functor in functors)
-            reached.append((stub, implementation[1], is_named))
-    named = [(stub, location) for stub, location, is_named in reached if is_named]
-    if len(named) == 1:
-        return named[0]
-    return (reached[0][0], reached[0][1]) if len(reached) == 1 and not named else (None, None)
+    functors = {kernel.decoded.functor for kernel in kernels if kernel.decoded.functor}
+    # The dispatch stub through which the function reaches its device code: the one its kernels name.
+    reached = [
+        (stub, found)
+        for stub, registered in served.stubs.items()
+        if (found := _registered(registered, units)) is not None
+    ]
+    named = [one for one in reached if any(_is_same(functor, one[1].name) for functor in functors)]
+    if len(named or reached) == 1:
+        stub, found = (named or reached)[0]
+        return replace(facts, stub=stub, stub_location=evidence.location(found.place))
+    return _launched(facts, served, bool(kernels), units, functors=functors, evidence=evidence)
 
 
-def _registered(stub: str, units: tuple[str, ...], evidence: Evidence) -> tuple[str, SourceLocation] | None:
-    """Name and place of the function registered for a stub: in a unit of the kernels, or in C++ code."""
-    for source in evidence.sources:
-        found = source.index.stub_implementation(stub, key=evidence.backend, units=units)
-        if found is None and units:
-            found = source.index.stub_implementation(stub, key=evidence.backend)
-            found = found if found is not None and found.file.endswith(".cpp") else None
-        if found is not None:
-            return found.name, source.locate(found)
+def _registered(every: Sequence[Registered], units: Sequence[str]) -> Registered | None:
+    """The function registered for a stub: in a unit of the kernels, else in C++ code."""
+    for entries in ([one for one in every if _is_in(one.file, units)], every) if units else (every,):
+        # Those of named functions, and not those that only load the library of another one.
+        with_name = [one for one in entries if one.function] or entries
+        kept = [one for one in with_name if not one.function.startswith(_LAZY_PREFIX)] or with_name
+        if len({(one.file, one.function) for one in kept}) == 1 and (
+            entries is not every or not units or (kept[0].place and kept[0].place.file.endswith(".cpp"))
+        ):
+            return kept[0]
     return None
 
 
 def _launched(
     facts: NativeFunctionFacts,
-    definition: Definition,
-    source: IndexedSource,
-    kernels: Sequence[KernelProvenance],
+    served: Served,
+    is_recorded: bool,
+    units: Sequence[str],
+    *,
+    functors: Collection[str],
     evidence: Evidence,
 ) -> NativeFunctionFacts:
     """With the functions of `.cu` files that C++ code calls, and the place of the one it goes through."""
-    if not definition.launchers:
+    if not served.launchers:
         return facts
-    facts = replace(facts, details={**facts.details, "launchers": list(definition.launchers)})
-    functors = {kernel.decoded.functor for kernel in kernels}
-    named = [
-        name
-        for name in definition.launchers
-        if any(functor and _is_same(functor, name) for functor in functors)
-    ]
-    candidates = named or (() if definition.stubs else definition.launchers)
-    found = source.index.launcher(candidates[0]) if len(candidates) == 1 else None
-    if found is None:
+    names = [one.name for one in served.launchers]
+    facts = replace(facts, details={**facts.details, "launchers": names})
+    named = [one for one in served.launchers if any(_is_same(functor, one.name) for functor in functors)]
+    candidates = named or (() if served.stubs else served.launchers)
+    if len(candidates) != 1 or not candidates[0].file:
         return facts
-    if not named:
-        # Recorded kernels are of that file; without any, no library may serve the call.
-        units = {unit for kernel in kernels for unit in kernel.units}
-        is_of = any(found.file == unit or found.file.endswith(f"/{unit}") for unit in units)
-        if not (is_of if kernels else facts.category != "matrix"):
-            return facts
-    return replace(facts, stub_location=evidence.function_location(found.name, source.locate(found)))
+    # Recorded kernels are of that file; without any, no library may serve the call.
+    is_of = _is_in(candidates[0].file, units) if is_recorded else facts.category != "matrix"
+    return replace(facts, stub_location=evidence.location(candidates[0].place)) if named or is_of else facts
+
+
+def _is_in(file: str, units: Sequence[str]) -> bool:
+    return any(file == unit or file.endswith(f"/{unit}") for unit in units)
 
 
 def _is_same(qualified: str, name: str) -> bool:
@@ -319,7 +291,7 @@ def _backward(call: RecordedCall, evidence: Evidence) -> NativeFunctionFacts:
             "calls": list(derivative.functions),
             "description": derivative.description,
             "derivatives_line": derivative.yaml_line or None,
-            "yaml_url": _yaml_url(DERIVATIVES_FILE, derivative.yaml_line, evidence),
+            "yaml_url": _yaml_url(_DERIVATIVES_FILE, derivative.yaml_line, evidence),
         },
     )
 

@@ -13,9 +13,8 @@ from urllib.parse import quote
 from opscope.model.generated_code import is_generated
 from opscope.model.location import SourceLocation
 from opscope.provenance.installation import COMMIT, label_order, nearest_release, package_folders
-from opscope.provenance.packaged import lazy_pattern, packaged_table, release_files
-from opscope.provenance.sources.index import FILE_NAME, SourceIndex, source_index
-from opscope.provenance.sources.table import DefinitionTable
+from opscope.provenance.packaged import lazy_pattern, release_file, release_files
+from opscope.provenance.sources.index import FILE_NAME, SourceIndex, load_index, source_index
 
 _ADDRESS = "https://github.com/pytorch/pytorch/blob"
 # Folders of the include folder → those of the repository; other folders belong to third parties.
@@ -149,8 +148,8 @@ def release_headers(version: str) -> SourceIndex | None:
 
     Most kernel templates are in headers, so their lines are the release's own even without its source tree.
     """
-    file = packaged_table(version, HEADERS_FILE)
-    return SourceIndex(DefinitionTable.decode(file.read_bytes(), file)) if file.is_file() else None
+    file = release_file(version, HEADERS_FILE)
+    return load_index(file) if file.is_file() else None
 
 
 def nearest_index(version: str | None) -> SourceIndex | None:

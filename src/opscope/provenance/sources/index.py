@@ -1,23 +1,186 @@
-"""Where functions, kernels, functors and stubs of a PyTorch release are defined.
+"""Where kernels and functors of a PyTorch release are defined.
 
-Look-ups take what the binary says: the translation units that hold the symbol. A definition in another unit's
-file is never returned, and where files remain that nothing tells apart the answer is None: a wrong place is
-worse than none. Some releases have one in the package.
+Definitions of a source tree are held by name, and made into objects when a name is asked for. Names, files
+and lines, no source text. Look-ups take what the binary says: the translation units that hold the symbol. A
+definition in another unit's file is never returned, and where files remain that nothing tells apart the
+answer is None: a wrong place is worse than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from opscope.errors import InputError
+import msgspec
+
 from opscope.provenance.installation import RELEASE_NAME
 from opscope.provenance.packaged import lazy_pattern, release_files
-from opscope.provenance.sources.signatures import fits, signature_distance
-from opscope.provenance.sources.table import Definition, DefinitionTable
+from opscope.provenance.table_format import TableFormat
 
-# ---- scopes
+
+class Definition(msgspec.Struct, frozen=True):
+    """Where something is defined."""
+
+    # Function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, stub (a dispatch stub), or
+    # jiterator (in packaged tables; not looked up)
+    kind: str
+    name: str  # without its scope and without template arguments
+    scope: str  # namespaces and classes around it, joined by `::`
+    file: str  # path in the PyTorch repository
+    # Of the name; None if several definitions in the file fit and nothing tells which one it is
+    line: int | None
+    end_line: int | None  # of the closing brace; None where `line` is
+    # Names of its own template parameters; a pack ends in `...`, unnamed ones are ""
+    template_parameters: tuple[str, ...] = ()
+    parameters: str = ""  # coarse types of its parameters, joined by ", "
+    stubs: tuple[str, ...] = ()  # dispatch stubs it calls
+    is_specialization: bool = False  # for particular template arguments only
+    # Of C++ code, the functions it calls that a `.cu` file defines and no other file does
+    launchers: tuple[str, ...] = ()
+
+
+class Registration(msgspec.Struct, frozen=True, array_like=True):
+    """`function` implements the dispatch stub `stub` for a dispatch key; "" if it is not a plain name."""
+
+    stub: str
+    key: str
+    function: str
+    file: str
+    line: int
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    """A definition in the file: its texts by number, its last line by how far it is from the first."""
+
+    kind: int
+    scope: int
+    file: int
+    line: int
+    span: int
+    template_parameters: int
+    parameters: int
+    stubs: int
+    is_specialization: bool
+    launchers: int
+
+
+class _Wire(msgspec.Struct, array_like=True):
+    """The file's content: rows by name, made into objects when asked for; of one name by file and line."""
+
+    format_version: int
+    version: str
+    git_version: str | None
+    texts: list[str | tuple[str, ...]]
+    rows: dict[str, msgspec.Raw]
+    registrations: list[Registration]
+
+
+FORMAT_VERSION = 3
+_FORMAT = TableFormat(
+    "a source index", _Wire, FORMAT_VERSION, hint="Build it again with this version", has_checksum=True
+)
+_TEXTS = ("kind", "scope", "file", "template_parameters", "parameters", "stubs", "launchers")
+
+
+class SourceIndex:
+    """The definitions of one source tree, and look-ups in them."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self.version = wire.version  # of PyTorch, "2.6.0"
+        self.git_version = wire.git_version  # commit of the tree, if it was known when the table was built
+        self.registrations = tuple(wire.registrations)  # for dispatch stubs
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files that hold a definition, sorted."""
+        return tuple(sorted({one.file for one in self}))
+
+    def __iter__(self) -> Iterator[Definition]:
+        return chain.from_iterable(map(self.named, self._wire.rows))
+
+    def named(self, name: str) -> tuple[Definition, ...]:
+        """Definitions of a name without scope, by file and line."""
+        rows = self._wire.rows.get(name)
+        if rows is None:
+            return ()
+        found = []
+        for row in msgspec.msgpack.decode(rows, type=tuple[_Row, ...]):
+            fields: dict[str, Any] = {field: self._wire.texts[getattr(row, field)] for field in _TEXTS}
+            fields |= {"line": row.line, "end_line": row.line + row.span}
+            found.append(Definition(name=name, **fields, is_specialization=row.is_specialization))
+        return tuple(found)
+
+    @classmethod
+    def from_definitions(
+        cls,
+        version: str,
+        git_version: str | None,
+        definitions: Iterable[Definition],
+        registrations: Iterable[Registration],
+    ) -> SourceIndex:
+        """The index of definitions whose lines are known, in any order."""
+        numbers: dict[str | tuple[str, ...], int] = {}
+        rows: dict[str, list[_Row]] = {}
+        for one in sorted(definitions, key=lambda one: (one.file, one.line or 0)):
+            texts = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in _TEXTS}
+            line = one.line or 0
+            lines = {"line": line, "span": max(0, (one.end_line or 0) - line)}
+            row = _Row(**texts, **lines, is_specialization=one.is_specialization)
+            rows.setdefault(one.name, []).append(row)
+        packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
+        listed = sorted(registrations, key=lambda entry: (entry.file, entry.line, entry.stub))
+        return cls(_Wire(FORMAT_VERSION, version, git_version, list(numbers), packed, listed))
+
+    def encode(self) -> bytes:
+        """The index as bytes, compressed."""
+        return _FORMAT.encode(self._wire)
+
+    def kernel(
+        self, base_name: str, units: Sequence[str] = (), *, template_arguments: Sequence[str] | None = None
+    ) -> Definition | None:
+        """The `__global__` function of a kernel.
+
+        Files of the units that register it come first, then headers; templates that the arguments fit, first.
+        """
+        candidates = [row for row in self._in_scope(base_name) if row.kind == "kernel"]
+        if template_arguments is not None:
+            fitting = [row for row in candidates if _fits(row, template_arguments)]
+            candidates = fitting or candidates
+        return only(allowed(candidates, units), units)
+
+    def functor(self, owner: str, units: Sequence[str] = ()) -> Definition | None:
+        """The functor class, or the function around a lambda, that a kernel's template arguments name.
+
+        Files of the units that register the kernel come first, then headers.
+        """
+        if ufunc := _UFUNC_FUNCTOR.fullmatch(owner):  # generated at build time from a hand-written inner loop
+            file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
+            loops = [row for row in self.named(ufunc[1]) if row.file == file]
+            return only([row for row in loops if "Vectorized" not in row.parameters], ())
+        candidates = allowed(self._owners(owner), units)
+        return only(candidates, units)
+
+    def _in_scope(self, name: str) -> list[Definition]:
+        scope, plain = split_name(name)
+        rows = self.named(plain)
+        return [row for row in rows if matches_scope(row.scope, scope)] if scope else list(rows)
+
+    def _owners(self, owner: str) -> list[Definition]:
+        while owner.endswith("::operator()"):
+            owner = owner.removesuffix("::operator()")
+        scope, plain = split_name(owner)
+        parent_scope, parent = split_name(scope)
+        if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
+            rows = self.named(parent.removeprefix(_STRUCTURED_PREFIX))
+            return [
+                row for row in rows if row.kind == "structured" and matches_scope(row.scope, parent_scope)
+            ]
+        return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
+
 
 # What stands for an anonymous namespace: c++filt's words, or the unit's own name as nvcc writes it.
 _ANONYMOUS = lazy_pattern(r"\(anonymous namespace\)|_(?:INTERNAL|GLOBAL__N)_\w*|_NV_ANON_NAMESPACE")
@@ -53,58 +216,12 @@ def _parts(scope: str) -> list[str]:
     return [part for part in scope.split("::") if part and not _ANONYMOUS.fullmatch(part)]
 
 
-# ---- backends
-
 _COMPILED = (".cu", ".cpp", ".cc", ".mm", ".c")
-# Folder → area; a file in none of them is "generic".
-_AREAS = {
-    "cuda": "cuda",
-    "cudnn": "cuda",
-    "hip": "hip",
-    "miopen": "hip",
-    "mps": "mps",
-    "metal": "metal",
-    "vulkan": "vulkan",
-    "xpu": "xpu",
-    "nnapi": "nnapi",
-    "xnnpack": "xnnpack",
-    "mkldnn": "mkl",
-    "mkl": "mkl",
-    "cpu": "cpu",
-    "functorch": "functorch",
-    "test": "test",
-    "templates": "test",
-}
-# Areas in which a key's functions may be defined, in order of preference; areas that are not named hold none.
-# MIOpen's functions have CUDA entries too: stubs that raise.
-_CUDA = (("cuda",), ("generic",), ("hip",))
-_CPU = (("generic", "cpu"), ("mkl", "xnnpack"))
-_COMPOSITE = (("generic",), ("cuda", "cpu", "mkl", "vulkan", "metal", "xnnpack", "hip"))
-_MPS = (("mps",), ("generic",))
 
 
 def is_compiled(file: str) -> bool:
     """Whether a file is a translation unit of its own, not a header."""
     return file.endswith(_COMPILED)
-
-
-@lru_cache(maxsize=8192)
-def area_of(file: str) -> str:
-    """The area of a file, such as "cuda", "cpu" or "generic"."""
-    if file.endswith((".cu", ".cuh")):
-        return "cuda"
-    folders = file.split("/")[:-1]
-    return next((_AREAS[folder] for folder in reversed(folders) if folder in _AREAS), "generic")
-
-
-def nearest_to_key(definitions: Sequence[Definition], key: str) -> list[Definition]:
-    """The definitions in the likeliest area for a dispatch key; [] if none is where one may be."""
-    ends = (("CUDA", _CUDA), ("MPS", _MPS), ("CPU", _CPU), ("", _COMPOSITE))
-    for areas in next(areas for end, areas in ends if key.endswith(end)):
-        nearest = [definition for definition in definitions if area_of(definition.file) in areas]
-        if nearest:
-            return nearest
-    return []
 
 
 _UFUNC_FOLDER = "aten/src/ATen/native/ufunc"
@@ -113,136 +230,10 @@ _UFUNC_FUNCTOR = lazy_pattern(
 )
 
 
-# ---- index
-
-_NATIVE = "at::native"
-_META = "at::meta"
 _STRUCTURED_PREFIX = "structured_"
-# Registered first, such a function loads libtorch_cuda_linalg, which registers the real one.
-_LAZY_PREFIX = "lazy_"
 
 
-class SourceIndex:
-    """Look-ups in the definitions of one source tree."""
-
-    def __init__(self, source: DefinitionTable) -> None:
-        self.source = source
-        self.version = source.version
-        self.git_version = source.git_version
-
-    def function(
-        self,
-        name: str,
-        *,
-        key: str = "CUDA",
-        parameters: Sequence[str] | None = None,
-        units: Sequence[str] = (),
-    ) -> Definition | None:
-        """The native function that a dispatch entry names; None if unknown or ambiguous between files.
-
-        Its line is None if the file holds several that fit. The key says where in the tree it may be
-        defined, parameter types (C++ or schema) tell overloads apart. `units` are files that the binary says
-        define this very function, not those of the kernels it launches: one in another file is not returned.
-        """
-        scope, plain = split_name(name)
-        scopes = (scope,) if scope else (_NATIVE, _META) if key == "Meta" else (_NATIVE,)
-        candidates = [
-            definition
-            for definition in self.source.named(plain)
-            if definition.kind in ("function", "structured")
-            and definition.scope in scopes
-            and not (
-                definition.template_parameters or definition.is_specialization
-            )  # no entry names a template
-        ]
-        if key.startswith("Composite"):
-            candidates = [row for row in candidates if row.kind == "function"]
-        if parameters is not None:
-            # A structured function's may differ from its schema's: one of another signature comes last.
-            distances = [
-                2 if distance is None and row.kind == "structured" else distance
-                for row in candidates
-                for distance in (signature_distance(row.parameters, parameters),)
-            ]
-            nearest = min((distance for distance in distances if distance is not None), default=-1)
-            candidates = [row for row, far in zip(candidates, distances, strict=True) if far == nearest]
-        candidates = _allowed(candidates, units)
-        if not scope:
-            candidates = nearest_to_key(candidates, key)
-        return _only(candidates, units)
-
-    def kernel(
-        self, base_name: str, units: Sequence[str] = (), *, template_arguments: Sequence[str] | None = None
-    ) -> Definition | None:
-        """The `__global__` function of a kernel.
-
-        Files of the units that register it come first, then headers; templates that the arguments fit, first.
-        """
-        candidates = [row for row in self._in_scope(base_name) if row.kind == "kernel"]
-        if template_arguments is not None:
-            fitting = [row for row in candidates if _fits(row, template_arguments)]
-            candidates = fitting or candidates
-        return _only(_allowed(candidates, units), units)
-
-    def functor(self, owner: str, units: Sequence[str] = ()) -> Definition | None:
-        """The functor class, or the function around a lambda, that a kernel's template arguments name.
-
-        Files of the units that register the kernel come first, then headers.
-        """
-        if ufunc := _UFUNC_FUNCTOR.fullmatch(owner):  # generated at build time from a hand-written inner loop
-            file = f"{_UFUNC_FOLDER}/{ufunc[1]}.h"
-            loops = [row for row in self.source.named(ufunc[1]) if row.file == file]
-            return _only([row for row in loops if "Vectorized" not in row.parameters], ())
-        candidates = _allowed(self._owners(owner), units)
-        return _only(candidates, units)
-
-    def stub_implementation(
-        self, stub: str, *, key: str = "CUDA", units: Sequence[str] = ()
-    ) -> Definition | None:
-        """The function registered for a dispatch stub.
-
-        Where something else than a named function is registered: that place, as a definition of kind "stub".
-        Registrations in other files than the units of the kernels it launches are left out.
-        """
-        entries = [entry for entry in self.source.registered(stub) if entry.key == key]
-        entries = [entry for entry in entries if not units or _is_unit(entry.file, units)]
-        # Those of named functions, and not those that only load the library of another one.
-        named = [entry for entry in entries if entry.function] or entries
-        entries = [entry for entry in named if not entry.function.startswith(_LAZY_PREFIX)] or named
-        if len({(entry.file, entry.function) for entry in entries}) != 1:
-            return None
-        entry = entries[0]
-        found = None
-        if entry.function:
-            rows = [row for row in self.source.named(entry.function) if row.kind in ("function", "kernel")]
-            own = [row for row in rows if row.file == entry.file and not is_member(row)]
-            found = _only(own or [row for row in rows if not is_compiled(row.file)], ())
-        return found or Definition("stub", stub, "", entry.file, entry.line, entry.line)
-
-    def launcher(self, name: str) -> Definition | None:
-        """A function that a definition's `launchers` names; None if the file holds none of that name."""
-        rows = [row for row in self.source.named(name) if row.file.endswith(".cu")]
-        return _only([row for row in rows if row.kind in ("function", "structured", "kernel")], ())
-
-    def _in_scope(self, name: str) -> list[Definition]:
-        scope, plain = split_name(name)
-        rows = self.source.named(plain)
-        return [row for row in rows if matches_scope(row.scope, scope)] if scope else list(rows)
-
-    def _owners(self, owner: str) -> list[Definition]:
-        while owner.endswith("::operator()"):
-            owner = owner.removesuffix("::operator()")
-        scope, plain = split_name(owner)
-        parent_scope, parent = split_name(scope)
-        if plain == "impl" and parent.startswith(_STRUCTURED_PREFIX):
-            rows = self.source.named(parent.removeprefix(_STRUCTURED_PREFIX))
-            return [
-                row for row in rows if row.kind == "structured" and matches_scope(row.scope, parent_scope)
-            ]
-        return [row for row in self._in_scope(owner) if row.kind in ("class", "function", "kernel")]
-
-
-def _allowed(definitions: Iterable[Definition], units: Sequence[str]) -> list[Definition]:
+def allowed(definitions: Iterable[Definition], units: Sequence[str]) -> list[Definition]:
     """Without those in the file of another translation unit."""
     if not units:
         return list(definitions)
@@ -259,7 +250,7 @@ def _fits(definition: Definition, arguments: Sequence[str]) -> bool:
     )
 
 
-def _only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition | None:
+def only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition | None:
     """The one definition that remains: of a unit's own file before headers, whole files before lines.
 
     In one file a template comes before its specializations, a class before functions.
@@ -276,30 +267,47 @@ def _only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition 
     return Definition(first.kind, first.name, first.scope, first.file, None, None)
 
 
-# ---- storage
+PACK = "..."
+
+
+def fits(parameters: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Whether so many arguments can instantiate a template with these parameters."""
+    packs = sum(name.endswith(PACK) for name in parameters)
+    if packs == 0:
+        return len(arguments) == len(parameters)
+    return packs == 1 and len(arguments) >= len(parameters) - 1
+
+
+def named_arguments(parameters: Sequence[str], arguments: Sequence[str]) -> Mapping[str, str] | None:
+    """Argument by parameter name, in the template's order; None if they do not fit each other.
+
+    A pack takes all arguments that the others leave, joined by ", ". Parameters without a name are left out.
+    """
+    if not fits(parameters, arguments):
+        return None
+    named: dict[str, str] = {}
+    surplus = len(arguments) - len(parameters) + 1
+    position = 0
+    for name in parameters:
+        count = surplus if name.endswith(PACK) else 1
+        value = ", ".join(arguments[position : position + count])
+        position += count
+        if name.removesuffix(PACK):
+            named[name.removesuffix(PACK)] = value
+    return named
+
 
 FILE_NAME = "sources.msgpack.zst"
-_LARGEST_BYTES = 64 << 20
-
-
-def source_index(version: str | None) -> SourceIndex | None:
-    """The packaged index of a release; None if there is none."""
-    match = RELEASE_NAME.match(version or "")
-    return None if match is None else _stored(match.group())
 
 
 def load_index(path: Path) -> SourceIndex:
     """The index in a file."""
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise InputError("too large for a source index", source=path)
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"the source index cannot be read ({error.strerror})", source=path) from error
-    return SourceIndex(DefinitionTable.decode(content, path))
+    return SourceIndex(_FORMAT.read(path))
 
 
-@lru_cache(maxsize=8)
-def _stored(version: str) -> SourceIndex | None:
-    file = release_files(FILE_NAME).get(version)
+@cache
+def source_index(version: str | None) -> SourceIndex | None:
+    """The packaged index of a release, `2.6.0` or `2.6.0+cu124`; None if there is none."""
+    match = RELEASE_NAME.match(version or "")
+    file = release_files(FILE_NAME).get(match.group()) if match else None
     return None if file is None else load_index(file)

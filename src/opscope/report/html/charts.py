@@ -165,7 +165,8 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
     if times[0].step is None:
         title, whole = "Where the time goes", "Each bar is all that was recorded of one device"
     note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
-    return Chart("steps", "Overview", title, note, {"data": data, "layout": layout}, 160 + 30 * len(times))
+    height_px = 130 + min(26 * len(times), 300)  # what it says in words stands below, in sight
+    return Chart("steps", "", title, note, {"data": data, "layout": layout}, height_px)
 
 
 _BUSY_PARTS = (

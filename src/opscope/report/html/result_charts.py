@@ -19,7 +19,7 @@ from opscope.model.comparison import (
     UnattributedChange,
 )
 from opscope.model.trial import TrialResult
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.benchmark import (
     benchmark_title,
     interval_beside,

@@ -25,9 +25,8 @@ H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "n
 
 
 def costed(call_id: int, name: str = "op", flop_count: int | None = 0, **known: str | None) -> CostedCall:
-    attribution = known.get("attribution")
     known_cost = cost(flop_count, 400_000_000)
-    return CostedCall(call_id, name, None, None, None, None, None, attribution, 1, 0, known_cost)
+    return CostedCall(call_id, name, attribution=known.get("attribution"), calls=1, cost=known_cost)
 
 
 def mm(built: TraceBuilder, start: float, rows: int, kernel_us: float) -> None:

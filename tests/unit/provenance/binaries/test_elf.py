@@ -97,18 +97,6 @@ def test_strings(write):
         file.string_at(table, 18)
 
 
-def test_names_are_rationed_with_those_of_embedded_files(write, monkeypatch):
-    monkeypatch.setattr(elf_module, "_LARGEST_NAMES_BYTES", 100)
-    image = write.elf([write.Part(".strtab", b"a" * 40 + b"\0")])
-    file = opened(image)
-    inner = file.embedded(image, 4096)
-    for embedded in (inner, file):
-        embedded.string_in(b"a" * 40 + b"\0", 0)
-    with pytest.raises(InputError, match="bytes of names") as caught:
-        inner.string_in(b"a" * 40 + b"\0", 0)
-    assert caught.value.byte_offset == 4096
-
-
 @pytest.mark.parametrize(
     ("content", "message", "offset"),
     [
@@ -134,19 +122,6 @@ def test_a_section_outside_the_file_is_refused(write, offset, size):
     with pytest.raises(InputError, match=r"section \.symtab") as caught:
         file.symbols(file.sections[".symtab"])
     assert caught.value.byte_offset == offset
-
-
-def test_too_many_sections_are_refused(write, monkeypatch):
-    monkeypatch.setattr(elf_module, "_MOST_SECTIONS", 3)
-    with pytest.raises(InputError, match="claims 4 sections"):
-        _ = opened(write.elf([write.Part(".text", b""), write.Part(".data", b"")])).sections
-
-
-def test_too_many_matches_are_refused(write, monkeypatch):
-    monkeypatch.setattr(elf_module, "_MOST_MATCHES", 3)
-    file = opened(write.elf([write.Part(".strtab", b"\0" + b"word\0" * 4)]))
-    with pytest.raises(InputError, match="more than 3 names with word"):
-        file.names_containing(file.sections[".strtab"], [b"word"])
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

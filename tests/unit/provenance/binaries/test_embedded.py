@@ -6,17 +6,17 @@ import struct
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.binaries import embedded as fatbin
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.binaries.embedded import (
-    DeviceCodeReader,
+    code_of,
     containers,
     cubin_names,
     embedded_kernels,
     holds_device_code,
     most_telling,
 )
-from opscope.provenance.binaries.translation_unit import InternalName, TranslationUnit
+from opscope.provenance.binaries.translation_unit import InternalName
 
 
 @pytest.mark.parametrize("many_sections", [False, True])
@@ -54,8 +54,7 @@ def opened(write):
 
 def contents(file, section):
     """Every entry, uncompressed, by container."""
-    reader = DeviceCodeReader(file, [section])
-    return [[reader.read(code) for code in codes] for codes in containers(file, section)]
+    return [[code_of(file, code) for code in codes] for codes in containers(file, section)]
 
 
 def test_entries_are_uncompressed_whatever_their_form(write, opened):
@@ -120,23 +119,6 @@ def test_sizes_beyond_what_holds_them_are_refused(write, opened, position, value
     assert caught.value.byte_offset is not None
 
 
-@pytest.mark.parametrize("flags", ["LZ4", "ZSTANDARD"])
-@pytest.mark.parametrize("claimed_bytes", [0, 100, 1 << 40])
-def test_code_is_never_larger_than_its_header_says_nor_than_anything_sound(
-    write, opened, flags, claimed_bytes
-):
-    bomb = write.Code(bytes(1 << 20), flags=getattr(write, flags), claimed_bytes=claimed_bytes)
-    with pytest.raises(InputError, match="device code"):
-        contents(*opened(write.container(bomb)))
-
-
-def test_the_sum_of_all_code_is_bounded(write, opened, monkeypatch):
-    monkeypatch.setattr(fatbin, "_LEAST_TOTAL_BYTES", 3 << 20)
-    content = write.container(*[write.Code(bytes(1 << 20))] * 4)
-    with pytest.raises(InputError, match="claims 1048576 bytes"):
-        contents(*opened(content))
-
-
 @pytest.mark.parametrize("flags", [0x2000, 0x8000])
 def test_damaged_code_is_refused(write, opened, flags):
     content = bytearray(write.container(write.Code(b"some code " * 50, flags=flags)))
@@ -146,70 +128,43 @@ def test_damaged_code_is_refused(write, opened, flags):
     assert caught.value.byte_offset == 64 + 80
 
 
-def test_too_many_entries_are_refused(write, opened, monkeypatch):
-    monkeypatch.setattr(fatbin, "_MOST_ENTRIES", 3)
-    with pytest.raises(InputError, match="more than 3 pieces"):
-        contents(*opened(write.container(write.Code(b"x")) * 2))
-
-
 A, B = "/src/a.cu", "/src/b.cu"
 
 
-@pytest.fixture
-def read(write):
-    """Kernels by unit of a stripped library with these containers."""
-
-    def read_library(linked=(), relocatable=()):
-        content = write.library(
-            [], stripped=True, device_code=b"".join(linked), relocatable=b"".join(relocatable)
-        )
-        file = ElfFile(io.BytesIO(content), "libsmall.so")
-        return {kernels.unit: sorted(kernels.kernels) for kernels in embedded_kernels(file)}
-
-    return read_library
+# Containers of a library, each with one cubin (its kernels; the files whose internal names it has), those of
+# relocatable code behind the linked ones; and the kernels of each unit.
+INTERNAL = "kernel of A's own"
 
 
-@pytest.fixture
-def container(write):
-    """A container with one cubin: kernels, and internal names of units."""
-
-    def make(kernels, *paths):
-        return write.container(write.Code(write.cubin(kernels, [write.internal(path) for path in paths])))
-
-    return make
-
-
-@pytest.fixture
-def unit(write):
-    return lambda path: TranslationUnit(path.rpartition("/")[2], write.module_id(path))
-
-
-def test_a_container_belongs_to_the_unit_its_internal_names_tell(read, container, unit):
-    found = read([container(["_Z1av"], A), container(["_Z1bv", "_Z1cv"], B)])
-    assert found == {unit(A): ["_Z1av"], unit(B): ["_Z1bv", "_Z1cv"]}
-
-
-def test_a_kernel_in_two_units_belongs_to_both(read, container, unit):
-    assert read([container(["_Z1av"], A), container(["_Z1av"], B)]) == {
-        unit(A): ["_Z1av"],
-        unit(B): ["_Z1av"],
-    }
-
-
-def test_of_a_container_of_several_units_only_internal_kernels_have_one(read, write, container, unit):
+@pytest.mark.parametrize(
+    ("linked", "relocatable", "expected"),
+    [
+        # A container belongs to the unit that its internal names tell, a kernel in two to both.
+        ([(["_Z1av"], A), (["_Z1bv", "_Z1cv"], B)], [], {A: ["_Z1av"], B: ["_Z1bv", "_Z1cv"]}),
+        ([(["_Z1av"], A), (["_Z1av"], B)], [], {A: ["_Z1av"], B: ["_Z1av"]}),
+        # Of a container of several units only internal kernels have one.
+        ([(["_Z1av", INTERNAL], A, B)], [], {None: ["_Z1av"], A: [INTERNAL]}),
+        # Linked code takes the units of its relocatable parts: its own names are of one unit only.
+        ([(["_Z1av", "_Z1bv"], A)], [(["_Z1av"], A), (["_Z1bv"],)], {A: ["_Z1av"], None: ["_Z1bv"]}),
+        # A separate unit beside linked code keeps its own.
+        ([(["_Z1av"], A), (["_Z1bv"], B)], [(["_Z1av"], A)], {A: ["_Z1av"], B: ["_Z1bv"]}),
+    ],
+)
+def test_kernels_by_unit(write, linked, relocatable, expected):
     own = write.internal(A, "6kernelv")
-    assert read([container(["_Z1av", own], A, B)]) == {None: ["_Z1av"], unit(A): [own]}
 
+    def container(kernels, *paths):
+        symbols = [own if kernel == INTERNAL else kernel for kernel in kernels]
+        return write.container(write.Code(write.cubin(symbols, [write.internal(path) for path in paths])))
 
-def test_linked_code_takes_the_units_of_its_relocatable_parts(read, container, unit):
-    # The linked container has the names of one unit only, which is not that of both kernels.
-    found = read([container(["_Z1av", "_Z1bv"], A)], [container(["_Z1av"], A), container(["_Z1bv"])])
-    assert found == {unit(A): ["_Z1av"], None: ["_Z1bv"]}
-
-
-def test_a_separate_unit_beside_linked_code_keeps_its_own(read, container, unit):
-    found = read([container(["_Z1av"], A), container(["_Z1bv"], B)], [container(["_Z1av"], A)])
-    assert found == {unit(A): ["_Z1av"], unit(B): ["_Z1bv"]}
+    code, parts = (b"".join(container(*one) for one in group) for group in (linked, relocatable))
+    content = write.library([], stripped=True, device_code=code, relocatable=parts)
+    found = embedded_kernels(ElfFile(io.BytesIO(content), "libsmall.so"))
+    units = {path: RecordedUnit(path.rpartition("/")[2], write.module_id(path)) for path in (A, B)}
+    assert {kernels.unit: sorted(kernels.kernels) for kernels in found} == {
+        units.get(path): [own if kernel == INTERNAL else kernel for kernel in kernels]
+        for path, kernels in expected.items()
+    }
 
 
 def test_whether_there_is_device_code(write):

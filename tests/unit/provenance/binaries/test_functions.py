@@ -58,40 +58,43 @@ A, B = unit(host_file("A"), 0x1000, 0x2000), unit(host_file("B"), 0x3000, 0x4000
 UNITS = (A_CU, B_CU)
 
 
-def test_a_function_among_the_code_of_one_file_is_that_files(library):
-    path = library(*A, *B, (F, 0x1800, GLOBAL))
-    assert defining_files(path, UNITS) == {"f": (A_CU,)}
+G, OTHER = "_ZN2at6native1gEi", "_ZN2at6native1fEf"
 
 
-def test_between_two_files_it_is_of_one_of_them(library):
-    path = library(*A, *B, (F, 0x2800, GLOBAL))
-    assert defining_files(path, UNITS) == {"f": (A_CU, B_CU)}
-
-
-def test_before_the_first_and_after_the_last_local_function_nothing_is_known(library):
-    path = library(*A, (F, 0x800, GLOBAL), ("_ZN2at6native1gEi", 0x2800, GLOBAL))
-    assert defining_files(path, UNITS) == {}
+@pytest.mark.parametrize(
+    ("symbols", "units", "expected"),
+    [
+        # Among the code of one file it is that file's, between two one of theirs, at the ends no one's.
+        ((*A, *B, (F, 0x1800, GLOBAL)), UNITS, {"f": (A_CU,)}),
+        ((*A, *B, (F, 0x2800, GLOBAL)), UNITS, {"f": (A_CU, B_CU)}),
+        ((*A, (F, 0x800, GLOBAL), (G, 0x2800, GLOBAL)), UNITS, {}),
+        # A file without a certain path is left out.
+        ((*A, (F, 0x1800, GLOBAL)), (), {}),
+        ((*A, (F, 0x1800, GLOBAL)), (A_CU, f"{NATIVE}/sparse/cuda/A.cu"), {}),
+        # Local functions of no named file are no one's.
+        (
+            (*A, "", ("_ZL4late", 0x2200, LOCAL), (F, 0x2100, GLOBAL), (G, 0x1800, GLOBAL)),
+            UNITS,
+            {"g": (A_CU,)},
+        ),
+        ((("_ZL5first", 0x1000, LOCAL), ("_ZL4next", 0x2000, LOCAL), (F, 0x1800, GLOBAL)), UNITS, {}),
+        # Overloads of one place are one, of several are left out.
+        ((*A, *B, (F, 0x1800, GLOBAL), (OTHER, 0x1900, GLOBAL)), UNITS, {"f": (A_CU,)}),
+        ((*A, *B, (F, 0x1800, GLOBAL), (OTHER, 0x3800, GLOBAL)), UNITS, {}),
+        # Weak functions, data and imports tell nothing.
+        ((*A, (F, 0x1800, WEAK)), UNITS, {}),
+        ((*A, (F, 0x1800, GLOBAL, OBJECT)), UNITS, {}),
+        ((*A, (F, 0, GLOBAL)), UNITS, {}),
+    ],
+)
+def test_files_of_functions(library, symbols, units, expected):
+    assert defining_files(library(*symbols), units) == expected
 
 
 def test_a_host_file_is_found_by_the_paths_among_the_strings(library):
     strings = [f"/pytorch/{C_CPP}", f"/pytorch/{NATIVE}/D.cpp", "/usr/include/c++/vector.h"]
     path = library(*unit("C.cpp", 0x1000, 0x2000), (F, 0x1800, GLOBAL), strings=strings)
     assert defining_files(path) == {"f": (C_CPP,)}
-
-
-@pytest.mark.parametrize("units", [(), (A_CU, f"{NATIVE}/sparse/cuda/A.cu")])
-def test_a_file_without_a_certain_path_is_left_out(library, units):
-    path = library(*A, (F, 0x1800, GLOBAL))
-    assert defining_files(path, units) == {}
-
-
-def test_local_functions_of_no_named_file_are_no_ones(library):
-    path = library(
-        *A, "", ("_ZL4late", 0x2200, LOCAL), (F, 0x2100, GLOBAL), ("_ZN2at6native1gEi", 0x1800, GLOBAL)
-    )
-    assert defining_files(path, UNITS) == {"g": (A_CU,)}
-    nameless = library(("_ZL5first", 0x1000, LOCAL), ("_ZL4next", 0x2000, LOCAL), (F, 0x1800, GLOBAL))
-    assert defining_files(nameless, UNITS) == {}
 
 
 @pytest.mark.parametrize(
@@ -109,19 +112,6 @@ def test_local_functions_of_no_named_file_are_no_ones(library):
 def test_only_functions_right_in_at_native_have_a_name(library, mangled, name):
     path = library(*A, (mangled, 0x1800, GLOBAL))
     assert defining_files(path, UNITS) == ({} if name is None else {name: (A_CU,)})
-
-
-def test_overloads_of_one_place_are_one_of_several_are_left_out(library):
-    other = "_ZN2at6native1fEf"
-    together = library(*A, *B, (F, 0x1800, GLOBAL), (other, 0x1900, GLOBAL))
-    assert defining_files(together, UNITS) == {"f": (A_CU,)}
-    apart = library(*A, *B, (F, 0x1800, GLOBAL), (other, 0x3800, GLOBAL))
-    assert defining_files(apart, UNITS) == {}
-
-
-@pytest.mark.parametrize("symbol", [(F, 0x1800, WEAK), (F, 0x1800, GLOBAL, OBJECT), (F, 0, GLOBAL)])
-def test_weak_functions_data_and_imports_tell_nothing(library, symbol):
-    assert defining_files(library(*A, symbol), UNITS) == {}
 
 
 def test_a_stripped_library_tells_nothing(write, save):

@@ -4,31 +4,13 @@ import os
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries import library as library_module
-from opscope.provenance.binaries.library import (
-    KernelIndex,
-    Route,
-    TranslationUnit,
-    cached_library,
-    read_library,
-)
-
-NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=30)
-
-
-@given(st.dictionaries(NAMES, st.frozensets(st.integers(0, 9), max_size=4), max_size=20), st.lists(NAMES))
-def test_every_name_is_found_with_its_units_and_no_other_is(kernels, others):
-    index = KernelIndex.of(kernels, kernels)
-    assert {name: index.find(name) for name in kernels} == {
-        name: tuple(sorted(units)) for name, units in kernels.items()
-    }
-    assert all(index.find(name) is None for name in others if name not in kernels)
-    assert index.list_names() == list(kernels)
-
+from opscope.provenance.binaries.library import cached_library, read_library
 
 SOFTMAX = "_ZN2at6native7softmaxIfEEvPT_"
 SOFTMAX_TEXT = "void at::native::softmax<float>(float*)"
@@ -62,8 +44,8 @@ def folder(tmp_path):
 
 def facts(library):
     """All that can be asked of a library."""
-    names = library.kernel_names()
-    return library.build_id, library.route, library.units, {name: library.units_of(name) for name in names}
+    names = (SOFTMAX, SOFTMAX_TEXT, "plain", "sort(int*)", "_Z4sortPi", "other")
+    return library.build_id, {name: library.units_of(name) for name in names if name in library}
 
 
 def forbid_reading(monkeypatch):
@@ -75,13 +57,11 @@ def forbid_reading(monkeypatch):
 
 def test_units_by_demangled_and_by_mangled_name(save, content):
     library = read_library(save(content))
-    softmax, sort = TranslationUnit("SoftMax.cu"), TranslationUnit("Sort.cu")
-    assert library.units == (softmax, sort)
+    softmax, sort = RecordedUnit("SoftMax.cu"), RecordedUnit("Sort.cu")
     assert library.units_of(SOFTMAX_TEXT) == library.units_of(SOFTMAX) == (softmax, sort)
     assert library.units_of("plain") == (softmax,)
     assert library.units_of("sort(int*)") == (sort,)
-    assert (library.route, library.build_id) == (Route.REGISTRATION, "0123456789abcdef")
-    assert library.kernel_names() == ["sort(int*)", SOFTMAX_TEXT, "plain"]
+    assert library.build_id == "0123456789abcdef"
 
 
 @pytest.mark.parametrize("name", ["", "sort", "_Z5tablePi", "table", "sort(int*) ", "\ud800", "_Z4sortPi\0"])
@@ -92,12 +72,8 @@ def test_what_is_no_kernel_has_no_units(save, content, name):
 
 def test_a_stripped_library_is_read_from_its_device_code(save, write, stripped):
     library = read_library(save(stripped))
-    assert library.route is Route.FATBIN
-    assert library.units_of(SOFTMAX_TEXT) == (
-        TranslationUnit("SoftMax.cu", write.module_id("/src/SoftMax.cu")),
-    )
+    assert library.units_of(SOFTMAX_TEXT) == (RecordedUnit("SoftMax.cu", write.module_id("/src/SoftMax.cu")),)
     assert (library.units_of("sort(int*)"), "sort(int*)" in library) == ((), True)
-    assert None not in library
 
 
 def test_host_code_of_another_machine_is_read_from_its_device_code(save, write):
@@ -105,12 +81,12 @@ def test_host_code_of_another_machine_is_read_from_its_device_code(save, write):
     library = read_library(
         save(write.library([write.Unit("Sort", ["_Z4sortPi"])], device_code=code, machine=183))
     )
-    assert (library.route, library.kernel_names()) == (Route.FATBIN, ["sort(int*)"])
+    assert "sort(int*)" in library
 
 
 def test_a_library_of_variables_only_has_no_kernels(save, write):
     content = write.library([write.Unit("Tables", [], ["table"])], device_code=write.container())
-    assert read_library(save(content)).kernel_names() == []
+    assert "table" not in read_library(save(content))
 
 
 def test_a_library_without_device_code_is_refused(save, write):
@@ -136,9 +112,8 @@ def test_a_copy_elsewhere_is_the_same_build(save, content, folder, monkeypatch):
 
 
 def test_a_stripped_copy_does_not_stand_for_the_whole_one(save, content, stripped, folder):
-    assert cached_library(save(stripped), folder).route is Route.FATBIN
-    assert cached_library(save(content), folder).route is Route.REGISTRATION
-    assert cached_library(save(stripped), folder).route is Route.FATBIN
+    for library, has_units in ((stripped, False), (content, True), (stripped, False)):
+        assert bool(cached_library(save(library), folder).units_of("sort(int*)")) is has_units
 
 
 def test_without_a_build_id_a_changed_file_is_read_again(save, write, folder):
@@ -146,16 +121,15 @@ def test_without_a_build_id_a_changed_file_is_read_again(save, write, folder):
         return write.library([write.Unit("a", [kernel])], device_code=write.container(), build_id=None)
 
     path = save(library("first"))
-    assert cached_library(path, folder).kernel_names() == ["first"]
-    assert cached_library(path, folder).kernel_names() == ["first"]
+    assert all("first" in cached_library(path, folder) for _ in range(2))
     save(library("other"))
     os.utime(path, ns=(0, 1))
-    assert cached_library(path, folder).kernel_names() == ["other"]
+    assert "other" in cached_library(path, folder)
 
 
 def damaged(whole):
     """Variants of a file's content that must not be believed."""
-    yield from (b"", whole[:10], whole[:-1], whole + b"\0", b"opscope kernels 0\n" + whole[18:])
+    yield from (b"", whole[:10], whole[:-1], whole + b"\0", whole[:1] + whole[2:])
     for position in range(0, len(whole), 7):
         yield whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :]
 
@@ -168,7 +142,6 @@ def test_a_damaged_or_older_file_is_made_again(save, content, folder):
     for variant in damaged(whole):
         file.write_bytes(variant)
         assert facts(cached_library(path, folder)) == expected
-        assert file.read_bytes() == whole
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(save, content, tmp_path):
@@ -204,3 +177,31 @@ def test_a_refused_library_leaves_nothing_behind(save, write, folder):
     with pytest.raises(InputError):
         cached_library(save(write.library([])), folder)
     assert not folder.exists()
+
+
+def read(path, content):
+    """Reads a library that may be anything: an answer, or an error that names a byte of the file."""
+    path.write_bytes(content)
+    try:
+        read_library(path)
+    except InputError as error:
+        assert error.source == str(path)
+        assert error.byte_offset is not None or "no CUDA device code" in error.message
+
+
+@pytest.mark.parametrize("kind", ["content", "stripped"])
+def test_a_file_cut_off_anywhere(tmp_path, request, kind):
+    whole = request.getfixturevalue(kind)
+    for size in [*range(0, len(whole), max(64, len(whole) // 400)), len(whole) - 1]:
+        read(tmp_path / "cut.so", whole[:size])
+
+
+@pytest.mark.parametrize("kind", ["content", "stripped"])
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_file(tmp_path, request, kind, data):
+    whole = bytearray(request.getfixturevalue(kind))
+    places = st.integers(0, 60) | st.integers(0, len(whole) - 1)
+    for place, byte in data.draw(st.lists(st.tuples(places, st.integers(0, 255)), min_size=1, max_size=4)):
+        whole[place] = byte
+    read(tmp_path / "damaged.so", bytes(whole))

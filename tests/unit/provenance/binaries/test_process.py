@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.binaries import process
-from opscope.provenance.binaries.library import TranslationUnit
 from opscope.provenance.binaries.process import (
-    KernelOrigin,
     mapped_libraries,
     units_of_process,
     vendor_libraries,
     vendor_of_file,
 )
+
+MAPS = Path("/proc/self/maps")
 
 
 @pytest.mark.parametrize(
@@ -99,20 +100,20 @@ def mapped(monkeypatch):
 
 def test_origins_of_kernels(library, mapped, tmp_path):
     mapped(library("libone.so", "one", "_Z1av", "_Z4bothv"), library("libtwo.so", "two", "_Z1bv", "_Z4bothv"))
-    assert units_of_process(["a()", "_Z1bv", "both()", "other()"], tmp_path / "cache") == {
-        "a()": KernelOrigin("libone.so", b"libone.so".hex(), (TranslationUnit("one.cu"),)),
-        "_Z1bv": KernelOrigin("libtwo.so", b"libtwo.so".hex(), (TranslationUnit("two.cu"),)),
+    assert units_of_process(["a()", "_Z1bv", "both()", "other()"], tmp_path / "cache", maps=MAPS) == {
+        "a()": RecordedKernel("a()", "libone.so", b"libone.so".hex(), (RecordedUnit("one.cu"),)),
+        "_Z1bv": RecordedKernel("_Z1bv", "libtwo.so", b"libtwo.so".hex(), (RecordedUnit("two.cu"),)),
     }
 
 
 def test_vendor_libraries_are_read_only_for_names_no_other_has(library, mapped, tmp_path):
     mapped(library("libcublas.so.13", "gemm", "_Z1av", "_Z4gemmv"), library("libmine.so", "mine", "_Z1av"))
     cache = tmp_path / "cache"
-    assert units_of_process(["a()"], cache)["a()"].library == "libmine.so"
+    assert units_of_process(["a()"], cache, maps=MAPS)["a()"].library == "libmine.so"
     assert [file.name.partition(".")[0] for file in cache.iterdir()] == [b"libmine.so".hex()]
-    assert units_of_process(["gemm()", "a()"], cache)["gemm()"].library == "libcublas.so.13"
+    assert units_of_process(["gemm()", "a()"], cache, maps=MAPS)["gemm()"].library == "libcublas.so.13"
 
 
 def test_a_library_that_cannot_be_read_is_passed_over(library, mapped, tmp_path):
     mapped(Path("/gone.so"), library("libmine.so", "mine", "_Z1av"))
-    assert list(units_of_process(["a()"], tmp_path / "cache")) == ["a()"]
+    assert list(units_of_process(["a()"], tmp_path / "cache", maps=MAPS)) == ["a()"]

@@ -3,12 +3,9 @@ import struct
 
 import pytest
 
-from opscope.errors import InputError
-from opscope.provenance.binaries import registration
-from opscope.provenance.binaries import registration as host_code
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.binaries.registration import registered_kernels
-from opscope.provenance.binaries.translation_unit import TranslationUnit
 
 
 def read(content):
@@ -31,9 +28,9 @@ def units(write):
 @pytest.mark.parametrize("style", ["stub", "landing", "slot", "own"])
 def test_kernels_are_found_by_unit_and_variables_dropped(write, units, style):
     assert read(write.library(units, style=style)) == {
-        TranslationUnit("SoftMax.cu"): ["_Z7softmaxPf", "plain"],
-        TranslationUnit("Sort.cu"): ["_Z4sortPi"],
-        TranslationUnit("Tables.cu"): [],
+        RecordedUnit("SoftMax.cu"): ["_Z7softmaxPf", "plain"],
+        RecordedUnit("Sort.cu"): ["_Z4sortPi"],
+        RecordedUnit("Tables.cu"): [],
     }
 
 
@@ -48,26 +45,26 @@ def test_units_of_one_name_are_told_apart_by_their_module_ids(write):
         )
     )
     assert found == {
-        TranslationUnit("SoftMax.cu", write.module_id(dense)): ["_Z1av"],
-        TranslationUnit("SoftMax.cu", write.module_id(sparse)): [write.internal(sparse, "1bv")],
+        RecordedUnit("SoftMax.cu", write.module_id(dense)): ["_Z1av"],
+        RecordedUnit("SoftMax.cu", write.module_id(sparse)): [write.internal(sparse, "1bv")],
     }
 
 
 def test_a_kernel_registered_by_two_units_belongs_to_both(write):
     # The linker keeps one copy of the name, so the last address one loads is the first the next does.
     found = read(write.library([write.Unit("first", ["_Z5emptyv"]), write.Unit("second", ["_Z5emptyv"])]))
-    assert found == {TranslationUnit("first.cu"): ["_Z5emptyv"], TranslationUnit("second.cu"): ["_Z5emptyv"]}
+    assert found == {RecordedUnit("first.cu"): ["_Z5emptyv"], RecordedUnit("second.cu"): ["_Z5emptyv"]}
 
 
 def test_the_extension_is_the_one_internal_names_tell(write):
     path = "/home/me/my-kernels.cpp"
     found = read(write.library([write.Unit("my-kernels", ["_Z1av"], [write.internal(path)])]))
-    assert list(found) == [TranslationUnit("my-kernels.cpp", write.module_id(path))]
+    assert list(found) == [RecordedUnit("my-kernels.cpp", write.module_id(path))]
 
 
 def test_an_internal_name_of_another_file_says_nothing(write):
     found = read(write.library([write.Unit("mine", ["_Z1av"], [write.internal("/other.cu")])]))
-    assert list(found) == [TranslationUnit("mine.cu")]
+    assert list(found) == [RecordedUnit("mine.cu")]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +93,7 @@ def test_a_library_without_units_registers_nothing(write):
 
 def test_a_string_that_is_no_identifier_is_no_kernel(write):
     assert read(write.library([write.Unit("odd", ["two words", "", "_Z1av"])])) == {
-        TranslationUnit("odd.cu"): ["_Z1av"]
+        RecordedUnit("odd.cu"): ["_Z1av"]
     }
 
 
@@ -105,15 +102,5 @@ def test_functions_outside_of_all_sections_have_no_code(write, units):
     first_function = content.find(struct.pack("<HQ", 1, 0x1000))
     struct.pack_into("<Q", content, first_function + 2, 1 << 63)
     found = read(bytes(content))
-    assert found[TranslationUnit("SoftMax.cu")] == []
-    assert found[TranslationUnit("Sort.cu")] == ["_Z4sortPi"]
-
-
-def test_too_much_code_and_too_many_functions_are_refused(write, units, monkeypatch):
-    content = write.library(units)
-    monkeypatch.setattr(host_code, "_LARGEST_CODE_BYTES", 100)
-    with pytest.raises(InputError, match="more than 100 bytes of code"):
-        read(content)
-    monkeypatch.setattr(registration, "_MOST_FUNCTIONS", 2)
-    with pytest.raises(InputError, match="3 functions"):
-        read(content)
+    assert found[RecordedUnit("SoftMax.cu")] == []
+    assert found[RecordedUnit("Sort.cu")] == ["_Z4sortPi"]

@@ -4,7 +4,7 @@ import pytest
 
 from opscope.provenance.binaries import translation_unit as source_paths
 from opscope.provenance.binaries.elf import ElfFile
-from opscope.provenance.binaries.translation_unit import TranslationUnit, UnitKernels, with_source_paths
+from opscope.provenance.binaries.translation_unit import RecordedUnit, UnitKernels, with_source_paths
 
 ATEN = "/build/pytorch/aten/src/ATen"
 
@@ -24,7 +24,7 @@ def locate(write):
 @pytest.fixture
 def unit(write):
     """The unit of a path, named as the host side names it, or otherwise."""
-    return lambda path, name=None: TranslationUnit(name or path.rpartition("/")[2], write.module_id(path))
+    return lambda path, name=None: RecordedUnit(name or path.rpartition("/")[2], write.module_id(path))
 
 
 def test_a_unit_lies_in_the_folder_that_gives_its_module_id(locate, unit):
@@ -36,29 +36,28 @@ def test_a_unit_lies_in_the_folder_that_gives_its_module_id(locate, unit):
     ]
 
 
-def test_folders_above_known_ones_are_tried(locate, unit):
-    found = locate(unit(f"{ATEN}/cuda/cub.cu"), strings=[f"{ATEN}/cuda/detail/deep/Index.cu"])
-    assert found == [("cub.cu", "aten/src/ATen/cuda/cub.cu")]
+KERNELS = "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels"
+GENERATED = "build/aten/src/ATen/UfuncCUDA_add.cu"
 
 
-def test_folders_that_leave_no_strings_are_known(locate, unit):
-    folder = "aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels"
-    path = f"/build/pytorch/{folder}/cutlassF_f16_aligned.cu"
-    assert locate(unit(path), strings=[f"{ATEN}/native/Copy.cpp"]) == [
-        ("cutlassF_f16_aligned.cu", f"{folder}/cutlassF_f16_aligned.cu")
-    ]
-
-
-def test_generated_files_keep_the_folder_of_the_build(locate, unit):
-    generated = "/build/pytorch/build/aten/src/ATen/UfuncCUDA_add.cu"
-    assert locate(unit(generated), strings=[generated, f"{ATEN}/native/cuda/Copy.cu"]) == [
-        ("UfuncCUDA_add.cu", "build/aten/src/ATen/UfuncCUDA_add.cu")
-    ]
-
-
-def test_an_extension_lies_beside_its_library(locate, unit):
-    found = locate(unit("/home/me/ext/cuda.cu"), source="/home/me/ext/build/lib/ext.so")
-    assert found == [("cuda.cu", "/home/me/ext/cuda.cu")]
+@pytest.mark.parametrize(
+    ("path", "shown", "strings"),
+    [
+        # Folders above known ones are tried, and those that leave no strings are known.
+        (f"{ATEN}/cuda/cub.cu", "aten/src/ATen/cuda/cub.cu", [f"{ATEN}/cuda/detail/deep/Index.cu"]),
+        (f"/build/pytorch/{KERNELS}/cutlassF.cu", f"{KERNELS}/cutlassF.cu", [f"{ATEN}/native/Copy.cpp"]),
+        # Generated files keep the folder of the build; an extension lies beside its library.
+        (
+            f"/build/pytorch/{GENERATED}",
+            GENERATED,
+            [f"/build/pytorch/{GENERATED}", f"{ATEN}/native/cuda/Copy.cu"],
+        ),
+        ("/home/me/ext/cuda.cu", "/home/me/ext/cuda.cu", []),
+    ],
+)
+def test_folders_that_are_tried(locate, unit, path, shown, strings):
+    found = locate(unit(path), strings=strings, source="/home/me/ext/build/lib/ext.so")
+    assert found == [(path.rpartition("/")[2], shown)]
 
 
 @pytest.mark.parametrize("name", ["cub-RadixSortPairs-f16-8.cu", "my_kernels-fast.cu", "a-b-c-d-e-f-g-h.cu"])
@@ -76,21 +75,20 @@ def test_without_a_module_id_the_only_path_of_that_name_is_taken(locate):
         "twice.cu": None,
         "absent.cu": None,
     }
-    assert locate(*map(TranslationUnit, expected), strings=strings) == list(expected.items())
+    assert locate(*map(RecordedUnit, expected), strings=strings) == list(expected.items())
 
 
 def test_units_of_one_name_do_not_share_a_path(locate):
-    units = [TranslationUnit("a.cu", "00000001"), TranslationUnit("a.cu", "00000002")]
+    units = [RecordedUnit("a.cu", "00000001"), RecordedUnit("a.cu", "00000002")]
     assert locate(*units, strings=["/src/a.cu"]) == [("a.cu", None)] * 2
 
 
 @pytest.mark.parametrize("string", ["a.cu", "my folder/a.cu", "text: src/a.cu", "/" + "x" * 2000 + "/a.cu"])
 def test_a_string_that_is_no_certain_path_is_none(locate, string):
-    assert locate(TranslationUnit("a.cu"), strings=[string]) == [("a.cu", None)]
+    assert locate(RecordedUnit("a.cu"), strings=[string]) == [("a.cu", None)]
 
 
 def test_attempts_are_bounded(locate, unit, monkeypatch):
     monkeypatch.setattr(source_paths, "_MOST_ATTEMPTS", 5)
-    monkeypatch.setattr(source_paths, "_MOST_STRINGS", 10)
     strings = [f"/folder{number}/x.cu" for number in range(50)]
     assert locate(unit("/folder20/a.cu"), strings=strings) == [("a.cu", None)]

@@ -9,9 +9,9 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.provenance.kernel_names import decode
 from opscope.provenance.kernel_names.cxx_name import entities, parse
-from opscope.provenance.kernel_names.families import FAMILIES
+from opscope.provenance.kernel_names.decoder import decode
+from opscope.provenance.kernel_names.vocabulary import FAMILIES
 
 FAMILY_NAMES = {declared.name for declared in FAMILIES}
 REAL = [

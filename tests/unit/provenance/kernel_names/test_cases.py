@@ -9,7 +9,7 @@ import pytest
 import tomli
 
 from opscope.model.evidence import Grade
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 CASES = [
     case

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from opscope.provenance.categories import OTHER, category_of, kernel_category
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 TRACES = (
     "bert_compile_bf16",

@@ -10,8 +10,8 @@ import tomli
 
 import opscope.provenance.kernel_names as room
 from opscope.provenance.categories import categories, category_title
-from opscope.provenance.kernel_names.families import FAMILIES, direction_of, family_by_rules
 from opscope.provenance.kernel_names.libraries import _TRITON_KINDS, read_plain_words
+from opscope.provenance.kernel_names.vocabulary import FAMILIES, direction_of, family_by_rules
 
 NAMES = {declared.name for declared in FAMILIES}
 FOLDER = Path(room.__file__).parent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.provenance.kernel_names import decode
+from opscope.provenance.kernel_names.decoder import decode
 
 CASES = Path(__file__).parent / "cases" / "serving.tsv"
 

@@ -7,16 +7,8 @@ import zstandard
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.provenance import installation
-from opscope.provenance.operators import (
-    decode_table,
-    encode_table,
-    packaged_table,
-    packaged_versions,
-    table_for,
-)
-from opscope.provenance.operators import (
-    table as lookup,
-)
+from opscope.provenance.operators import table as lookup
+from opscope.provenance.operators.table import packaged_table, packaged_versions, table_for
 
 
 @pytest.fixture(autouse=True)
@@ -85,34 +77,67 @@ def test_an_installation_without_packaged_tables_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "cannot be read"), (b"damaged", "not an operator table")]
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        (b"damaged", "not an operator table"),
+        (zstandard.compress(msgspec.msgpack.encode([99, "2.13.0", None, [], []])), "format 99"),
+        (b"\x28\xb5\x2f\xfd" + b"\xe0" + (1 << 40).to_bytes(8, "little"), "too large"),
+    ],
 )
-def test_a_table_that_cannot_be_read_is_named(tmp_path, monkeypatch, content, said):
-    path = tmp_path / "2.12.99" / lookup.TABLE_FILE
-    path.parent.mkdir()
+def test_a_table_that_cannot_be_read_is_named(tmp_path, content, said):
+    path = tmp_path / lookup.TABLE_FILE
     path.mkdir() if content is None else path.write_bytes(content)
-    monkeypatch.setattr(lookup, "release_files", lambda name: {"2.12.99": path})
     with pytest.raises(InputError, match=said) as caught:
-        packaged_table("2.12.99")
+        lookup.TABLE_FORMAT.read(path)
     assert caught.value.source == str(path)
 
 
 def test_stored_tables_are_what_was_stored(table):
-    content = encode_table(table)
-    again = decode_table(content, source="x", grade=Grade.INFERRED)
+    content = lookup.TABLE_FORMAT.encode(table)
+    again = lookup.TABLE_FORMAT.decode(content, "x")
     assert (again.functions, again.derivatives) == (table.functions, table.derivatives)
-    assert (again.version, again.git_version, again.grade) == ("2.13.0", table.git_version, Grade.INFERRED)
+    assert (again.version, again.git_version) == ("2.13.0", table.git_version)
     assert "2.13.0" in repr(again)
-    assert content == encode_table(again)
+    assert content == lookup.TABLE_FORMAT.encode(again)
 
 
-def test_a_table_of_another_format_is_refused():
-    content = zstandard.compress(msgspec.msgpack.encode([99, "2.13.0", None, [], []]))
-    with pytest.raises(InputError, match="format 99"):
-        decode_table(content, source="x", grade=Grade.EXACT)
+@pytest.mark.parametrize(
+    ("name", "backend", "expected"),
+    [
+        ("aten::_softmax", "CUDA", ("CUDA", "softmax_cuda_out", "native", "out")),
+        ("aten::_softmax", "CPU", ("CPU", "softmax_cpu_out", "native", "out")),
+        ("aten::native_layer_norm", "CUDA", ("CUDA", "layer_norm_cuda", "native", "")),
+        ("aten::add.Tensor", "CUDA", ("CUDA", "ufunc_add_CUDA", "ufunc", "out")),
+        ("aten::linear", "CUDA", ("CompositeImplicitAutograd", "linear", "composite_implicit", "")),
+        ("aten::empty_like", "CUDA", ("CompositeExplicitAutograd", "empty_like", "composite_explicit", "")),
+        (
+            "aten::select_backward",
+            "CUDA",
+            (
+                "CompositeExplicitAutogradNonFunctional",
+                "select_backward_symint",
+                "composite_explicit",
+                "",
+            ),
+        ),
+        (
+            "aten::view_copy",
+            "CUDA",
+            ("CompositeExplicitAutogradNonFunctional", "view_copy_symint", "generated", ""),
+        ),
+        (
+            "aten::_cudnn_rnn.out",
+            "CUDA",
+            ("CompositeExplicitAutograd", "_cudnn_rnn_out_symint", "generated", "out"),
+        ),
+        ("aten::mkldnn_linear", "CUDA", None),
+    ],
+)
+def test_what_serves_an_operator(table, name, backend, expected):
+    served = table.entry(*name.split(".")).served.get(backend)
+    assert (served and (served.key, served.function, served.kind, served.overload)) == expected
 
 
-def test_a_table_that_claims_to_be_huge_is_refused():
-    claim = b"\x28\xb5\x2f\xfd" + b"\xe0" + (1 << 40).to_bytes(8, "little")
-    with pytest.raises(InputError, match="too large"):
-        decode_table(claim, source="x", grade=Grade.EXACT)
+def test_a_ufunc_names_its_header(table):
+    assert table.entry("aten::add_", "Tensor").served["CUDA"].header == "aten/src/ATen/native/ufunc/add.h"

@@ -10,9 +10,11 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.provenance import packaged
-from opscope.provenance.releases import lines, release_versions
+from opscope.provenance.releases import lines
+from opscope.provenance.releases.catalog import release_versions
 from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, Moved, StoredLines, moved
-from opscope.provenance.sources import Definition, release_headers, source_index
+from opscope.provenance.sources.at_hand import release_headers
+from opscope.provenance.sources.index import Definition, source_index
 
 INDEXED = "2.6.0"
 FILE = "aten/src/ATen/native/cuda/A.cu"
@@ -25,9 +27,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
     file = tmp_path / "2.99.0" / LINES_FILE
     file.parent.mkdir()
     file.write_bytes(LINES_FORMAT.encode(StoredLines(1, INDEXED, {FILE: SEGMENTS})))
-    real = packaged.packaged_table
+    real = packaged.release_file
     monkeypatch.setattr(
-        lines, "packaged_table", lambda version, name: file if version == "2.99.0" else real(version, name)
+        lines, "release_file", lambda version, name: file if version == "2.99.0" else real(version, name)
     )
     lines._table.cache_clear()
     yield
@@ -71,7 +73,7 @@ LAST = release_versions()[-1]
 def test_lines_of_headers_are_those_that_the_release_ships(version: str) -> None:
     index, headers = source_index(INDEXED), release_headers(version)
     assert index is not None and headers is not None
-    before, after = by_name(index.source), by_name(headers.source)
+    before, after = by_name(index), by_name(headers)
     counts: Counter[tuple[Grade, bool]] = Counter()
     for name in before.keys() & after.keys():
         line, true = before[name].line, after[name].line

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from opscope.model.evidence import Grade
-from opscope.provenance.releases import Recognition, UnitAnswer, kernel_units, recognize
+from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
 
 SHARED = [f"void at::native::shared_{number}<float>(int)" for number in range(20)]
 OLD = [f"void at::native::old_{number}<float>(int)" for number in range(10)]
@@ -17,107 +17,96 @@ def two_releases(packaged):
     packaged("2.11.0", {name: ["aten/F.cu"] for name in SHARED + NEW})
 
 
-def verdict(recognition):
-    return recognition.version, recognition.grade
+def others(count):
+    return [f"void at::native::other_{number}<float>(int)" for number in range(count)]
 
 
-@pytest.mark.parametrize("label", ["2.11.0", "2.11.0+cu126", "2.11.0+cpu", "2.11", "  2.11.0+cu130\n"])
-def test_a_label_of_a_release_is_believed(two_releases, label):
-    recognition = recognize(FOREIGN, torch_version=label)
-    assert verdict(recognition) == ("2.11.0", Grade.RELEASE_INDEX)
-    assert recognition.hit_rates == {}
-    assert recognition.candidate_count == 0
+RELEASE, NEIGHBOR = Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION
+NEAREST = "the nearest release that is known"
+MISLABELED = "labeled 2.11.0, but its kernels are not those of that release"
+
+
+@pytest.mark.parametrize(
+    ("names", "label", "answer"),
+    [
+        # A label of a release is believed, unless enough kernels contradict it.
+        *(
+            (FOREIGN, label, ("2.11.0", RELEASE, (), f"labeled {label.strip()}"))
+            for label in ("2.11.0", "2.11.0+cu126", "2.11.0+cpu", "2.11", "  2.11.0+cu130\n")
+        ),
+        ([*others(9), SHARED[0]], "2.11.0", ("2.11.0", NEIGHBOR, (), MISLABELED)),
+        (others(2), "2.11.0", ("2.11.0", RELEASE, (), "labeled 2.11.0")),
+        # Another build of that number is a neighbor, as is the nearest release of one without a table.
+        *(
+            (SHARED + NEW, label, ("2.11.0", NEIGHBOR, (), "from the release 2.11.0"))
+            for label in ("2.11.0a0+git70d99e9", "2.11.0.dev20250901+cu130", "2.11.0+rocm6.4", "2.11.0rc3")
+        ),
+        (SHARED, "2.9.1+cu128", ("2.11.0", NEIGHBOR, ("2.6.0",), f"from 2.11.0, {NEAREST}")),
+        (SHARED, "2.7.0", ("2.6.0", NEIGHBOR, ("2.11.0",), f"from 2.6.0, {NEAREST}")),
+        (SHARED, "2.15.0", ("2.11.0", NEIGHBOR, (), f"from 2.11.0, {NEAREST}")),
+        (SHARED, "2.3.1", ("2.6.0", NEIGHBOR, (), f"from 2.6.0, {NEAREST}")),
+        (SHARED, "2.6.1", ("2.6.0", NEIGHBOR, ("2.11.0",), f"from 2.6.0, {NEAREST}")),
+        # A label that leads nowhere leaves it to the kernels.
+        (OLD, "1.13.1", ("2.6.0", NEIGHBOR, (), "from 2.6.0, by its kernels; no near release is known")),
+        (OLD, "3.0.0", ("2.6.0", NEIGHBOR, (), "from 2.6.0, by its kernels; no near release is known")),
+        (OLD, "unknown", ("2.6.0", RELEASE, (), "2.6.0 alone knows 10 of 10 kernel names")),
+        *(
+            (FOREIGN, label, (None, NEIGHBOR, (), "no kernel names that could be PyTorch's own"))
+            for label in ("1.13.1", "unknown", "")
+        ),
+        # The table that alone knows all kernels is the release; a few, or most, make a neighbor only.
+        (
+            [*SHARED[:10], NEW[0], *FOREIGN],
+            "",
+            ("2.11.0", RELEASE, (), "2.11.0 alone knows 11 of 11 kernel names"),
+        ),
+        (NEW[:3], "", ("2.11.0", NEIGHBOR, (), "2.11.0 knows 3 of 3 kernel names, more than any other")),
+        (
+            NEW + others(6),
+            "",
+            ("2.11.0", NEIGHBOR, (), "2.11.0 knows 10 of 16 kernel names, more than any other"),
+        ),
+        (
+            NEW + others(7),
+            "",
+            ("2.11.0", NEIGHBOR, (), "2.11.0 knows 10 of 17 kernel names, more than any other"),
+        ),
+        # A tie is said and makes the oldest a neighbor.
+        (
+            SHARED,
+            "",
+            (
+                "2.6.0",
+                NEIGHBOR,
+                ("2.11.0",),
+                "2.6.0 and 2.11.0 know the same 20 of 20 kernel names; the oldest is taken",
+            ),
+        ),
+        (others(3), "", (None, NEIGHBOR, (), "no table knows one of 3 kernel names")),
+    ],
+)
+def test_the_release_of_a_trace(two_releases, names, label, answer):
+    found = recognize(names, torch_version=label)
+    assert (found.version, found.grade, found.compared, found.reason) == answer
+
+
+def test_what_the_user_has_is_said(two_releases):
+    for label in ("2.11.0a0+git70d99e9", "2.9.1"):
+        assert recognize(SHARED, torch_version=label).release == label
+    assert recognize(SHARED, torch_version="2.9.1+cu128").release == "2.9.1"
 
 
 def test_hit_rates_are_computed_for_a_labeled_trace_too(two_releases):
     recognition = recognize([*SHARED[:10], *NEW, *NEW, *FOREIGN], torch_version="2.11.0")
     assert recognition.hit_rates == {"2.6.0": 0.5, "2.11.0": 1.0}
     assert recognition.candidate_count == 20
-
-
-def test_a_label_the_kernels_contradict_makes_a_neighbor(two_releases):
-    unknown = [f"void at::native::rocm_{number}<float>(int)" for number in range(9)]
-    recognition = recognize([*unknown, SHARED[0]], torch_version="2.11.0")
-    assert verdict(recognition) == ("2.11.0", Grade.NEIGHBOR_VERSION)
-    assert "not those of that release" in recognition.reason
-    assert verdict(recognize(unknown[:2], torch_version="2.11.0")) == ("2.11.0", Grade.RELEASE_INDEX)
-
-
-@pytest.mark.parametrize(
-    "label", ["2.11.0a0+git70d99e9", "2.11.0.dev20250901+cu130", "2.11.0+rocm6.4", "2.11.0rc3"]
-)
-def test_another_build_of_that_number_is_a_neighbor(two_releases, label):
-    recognition = recognize(SHARED + NEW, torch_version=label)
-    assert verdict(recognition) == ("2.11.0", Grade.NEIGHBOR_VERSION)
-    assert (recognition.release, recognition.reason) == (label, "from the release 2.11.0")
-
-
-@pytest.mark.parametrize(
-    ("label", "version", "compared"),
-    [
-        ("2.9.1+cu128", "2.11.0", ("2.6.0",)),
-        ("2.7.0", "2.6.0", ("2.11.0",)),
-        ("2.15.0", "2.11.0", ()),
-        ("2.3.1", "2.6.0", ()),
-        ("2.6.1", "2.6.0", ("2.11.0",)),
-    ],
-)
-def test_a_release_without_a_table_has_the_nearest_as_neighbor(two_releases, label, version, compared):
-    recognition = recognize(SHARED, torch_version=label)
-    assert verdict(recognition) == (version, Grade.NEIGHBOR_VERSION)
-    assert recognition.compared == compared
-    assert recognition.release == label.partition("+")[0]  # what the user has
-    assert recognition.reason == f"from {version}, the nearest release that is known"
+    assert recognize(FOREIGN, torch_version="2.11.0").hit_rates == {}
 
 
 def test_at_equal_distance_the_later_release_answers(packaged):
     packaged("2.6.0", {name: ["F.cu"] for name in SHARED + OLD})
     packaged("2.8.0", {name: ["F.cu"] for name in SHARED + NEW})
     assert recognize(SHARED + OLD, torch_version="2.7.0").version == "2.8.0"
-
-
-@pytest.mark.parametrize(
-    ("label", "grade"),
-    [
-        ("1.13.1", Grade.NEIGHBOR_VERSION),
-        ("3.0.0", Grade.NEIGHBOR_VERSION),
-        ("unknown", Grade.RELEASE_INDEX),
-        ("", Grade.RELEASE_INDEX),
-    ],
-)
-def test_a_label_that_leads_nowhere_leaves_it_to_the_kernels(two_releases, label, grade):
-    assert verdict(recognize(OLD, torch_version=label)) == ("2.6.0", grade)
-    assert recognize(FOREIGN, torch_version=label).version is None
-
-
-def test_the_table_that_alone_knows_all_kernels_is_the_release(two_releases):
-    recognition = recognize([*SHARED[:10], NEW[0], *FOREIGN])
-    assert verdict(recognition) == ("2.11.0", Grade.RELEASE_INDEX)
-    assert recognition.hit_rates == {"2.6.0": 10 / 11, "2.11.0": 1.0}
-    assert recognition.reason == "2.11.0 alone knows 11 of 11 kernel names"
-
-
-def test_a_few_kernels_make_a_neighbor_only(two_releases):
-    assert verdict(recognize(NEW[:3])) == ("2.11.0", Grade.NEIGHBOR_VERSION)
-
-
-def test_a_tie_is_said_and_makes_the_oldest_a_neighbor(two_releases):
-    recognition = recognize(SHARED)
-    assert verdict(recognition) == ("2.6.0", Grade.NEIGHBOR_VERSION)
-    assert recognition.compared == ("2.11.0",)
-    assert recognition.reason == "2.6.0 and 2.11.0 know the same 20 of 20 kernel names; the oldest is taken"
-
-
-def test_a_release_most_of_whose_kernels_are_known_is_a_neighbor(two_releases):
-    unknown = [f"void at::native::other_{number}<float>(int)" for number in range(6)]
-    assert verdict(recognize([*NEW, *unknown])) == ("2.11.0", Grade.NEIGHBOR_VERSION)
-
-
-def test_a_low_hit_rate_is_a_neighbor(two_releases):
-    unknown = [f"void at::native::other_{number}<float>(int)" for number in range(7)]
-    recognition = recognize([*NEW, *unknown])
-    assert (recognition.version, recognition.grade) == ("2.11.0", Grade.NEIGHBOR_VERSION)
-    assert recognition.hit_rates["2.11.0"] == 10 / 17
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.binaries.translation_unit import TranslationUnit
+from opscope.model.origin import RecordedUnit
 from opscope.provenance.releases.release_table import LooseKeys, ReleaseTable
 from opscope.provenance.releases.table_file import Origin, Unit
 from torch_tables.indexer import units as builder
@@ -20,53 +18,56 @@ from torch_tables.indexer.units import (
 OWNED = "void at::launch<at::{}(at::Iterator&)::{{lambda()#1}}, {}>(int)"
 
 
-def test_a_kernel_of_several_units_has_them_all_and_one_of_none_is_left_out(make_table):
-    table = ReleaseTable(make_table({"at::f()": ["aten/F.cu", "G.cu"], "at::g()": ["G.cu"], "at::h()": []}))
-    assert table.units_of("at::f()") == ("G.cu", "aten/F.cu")
-    assert table.units_of("at::g()") == ("G.cu",)
-    assert table.units_of("at::h()") == ()
-    assert table.kernel_count == 2
+@pytest.mark.parametrize(
+    ("kernels", "answers"),
+    [
+        # A kernel of several units has them all, one of none is left out.
+        (
+            {"at::f()": ["aten/F.cu", "G.cu"], "at::g()": ["G.cu"], "at::h()": []},
+            {"at::f()": ("G.cu", "aten/F.cu"), "at::g()": ("G.cu",), "at::h()": ()},
+        ),
+        # Units of one name are told apart by their paths.
+        (
+            {"at::f()": ["aten/cuda/SoftMax.cu"], "at::g()": ["aten/sparse/SoftMax.cu"]},
+            {"at::f()": ("aten/cuda/SoftMax.cu",), "at::g()": ("aten/sparse/SoftMax.cu",)},
+        ),
+        # A mangled name is found by what a trace shows for it.
+        (
+            {"at::native::kernel()": ["K.cu"], "_ZN3odd": ["Odd.cu"]},
+            {"_ZN2at6native6kernelEv": ("K.cu",), "_ZN3odd": ("Odd.cu",)},
+        ),
+    ],
+)
+def test_units_of_a_kernel(make_table, kernels, answers):
+    table = ReleaseTable(make_table(kernels))
+    assert {name: table.units_of(name) for name in answers} == answers
 
 
-def test_units_of_one_name_are_told_apart_by_their_paths(make_table):
-    table = ReleaseTable(
-        make_table({"at::f()": ["aten/cuda/SoftMax.cu"], "at::g()": ["aten/sparse/SoftMax.cu"]})
-    )
-    assert table.units_of("at::f()") == ("aten/cuda/SoftMax.cu",)
-    assert table.units_of("at::g()") == ("aten/sparse/SoftMax.cu",)
+GELU = OWNED.format("gelu", "float")
 
 
-def test_the_owner_of_the_lambda_names_the_file_whatever_launches_it(make_table):
-    table = ReleaseTable(
-        make_table({OWNED.format("gelu", "int"): ["Gelu.cu"], OWNED.format("silu", "int"): ["Silu.cu"]})
-    )
-    assert table.loose_units_of(OWNED.format("gelu", "float")) == ("Gelu.cu",)
-    assert table.loose_units_of(OWNED.format("gelu", "float").replace("launch", "launch_anew")) == (
-        "Gelu.cu",
-    )
-
-
-def test_an_owner_the_release_does_not_have_is_not_replaced_by_its_launcher(make_table):
-    table = ReleaseTable(make_table({OWNED.format("gelu", "int"): ["Gelu.cu"]}))
-    assert table.loose_units_of(OWNED.format("extension", "int")) == ()
-
-
-def test_an_owner_in_several_files_leaves_it_to_the_launcher(make_table):
-    table = ReleaseTable(
-        make_table(
-            {
-                OWNED.format("helper", "at::F<int>"): ["A.cu"],
-                OWNED.format("helper", "at::G<int>"): ["B.cu"],
-            }
-        )
-    )
-    assert table.loose_units_of(OWNED.format("helper", "at::F<float>")) == ("A.cu",)
-    assert table.loose_units_of(OWNED.format("helper", "at::H<float>")) == ()
-
-
-def test_a_launcher_in_several_files_answers_nothing(make_table):
-    table = ReleaseTable(make_table({"void at::k<int>()": ["A.cu"], "void at::k<long>()": ["B.cu"]}))
-    assert table.loose_units_of("void at::k<float>()") == ()
+@pytest.mark.parametrize(
+    ("kernels", "answers"),
+    [
+        # The owner of the lambda names the file, whatever launches it.
+        (
+            {OWNED.format("gelu", "int"): ["Gelu.cu"], OWNED.format("silu", "int"): ["Silu.cu"]},
+            {GELU: ("Gelu.cu",), GELU.replace("launch", "launch_anew"): ("Gelu.cu",)},
+        ),
+        # One that the release does not have is not replaced by its launcher; several files leave it to that.
+        ({OWNED.format("gelu", "int"): ["Gelu.cu"]}, {OWNED.format("extension", "int"): ()}),
+        (
+            {OWNED.format("helper", "at::F<int>"): ["A.cu"], OWNED.format("helper", "at::G<int>"): ["B.cu"]},
+            {OWNED.format("helper", "at::F<float>"): ("A.cu",), OWNED.format("helper", "at::H<float>"): ()},
+        ),
+        # A launcher in several files answers nothing.
+        ({"void at::k<int>()": ["A.cu"], "void at::k<long>()": ["B.cu"]}, {"void at::k<float>()": ()}),
+        ({"at::native::kernel()": ["K.cu"]}, {"_ZN2at6native6kernelEv": ("K.cu",)}),
+    ],
+)
+def test_the_unit_of_a_kernel_of_another_release(make_table, kernels, answers):
+    table = ReleaseTable(make_table(kernels))
+    assert {name: table.loose_units_of(name) for name in answers} == answers
 
 
 def test_names_that_share_a_hash_are_found_when_the_table_is_made(monkeypatch):
@@ -89,13 +90,6 @@ def test_more_than_the_format_can_count_is_refused(monkeypatch, limit, message):
         build_table(kernels, "2.11.0")
 
 
-def test_a_mangled_name_is_found_by_what_a_trace_shows_for_it(make_table):
-    table = ReleaseTable(make_table({"at::native::kernel()": ["K.cu"], "_ZN3odd": ["Odd.cu"]}))
-    assert table.units_of("_ZN2at6native6kernelEv") == ("K.cu",)
-    assert table.loose_units_of("_ZN2at6native6kernelEv") == ("K.cu",)
-    assert table.units_of("_ZN3odd") == ("Odd.cu",)
-
-
 COPY = "aten/src/ATen/native/cuda/Copy.cu"
 NATIVE_CUDA = "aten/src/ATen/native/cuda"
 
@@ -116,7 +110,7 @@ def test_what_a_builds_own_path_says(path, origin, label):
 
 
 def test_the_releases_own_files_locate_what_the_build_does_not_name():
-    units = [TranslationUnit("Copy.cu"), TranslationUnit("zswap.cu")]
+    units = [RecordedUnit("Copy.cu"), RecordedUnit("zswap.cu")]
     located = locate_units(units, PathEvidence(files=frozenset((COPY, "aten/Fill.cu"))))
     assert [located[unit].label for unit in units] == [COPY, "zswap.cu"]
 
@@ -124,9 +118,9 @@ def test_the_releases_own_files_locate_what_the_build_does_not_name():
 def test_units_of_one_name_are_not_located_by_name():
     dense, sparse = "aten/cuda/SoftMax.cu", "aten/sparse/SoftMax.cu"
     evidence = PathEvidence(files=frozenset((dense, sparse)))
-    one, other = TranslationUnit("SoftMax.cu", "1" * 8), TranslationUnit("SoftMax.cu", "2" * 8)
+    one, other = RecordedUnit("SoftMax.cu", "1" * 8), RecordedUnit("SoftMax.cu", "2" * 8)
     assert {unit.label for unit in locate_units([one, other], evidence).values()} == {"SoftMax.cu"}
-    named = TranslationUnit("SoftMax.cu", "3" * 8, dense)
+    named = RecordedUnit("SoftMax.cu", "3" * 8, dense)
     located = locate_units([named, other], evidence)
     assert [located[named].label, located[other].label] == [dense, "SoftMax.cu"]
 
@@ -153,7 +147,7 @@ def test_units_of_one_name_are_not_located_by_name():
     ],
 )
 def test_another_releases_file_counts_only_in_a_folder_this_build_had(other_files, folders, moved, label):
-    copy, fill = TranslationUnit("Copy.cu"), TranslationUnit("Fill.cu", source_path=moved)
+    copy, fill = RecordedUnit("Copy.cu"), RecordedUnit("Fill.cu", source_path=moved)
     evidence = PathEvidence(other_files=frozenset(other_files), folders=frozenset(folders))
     assert locate_units([copy, fill], evidence)[copy].label == label
 
@@ -181,18 +175,3 @@ def test_folders_are_proven_by_shipped_headers_and_by_paths_in_a_library(tmp_pat
         "aten/src/ATen/cuda",
         "c10/macros",
     }
-
-
-OWN = TranslationUnit("Own.cu", "0" * 8, "aten/src/ATen/native/cuda/Own.cu")
-
-
-@dataclass
-class FakeLibrary:
-    kernels: dict[str, tuple[TranslationUnit, ...]] = field(default_factory=dict)
-    build_id: str = "b" * 40
-
-    def kernel_names(self):
-        return list(self.kernels)
-
-    def units_of(self, name):
-        return self.kernels.get(name, ())

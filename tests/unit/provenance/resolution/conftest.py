@@ -11,18 +11,27 @@ import pytest
 
 from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
+from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.model.session import Session
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, sidecar_path, write_sidecar
-from opscope.provenance.operators import packaged_table
-from opscope.provenance.releases import Recognition
-from opscope.provenance.resolution import annotate
+from opscope.provenance.operators.table import packaged_table
+from opscope.provenance.releases.recognition import Recognition
 from opscope.provenance.resolution import evidence as gather
+from opscope.provenance.resolution.annotate import annotate
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
-from opscope.provenance.sources import SourceIndex
+from opscope.provenance.sources.index import SourceIndex
 from opscope.testing import TraceBuilder
 from torch_tables.indexer.build import build_table
 
 Load = Callable[..., Session]
+
+
+def recorded_units(
+    library: str | None, names: tuple[str, ...], paths: tuple[str | None, ...], kernel: str = "k"
+) -> RecordedKernel:
+    """What a recording says of a kernel: its library, and names and paths of its units."""
+    units = (RecordedUnit(name, None, path) for name, path in zip(names, paths, strict=True))
+    return RecordedKernel(kernel, library, units=tuple(units))
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +54,7 @@ def index_of(tmp_path: Path) -> Callable[..., SourceIndex]:
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(dedent(text).lstrip("\n"), encoding="utf-8")
-        return SourceIndex(build_table(root, version, git_version=git_version))
+        return build_table(root, version, git_version=git_version)
 
     return build
 

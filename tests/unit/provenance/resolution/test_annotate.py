@@ -13,7 +13,7 @@ import pytest
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit, RegistrationKind
 from opscope.model.schema import PROVENANCE_TABLES
 from opscope.model.session import Session
-from opscope.provenance.resolution import annotate, session_of_names
+from opscope.provenance.resolution.annotate import annotate, session_of_names
 from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]

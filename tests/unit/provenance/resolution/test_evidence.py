@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.origin import OperatorRegistration, RegistrationKind
-from opscope.provenance.binaries.translation_unit import TranslationUnit
-from opscope.provenance.resolution import evidence as evidence_module
-from opscope.provenance.resolution.evidence import Evidence, RecordedUnits
+from opscope.model.origin import OperatorRegistration, RecordedUnit, RegistrationKind
+from opscope.provenance.operators.table import Place, packaged_table
+from opscope.provenance.resolution.evidence import Evidence
+
+from .conftest import recorded_units
 
 MakeEvidence = Callable[..., Evidence]
 
@@ -27,72 +29,62 @@ COMMIT_OF_2_6 = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 FILE = "aten/src/ATen/native/cuda/A.cu"
 
 
-class TestUnits:
-    def test_an_exact_name_has_the_grade_of_the_release(self, evidence_of: MakeEvidence) -> None:
-        assert evidence_of().units(SOFTMAX) == ((SOFTMAX_FILE,), Grade.RELEASE_INDEX, None)
+UNKNOWN = "void at::native::unheard_of<float>(float*)"
 
-    def test_a_neighbor_answers_as_a_neighbor(self, evidence_of: MakeEvidence) -> None:
-        evidence = evidence_of(grade=Grade.NEIGHBOR_VERSION)
-        assert evidence.units(SOFTMAX) == ((SOFTMAX_FILE,), Grade.NEIGHBOR_VERSION, None)
 
-    @pytest.mark.parametrize("name", ["mine", "", "void at::native::unheard_of<float>(float*)"])
-    def test_what_no_table_knows_has_none(self, evidence_of: MakeEvidence, name: str) -> None:
-        assert evidence_of().units(name) == ((), None, None)
+@pytest.mark.parametrize(
+    ("name", "recorded", "fields", "answer"),
+    [
+        (SOFTMAX, None, {}, ((SOFTMAX_FILE,), "release_index", None)),
+        (SOFTMAX, None, {"grade": Grade.NEIGHBOR_VERSION}, ((SOFTMAX_FILE,), "neighbor_version", None)),
+        *((name, None, {}, ((), None, None)) for name in ("mine", "", UNKNOWN)),
+        (SOFTMAX, None, {"version": None}, ((), None, None)),
+        # Recorded units beat the tables; a path from a table is known as well as the table.
+        (SOFTMAX, ("libmine.so", "Mine.cu", "src/Mine.cu"), {}, (("src/Mine.cu",), "exact", "libmine.so")),
+        (SOFTMAX, (TORCH, "SoftMax.cu", None), {}, ((SOFTMAX_FILE,), "release_index", TORCH)),
+        (
+            SOFTMAX,
+            (TORCH, "SoftMax.cu", None),
+            {"grade": Grade.NEIGHBOR_VERSION},
+            ((SOFTMAX_FILE,), "neighbor_version", TORCH),
+        ),
+        # A unit the table has not stays a name, as do two of one name.
+        (SOFTMAX, (TORCH, "Max.cu", None), {}, (("Max.cu",), "exact", TORCH)),
+        (SOFTMAX, (TORCH, "SoftMax.cu SoftMax.cu", None), {}, (("SoftMax.cu", "SoftMax.cu"), "exact", TORCH)),
+        # A library without units is looked up only if the table was read from it.
+        (SOFTMAX, (TORCH, "", None), {}, ((SOFTMAX_FILE,), "release_index", TORCH)),
+        (SOFTMAX, ("libmine.so", "", None), {}, ((), None, "libmine.so")),
+        (SOFTMAX, (None, "", None), {}, ((), None, None)),
+    ],
+)
+def test_units_of_a_kernel(
+    evidence_of: MakeEvidence,
+    name: str,
+    recorded: tuple[str | None, str, str | None] | None,
+    fields: dict[str, Any],
+    answer: tuple[tuple[str, ...], str | None, str | None],
+) -> None:
+    if recorded is not None:
+        names = tuple(recorded[1].split())
+        of_kernel = recorded_units(recorded[0], names, (recorded[2],) * len(names))
+        fields = {**fields, "recorded": {name: of_kernel}}
+    assert evidence_of(**fields).units(name) == answer
 
-    def test_without_a_release_there_are_none(self, evidence_of: MakeEvidence) -> None:
-        assert evidence_of(version=None).units(SOFTMAX) == ((), None, None)
 
-    def test_recorded_units_beat_the_tables(self, evidence_of: MakeEvidence) -> None:
-        recorded = RecordedUnits("libmine.so", ("Mine.cu",), ("src/Mine.cu",))
-        assert evidence_of(recorded={SOFTMAX: recorded}).units(SOFTMAX) == (
-            ("src/Mine.cu",),
-            Grade.EXACT,
-            "libmine.so",
-        )
-
-    def test_a_path_from_a_table_is_known_as_well_as_the_table(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: RecordedUnits(TORCH, ("SoftMax.cu",), (None,))}
-        assert evidence_of(recorded=recorded).units(SOFTMAX) == (
-            (SOFTMAX_FILE,),
-            Grade.RELEASE_INDEX,
-            TORCH,
-        )
-        evidence = evidence_of(recorded=recorded, grade=Grade.NEIGHBOR_VERSION)
-        assert evidence.units(SOFTMAX)[1] is Grade.NEIGHBOR_VERSION
-
-    def test_a_unit_the_table_has_not_stays_a_name(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: RecordedUnits(TORCH, ("Max.cu",), (None,))}
-        assert evidence_of(recorded=recorded).units(SOFTMAX) == (("Max.cu",), Grade.EXACT, TORCH)
-
-    def test_two_units_of_one_name_get_no_path(self, evidence_of: MakeEvidence) -> None:
-        recorded = {SOFTMAX: RecordedUnits(TORCH, ("SoftMax.cu", "SoftMax.cu"), (None, None))}
-        assert evidence_of(recorded=recorded).units(SOFTMAX)[0] == ("SoftMax.cu", "SoftMax.cu")
-
-    @pytest.mark.parametrize(("library", "units"), [(TORCH, (SOFTMAX_FILE,)), ("libmine.so", ()), (None, ())])
-    def test_a_library_without_units_is_looked_up_only_if_the_table_was_read_from_it(
-        self, evidence_of: MakeEvidence, library: str | None, units: tuple[str, ...]
-    ) -> None:
-        evidence = evidence_of(recorded={SOFTMAX: RecordedUnits(library, (), ())})
-        assert evidence.units(SOFTMAX) == (units, Grade.RELEASE_INDEX if units else None, library)
-
-    def test_local_libraries_come_before_tables_and_after_the_recording(
-        self, evidence_of: MakeEvidence
-    ) -> None:
-        local = FakeLibraries(
-            FakeLibrary("/lib/libtorch_cuda.so", (TranslationUnit("B.cu", None, "b/B.cu"),))
-        )
-        assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
-        recorded = {SOFTMAX: RecordedUnits(TORCH, ("A.cu",), ("a/A.cu",))}
-        assert evidence_of(libraries=local, recorded=recorded).units(SOFTMAX)[0] == ("a/A.cu",)
-        assert evidence_of(libraries=FakeLibraries(None)).units(SOFTMAX)[0] == (SOFTMAX_FILE,)
+def test_local_libraries_come_before_tables_and_after_the_recording(evidence_of: MakeEvidence) -> None:
+    local = FakeLibraries(FakeLibrary("/lib/libtorch_cuda.so", (RecordedUnit("B.cu", None, "b/B.cu"),)))
+    assert evidence_of(libraries=local).units(SOFTMAX) == (("b/B.cu",), Grade.EXACT, TORCH)
+    recorded = {SOFTMAX: recorded_units(TORCH, ("A.cu",), ("a/A.cu",))}
+    assert evidence_of(libraries=local, recorded=recorded).units(SOFTMAX)[0] == ("a/A.cu",)
+    assert evidence_of(libraries=FakeLibraries(None)).units(SOFTMAX)[0] == (SOFTMAX_FILE,)
 
 
 @dataclass
 class FakeLibrary:
     path: str
-    units: tuple[TranslationUnit, ...]
+    units: tuple[RecordedUnit, ...]
 
-    def units_of(self, _: str) -> tuple[TranslationUnit, ...]:
+    def units_of(self, _: str) -> tuple[RecordedUnit, ...]:
         return self.units
 
 
@@ -104,74 +96,54 @@ class FakeLibraries:
         return self.library
 
 
-class TestFunctionLocation:
-    """What the release's binary says of a function outweighs a neighbor's index."""
+NATIVE = "aten/src/ATen/native/cuda"
+LINK = "https://github.com/pytorch/pytorch/blob"
+COMMIT_OF_2_11 = "70d99e998b4955e0049d13a98d77ae1b14db1f45"
 
-    INDEXED = SourceLocation(
-        FILE, Grade.NEIGHBOR_VERSION, 3, 9, Grade.NEIGHBOR_VERSION, "https://github.com/…#L3-L9"
-    )
 
-    @pytest.fixture
-    def binary(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, ...]]:
-        """Function → files in the release's binary."""
-        files: dict[str, tuple[str, ...]] = {}
-        monkeypatch.setattr(
-            evidence_module, "function_files", lambda version, name: files.get(f"{version} {name}", ())
-        )
-        return files
-
-    @pytest.mark.parametrize("files", [(FILE,), ("aten/src/ATen/native/cuda/Z.cu", FILE)])
-    def test_a_file_that_the_binary_supports_is_known_as_well_as_the_binary(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]], files: tuple[str, ...]
-    ) -> None:
-        binary["2.6.0 f"] = files
-        found = evidence_of().function_location("f", self.INDEXED)
+@pytest.mark.parametrize(
+    ("place", "known", "a_neighbors"),
+    [
+        (
+            Place("A.cu", "release", 3, 9, "release"),
+            ("release_index", 3, 9, "release_index"),
+            ("neighbor_version", 3, 9, "neighbor_version"),
+        ),
+        (
+            Place("A.cu", "compiled", 3, None, "compiled"),
+            ("compiled", 3, None, "compiled"),
+            ("neighbor_version", 3, None, "neighbor_version"),
+        ),
+        # Of a release that is not the user's a range says about where it is.
+        (
+            Place("A.cu", "release", 3, 9, "bracket", 7),
+            ("release_index", 3, 9, "bracket"),
+            ("neighbor_version", 7, None, "neighbor_version"),
+        ),
+        (
+            Place("A.cu", "release", 3, 9, "neighbor_version", None, False),
+            ("release_index", 3, 9, "neighbor_version"),
+            ("neighbor_version", 3, 9, "neighbor_version"),
+        ),
+        (
+            Place("A.cu", "release"),
+            ("release_index", None, None, None),
+            ("neighbor_version", None, None, None),
+        ),
+    ],
+)
+def test_a_place_is_as_sure_as_its_evidence_and_the_release(
+    evidence_of: MakeEvidence, place: Place, known: tuple[Any, ...], a_neighbors: tuple[Any, ...]
+) -> None:
+    place = replace(place, file=FILE)
+    for grade, expected in ((Grade.RELEASE_INDEX, known), (Grade.NEIGHBOR_VERSION, a_neighbors)):
+        found = evidence_of(operators=packaged_table("2.11.0"), version="2.11.0", grade=grade).location(place)
         assert found is not None
-        assert (found.file, found.file_grade) == (FILE, Grade.RELEASE_INDEX)
-        assert (found.line, found.line_grade) == (3, Grade.NEIGHBOR_VERSION)
-        assert found.url == self.INDEXED.url
-
-    def test_a_contradicted_file_goes_with_its_line(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
-        assert evidence_of().function_location("f", self.INDEXED) == SourceLocation(
-            "aten/src/ATen/native/cuda/B.cu",
-            Grade.RELEASE_INDEX,
-            url=f"https://github.com/pytorch/pytorch/blob/{COMMIT_OF_2_6}/aten/src/ATen/native/cuda/B.cu",
-        )
-
-    @pytest.mark.parametrize("indexed", [INDEXED, None])
-    def test_two_possible_files_are_none(
-        self,
-        evidence_of: MakeEvidence,
-        binary: dict[str, tuple[str, ...]],
-        indexed: SourceLocation | None,
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu", "aten/src/ATen/native/cuda/C.cu")
-        assert evidence_of().function_location("f", indexed) is None
-
-    def test_an_exact_file_is_not_doubted(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
-        exact = SourceLocation(FILE, Grade.EXACT, 1, 2, Grade.EXACT)
-        assert evidence_of().function_location("f", exact) == exact
-
-    def test_a_header_is_not_contradicted_by_a_unit_that_includes_it(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]]
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
-        header = replace(self.INDEXED, file="aten/src/ATen/native/cuda/A.cuh")
-        assert evidence_of().function_location("f", header) == header
-
-    @pytest.mark.parametrize("version", ["2.11.0", None])
-    def test_without_a_word_of_the_binary_the_index_stands(
-        self, evidence_of: MakeEvidence, binary: dict[str, tuple[str, ...]], version: str | None
-    ) -> None:
-        binary["2.6.0 f"] = ("aten/src/ATen/native/cuda/B.cu",)
-        assert evidence_of(version=version).function_location("f", self.INDEXED) == self.INDEXED
-        assert evidence_of(version=version).function_location("f", None) is None
+        assert (found.file_grade, found.line, found.end_line, found.line_grade) == expected
+        commit = COMMIT_OF_2_11 if place.is_of_release else COMMIT_OF_2_6
+        lines = "" if place.line is None else "#L3-L9" if place.last_line else "#L3"
+        assert found.url == f"{LINK}/{commit}/{FILE}{lines}"
+    assert evidence_of().location(None) is None
 
 
 class TestRegistration:
@@ -197,9 +169,9 @@ class TestRegistration:
 
 
 def test_a_link_opens_the_release_in_which_the_line_is_right(evidence_of: MakeEvidence) -> None:
-    evidence = evidence_of({FILE: "namespace at::native {\nvoid f() {\n}\n}\n"})
+    evidence = evidence_of({FILE: "namespace at::native {\n__global__ void f() {\n}\n}\n"})
     (source,) = evidence.sources
-    definition = source.index.function("f")
+    definition = source.index.kernel("at::native::f")
     assert definition is not None
     assert source.locate(definition, Grade.EXACT) == SourceLocation(
         FILE, Grade.EXACT, 2, 3, Grade.RELEASE_INDEX, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,13 @@ from opscope.model.origin import (
     SourceKind,
 )
 from opscope.model.session import Session
-from opscope.provenance.releases import release_versions
+from opscope.provenance.releases.catalog import release_versions
 from opscope.provenance.resolution import evidence as gather
-from opscope.provenance.resolution.evidence import Evidence, RecordedUnits, gather_evidence
-from opscope.provenance.sources import SourceIndex
+from opscope.provenance.resolution.evidence import Evidence, gather_evidence
+from opscope.provenance.sources.index import SourceIndex
 from opscope.testing import TraceBuilder
+
+from .conftest import recorded_units
 
 Load = Callable[..., Session]
 Record = Callable[..., Path]
@@ -41,43 +44,43 @@ def gathered(session: Session) -> Evidence:
     return gather_evidence(session, [name for (name,) in session.query("SELECT name FROM kernel_names")])
 
 
-class TestLabels:
-    def test_the_recorded_version_is_believed(self, load: Load, record: Record) -> None:
-        evidence = gathered(load(record(trace(), torch="2.6.0+cu124")))
-        assert (evidence.recognition.version, evidence.recognition.grade) == ("2.6.0", Grade.RELEASE_INDEX)
-        assert (evidence.operators.version, evidence.operators.grade) == ("2.6.0", Grade.RELEASE_INDEX)
-        (source,) = evidence.sources
-        assert (source.index.version, source.grade) == ("2.6.0", Grade.RELEASE_INDEX)
+RELEASE, NEIGHBOR = Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION
+NEWEST = release_versions()[-1]
 
-    def test_a_release_without_tables_has_its_neighbors(self, load: Load, record: Record) -> None:
-        evidence = gathered(load(record(trace(), torch="2.12.0+cu126")))
-        recognition = evidence.recognition
-        assert (recognition.version, recognition.grade) == ("2.12.1", Grade.NEIGHBOR_VERSION)
-        assert recognition.release == "2.12.0"
-        operators = evidence.operators
-        assert (operators.version, operators.grade) == ("2.12.1", Grade.NEIGHBOR_VERSION)
-        assert {source.grade for source in evidence.sources} == {Grade.NEIGHBOR_VERSION}
 
-    def test_without_a_source_tree_headers_come_before_a_neighbors_tree(
-        self, load: Load, record: Record
-    ) -> None:
-        evidence = gathered(load(record(trace(), torch="2.11.0")))
-        assert [(source.index.version, source.grade) for source in evidence.sources] == [
-            ("2.11.0+cu130", Grade.RELEASE_INDEX),
-            ("2.6.0", Grade.NEIGHBOR_VERSION),
-        ]
-
-    def test_ranks_that_disagree_have_no_label(self, load: Load, record: Record) -> None:
-        paths = [record(trace(), f"r{rank}.json", torch=f"2.6.{rank}") for rank in range(2)]
-        evidence = gathered(load(paths))
-        assert evidence.recognition.version is None
-        assert evidence.operators.grade is Grade.NEIGHBOR_VERSION
-
-    def test_a_trace_without_any_label_and_names_is_of_no_release(self, load: Load) -> None:
-        evidence = gathered(load(trace()))
-        assert evidence.recognition.version is None
-        assert evidence.operators.version == release_versions()[-1]
-        assert {source.grade for source in evidence.sources} == {Grade.NEIGHBOR_VERSION}
+@pytest.mark.parametrize(
+    ("torch", "recognized", "sources"),
+    [
+        (["2.6.0+cu124"], ("2.6.0", RELEASE), [("2.6.0", RELEASE)]),
+        # A release without tables has its neighbors.
+        (
+            ["2.12.0+cu126"],
+            ("2.12.1", NEIGHBOR),
+            [("2.12.1+cu130", NEIGHBOR), ("2.6.0", NEIGHBOR)],
+        ),
+        # Without a source tree headers come before a neighbor's tree.
+        (
+            ["2.11.0"],
+            ("2.11.0", RELEASE),
+            [("2.11.0+cu130", RELEASE), ("2.6.0", NEIGHBOR)],
+        ),
+        # Ranks that disagree have no label, and without any the newest release answers.
+        (["2.6.0", "2.6.1"], (None, NEIGHBOR), None),
+        ([None], (None, NEIGHBOR), None),
+    ],
+)
+def test_the_tables_that_are_asked(
+    load: Load, record: Record, torch: list[str | None], recognized: Any, sources: Any
+) -> None:
+    paths = [record(trace(), f"r{rank}.json", torch=label) for rank, label in enumerate(torch)]
+    evidence = gathered(load(paths))
+    assert (evidence.recognition.version, evidence.recognition.grade) == recognized
+    version, grade = recognized
+    assert (evidence.operators.version, evidence.operators.grade) == (version or NEWEST, grade)
+    asked = [(source.index.version, source.grade) for source in evidence.sources]
+    assert asked == sources if sources else {grade for _, grade in asked} == {NEIGHBOR}
+    if torch == ["2.12.0+cu126"]:
+        assert evidence.recognition.release == "2.12.0"
 
 
 class TestLines:
@@ -89,10 +92,16 @@ class TestLines:
     def test_a_range_is_of_the_users_own_release(
         self, load: Load, record: Record, torch: str, shown: str
     ) -> None:
-        source = gathered(load(record(trace(), torch=torch))).sources[-1]
-        definition = source.index.function("softmax_cuda_out")
+        evidence = gathered(load(record(trace(), torch=torch)))
+        source = evidence.sources[-1]
+        definition = source.index.functor("at::native::structured_softmax_cuda_out::impl")
         assert definition is not None
         place = source.locate(definition)
+        softmax = evidence.operators.entry("aten::_softmax")
+        assert softmax is not None
+        tabled = evidence.location(softmax.served["CUDA"].place)
+        assert tabled is not None
+        assert (tabled.line, tabled.end_line, tabled.url) == (place.line, place.end_line, place.url)
         assert f"{str(place).partition(':')[2]} {place.line_grade}" == shown
         assert place.url is not None
         assert place.url.endswith("#L1420-L1447")
@@ -119,43 +128,33 @@ class TestInstalledTorch:
         assert gathered(load(record(trace(), torch=torch, commit=commit))).libraries is None
 
 
-class TestRecordedUnits:
-    def test_units_and_their_library(self, load: Load, record: Record) -> None:
-        kernel = RecordedKernel(
-            "k", "libown.so", "ab", (RecordedUnit("b.cu", "1", "src/b.cu"), RecordedUnit("a.cu"))
-        )
-        recorded = gathered(load(record(trace(), kernels=(kernel,)))).recorded
-        assert recorded == {"k": RecordedUnits("libown.so", ("a.cu", "b.cu"), (None, "src/b.cu"))}
+A_CU, B_CU = RecordedUnit("a.cu", "1", "src/a.cu"), RecordedUnit("b.cu", "1", "src/b.cu")
 
-    def test_a_library_that_tells_no_units(self, load: Load, record: Record) -> None:
-        session = load(record(trace(), kernels=(RecordedKernel("k", "libcublas.so.12"),)))
-        assert gathered(session).recorded == {"k": RecordedUnits("libcublas.so.12", (), ())}
 
-    def test_ranks_of_other_builds_name_the_same_unit_once(self, load: Load, record: Record) -> None:
-        unit = RecordedUnit("a.cu", "1", "src/a.cu")
-        paths = [
-            record(trace(), f"r{rank}.json", kernels=(RecordedKernel("k", "libown.so", build, (unit,)),))
-            for rank, build in enumerate(("ab", "cd"))
-        ]
-        assert gathered(load(paths)).recorded == {"k": RecordedUnits("libown.so", ("a.cu",), ("src/a.cu",))}
-
-    def test_libraries_that_share_a_name_are_not_told_apart(self, load: Load, record: Record) -> None:
-        paths = [
-            record(trace(), f"r{rank}.json", kernels=(RecordedKernel("k", library, None, (unit,)),))
-            for rank, (library, unit) in enumerate(
-                (("liba.so", RecordedUnit("a.cu")), ("libb.so", RecordedUnit("b.cu")))
-            )
-        ]
-        assert gathered(load(paths)).recorded == {"k": RecordedUnits(None, ("a.cu", "b.cu"), (None, None))}
-
-    def test_nor_are_units_known_if_one_of_them_tells_none(self, load: Load, record: Record) -> None:
-        paths = [
-            record(trace(), f"r{rank}.json", kernels=(RecordedKernel("k", library, None, units),))
-            for rank, (library, units) in enumerate(
-                (("liba.so", (RecordedUnit("a.cu"),)), ("libcublas.so.12", ()))
-            )
-        ]
-        assert gathered(load(paths)).recorded == {"k": RecordedUnits(None, (), ())}
+@pytest.mark.parametrize(
+    ("of_ranks", "expected"),
+    [
+        (
+            [("libown.so", "ab", (B_CU, RecordedUnit("a.cu")))],
+            ("libown.so", ("a.cu", "b.cu"), (None, "src/b.cu")),
+        ),
+        ([("libcublas.so.12", None, ())], ("libcublas.so.12", (), ())),
+        # Ranks of other builds name the same unit once.
+        ([("libown.so", build, (A_CU,)) for build in ("ab", "cd")], ("libown.so", ("a.cu",), ("src/a.cu",))),
+        # Libraries that share a name are not told apart, nor are units known if one of them tells none.
+        (
+            [("liba.so", None, (RecordedUnit("a.cu"),)), ("libb.so", None, (RecordedUnit("b.cu"),))],
+            (None, ("a.cu", "b.cu"), (None, None)),
+        ),
+        ([("liba.so", None, (RecordedUnit("a.cu"),)), ("libcublas.so.12", None, ())], (None, (), ())),
+    ],
+)
+def test_recorded_units(load: Load, record: Record, of_ranks: list[Any], expected: tuple[Any, ...]) -> None:
+    paths = [
+        record(trace(), f"r{rank}.json", kernels=(RecordedKernel("k", *recorded),))
+        for rank, recorded in enumerate(of_ranks)
+    ]
+    assert gathered(load(paths)).recorded == {"k": recorded_units(*expected)}
 
 
 class TestOwnKernels:

@@ -8,17 +8,19 @@ import pytest
 
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.model.origin import OperatorRegistration, RegistrationKind
-from opscope.provenance.kernel_names import decode
+from opscope.model.origin import OperatorRegistration, RecordedKernel, RegistrationKind
+from opscope.provenance.kernel_names.decoder import decode
+from opscope.provenance.operators.table import NativeFunction, OperatorTable, Place, Served
 from opscope.provenance.resolution.evidence import (
     Evidence,
     IndexedSource,
     KernelProvenance,
     NativeFunctionFacts,
-    RecordedUnits,
 )
 from opscope.provenance.resolution.resolvers import RecordedCall, resolve_kernel, resolve_operator
-from opscope.provenance.sources import source_index
+from opscope.provenance.sources.index import source_index
+
+from .conftest import recorded_units
 
 MakeEvidence = Callable[..., Evidence]
 
@@ -52,93 +54,83 @@ IMPL = """
     """
 
 
-def recorded(*units: str, kernel: str = KERNEL) -> dict[str, RecordedUnits]:
+def recorded(*units: str, kernel: str = KERNEL) -> dict[str, RecordedKernel]:
     names = tuple(unit.rpartition("/")[2] for unit in units)
-    return {kernel: RecordedUnits("libtorch_cuda.so", names, units)}
+    return {kernel: recorded_units("libtorch_cuda.so", names, units)}
 
 
-def test_a_template_in_the_units_own_file(evidence_of: MakeEvidence) -> None:
+def shown(location: SourceLocation | None) -> str | None:
+    """A place with its grades, without its folder."""
+    if location is None:
+        return None
+    return f"{location} {location.file_grade} {location.line_grade}".removeprefix(f"{FOLDER}/")
+
+
+RELEASE, NEIGHBOR = Grade.RELEASE_INDEX, Grade.NEIGHBOR_VERSION
+
+
+@pytest.mark.parametrize(
+    ("files", "units", "kernel", "places"),
+    [
+        # The unit says the file; the line is that of the index.
+        ({"A.cu": TEMPLATE}, "A", KERNEL, (NEIGHBOR, "A.cu:≈3 exact neighbor_version", "the same")),
+        # A unit vetoes a definition in another `.cu` file; of two the unit's own is meant.
+        ({"A.cu": TEMPLATE}, "B", KERNEL, (RELEASE, "B.cu exact None", None)),
+        (
+            {"A.cu": TEMPLATE, "B.cu": f"// B\n//\n{TEMPLATE}"},
+            "B",
+            KERNEL,
+            (RELEASE, "B.cu:6 exact release_index", "the same"),
+        ),
+        # A header serves all its units; without a definition or a unit there is no place.
+        ({"S.cuh": TEMPLATE}, "AB", KERNEL, (RELEASE, "S.cuh:3 release_index release_index", "the same")),
+        ({}, "AB", KERNEL, (RELEASE, None, None)),
+        ({"A.cu": TEMPLATE}, "", KERNEL, (RELEASE, None, None)),
+        # The functor of a generic launcher is its own code; where no index knows it, the launcher is left.
+        (
+            {"Loops.cuh": APPLY, "A.cu": IMPL},
+            "A",
+            LAUNCHER,
+            (NEIGHBOR, "A.cu:≈2 exact neighbor_version", "Loops.cuh:≈3 neighbor_version neighbor_version"),
+        ),
+        (
+            {"Loops.cuh": APPLY},
+            "A",
+            LAUNCHER,
+            (RELEASE, "Loops.cuh:3 release_index release_index", "the same"),
+        ),
+    ],
+)
+def test_where_a_kernel_is_defined(
+    evidence_of: MakeEvidence,
+    files: dict[str, str],
+    units: str,
+    kernel: str,
+    places: tuple[Grade, str | None, str | None],
+) -> None:
+    index_grade, location, template = places
+    paths = tuple(f"{FOLDER}/{unit}.cu" for unit in units)
     evidence = evidence_of(
-        {f"{FOLDER}/A.cu": TEMPLATE}, recorded=recorded(f"{FOLDER}/A.cu"), index_grade=Grade.NEIGHBOR_VERSION
+        {f"{FOLDER}/{name}": text for name, text in files.items()},
+        recorded=recorded(*paths, kernel=kernel) if paths else {},
+        index_grade=index_grade,
     )
-    kernel = resolve_kernel(KERNEL, evidence)
-    # The unit says the file; the line is that of the neighbor.
-    assert kernel.location == SourceLocation(
-        f"{FOLDER}/A.cu", Grade.EXACT, 3, 5, Grade.NEIGHBOR_VERSION, None
-    )
-    assert kernel.template == kernel.location
-    assert kernel.template_arguments == (("scalar_t", "float"), ("vec_size", "4"))
-    assert (kernel.units, kernel.unit_grade, kernel.binary) == (
-        (f"{FOLDER}/A.cu",),
-        Grade.EXACT,
-        "libtorch_cuda.so",
-    )
-
-
-def test_a_unit_vetoes_a_definition_in_another_cu_file(evidence_of: MakeEvidence) -> None:
-    evidence = evidence_of({f"{FOLDER}/A.cu": TEMPLATE}, recorded=recorded(f"{FOLDER}/B.cu"))
-    kernel = resolve_kernel(KERNEL, evidence)
-    assert kernel.template is None
-    assert kernel.location is not None
-    assert (kernel.location.file, kernel.location.line) == (f"{FOLDER}/B.cu", None)
-    assert kernel.template_arguments == ((None, "float"), (None, "4"))
-
-
-def test_of_two_definitions_the_units_own_is_meant(evidence_of: MakeEvidence) -> None:
-    files = {f"{FOLDER}/A.cu": TEMPLATE, f"{FOLDER}/B.cu": f"// B\n//\n{TEMPLATE}"}
-    kernel = resolve_kernel(KERNEL, evidence_of(files, recorded=recorded(f"{FOLDER}/B.cu")))
-    assert str(kernel.template) == f"{FOLDER}/B.cu:6"
-
-
-def test_a_header_serves_all_its_units(evidence_of: MakeEvidence) -> None:
-    units = (f"{FOLDER}/A.cu", f"{FOLDER}/B.cu")
-    kernel = resolve_kernel(KERNEL, evidence_of({f"{FOLDER}/S.cuh": TEMPLATE}, recorded=recorded(*units)))
-    assert kernel.units == units
-    assert kernel.location == SourceLocation(
-        f"{FOLDER}/S.cuh", Grade.RELEASE_INDEX, 3, 5, Grade.RELEASE_INDEX
-    )
-
-
-def test_several_units_without_a_definition_have_no_place(evidence_of: MakeEvidence) -> None:
-    evidence = evidence_of(recorded=recorded(f"{FOLDER}/A.cu", f"{FOLDER}/B.cu"))
-    assert resolve_kernel(KERNEL, evidence).location is None
-
-
-def test_without_a_unit_a_name_proves_no_place(evidence_of: MakeEvidence) -> None:
-    kernel = resolve_kernel(KERNEL, evidence_of({f"{FOLDER}/A.cu": TEMPLATE}))
-    assert (kernel.location, kernel.template, kernel.units, kernel.unit_grade) == (None, None, (), None)
-
-
-def test_the_functor_of_a_generic_launcher_is_its_own_code(evidence_of: MakeEvidence) -> None:
-    evidence = evidence_of(
-        {f"{FOLDER}/Loops.cuh": APPLY, f"{FOLDER}/Scale.cu": IMPL},
-        recorded=recorded(f"{FOLDER}/Scale.cu", kernel=LAUNCHER),
-        index_grade=Grade.NEIGHBOR_VERSION,
-    )
-    kernel = resolve_kernel(LAUNCHER, evidence)
-    assert str(kernel.location) == f"{FOLDER}/Scale.cu:≈2"
-    assert kernel.location is not None
-    assert (kernel.location.file_grade, kernel.location.line_grade) == (Grade.EXACT, Grade.NEIGHBOR_VERSION)
-    assert str(kernel.template) == f"{FOLDER}/Loops.cuh:≈3"
-    assert kernel.template is not None
-    assert kernel.template.grade is Grade.NEIGHBOR_VERSION
-
-
-def test_a_functor_that_no_index_knows_leaves_its_launcher(evidence_of: MakeEvidence) -> None:
-    evidence = evidence_of(
-        {f"{FOLDER}/Loops.cuh": APPLY}, recorded=recorded(f"{FOLDER}/Scale.cu", kernel=LAUNCHER)
-    )
-    kernel = resolve_kernel(LAUNCHER, evidence)
-    assert kernel.location == kernel.template
-    assert str(kernel.template) == f"{FOLDER}/Loops.cuh:3"
+    found = resolve_kernel(kernel, evidence)
+    assert shown(found.location) == location
+    assert shown(found.template) == (location if template == "the same" else template)
+    assert (found.units, found.unit_grade) == (paths, Grade.EXACT if paths else None)
+    assert found.binary == ("libtorch_cuda.so" if paths else None)
+    if kernel == KERNEL:
+        names = ("scalar_t", "vec_size") if found.template else (None, None)
+        assert found.template_arguments == tuple(zip(names, ("float", "4"), strict=True))
 
 
 def test_the_first_index_that_knows_a_definition_answers(evidence_of: MakeEvidence) -> None:
     header = f"{FOLDER}/S.cuh"
     own = evidence_of({header: TEMPLATE}, index_grade=Grade.EXACT).sources
-    neighbors = evidence_of({header: f"// older\n{TEMPLATE}"}, index_grade=Grade.NEIGHBOR_VERSION).sources
+    neighbors = evidence_of({header: f"// older\n{TEMPLATE}"}, index_grade=NEIGHBOR).sources
     evidence = evidence_of(sources=(*own, *neighbors), recorded=recorded(f"{FOLDER}/A.cu"))
-    assert resolve_kernel(KERNEL, evidence).location == SourceLocation(header, Grade.EXACT, 3, 5, Grade.EXACT)
+    assert shown(resolve_kernel(KERNEL, evidence).location) == "S.cuh:3 exact exact"
 
 
 def test_a_users_own_source_comes_first(evidence_of: MakeEvidence) -> None:
@@ -163,7 +155,7 @@ def test_a_link_is_given_only_with_a_path(evidence_of: MakeEvidence) -> None:
 def test_the_library_that_registered_it_outweighs_its_name(
     evidence_of: MakeEvidence, binary: str | None, library: str | None
 ) -> None:
-    evidence = evidence_of(recorded={KERNEL: RecordedUnits(binary, (), ())} if binary else {})
+    evidence = evidence_of(recorded={KERNEL: recorded_units(binary, (), ())} if binary else {})
     decoded = resolve_kernel(KERNEL, evidence).decoded
     assert decoded.library == library
     assert decoded.grades.get("library") is (Grade.EXACT if binary else None)
@@ -238,74 +230,56 @@ class TestNative:
         assert place(facts.location) == f"{NATIVE}/ufunc/add.h:15"
         assert facts.details["dispatch_kind"] == "ufunc"
 
-    def test_without_an_index_its_header_is_known_from_the_table(self, evidence_of: MakeEvidence) -> None:
-        facts = resolve_operator(RecordedCall("aten::add", "Tensor"), evidence_of())
-        assert facts.location == SourceLocation(
-            f"{NATIVE}/ufunc/add.h", Grade.RELEASE_INDEX, url=f"{LINK}/{NATIVE}/ufunc/add.h"
-        )
-
-    def test_the_only_stub_of_a_function(self, resolved: Resolve) -> None:
-        facts = resolved("aten::div", "Tensor")
-        assert (facts.cuda_function, facts.stub) == ("div_out", "div_true_stub")
-        assert place(facts.location) == f"{NATIVE}/BinaryOps.cpp:446"
-        assert place(facts.stub_location) == f"{NATIVE}/cuda/BinaryDivTrueKernel.cu:20"
-
-    def test_of_several_stubs_the_one_whose_unit_the_kernels_are_of(self, resolved: Resolve) -> None:
-        assert resolved("aten::div", "Tensor_mode").stub is None
-        kernel = KernelProvenance(
-            decode("k"), "elementwise", units=(f"{NATIVE}/cuda/BinaryDivFloorKernel.cu",)
-        )
-        facts = resolved("aten::div", "Tensor_mode", kernels=(kernel,))
-        assert facts.stub == "div_floor_stub"
-        assert place(facts.stub_location) == f"{NATIVE}/cuda/BinaryDivFloorKernel.cu:21"
-
-    def test_of_several_stubs_the_one_that_the_kernels_name(self, resolved: Resolve) -> None:
-        functor = "at::native::div_trunc_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}"
-        name = f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, 2ul> >(int)"
-        units = tuple(f"{NATIVE}/cuda/BinaryDiv{mode}Kernel.cu" for mode in ("Floor", "True", "Trunc"))
-        kernel = KernelProvenance(decode(name), "elementwise", units=units)
-        assert resolved("aten::div", "Tensor_mode", kernels=(kernel,)).stub == "div_trunc_stub"
-
-    def test_kernels_of_another_file_rule_a_stub_out(self, resolved: Resolve) -> None:
-        kernel = KernelProvenance(decode("k"), "elementwise", units=(f"{NATIVE}/cuda/Shape.cu",))
-        facts = resolved("aten::div", "Tensor", kernels=(kernel,))
-        assert (facts.stub, facts.stub_location) == (None, None)
-
-    def test_a_host_function_leads_to_the_launcher_in_its_cu_file(self, resolved: Resolve) -> None:
-        facts = resolved("aten::gelu", "")
-        assert (facts.cuda_function, facts.stub) == ("gelu_out_cuda", None)
-        assert facts.details["launchers"] == ["GeluCUDAKernelImpl"]
-        assert place(facts.location) == f"{NATIVE}/cuda/Activation.cpp:96"
-        assert place(facts.stub_location) == f"{NATIVE}/cuda/ActivationGeluKernel.cu:21"
-
-    @pytest.mark.parametrize(("unit", "is_reached"), [("ActivationGeluKernel.cu", True), ("Shape.cu", False)])
-    def test_recorded_kernels_decide_whether_it_was_reached(
-        self, resolved: Resolve, unit: str, is_reached: bool
+    @pytest.mark.parametrize(
+        ("name", "units", "functor", "reached"),
+        [
+            ("div.Tensor", (), None, ("div_true_stub", "BinaryDivTrueKernel.cu:20")),
+            # Of several stubs the one whose unit the kernels are of, or that they name
+            ("div.Tensor_mode", (), None, (None, None)),
+            (
+                "div.Tensor_mode",
+                ("BinaryDivFloorKernel",),
+                None,
+                ("div_floor_stub", "BinaryDivFloorKernel.cu:21"),
+            ),
+            (
+                "div.Tensor_mode",
+                ("BinaryDivFloorKernel", "BinaryDivTrueKernel", "BinaryDivTruncKernel"),
+                "div_trunc_kernel_cuda",
+                ("div_trunc_stub", "BinaryDivTruncKernel.cu:18"),
+            ),
+            # Kernels of another file rule it out.
+            ("div.Tensor", ("Shape",), None, (None, None)),
+            # A host function leads to the launcher in its `.cu` file, unless recorded kernels are of another.
+            ("gelu", (), None, (None, "ActivationGeluKernel.cu:21")),
+            ("gelu", ("ActivationGeluKernel",), None, (None, "ActivationGeluKernel.cu:21")),
+            ("gelu", ("Shape",), None, (None, None)),
+        ],
+    )
+    def test_how_it_reaches_the_device(
+        self,
+        resolved: Resolve,
+        name: str,
+        units: tuple[str, ...],
+        functor: str | None,
+        reached: tuple[str | None, str | None],
     ) -> None:
-        kernel = KernelProvenance(decode("k"), "elementwise", units=(f"{NATIVE}/cuda/{unit}",))
-        assert (resolved("aten::gelu", "", kernels=(kernel,)).stub_location is not None) is is_reached
+        stub, place_of_stub = reached
+        text = f"at::native::{functor}(at::TensorIteratorBase&)::{{lambda(float)#1}}"
+        kernel = f"void at::native::vectorized_elementwise_kernel<4, {text}, int>(int)" if functor else "k"
+        paths = tuple(f"{NATIVE}/cuda/{unit}.cu" for unit in units)
+        kernels = (KernelProvenance(decode(kernel), "elementwise", units=paths),) if units else ()
+        base, _, overload = name.partition(".")
+        facts = resolved(f"aten::{base}", overload, kernels=kernels)
+        assert facts.stub == stub
+        assert place(facts.stub_location) == (place_of_stub and f"{NATIVE}/cuda/{place_of_stub}")
+        if base == "gelu":
+            assert facts.details["launchers"] == ["GeluCUDAKernelImpl"]
+            assert place(facts.location) == f"{NATIVE}/cuda/Activation.cpp:96"
 
     def test_the_device_decides_the_function(self, evidence_of: MakeEvidence) -> None:
         facts = resolve_operator(RecordedCall("aten::mm", ""), evidence_of(backend="CPU"))
         assert (facts.dispatch_key, facts.cuda_function) == ("CPU", "mm_out_cpu")
-
-    def test_a_function_the_index_lacks_has_the_file_of_the_binary(self, evidence_of: MakeEvidence) -> None:
-        facts = resolve_operator(RecordedCall("aten::index_select", ""), evidence_of())
-        assert facts.location == SourceLocation(
-            f"{NATIVE}/cuda/Indexing.cu", Grade.RELEASE_INDEX, url=f"{LINK}/{NATIVE}/cuda/Indexing.cu"
-        )
-
-    @pytest.mark.parametrize(("file", "line"), [("Indexing.cu", 2), ("Elsewhere.cu", None)])
-    def test_a_neighbors_line_counts_only_in_the_file_of_this_release(
-        self, evidence_of: MakeEvidence, file: str, line: int | None
-    ) -> None:
-        parameters = "const Tensor& self, int64_t dim, const Tensor& index"
-        text = f"namespace at::native {{\nTensor index_select_cuda({parameters}) {{\n}}\n}}\n"
-        evidence = evidence_of({f"{NATIVE}/cuda/{file}": text}, index_grade=Grade.NEIGHBOR_VERSION)
-        location = resolve_operator(RecordedCall("aten::index_select", ""), evidence).location
-        assert location is not None
-        assert (location.file, location.file_grade) == (f"{NATIVE}/cuda/Indexing.cu", Grade.RELEASE_INDEX)
-        assert (location.line, location.line_grade) == (line, Grade.NEIGHBOR_VERSION if line else None)
 
 
 class TestKinds:
@@ -382,16 +356,19 @@ class TestAmbiguous:
         assert resolved("aten::masked_fill").kind == "composite"
 
     def test_the_common_file_is_as_sure_as_the_least_sure_candidate(self, evidence_of: MakeEvidence) -> None:
-        file = f"{NATIVE}/cuda/SpectralOps.cpp"
-        parameters = "const Tensor& self, IntArrayRef dim, int64_t normalization, bool forward"
-        text = "namespace at::native {{\nTensor {}({}) {{\n}}\n}}\n"
-        function = text.format("_fft_c2c_cufft", parameters)
-        out = text.format("_fft_c2c_cufft_out", f"{parameters}, Tensor& out")
-        own = evidence_of({file: function}, index_grade=Grade.EXACT).sources
-        neighbors = evidence_of({file: out}, index_grade=Grade.NEIGHBOR_VERSION).sources
-        evidence = evidence_of(version=None, sources=(*own, *neighbors))
-        location = resolve_operator(RecordedCall("aten::_fft_c2c"), evidence).location
-        assert location == SourceLocation(file, Grade.NEIGHBOR_VERSION)
+        places = {"": Place("A.cu", "release", 3, 4, "release"), "out": Place("A.cu", "neighbor_version")}
+        functions = tuple(
+            NativeFunction(
+                "aten::f",
+                overload,
+                "f(Tensor self) -> Tensor",
+                {"CUDA": Served("CUDA", f"f{overload}", "native", overload, None, place)},
+            )
+            for overload, place in places.items()
+        )
+        evidence = evidence_of(operators=OperatorTable(2, "2.6.0", None, functions))
+        location = resolve_operator(RecordedCall("aten::f"), evidence).location
+        assert location == SourceLocation("A.cu", Grade.NEIGHBOR_VERSION)
 
     def test_recorded_types_tell_overloads_apart(self, resolved: Resolve) -> None:
         facts = resolved("aten::add", input_types=("float", "float", "Scalar"))

@@ -9,9 +9,16 @@ import pytest
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance import installation, packaged
-from opscope.provenance.sources import SourceIndex, indexed_versions, nearest_index, permalink, source_reader
-from opscope.provenance.sources.at_hand import include_path, read_lines, repository_path
-from opscope.provenance.sources.index import FILE_NAME
+from opscope.provenance.sources.at_hand import (
+    include_path,
+    indexed_versions,
+    nearest_index,
+    permalink,
+    read_lines,
+    repository_path,
+    source_reader,
+)
+from opscope.provenance.sources.index import FILE_NAME, SourceIndex
 
 COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"
@@ -188,9 +195,7 @@ def test_the_nearest_release(index_of: IndexOf, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(packaged, "packaged_releases", lambda: tmp_path)
     for version in ("3.1.0", "3.5.0"):
         (tmp_path / version).mkdir()
-        (tmp_path / version / FILE_NAME).write_bytes(
-            index_of({"a.cu": "void f() {}"}, version).source.encode()
-        )
+        (tmp_path / version / FILE_NAME).write_bytes(index_of({"a.cu": "void f() {}"}, version).encode())
     assert indexed_versions() == ("3.1.0", "3.5.0")
     nearest = {wanted: nearest_index(wanted) for wanted in ("3.2.0+cu130", "3.4.1", "9.0.0", None)}
     assert {wanted: found and found.version for wanted, found in nearest.items()} == {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.provenance.sources import SourceIndex
+from opscope.provenance.sources.index import SourceIndex, named_arguments
 
 IndexOf = Callable[..., SourceIndex]
 NATIVE = "aten/src/ATen/native"
@@ -14,109 +14,6 @@ NATIVE = "aten/src/ATen/native"
 
 def native(body: str) -> str:
     return f"namespace at::native {{\n{body}\n}}\n"
-
-
-class TestFunction:
-    def test_only_one_there_is(self, index_of: IndexOf) -> None:
-        index = index_of({f"{NATIVE}/cuda/A.cu": native("Tensor f_cuda(const Tensor& x) {}")})
-        found = index.function("f_cuda")
-        assert found is not None
-        assert (found.kind, found.scope, found.file, found.line, found.end_line) == (
-            "function",
-            "at::native",
-            f"{NATIVE}/cuda/A.cu",
-            2,
-            2,
-        )
-        assert index.function("g_cuda") is None
-
-    def test_namesakes_elsewhere_do_not_count(self, index_of: IndexOf) -> None:
-        index = index_of(
-            {
-                f"{NATIVE}/ChanelShuffle.cpp": native(
-                    "Tensor channel_shuffle(const Tensor& x, int64_t g) {}"
-                ),
-                f"{NATIVE}/xnnpack/ChannelShuffle.cpp": (
-                    "namespace at::native::xnnpack { Tensor channel_shuffle(const Tensor& x, int64_t g) {} }"
-                ),
-                f"{NATIVE}/Dropout.cpp": native(
-                    "namespace { template <bool b> Tensor channel_shuffle(const Tensor& x, int64_t g) {} }"
-                ),
-            }
-        )
-        found = index.function("channel_shuffle", key="CUDA")
-        assert found is not None
-        assert found.file == f"{NATIVE}/ChanelShuffle.cpp"
-
-    @pytest.mark.parametrize(
-        ("key", "file"),
-        [("CUDA", "cuda/A.cu"), ("SparseCUDA", "cuda/A.cu"), ("CPU", "A.cpp"), ("MPS", "mps/A.mm")],
-    )
-    def test_the_key_says_where_to_look(self, index_of: IndexOf, key: str, file: str) -> None:
-        files = ["cuda/A.cu", "A.cpp", "mps/A.mm"]
-        index = index_of({f"{NATIVE}/{name}": native("void f(int64_t x) {}") for name in files})
-        found = index.function("f", key=key)
-        assert found is not None
-        assert found.file == f"{NATIVE}/{file}"
-
-    def test_other_backends_hold_no_cuda_function(self, index_of: IndexOf) -> None:
-        index = index_of(
-            {f"{NATIVE}/mps/A.mm": native("void f() {}"), f"{NATIVE}/cpu/A.cpp": native("void f() {}")}
-        )
-        assert index.function("f", key="CUDA") is None
-
-    def test_ambiguous_between_files_is_unknown(self, index_of: IndexOf) -> None:
-        index = index_of({f"{NATIVE}/cuda/{name}.cu": native("void f() {}") for name in "AB"})
-        assert index.function("f") is None
-
-    def test_the_unit_decides_between_files(self, index_of: IndexOf) -> None:
-        index = index_of({f"{NATIVE}/cuda/{name}.cu": native("void f() {}") for name in "AB"})
-        for unit in ("B.cu", f"{NATIVE}/cuda/B.cu"):
-            found = index.function("f", units=[unit])
-            assert found is not None
-            assert found.file == f"{NATIVE}/cuda/B.cu"
-
-    def test_the_unit_vetoes(self, index_of: IndexOf) -> None:
-        index = index_of({f"{NATIVE}/cuda/A.cu": native("void f() {}")})
-        assert index.function("f", units=["B.cu"]) is None
-        assert index.function("f", units=["xA.cu"]) is None
-
-    def test_overloads_in_one_file(self, index_of: IndexOf) -> None:
-        index = index_of(
-            {
-                f"{NATIVE}/A.cpp": native(
-                    "void f(const Tensor& x) {}\nvoid f(const Tensor& x, const Scalar& y) {}"
-                )
-            }
-        )
-        found = index.function("f", parameters=["Tensor self", "Scalar other"])
-        assert found is not None
-        assert found.line == 3
-        unknown = index.function("f")
-        assert unknown is not None
-        assert (unknown.file, unknown.line, unknown.end_line) == (f"{NATIVE}/A.cpp", None, None)
-
-    def test_composite_functions_are_never_structured(self, index_of: IndexOf) -> None:
-        index = index_of(
-            {
-                f"{NATIVE}/Indexing.cpp": native(
-                    "TORCH_IMPL_FUNC(gather_out)(const Tensor& x, int64_t d, const Tensor& o) {}"
-                ),
-                f"{NATIVE}/Named.cpp": native("Tensor& gather_out(const Tensor& x, Dimname d, Tensor& o) {}"),
-            }
-        )
-        structured = index.function("gather_out", key="CUDA", parameters=["Tensor", "int", "Tensor"])
-        composite = index.function("gather_out", key="CompositeImplicitAutograd")
-        assert structured is not None
-        assert structured.file == f"{NATIVE}/Indexing.cpp"
-        assert composite is not None
-        assert composite.file == f"{NATIVE}/Named.cpp"
-        assert index.function("gather_out", key="CUDA") is None
-
-    def test_a_qualified_name_is_looked_up_in_its_namespace(self, index_of: IndexOf) -> None:
-        index = index_of({"torch/csrc/autograd/FunctionsManual.cpp": "namespace a::details { void f() {} }"})
-        assert index.function("a::details::f") is not None
-        assert index.function("f") is None
 
 
 class TestKernel:
@@ -230,49 +127,18 @@ class TestFunctor:
         assert index.functor(owner, units) is None
 
 
-class TestStubImplementation:
-    @pytest.fixture
-    def index(self, index_of: IndexOf) -> SourceIndex:
-        return index_of(
-            {
-                f"{NATIVE}/A.cpp": native("DEFINE_DISPATCH(sin_stub);"),
-                f"{NATIVE}/cuda/A.cu": native(
-                    "void sin_kernel(int x) {}\nREGISTER_DISPATCH(sin_stub, &sin_kernel)\n"
-                    "REGISTER_DISPATCH(cast_stub, static_cast<fn>(&sin_kernel))"
-                ),
-                f"{NATIVE}/cpu/A.cpp": native(
-                    "void sin_kernel(int x) {}\nREGISTER_DISPATCH(sin_stub, &sin_kernel)"
-                ),
-                f"{NATIVE}/cuda/linalg/L.cpp": native(
-                    "void lu(int x) {}\nREGISTER_CUDA_DISPATCH(lu_stub, &lu)"
-                ),
-                f"{NATIVE}/cuda/Lazy.cpp": native(
-                    "void lazy_lu(int x) {}\nREGISTER_CUDA_DISPATCH(lu_stub, &lazy_lu)"
-                ),
-                f"{NATIVE}/B.cpp": native("REGISTER_NO_CPU_DISPATCH(lu_stub)"),
-            }
-        )
+class TestNamedArguments:
+    def test_a_pack_takes_the_rest(self) -> None:
+        assert named_arguments(("T", "Ts...", "N"), ("a", "b", "c", "1")) == {
+            "T": "a",
+            "Ts": "b, c",
+            "N": "1",
+        }
+        assert named_arguments(("T", "Ts..."), ("a",)) == {"T": "a", "Ts": ""}
 
-    @pytest.mark.parametrize(
-        ("stub", "key", "file", "line"),
-        [
-            ("sin_stub", "CUDA", f"{NATIVE}/cuda/A.cu", 2),
-            ("sin_stub", "CPU", f"{NATIVE}/cpu/A.cpp", 2),
-            ("lu_stub", "CUDA", f"{NATIVE}/cuda/linalg/L.cpp", 2),
-        ],
-    )
-    def test_the_key_follows_from_macro_and_file(
-        self, index: SourceIndex, stub: str, key: str, file: str, line: int
-    ) -> None:
-        found = index.stub_implementation(stub, key=key)
-        assert found is not None
-        assert (found.kind, found.file, found.line) == ("function", file, line)
+    def test_unnamed_parameters_are_left_out(self) -> None:
+        assert named_arguments(("T", ""), ("float", "0")) == {"T": "float"}
 
-    def test_what_is_no_plain_name_is_where_it_is_registered(self, index: SourceIndex) -> None:
-        found = index.stub_implementation("cast_stub")
-        assert found is not None
-        assert (found.kind, found.name, found.line) == ("stub", "cast_stub", 4)
-
-    def test_the_unit_vetoes(self, index: SourceIndex) -> None:
-        assert index.stub_implementation("sin_stub", units=["B.cu"]) is None
-        assert index.stub_implementation("sin_stub", units=["A.cu"]) is not None
+    @pytest.mark.parametrize("arguments", [(), ("a",), ("a", "b", "c")])
+    def test_none_if_they_do_not_fit(self, arguments: tuple[str, ...]) -> None:
+        assert named_arguments(("T", "N"), arguments) is None

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from opscope.provenance.sources import SourceIndex, named_arguments, permalink, source_index
-from opscope.provenance.sources.table import DefinitionTable
+from opscope.provenance.sources.index import SourceIndex, named_arguments, source_index
 
 NATIVE = "aten/src/ATen/native"
 _TEMPLATE = re.compile(r"void (at::native::(?:\(anonymous namespace\)::|\w+::)*\w+)<")
@@ -37,14 +36,6 @@ def test_it_is_small() -> None:
 
 
 class TestSpotFacts:
-    def test_a_structured_function(self, index: SourceIndex) -> None:
-        found = index.function("softmax_cuda_out")
-        assert found is not None
-        assert (found.kind, found.file, found.line) == ("structured", f"{NATIVE}/cuda/SoftMax.cu", 1091)
-        assert permalink(index.git_version, found.file, found.line, found.end_line) == (
-            f"https://github.com/pytorch/pytorch/blob/{COMMIT}/{NATIVE}/cuda/SoftMax.cu#L1091-L1097"
-        )
-
     @pytest.mark.parametrize(
         ("kernel", "unit", "place", "parameters"),
         [
@@ -107,53 +98,6 @@ class TestSpotFacts:
         assert found is not None
         assert (found.file, found.line) == (f"{NATIVE}/{file}", line)
 
-    def test_a_stub(self, index: SourceIndex) -> None:
-        function = index.function("gelu_out_cuda")
-        assert function is not None
-        found = index.stub_implementation("softmax_lastdim_kernel", key="CPU")
-        assert found is not None
-        assert found.file == f"{NATIVE}/cpu/SoftMaxKernel.cpp"
-
-
-class TestNamesakes:
-    @pytest.mark.parametrize(
-        ("name", "key", "parameters", "file"),
-        [
-            ("channel_shuffle", "CUDA", ["Tensor", "SymInt"], f"{NATIVE}/ChanelShuffle.cpp"),
-            ("multiply", "CompositeImplicitAutograd", ["Tensor", "Tensor"], f"{NATIVE}/BinaryOps.cpp"),
-            (
-                "gather_out",
-                "CompositeImplicitAutograd",
-                ["Tensor", "Dimname", "Tensor", "bool", "Tensor"],
-                f"{NATIVE}/NamedTensor.cpp",
-            ),
-            (
-                "gather_out",
-                "CUDA",
-                ["Tensor", "int", "Tensor", "bool", "Tensor"],
-                f"{NATIVE}/TensorAdvancedIndexing.cpp",
-            ),
-            ("is_vulkan_available", "CompositeImplicitAutograd", [], "aten/src/ATen/vulkan/Context.cpp"),
-        ],
-    )
-    def test_the_right_one(
-        self, index: SourceIndex, name: str, key: str, parameters: list[str], file: str
-    ) -> None:
-        found = index.function(name, key=key, parameters=parameters)
-        assert found is not None
-        assert found.file == file
-
-    def test_none_without_what_tells_them_apart(self, index: SourceIndex) -> None:
-        assert index.function("gather_out", key="CUDA") is None
-
-
-def test_every_stub_registered_for_cuda_is_located(index: SourceIndex) -> None:
-    assert isinstance(index.source, DefinitionTable)
-    stubs = {entry.stub for entry in index.source.registrations if entry.key == "CUDA"}
-    assert len(stubs) > 280
-    located = {stub: index.stub_implementation(stub) for stub in stubs}
-    assert [stub for stub, found in located.items() if found is None or found.kind != "function"] == []
-
 
 @cache
 def _document(path: Path) -> Any:
@@ -165,9 +109,9 @@ def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
     document = _document(shared / "provenance" / "source_index_2.6.0.json.xz")
     kinds = {"kernel": "kernel", "structured": "structured", "func": "function"}
     ours = defaultdict(set)
-    for row in index.source:  # type: ignore[attr-defined]
+    for row in index:
         ours[row.kind, row.file, row.name].add(row.line)
-    indexed = set(index.source.files)
+    indexed = set(index.files)
     counts: dict[str, list[bool]] = defaultdict(list)
     for kind, name, _, file, line, *_ in document["rows"]:
         path = document["files"][file]
@@ -181,7 +125,7 @@ def test_agreement_with_another_index(index: SourceIndex, shared: Path) -> None:
 def test_kernels_of_the_wheel_are_located_in_their_units(index: SourceIndex, shared: Path) -> None:
     """Every 20th kernel of the release: its template, in its unit's file or a header."""
     units = _document(shared / "provenance" / "kernel_units_2.6.0.json.xz")
-    known = {file.rpartition("/")[2] for file in index.source.files}
+    known = {file.rpartition("/")[2] for file in index.files}
     located, missed = 0, []
     for name, of in sorted(units.items())[::20]:
         match = _TEMPLATE.match(name)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources import source_index
-from opscope.provenance.sources.index import load_index
+from opscope.provenance.sources.index import load_index, source_index
 
 
 @pytest.mark.parametrize("version", [None, "", "main", "../2.6.0", "2.6"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources.table import DefinitionTable
+from opscope.provenance.sources.index import SourceIndex
 from torch_tables.indexer.build import build_table, checkout_version, lex_file
 
 Checkout = Callable[[dict[str, str]], Path]
@@ -28,7 +28,7 @@ def test_a_checkout(checkout: Checkout) -> None:
     )
     index = build_table(root)
     assert (index.version, index.git_version) == ("2.9.1", None)
-    assert isinstance(index, DefinitionTable)
+    assert isinstance(index, SourceIndex)
     assert [(row.name, row.file, row.line) for row in index] == [("f", FILE, 2)]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from opscope.errors import InputError
-from opscope.provenance.sources import SourceIndex
 from opscope.provenance.sources.at_hand import read_lines
 from torch_tables.indexer.build import header_table
 
@@ -29,9 +28,9 @@ def torch(checkout: Callable[[dict[str, str]], Path]) -> Path:
 
 
 def test_headers_are_named_as_in_the_repository(torch: Path) -> None:
-    index = SourceIndex(header_table(torch / "include"))
+    index = header_table(torch / "include")
     assert (index.version, index.git_version) == ("2.13.0+cpu", "e" * 40)
-    assert index.source.files == ("aten/src/ATen/native/cuda/Loops.cuh",)
+    assert index.files == ("aten/src/ATen/native/cuda/Loops.cuh",)
     found = index.kernel("at::native::run", ["Any.cu"])
     assert found is not None
     assert (found.line, found.end_line, found.template_parameters) == (3, 4, ("T",))
@@ -41,7 +40,7 @@ def test_headers_are_named_as_in_the_repository(torch: Path) -> None:
 def test_lines_are_those_of_the_repository_where_the_wheel_adds_one(torch: Path) -> None:
     guard = "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)"
     (torch / HEADER).write_text(f'{guard}\n{KERNEL}#else\n#error "no"\n#endif\n', encoding="utf-8")
-    found = SourceIndex(header_table(torch / "include")).kernel("at::native::run", ["Any.cu"])
+    found = header_table(torch / "include").kernel("at::native::run", ["Any.cu"])
     assert found is not None
     assert (found.line, found.end_line) == (3, 4)
     assert read_lines(found.file, 3, None, [torch / "include"]) == ["__global__ void run(T f) {"]

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.provenance.sources.signatures import parameter_types
+from torch_tables.cpp_types import parameter_types, template_parameter_names
 from torch_tables.indexer.build import read_tree
 from torch_tables.indexer.heads import read_head
 from torch_tables.indexer.lexer import lex
-from torch_tables.indexer.template_parameters import template_parameter_names
 
 WORDS = """
     { } ( ) [ ] < > ; : :: , = " ' \\ / * # ## a B f operator template struct class namespace enum extern

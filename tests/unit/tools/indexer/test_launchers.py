@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.provenance.sources import SourceIndex, source_index
+from opscope.provenance.sources.index import SourceIndex, source_index
+from torch_tables.places import Places, native_function
 
 IndexOf = Callable[..., SourceIndex]
 
@@ -39,33 +40,25 @@ def index(index_of: IndexOf) -> SourceIndex:
 
 
 def test_a_function_names_those_that_one_cu_file_alone_defines(index: SourceIndex) -> None:
-    caller = index.function("caller")
+    caller = native_function(index, "caller")
     assert caller is not None
     assert caller.launchers == ("launch_one", "launch_two")
 
 
 def test_device_code_names_none(index: SourceIndex) -> None:
     """A function of a `.cu` file is at the device already."""
-    two = index.function("launch_two")
+    two = native_function(index, "launch_two")
     assert two is not None
     assert two.launchers == ()
 
 
-def test_a_launcher_is_located(index: SourceIndex) -> None:
-    two = index.launcher("launch_two")
-    assert two is not None
-    assert (two.file, two.line) == (f"{CUDA}/Two.cu", 1)
-
-
-def test_of_overloads_in_one_file_the_line_stays_open(index: SourceIndex) -> None:
-    one = index.launcher("launch_one")
-    assert one is not None
-    assert (one.file, one.line) == (f"{CUDA}/One.cu", None)
-
-
-@pytest.mark.parametrize("name", ["helper", "nothing"])
-def test_what_no_cu_file_defines_is_no_launcher(index: SourceIndex, name: str) -> None:
-    assert index.launcher(name) is None
+def test_launchers_are_located(index: SourceIndex) -> None:
+    """Of overloads in one file the line stays open."""
+    _, _, launched = Places(index, None, None, {}).function("caller", "CUDA", [], "CUDA")
+    assert [(one.name, one.file, one.place and one.place.line) for one in launched] == [
+        ("launch_one", f"{CUDA}/One.cu", None),
+        ("launch_two", f"{CUDA}/Two.cu", 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +75,6 @@ def test_of_the_packaged_release(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     index = source_index("2.6.0")
     assert index is not None
-    found = index.function(function)
+    found = native_function(index, function)
     assert found is not None
     assert found.launchers == launchers
-    assert all(index.launcher(name) is not None for name in launchers)

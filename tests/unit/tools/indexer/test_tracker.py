@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opscope.provenance.sources import Definition
+from opscope.provenance.sources.index import Definition
 
 Read = Callable[..., list[Definition]]
 

@@ -1,0 +1,229 @@
+"""Places of native functions: what singles a definition out, what the binary vetoes, what stays unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from opscope.provenance.operators.table import Place
+from opscope.provenance.releases.lines import StoredLines
+from opscope.provenance.sources.index import SourceIndex, source_index
+from torch_tables.places import Places, native_function
+
+IndexOf = Callable[..., SourceIndex]
+NATIVE = "aten/src/ATen/native"
+
+
+def native(body: str) -> str:
+    return f"namespace at::native {{\n{body}\n}}\n"
+
+
+FILES = {
+    "cuda/A.cu": native("Tensor f_cuda(const Tensor& x) {}\nvoid twice() {}\nvoid f(int64_t x) {}"),
+    "cuda/B.cu": native("void twice() {}"),
+    "A.cpp": native(
+        "void g(const Tensor& x) {}\nvoid g(const Tensor& x, const Scalar& y) {}\nvoid f(int64_t x) {}"
+    ),
+    "mps/A.mm": native("void f(int64_t x) {}\nvoid only_mps() {}"),
+    "cpu/A.cpp": native("void only_cpu() {}"),
+    "ChanelShuffle.cpp": native("Tensor channel_shuffle(const Tensor& x, int64_t g) {}"),
+    "xnnpack/ChannelShuffle.cpp": (
+        "namespace at::native::xnnpack { Tensor channel_shuffle(const Tensor& x, int64_t g) {} }"
+    ),
+    "Dropout.cpp": native(
+        "namespace { template <bool b> Tensor channel_shuffle(const Tensor& x, int64_t g) {} }"
+    ),
+    "Indexing.cpp": native("TORCH_IMPL_FUNC(gather_out)(const Tensor& x, int64_t d, const Tensor& o) {}"),
+    "Named.cpp": native("Tensor& gather_out(const Tensor& x, Dimname d, Tensor& o) {}"),
+    "details.cpp": "namespace a::details { void inside() {} }",
+}
+
+
+@pytest.fixture
+def index(index_of: IndexOf) -> SourceIndex:
+    return index_of({f"{NATIVE}/{name}": text for name, text in FILES.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "parameters", "place"),
+    [
+        ("f_cuda", "CUDA", None, "cuda/A.cu:2"),
+        ("g_cuda", "CUDA", None, None),
+        ("channel_shuffle", "CUDA", None, "ChanelShuffle.cpp:2"),
+        # The key says where to look; other backends hold no CUDA function.
+        ("f", "CUDA", None, "cuda/A.cu:4"),
+        ("f", "SparseCUDA", None, "cuda/A.cu:4"),
+        ("f", "CPU", None, "A.cpp:4"),
+        ("f", "MPS", None, "mps/A.mm:2"),
+        ("only_mps", "CUDA", None, None),
+        ("only_cpu", "CUDA", None, None),
+        ("twice", "CUDA", None, None),
+        # Overloads in one file
+        ("g", "CUDA", ["Tensor self", "Scalar other"], "A.cpp:3"),
+        ("g", "CUDA", None, "A.cpp:None"),
+        ("gather_out", "CUDA", ["Tensor", "int", "Tensor"], "Indexing.cpp:2"),
+        ("gather_out", "CompositeImplicitAutograd", None, "Named.cpp:2"),
+        ("gather_out", "CUDA", None, None),
+        ("a::details::inside", "CUDA", None, "details.cpp:1"),
+        ("inside", "CUDA", None, None),
+    ],
+)
+def test_a_native_function(
+    index: SourceIndex, name: str, key: str, parameters: list[str] | None, place: str | None
+) -> None:
+    found = native_function(index, name, key=key, parameters=parameters)
+    assert (found and f"{found.file}:{found.line}") == (place and f"{NATIVE}/{place}")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "parameters", "file"),
+    [
+        ("softmax_cuda_out", "CUDA", None, "native/cuda/SoftMax.cu"),
+        ("channel_shuffle", "CUDA", ["Tensor", "SymInt"], "native/ChanelShuffle.cpp"),
+        ("multiply", "CompositeImplicitAutograd", ["Tensor", "Tensor"], "native/BinaryOps.cpp"),
+        (
+            "gather_out",
+            "CompositeImplicitAutograd",
+            ["Tensor", "Dimname", "Tensor", "bool", "Tensor"],
+            "native/NamedTensor.cpp",
+        ),
+        (
+            "gather_out",
+            "CUDA",
+            ["Tensor", "int", "Tensor", "bool", "Tensor"],
+            "native/TensorAdvancedIndexing.cpp",
+        ),
+        ("gather_out", "CUDA", None, None),
+        ("is_vulkan_available", "CompositeImplicitAutograd", [], "vulkan/Context.cpp"),
+    ],
+)
+def test_a_native_function_of_a_release(
+    name: str, key: str, parameters: list[str] | None, file: str | None
+) -> None:
+    index = source_index("2.6.0")
+    assert index is not None
+    found = native_function(index, name, key=key, parameters=parameters)
+    assert (found and found.file) == (file and f"aten/src/ATen/{file}")
+
+
+FUNCTION = f"{NATIVE}/cuda/A.cu"
+
+
+class TestEvidence:
+    """The function `f`, lines 3 to 5 of an index, in a release whose checks tell how far lines moved."""
+
+    TEXT = "namespace at::native {\n\nvoid f() {\n\n}\n}\n"
+
+    def place(
+        self,
+        index_of: IndexOf,
+        *,
+        own: bool = False,
+        segments: Any = None,
+        files: Any = None,
+        name: str = FUNCTION,
+    ) -> Place | None:
+        index = index_of({name: self.TEXT})
+        lines = StoredLines(1, "2.6.0", {name: segments}) if segments else None
+        places = Places(index if own else None, None if own else index, lines, {"f": files} if files else {})
+        return places.function("f", "CUDA", [], "CUDA")[0]
+
+    @pytest.mark.parametrize(
+        ("segments", "expected"),
+        [
+            (None, Place(FUNCTION, "neighbor_version", 3, 5, "neighbor_version", None, False)),
+            (((1, 9, 20),), Place(FUNCTION, "compiled", 23, 25, "compiled")),
+            (((1, 4, 20), (6, 9, 30)), Place(FUNCTION, "compiled", 23, None, "compiled")),
+            (((1, 2, 0), (6, 9, 30)), Place(FUNCTION, "bracket", 3, 36, "bracket", 3)),
+            (((1, 2, 20),), Place(FUNCTION, "neighbor_version")),
+            (
+                ((1, 2, 0), (6, 9, 300)),
+                Place(FUNCTION, "neighbor_version", 3, 5, "neighbor_version", None, False),
+            ),
+        ],
+    )
+    def test_lines_of_a_neighbor_move_with_the_checks(
+        self, index_of: IndexOf, segments: Any, expected: Place
+    ) -> None:
+        assert self.place(index_of, segments=segments) == expected
+
+    def test_lines_of_the_release_stay(self, index_of: IndexOf) -> None:
+        place = Place(FUNCTION, "release", 3, 5, "release")
+        assert self.place(index_of, own=True, segments=((1, 9, 20),)) == place
+
+    @pytest.mark.parametrize("files", [(FUNCTION,), (FUNCTION, "Z.cu")])
+    def test_a_file_that_the_binary_supports_is_known_as_well_as_the_binary(
+        self, index_of: IndexOf, files: tuple[str, ...]
+    ) -> None:
+        supported = Place(FUNCTION, "release", 3, 5, "neighbor_version", None, False)
+        assert self.place(index_of, files=files) == supported
+
+    def test_a_contradicted_file_goes_with_its_line(self, index_of: IndexOf) -> None:
+        assert self.place(index_of, files=("B.cu",)) == Place("B.cu", "release")
+        assert self.place(index_of, files=("B.cu", "C.cu")) is None
+
+    def test_a_header_is_not_contradicted_by_a_unit_that_includes_it(self, index_of: IndexOf) -> None:
+        place = self.place(index_of, files=("B.cu",), name=f"{NATIVE}/cuda/A.cuh")
+        assert place is not None and place.file.endswith("A.cuh")
+
+    def test_a_function_that_no_index_has_is_in_the_file_of_the_binary(self) -> None:
+        places = Places(None, None, None, {"f": ("B.cu",)})
+        assert places.function("f", "CUDA", [], "CUDA") == (Place("B.cu", "release"), {}, ())
+        assert places.function("g", "CUDA", [], "CUDA") == (None, {}, ())
+
+
+def test_stubs_have_what_is_registered_for_the_backend(index_of: IndexOf) -> None:
+    index = index_of(
+        {
+            f"{NATIVE}/A.cpp": native(
+                "DEFINE_DISPATCH(sin_stub);\nDEFINE_DISPATCH(cast_stub);\nDEFINE_DISPATCH(lu_stub);\n"
+                "void f() { sin_stub(x); cast_stub(x); lu_stub(x); }\nREGISTER_NO_CPU_DISPATCH(lu_stub)"
+            ),
+            f"{NATIVE}/cuda/A.cu": native(
+                "void sin_kernel(int x) {}\nREGISTER_DISPATCH(sin_stub, &sin_kernel)\n"
+                "REGISTER_DISPATCH(cast_stub, static_cast<fn>(&sin_kernel))"
+            ),
+            f"{NATIVE}/cpu/A.cpp": native(
+                "void sin_kernel(int x) {}\nREGISTER_DISPATCH(sin_stub, &sin_kernel)"
+            ),
+            f"{NATIVE}/cuda/linalg/L.cpp": native("void lu(int x) {}\nREGISTER_CUDA_DISPATCH(lu_stub, &lu)"),
+        }
+    )
+    places = Places(index, None, None, {})
+    for backend, expected in (
+        (
+            "CUDA",
+            {
+                "sin_stub": [("sin_kernel", f"{NATIVE}/cuda/A.cu", "sin_kernel", 2)],
+                # What is no plain name is where it is registered.
+                "cast_stub": [("cast_stub", f"{NATIVE}/cuda/A.cu", "", 4)],
+                "lu_stub": [("lu", f"{NATIVE}/cuda/linalg/L.cpp", "lu", 2)],
+            },
+        ),
+        (
+            "CPU",
+            {
+                "sin_stub": [("sin_kernel", f"{NATIVE}/cpu/A.cpp", "sin_kernel", 2)],
+                "cast_stub": [],
+                "lu_stub": [("lu_stub", f"{NATIVE}/A.cpp", "", 6)],
+            },
+        ),
+    ):
+        _, stubs, _ = places.function("f", "CUDA", [], backend)
+        found = {
+            stub: [(one.name, one.file, one.function, one.place and one.place.line) for one in registered]
+            for stub, registered in stubs.items()
+        }
+        assert found == expected
+
+
+def test_every_stub_registered_for_cuda_is_located() -> None:
+    index = source_index("2.6.0")
+    assert index is not None
+    stubs = {entry.stub for entry in index.registrations if entry.key == "CUDA" and entry.function}
+    assert len(stubs) > 280
+    places = Places(index, None, None, {})
+    names = {stub: [one.name for one in places._registered(stub, "CUDA")] for stub in stubs}
+    assert [stub for stub, found in names.items() if set(found) == {stub}] == []
