@@ -306,16 +306,12 @@ def _progress(points: Sweep) -> Iterator[Callable[[Point | BenchmarkSweep], None
                 label = f"{points.name} {now.label}".rstrip()
                 live.update(f"{label}: preparing", refresh=True)
             elif now.points:
-                live.update(f"{label}: {_stage(now.points[-1])}", refresh=True)
+                rows = now.points[-1].rows
+                samples = [len(row.samples_ns) for row in rows if row.samples_ns]
+                stage = f"sampling, {min(samples)} of each so far" if samples else f"{len(rows)} prepared"
+                live.update(f"{label}: {stage}", refresh=True)
 
         yield show
-
-
-def _stage(result: BenchmarkResult) -> str:
-    samples = [len(row.samples_ns) for row in result.rows if row.samples_ns]
-    if samples:
-        return f"sampling, {min(samples)} of each so far"
-    return f"{len(result.rows)} prepared"
 
 
 def _exit_code(sweep: BenchmarkSweep) -> int:
@@ -324,9 +320,8 @@ def _exit_code(sweep: BenchmarkSweep) -> int:
         finished = sum(row.median_ns is not None for point in sweep.points for row in point.rows)
         say(f"interrupted: {finished} measured implementations are kept")
         return EXIT_INTERRUPTED
-    return EXIT_ERROR if sweep.failures or not all(map(_is_useful, sweep.points)) else 0
-
-
-def _is_useful(result: BenchmarkResult) -> bool:
-    statuses = {row.name: row.status for row in result.rows}
-    return statuses.get(result.reference) in _MEASURED
+    statuses = (
+        next((row.status for row in point.rows if row.name == point.reference), None)
+        for point in sweep.points
+    )
+    return EXIT_ERROR if sweep.failures or not all(one in _MEASURED for one in statuses) else 0

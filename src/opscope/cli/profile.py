@@ -56,7 +56,7 @@ from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
 from opscope.results import load, summarize
-from opscope.units import format_duration
+from opscope.units import NS_PER_MS, format_duration
 from opscope.workloads.spec import resolve
 from opscope.workloads.workload import WorkloadSpec
 
@@ -226,7 +226,7 @@ def profile(
                 entries.append(known or _attempt(task))
                 write_json(summaries[0], sweep_document(entries))
                 write_text(summaries[1], markdown(sweep_report(entries)))
-                advance(task.configuration.label, _outcome(entries[-1], kept=known is not None))
+                advance(task.configuration.label, ("kept, " if known else "") + _outcome(entries[-1]))
             code = EXIT_ERROR if any(one.error is not None for one in entries) else 0
         except KeyboardInterrupt:
             complete = sum(entry.error is None for entry in entries)
@@ -290,14 +290,12 @@ def _attempt(task: _Task) -> SweepEntry:
         return task.entry(None, f"{type(error).__name__}: {error}")
 
 
-def _outcome(entry: SweepEntry, *, kept: bool) -> str:
+def _outcome(entry: SweepEntry) -> str:
     if entry.stats is None:
         return f"failed: {entry.error}"
     totals = entry.stats["summary"]
-    on_device = totals["kernel_launches"] > 0
-    total_ms = totals["total_cuda_time_ms" if on_device else "total_cpu_time_ms"]
-    measured = f"{format_duration(total_ms * 1e6)} of {'device' if on_device else 'CPU'} time"
-    return f"kept, {measured}" if kept else measured
+    kind, name = ("cuda", "device") if totals["kernel_launches"] > 0 else ("cpu", "CPU")
+    return f"{format_duration(totals[f'total_{kind}_time_ms'] * NS_PER_MS)} of {name} time"
 
 
 @contextmanager
