@@ -150,7 +150,6 @@ def error_text(error: OpscopeError, *, has_program: bool = False) -> str:
 
 
 def note(text: str) -> None:
-    """One line on stderr."""
     sys.stderr.write(f"note: {visible(in_language(text))}\n")
 
 
@@ -205,7 +204,6 @@ def show(
 
 
 def is_page(path: Path) -> bool:
-    """Whether a file is to hold a page."""
     return path.suffix.lower() in (".html", ".htm")
 
 
@@ -245,7 +243,6 @@ def stdout_console() -> Console:
 
 
 def stderr_console() -> Console:
-    """Console for progress and notes."""
     return Console(file=sys.stderr, highlight=False)
 
 
@@ -265,12 +262,10 @@ def print_document(document: Document, *, reading: Parts = READING, on_stderr: b
 
 
 def markdown(document: Document) -> str:
-    """A report Document as Markdown."""
     return render_markdown(translated(document, _language))
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout."""
     sys.stdout.write(to_json(document))
 
 
@@ -297,7 +292,6 @@ def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> 
 def write_recording_page(
     path: Path, session: Session, summary: Summary, *, top: int | None, trace: str = ""
 ) -> Path:
-    """Likewise of a recording."""
     from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
 
     with status("Drawing"):

@@ -194,7 +194,6 @@ def _profile(
 def _plan(
     run: Callable[[Collection, Path, int], NcuRun], trace: Path | None, collecting: Collecting, scratch: Path
 ) -> CollectionPlan | None:
-    """What to profile; None where the options say it."""
     if collecting.kernel is not None:
         return None
     if trace is not None:

@@ -139,9 +139,7 @@ def nvcc(
                 for symbol, text in found.items()
             ]
         compiled = examine_compilation(
-            compilation,
-            block_sizes=list(dict.fromkeys(map(int, sizes))),
-            dynamic_shared_bytes=dynamic_shared,
+            compilation, block_sizes=list(dict.fromkeys(map(int, sizes))), dynamic_shared_bytes=dynamic_shared
         )
         # It makes the same, in the current folder where nothing stays.
         command = request_command(compiler, request, kept or Path(default_name(source, product)))

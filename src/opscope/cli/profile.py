@@ -68,8 +68,6 @@ _Steps = Annotated[int, Parameter(validator=Number(gte=1))]
 
 @dataclass(frozen=True)
 class _Task:
-    """One configuration to run."""
-
     spec: WorkloadSpec
     configuration: Configuration
     recording: Mapping[str, Any]  # arguments of a Profiler
@@ -105,7 +103,6 @@ class _Task:
         return SweepEntry(self.configuration.label, stats, names, error)
 
     def run(self) -> SweepEntry:
-        """Run it and write its files, replacing older ones."""
         files = self.files
         # Should this run fail, the results of an older one must not stand beside its trace.
         for stale in self.all_files:

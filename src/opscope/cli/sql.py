@@ -138,7 +138,6 @@ def _copy(session: Session, statement: str, path: Path, form: str) -> None:
 
 
 def _columns(session: Session, rows: str, kind: str, form: str) -> str:
-    """What to select of rows: those of a type as the form says."""
     session.connection.execute(f"DESCRIBE SELECT * FROM {rows}")
     described = session.connection.fetchall()
     shown = []

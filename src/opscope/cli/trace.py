@@ -33,19 +33,9 @@ from opscope.cli.console import (
     say_wrote,
 )
 from opscope.cupti.events import first_moment_ns
-from opscope.cupti.library import (
-    CuptiPlaces,
-    build_library,
-    find_compiler,
-    find_cupti,
-)
+from opscope.cupti.library import CuptiPlaces, build_library, find_compiler, find_cupti
 from opscope.cupti.recording import read_recording
-from opscope.cupti.running import (
-    ProgramRun,
-    check_program,
-    run_recorded,
-    trace_environment,
-)
+from opscope.cupti.running import ProgramRun, check_program, run_recorded, trace_environment
 from opscope.cupti.trace_file import WrittenTrace, recording_sidecar, write_trace
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.hardware.driver import driver_cuda_version

@@ -81,7 +81,6 @@ _STEP_ROWS = 12
 
 
 def _environment_facts(environment: Environment) -> FactList:
-    """Versions and hardware of the machine it was recorded on."""
     return facts(
         *((label, str(getattr(environment, name) or "")) for label, name in _ENVIRONMENT.items()),
         *(
@@ -164,7 +163,6 @@ def _overview_facts(summary: Summary, latency: Latency | None, batch_size: int |
 
 
 def _samples_text(time: UnrecordedTime) -> str:
-    """How sure an unrecorded step is."""
     if time.samples == 1:
         return " without the profiler, by a single sample"
     interval = f"{format_duration(time.low)} to {format_duration(time.high)}"
@@ -177,7 +175,6 @@ def _samples_text(time: UnrecordedTime) -> str:
 
 
 def _stretch_text(step: MeasuredStep) -> str:
-    """What the recorder did to a step."""
     if step.host_stretch is None or step.recorder_idle_ns is None:
         return "not timed without the profiler"
     text = f"{format_ratio(step.host_stretch)} the step without the profiler"
@@ -187,7 +184,6 @@ def _stretch_text(step: MeasuredStep) -> str:
 
 
 def _device_table(summary: Summary) -> Table:
-    """Window, busy and idle time of each device."""
     return table(
         summary.devices,
         number("Rank", "rank", if_known=True),
@@ -339,7 +335,6 @@ def _title(summary: Summary, config: Mapping[str, Any] | None) -> str:
 def _basis_section(
     summary: Summary, config: Mapping[str, Any] | None, environment: Environment | None
 ) -> Section:
-    """The configuration that was run, or what was read."""
     if config is None:
         names = Counter(
             (device.name or "a device the trace does not describe")
@@ -381,12 +376,7 @@ def _category_bars(summary: Summary) -> BarList:
     share = number("Share", "fraction")
     # Without a device the share is of CPU time.
     times = (device, share, cpu) if summary.has_device else (cpu, share)
-    rows = table(
-        summary.categories,
-        words("Category", title),
-        *times,
-        number("Calls", "calls"),
-    )
+    rows = table(summary.categories, words("Category", title), *times, number("Calls", "calls"))
     return BarList(rows, tuple(category.fraction for category in summary.categories))
 
 
@@ -423,8 +413,6 @@ def _range_section(summary: Summary, top: int | None) -> Section | None:
 
 
 def _graph_section(summary: Summary) -> Section:
-    """CUDA graphs that were replayed, and what their operators are known from."""
-
     def matched(one: GraphTotal) -> str:
         return "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason)))
 

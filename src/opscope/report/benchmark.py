@@ -126,7 +126,6 @@ def median_cell(row: BenchmarkRow) -> str:
 
 
 def _decimals(value: float) -> int:
-    """Those that keep three significant digits."""
     return len(significant(value).partition(".")[2])
 
 
@@ -179,7 +178,6 @@ _CACHES = {
 
 
 def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()) -> Document:
-    """The report on one result."""
     *before, findings = _benchmark_sections(result)
     conditions = Section("Conditions", (_condition_facts(result),))
     shown = sections(*before, *extra, findings, conditions)
@@ -187,7 +185,6 @@ def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()
 
 
 def _headline(result: BenchmarkResult) -> FactList:
-    """Who is fastest and why, what is wrong, and what that rests on."""
     timed = sorted((row for row in result.rows if row.median_ns), key=lambda row: row.median_ns or 0.0)
     ranked = list(enumerate(timed, 1))
     told: list[tuple[str, Text]] = []
@@ -231,7 +228,6 @@ def benchmark_title(result: BenchmarkResult) -> str:
 
 
 def _condition_facts(result: BenchmarkResult) -> FactList:
-    """What the figures were measured on, by and against."""
     checks = [row.check for row in result.rows if row.check is not None]
     tolerances = sorted({check.tolerance for check in checks})
     references = ", ".join(dict.fromkeys(check.reference for check in checks))
@@ -452,7 +448,6 @@ _COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
 
 
 def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[Section]] = ()) -> Document:
-    """The report on a sweep."""
     shown = [
         section for points in points_by_suite(sweep).values() for section in _suite_sections(sweep, points)
     ]
@@ -487,7 +482,6 @@ def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[
 
 
 def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
-    """The points of each suite, in order."""
     suites: dict[str, list[BenchmarkResult]] = {}
     for point in sweep.points:
         suites.setdefault(point.suite, []).append(point)
@@ -596,7 +590,6 @@ def suite_list_document(suites: Sequence[Suite]) -> Document:
 
 
 def suite_list_json(suites: Sequence[Suite]) -> dict[str, Any]:
-    """All suites with what can be chosen of each."""
     keys = Keys(
         "name summary shape_names default_shape dtypes reference implementations parameters",
         default_shape=lambda suite: {"cpu": suite.cpu_shape, "cuda": suite.cuda_shape},

@@ -107,7 +107,6 @@ def change_table(title: str, rows: Iterable[Sequence[Text]], *more: Column) -> T
 
 
 def change_row(name: Text, time: TimeChange, presence: Presence, *more: Text) -> tuple[Text, ...]:
-    """The cells of one thing."""
     return (
         name,
         measured_text(time.reference_ns, time.reference_interval_ns),
@@ -209,7 +208,6 @@ def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -
 
 
 def _judged(time: TimeChange) -> str:
-    """The verdict and what it rests on."""
     is_open = time.ratio_interval is None and time.reason and "equal" not in time.reason
     return f"{'no verdict' if time.verdict is None or is_open else time.verdict}: {time.reason}"
 
@@ -315,7 +313,6 @@ def _changed_variants(row: OperatorChange) -> list[VariantChange]:
 
 
 def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int | None) -> tuple[Block, ...]:
-    """The kernels that made an operator change."""
     is_common = row.presence is Presence.BOTH
     times = _headline(row.time) if is_common else difference_text(row.time.difference_ns)
     opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
@@ -528,7 +525,6 @@ def comparison_document(
     failures: Sequence[str] = (),
     inconclusive: str | None = None,
 ) -> dict[str, Any]:
-    """The comparison as JSON values."""
     gate = {"fail_on": fail_on, "failures": failures, "inconclusive": inconclusive}
     return {
         **versions(COMPARISON_SCHEMA_VERSION),

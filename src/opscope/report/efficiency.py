@@ -10,12 +10,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from opscope.analysis.efficiency import (
-    Bound,
-    CallEfficiency,
-    Roofline,
-    TensorCoreUse,
-)
+from opscope.analysis.efficiency import Bound, CallEfficiency, Roofline, TensorCoreUse
 from opscope.analysis.summary import Summary
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import Limit
@@ -75,7 +70,6 @@ _KNOWN = 0.9995  # from here on "all of its time"
 
 
 def has_efficiency(summary: Summary) -> bool:
-    """Whether anything is known of the cost of what ran on a device."""
     return summary.has_device and summary.efficiency.coverage.bytes_fraction is not None
 
 

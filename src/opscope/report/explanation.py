@@ -100,11 +100,7 @@ def file_functions(
     known = set(recorded)
     places = sorted(
         served,
-        key=lambda place: (
-            known.isdisjoint(one.name for one in served[place]),
-            place.file,
-            place.line or 0,
-        ),
+        key=lambda place: (known.isdisjoint(one.name for one in served[place]), place.file, place.line or 0),
     )
     shown = table(
         places[:most],

@@ -137,5 +137,4 @@ def from_json_text(text: str) -> Any:
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> Path:
-    """Write the document to a file and return its path. An existing file is replaced in one step."""
     return write_text(path, to_json(document))

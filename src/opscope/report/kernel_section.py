@@ -31,7 +31,6 @@ def kernel_meaning(facts: KernelFacts) -> str | None:
 
 
 def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[str, Text]]:
-    """What is known of one kernel name."""
     lines: list[tuple[str, Text]] = []
     if title != facts.name:
         lines.append(("Name", Code(facts.name, is_whole=True)))
@@ -77,7 +76,6 @@ _COMPILED = {"num_warps": "warps", "num_stages": "stages"}
 
 
 def _launched(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
-    """How compiled code launched a Triton kernel."""
     for one in facts.triton.get("configurations", ()):
         parts = [str(one["kernel_kwargs"] or "")]
         parts += [f"{one[name]} {word}" for name, word in _COMPILED.items() if one[name]]

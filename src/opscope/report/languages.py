@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 
 class Language(TextEnum):
-    """What reports can be written in."""
-
     EN = "en"
     ZH = "zh"
 
@@ -71,7 +69,6 @@ def translated_words(text: str, language: Language) -> str:
 
 @cache
 def catalog(language: Language) -> Catalog:
-    """The packaged messages of a language."""
     from opscope.report.messages import Catalog, catalog_entries  # noqa: PLC0415 - English needs none
 
     path = resources.files("opscope").joinpath(f"locale/{language}/LC_MESSAGES/opscope.po")

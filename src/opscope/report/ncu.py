@@ -71,7 +71,6 @@ _RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
 
 
 def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document:
-    """The report."""
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
     shown = ranked[:top]
     report = analysis.report
@@ -129,12 +128,10 @@ def _opening(analysis: CounterAnalysis) -> FactList:
 
 
 def _advice(finding: Finding) -> str:
-    """The first sentence of what to do."""
     return (finding.suggestion or finding.message).partition(". ")[0].rstrip(".")
 
 
 def _limit(kernel: CountedKernel) -> str:
-    """What limits it, as words."""
     limit = str(kernel.limit or _NO_LIMIT)
     return "DRAM" if limit == "dram" else limit
 
@@ -190,7 +187,6 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
 
 
 def _limits(analysis: CounterAnalysis) -> Counter[str]:
-    """Time by what limits it."""
     limits: Counter[str] = Counter()
     for kernel in analysis.kernels:
         limits[_limit(kernel)] += round(kernel.counters.duration_ns or 0)

@@ -44,7 +44,6 @@ class NvccCode(NamedTuple):
 
 
 def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequence[NvccCode] = ()) -> Document:
-    """The report."""
     shown = sections(
         Section("Kernels", tuple(_kernels(compiled))),
         Section("Findings", (FindingList(compiled.findings),)),
@@ -138,7 +137,6 @@ def _kernels(compiled: CompiledFile) -> Iterator[Block]:
 
 
 def _share(block: BlockOccupancy) -> str:
-    """The share, and what stands against more."""
     if block.active is None:
         return "cannot start"
     share = format_fraction(block.occupancy)

@@ -54,7 +54,6 @@ def top_operators(summary: Summary, top: int | None) -> tuple[OperatorTotal, ...
 
 
 def rank_ns(summary: Summary, operator: OperatorTotal) -> int:
-    """The time an operator is ranked by."""
     return operator.self_device_ns if summary.has_device else operator.self_cpu_ns
 
 
@@ -134,7 +133,6 @@ _SHAPE_ROWS = 5
 
 
 def ranking_paragraph(summary: Summary) -> Paragraph:
-    """By what the operators are ranked."""
     if not summary.has_device:
         return Paragraph("No device time was recorded, so operators are ranked by self CPU time.")
     return Paragraph(

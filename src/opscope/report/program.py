@@ -145,7 +145,6 @@ def _tree_order(parts: list[_Part]) -> list[_Part]:
 
 
 def _line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
-    """The lines of the program with the most device time."""
     lines = summary.program.lines
     shown = lines[:top]
     caption = _rest(summary, summary.program.line_ns, "under no line of the program")

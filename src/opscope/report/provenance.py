@@ -62,7 +62,6 @@ def operator_chain_facts(operator: OperatorTotal, *, has_device: bool) -> list[t
 def function_facts(
     function: NativeFunctionUse, *, said: SourceLocation | None = None
 ) -> list[tuple[str, Text]]:
-    """What is known of one native function."""
     if function.kind != "backward":
         return [entry_fact(function), *implementation_facts(function, said=said)]
     details = function.details
@@ -77,7 +76,6 @@ def function_facts(
 
 
 def entry_fact(function: NativeFunctionUse) -> tuple[str, Text]:
-    """The native function's entry in the yaml file."""
     candidates = function.details.get("candidates")
     if candidates:
         names = ", ".join(candidate or "the default one" for candidate in candidates)

@@ -142,7 +142,6 @@ def _step_text(step: tuple[float, Mapping[str, Any]] | None) -> str | None:
 
 
 def _step_ms(record: Mapping[str, Any]) -> float | None:
-    """Without the recorder where that was timed, else as recorded."""
     unrecorded = (record["step"] or {}).get("unrecorded_ms")
     time: float | None = unrecorded["median"] if unrecorded else record["summary"]["wall_time_ms_per_step"]
     return time

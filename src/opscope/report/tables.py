@@ -38,7 +38,6 @@ _OF_CODE = frozenset("<>{}[]=")
 
 
 def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width: int) -> Document:
-    """The rows for a display of `width` columns."""
     columns = []
     for index, name in enumerate(names):
         values = [row[index] for row in rows if row[index] is not None]
@@ -77,7 +76,6 @@ _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 
 
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> Document:
-    """A section for each report."""
     totals: list[tuple[str, Text]] = []
     for one in tables:
         amounts = [row[total_column(one)] for row in one.rows]

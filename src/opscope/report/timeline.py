@@ -12,13 +12,7 @@ from typing import Any
 
 from opscope.analysis.step_model import PathTotal
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import (
-    IdleCause,
-    LaunchLatency,
-    Timeline,
-    TimePartition,
-    WindowKind,
-)
+from opscope.analysis.timeline.values import IdleCause, LaunchLatency, Timeline, TimePartition, WindowKind
 from opscope.report.document import (
     Block,
     Code,
@@ -35,14 +29,7 @@ from opscope.report.document import (
 )
 from opscope.report.meanings import waits_meaning
 from opscope.report.names import trace_name
-from opscope.units import (
-    UNKNOWN,
-    counted,
-    format_duration,
-    format_fraction,
-    format_quantity,
-    format_share,
-)
+from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_quantity, format_share
 
 _GAP_ROWS = 5
 _PATH_ROWS = 6

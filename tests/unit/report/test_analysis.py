@@ -196,7 +196,7 @@ OF_THE_PLAIN: dict[str, Callable[[Summary], Summary]] = {
     "a finding of one rank": findings("9 bytes lost.", **TWO_TRACES),
     "a finding of one trace": findings("9 bytes lost.", traces=("a.json", "b.json"), ranks=(None, None)),
     "shapes that are no JSON": lambda summary: summary.having(
-        operators=(replace(summary.operators[0], input_shapes=(("[[1,", 1),)), *summary.operators[1:]),
+        operators=(replace(summary.operators[0], input_shapes=(("[[1,", 1),)), *summary.operators[1:])
     ),
 }
 OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {

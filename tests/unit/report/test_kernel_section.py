@@ -16,11 +16,7 @@ from opscope.model.location import SourceLocation
 from opscope.report.document import Code
 from opscope.report.explanation import distinct_titles
 from opscope.report.json_encoding import encode
-from opscope.report.kernel_section import (
-    explained_launches,
-    kernel_facts,
-    launch_blocks,
-)
+from opscope.report.kernel_section import explained_launches, kernel_facts, launch_blocks
 from opscope.report.summary_json import SUMMARY_KEYS
 
 from .conftest import markdown_of

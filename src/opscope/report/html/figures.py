@@ -104,14 +104,11 @@ class Bar(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """The last of a `Chart`."""
-
     figure: dict[str, Any]
     height_px: int
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis with a title."""
     return {"title": {"text": title}, **more}
 
 
@@ -126,7 +123,6 @@ def curve(name: str, xs: Iterable[Any], ys: Iterable[Any], **more: Any) -> dict[
 
 
 def boxes(xs: Iterable[Any], ys: Iterable[Any], **more: Any) -> dict[str, Any]:
-    """Horizontal bars."""
     return {"type": "bar", "orientation": "h", "x": [*xs], "y": [*ys], **more}
 
 

@@ -25,14 +25,7 @@ from opscope.analysis.summary import Summary
 from opscope.errors import DependencyError
 from opscope.model.session import Session
 from opscope.report.analysis import recording_document
-from opscope.report.document import (
-    CodeBlock,
-    Document,
-    FactList,
-    Section,
-    inlines,
-    plain,
-)
+from opscope.report.document import CodeBlock, Document, FactList, Section, inlines, plain
 from opscope.report.html.charts import session_charts
 from opscope.report.html.figures import LABEL, Chart
 from opscope.report.languages import Language, translated, translated_words
@@ -54,7 +47,6 @@ def session_page(
     trace: str = "",
     language: Language = Language.EN,
 ) -> str:
-    """The page on a recording."""
     chains = {
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
         for one in summary.operators[:_CHAINS]

@@ -348,7 +348,6 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
 
 
 def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
-    """What each kernel reaches of the limits of the device."""
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:_ROWS]
     titles = fitting_names([kernel.title for kernel in ranked], _TITLE)
     rows = [
@@ -372,7 +371,6 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
 
 
 def statistics_charts(tables: Sequence[ReportTable]) -> tuple[Chart, ...]:
-    """Of each report, what takes the most."""
     charts = []
     for number, one in enumerate(tables):
         whole = sum(row[total_column(one)] for row in one.rows)
