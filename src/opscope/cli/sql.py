@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,7 +78,14 @@ def sql(
             scratch = files.enter_context(TemporaryDirectory(prefix=scratch_prefix()))
             printed = Path(scratch) / f"rows{'.csv' if csv else '.json'}"
         written = [*targets, *([] if printed is None else [printed])]
-        _lock(session, written)
+        connection = session.connection
+        # Names of Python variables are no tables here; results keep their order, also through COPY.
+        connection.execute("SET python_enable_replacements = false")
+        connection.execute("SET preserve_insertion_order = true")
+        if written:
+            connection.execute(f"SET allowed_paths = [{', '.join(_literal(str(one)) for one in written)}]")
+        session.lock()
+        connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
             for target, path in zip(written, [*output, *written[len(output) :]], strict=True):
                 _copy(session, statement, target, _FORMATS[path.suffix])
@@ -114,18 +120,6 @@ def _single_statement(session: Session, query: str) -> str:
         )
     # Without the semicolon, so that it can stand in parentheses.
     return query.strip().rstrip(";").rstrip()
-
-
-def _lock(session: Session, allowed: Sequence[Path]) -> None:
-    connection = session.connection
-    # Names of Python variables are no tables here.
-    connection.execute("SET python_enable_replacements = false")
-    # Results keep the order they were asked for, also through COPY.
-    connection.execute("SET preserve_insertion_order = true")
-    if allowed:
-        connection.execute(f"SET allowed_paths = [{', '.join(_literal(str(one)) for one in allowed)}]")
-    session.lock()
-    connection.execute("BEGIN TRANSACTION READ ONLY")
 
 
 def _copy(session: Session, statement: str, path: Path, form: str) -> None:
