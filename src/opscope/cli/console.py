@@ -237,16 +237,12 @@ class _PipeConsole(Console):
         raise BrokenPipeError
 
 
-def stdout_console() -> Console:
-    """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
-    return _wide_console(sys.stdout)
-
-
 def stderr_console() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
-def _wide_console(stream: TextIO) -> Console:
+def wide_console(stream: TextIO) -> Console:
+    """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
     probe = Console(file=stream)
     has_width = probe.is_terminal or "COLUMNS" in os.environ
     width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
@@ -258,7 +254,7 @@ def print_document(document: Document, *, reading: Parts = READING, on_stderr: b
     stream = sys.stderr if on_stderr else sys.stdout
     told = only_sections(document, reading.section, in_language) if reading.section else document
     shown = translated(told, _language)
-    _wide_console(stream).print(render_terminal(shown), crop=False)
+    wide_console(stream).print(render_terminal(shown), crop=False)
 
 
 def markdown(document: Document) -> str:

@@ -13,7 +13,7 @@ import duckdb
 from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from opscope.cli.console import Force, Json, Top, check_outputs, open_source, say_wrote, stdout_console
+from opscope.cli.console import Force, Json, Top, check_outputs, open_source, say_wrote, wide_console
 from opscope.errors import InputError
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.schema import PROVENANCE_TABLES, TABLES
@@ -151,7 +151,7 @@ def _print_table(session: Session, statement: str, top: int | None) -> None:
         rows = session.connection.execute(f"SELECT {shown} FROM {within}")
     found: list[tuple[Any, ...]] = rows.fetchall() if top is None else rows.fetchmany(top + 1)
     shown_rows = found[:top]
-    console = stdout_console()
+    console = wide_console(sys.stdout)
     console.print(render_terminal(query_document(names, shown_rows, width=console.width)))
     note = f"the first {counted(len(shown_rows), 'row')}; there are more (--top)"
     console.print(note if len(found) > len(shown_rows) else counted(len(found), "row"), style="dim")

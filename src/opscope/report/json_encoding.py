@@ -54,9 +54,8 @@ class Keys:
         named = {word.lstrip("-*").partition("=")[2] or word.lstrip("-*") for word in self._words}
         for word in self._words:
             if word == "...":
-                yield from (
-                    (name, self._getter(name, name)) for name in _field_names(kind) if name not in named
-                )
+                unnamed = (name for name in _field_names(kind) if name not in named)
+                yield from ((name, self._getter(name, name)) for name in unnamed)
             elif not word.startswith("-"):
                 key, _, attribute = word.partition("=")
                 yield key, self._getter(key.lstrip("*"), attribute or key.lstrip("*"))
