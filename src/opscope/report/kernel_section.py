@@ -66,7 +66,7 @@ def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[
         if not name or len(value) <= _LONG_ARGUMENT
     ]
     if short:
-        lines.append(("Template arguments", joined(short)))
+        lines.append(("Template arguments", ("", *joined(short))))  # a text: one alone is no name to shorten
     return [*lines, *long, *_computed(facts), *_launched(facts)]
 
 
