@@ -348,10 +348,13 @@ def _basis_section(
             ("Devices", used or "none used"),
         )
         return Section("What was read", (read, *map(_environment_facts, summary.environments)))
-    values: list[tuple[str, Text]] = []
-    for key, value in config.items():
-        text = format_count(value) if type(value) is int else {None: "–", True: "yes", False: "no"}.get(value)
-        values.append((key.replace("_", " ").capitalize(), text or str(value)))
+
+    def text(value: Any) -> str:
+        if value is None or isinstance(value, bool):
+            return "–" if value is None else "yes" if value else "no"
+        return format_count(value) if isinstance(value, int) else str(value)
+
+    values = ((key.replace("_", " ").capitalize(), text(value)) for key, value in config.items())
     told: list[Block] = [facts(*values)]
     if environment is not None:
         told += [Paragraph(Strong("Environment")), _environment_facts(environment)]

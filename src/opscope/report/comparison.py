@@ -182,6 +182,10 @@ def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -
         ":"
     )
     of = "" if verdict == "no verdict" else f" {what},"  # the recorded step may say the opposite
+    largest: list[tuple[str, Text]] = []
+    for rank, row in enumerate(changed[:_LARGEST], 1):
+        difference, ratio = difference_text(row.time.difference_ns), plain(ratio_cell(row.time, row.presence))
+        largest.append((f"Difference {rank}", (Strong(difference), " ", Code(row.name), f" ({ratio})")))
     sources = []
     basis = []
     for side in sides:
@@ -195,12 +199,7 @@ def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -
         ("Step without the profiler", None if step is None else (_headline(step), f"; {_judged(step)}")),
         ("Recorded step", None if comparison.wall is None or step else _headline(comparison.wall)),
         (f"{what[0].upper()}{what[1:]}{per}", _headline(comparison.total)),
-        *(
-            (f"Difference {rank}", (Strong(difference), " ", Code(row.name), f" ({plain(ratio)})"))
-            for rank, row in enumerate(changed[:_LARGEST], 1)
-            for difference in [difference_text(row.time.difference_ns)]
-            for ratio in [ratio_cell(row.time, row.presence)]
-        ),
+        *largest,
         ("Reference", sources[0]),
         ("Candidate", sources[1]),
         ("Based on", basis[0] if basis[0] == basis[1] else " → ".join(basis)),
