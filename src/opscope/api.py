@@ -121,11 +121,9 @@ def profile(
         InputError: The schedule or the name makes no sense.
     """
     options.setdefault("find_origins", recorded_origins)
-    if callable(output_dir):
-        return Profile(None, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)(
-            output_dir
-        )
-    return Profile(output_dir, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)
+    folder = None if callable(output_dir) else output_dir
+    made = Profile(folder, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)
+    return made(output_dir) if callable(output_dir) else made
 
 
 def profile_call(

@@ -29,28 +29,10 @@ def explain(opscope: Callable[..., object]) -> Callable[..., object]:
     return lambda *arguments: opscope("explain", *arguments, "--torch-version", "2.6.0")
 
 
-def test_of_a_release_without_tables_the_nearest_answers_and_is_said(opscope) -> None:
-    near = opscope("explain", "aten::gelu", "--torch-version", "2.5.1")
-    assert "2.5.1 (neighbor_version: from 2.6.0, the nearest" in " ".join(near.out.split())
-    for label in ("9.9", "newest"):
-        far = opscope("explain", "aten::gelu", "--torch-version", label)
-        assert (far.code, far.out) == (1, "")
-        assert f"nothing is known of PyTorch {label}. Name one of 2.6.0, 2.7.1" in far.err
-
-
-@pytest.mark.parametrize(
-    ("label", "said"),
-    [
-        ("2.12.0", "2.12.0 (neighbor_version: from 2.12.1, the nearest release that is known)"),
-        ("2.99.0", f"2.99.0 (neighbor_version: from {RELEASES[-1]}, the nearest release that is known)"),
-        ("2.11.0a0+nv25.01", "2.11.0a0+nv25.01 (neighbor_version: from the release 2.11.0)"),
-        ("2.14.1+rocm7.0", "2.14.1+rocm7.0 (neighbor_version: from the release 2.14.1)"),
-        ("2.14.1+cpu", "PyTorch release 2.14.1 "),
-    ],
-)
-def test_which_release_answers_for_whose(opscope, label: str, said: str) -> None:
-    outcome = opscope("explain", "aten::gelu", "--torch-version", label)
-    assert said in " ".join(outcome.out.replace("│", " ").split()) + " "
+def test_for_a_later_release_the_newest_answers(opscope) -> None:
+    said = opscope("explain", "aten::gelu", "--torch-version", "2.99.0").out.replace("│", " ")
+    newest = f"2.99.0 (neighbor_version: from {RELEASES[-1]}, the nearest release that is known)"
+    assert newest in " ".join(said.split())
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -61,26 +43,6 @@ def test_each_release_answers_for_itself(opscope, version: str) -> None:
     assert function["file"] == "aten/src/ATen/native/cuda/Indexing.cu"
     assert function["line_grade"] in ("release_index", "compiled", "bracket")
     assert f"/{git_version(version)}/" in function["url"]
-
-
-def test_a_recording_tells_its_release_itself(opscope, trace: Path) -> None:
-    outcome = opscope("explain", "aten::gelu", "--trace", trace, "--torch-version", "2.6.0")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "Leave the release out" in outcome.err
-
-
-def test_an_operator_down_to_its_device_code(explain) -> None:
-    outcome = explain("aten::gelu")
-    assert outcome.code == 0
-    assert outcome.err == ""
-    words = " ".join(outcome.out.split())
-    for link in (
-        "gelu(Tensor self",
-        "CUDA → gelu_out_cuda",
-        "cuda/Activation.cpp:96",
-        "ActivationGeluKernel.cu:21",
-    ):
-        assert link in words
 
 
 @pytest.mark.parametrize(
@@ -98,24 +60,11 @@ def test_json_is_one_document_for_any_kind_of_name(explain, name: str, subject: 
     assert (outcome.json["subject"], outcome.json["name"]) == (subject, found)
 
 
-def test_a_typo_is_one_line_that_names_similar_names(explain) -> None:
-    outcome = explain("aten::gelo")
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert "aten::gelu" in outcome.err
-
-
 class TestTrace:
     def test_calls_are_added(self, opscope) -> None:
         document = opscope("explain", "gelu", "--trace", library.example_trace(), "--json").json
         assert document["operators"][0]["calls"] == 36
         assert document["kernels"][0]["launched_by"][0]["operator"] == "aten::gelu"
-
-    def test_what_it_did_not_record_is_said_and_explained_all_the_same(self, opscope, trace: Path) -> None:
-        outcome = opscope("explain", "aten::_softmax", "--trace", trace)
-        assert outcome.code == 0
-        assert "not recorded" in outcome.out
-        assert "This trace holds no call of it." in outcome.out
-        assert "softmax_cuda_out" in outcome.out
 
     @pytest.mark.exhaustive(few=False)
     def test_a_saved_session_says_the_same(self, opscope, trace: Path, tmp_path: Path) -> None:

@@ -7,16 +7,6 @@ from pathlib import Path
 import pytest
 
 
-def test_collapsed_stacks_on_stdout(opscope, trace: Path) -> None:
-    outcome = opscope("flamegraph", trace)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == (
-        "[unattributed: before_window];leaked 2000\n"
-        "aten::gelu;gelu_kernel 50125\n"
-        "aten::linear;aten::addmm;gemm|<float, 64> 400000\n"
-    )
-
-
 def test_json_is_for_speedscope(opscope, trace: Path, tmp_path: Path) -> None:
     assert opscope("flamegraph", trace, "-o", tmp_path / "stacks.json").code == 0
     document = json.loads((tmp_path / "stacks.json").read_text())
@@ -37,15 +27,3 @@ def test_nothing_is_printed_on_a_terminal(opscope, trace: Path, monkeypatch: pyt
     outcome = opscope("flamegraph", trace)
     assert (outcome.code, outcome.out) == (1, "")
     assert "--output stacks.json" in outcome.err
-
-
-def test_a_step(opscope, trace: Path) -> None:
-    outcome = opscope("flamegraph", trace, "--step", 2, "--weight", "cpu")
-    assert outcome.out == "aten::gelu 100000\naten::linear 50000\naten::linear;aten::addmm 150000\n"
-
-
-def test_what_was_not_recorded(opscope, trace: Path) -> None:
-    outcome = opscope("flamegraph", trace, "--by", "python")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "no Python stacks were recorded" in outcome.err
-    assert opscope("flamegraph", trace, "--by", "threads").code == 2

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -18,15 +16,6 @@ def source(request: pytest.FixtureRequest, trace: Path, is_saved: bool) -> Path:
     return request.getfixturevalue("recording") if is_saved else trace
 
 
-def test_a_table_shows_null_as_a_dash(opscope, trace: Path) -> None:
-    outcome = opscope("sql", trace, "SELECT name, parent_id, self_device_ns FROM operators ORDER BY 3 DESC")
-    assert outcome.code == 0
-    lines = outcome.out.splitlines()
-    assert lines[0].split() == ["name", "parent_id", "self_device_ns"]
-    assert lines[3].split() == ["aten::gelu", "–", "50125"]
-    assert lines[-1] == "3 rows"
-
-
 def test_json_is_a_list_of_objects_with_exact_integers(opscope, recording: Path) -> None:
     query = (
         "SELECT 9223372036854775807 AS big, sum(duration_ns) AS total, NULL AS nothing, 1.5 AS x,"
@@ -41,13 +30,6 @@ def test_json_is_a_list_of_objects_with_exact_integers(opscope, recording: Path)
     ]  # fmt: skip
 
 
-def test_an_empty_result_is_an_empty_list(opscope, recording: Path) -> None:
-    assert opscope("sql", recording, "SELECT name FROM operators WHERE false", "--json").json == []
-    assert (
-        opscope("sql", recording, "SELECT name FROM operators WHERE false").out.splitlines()[-1] == "0 rows"
-    )
-
-
 def test_repeated_names_are_numbered(opscope, recording: Path) -> None:
     rows = opscope("sql", recording, "SELECT 1 AS a, 2 AS a, 3 AS a_1", "--json").json
     assert [list(row.values()) for row in rows] == [[1, 2, 3]]
@@ -57,12 +39,6 @@ def test_a_timestamp_with_a_zone_is_text(opscope, recording: Path) -> None:
     outcome = opscope("sql", recording, "SELECT 7 AS n, to_timestamp(0) AS t -- comment", "--json")
     assert outcome.json[0]["n"] == 7
     assert outcome.json[0]["t"].startswith("19")
-
-
-def test_csv(opscope, recording: Path) -> None:
-    outcome = opscope("sql", recording, "SELECT name, overload FROM operators ORDER BY start_ns", "--csv")
-    rows = list(csv.reader(io.StringIO(outcome.out)))
-    assert rows == [["name", "overload"], ["aten::linear", ""], ["aten::addmm", ""], ["aten::gelu", ""]]
 
 
 def test_formats_exclude_each_other(opscope, recording: Path) -> None:

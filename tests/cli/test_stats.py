@@ -6,13 +6,6 @@ import json
 from pathlib import Path
 
 
-def test_the_merged_summary_is_the_default(opscope, trace: Path) -> None:
-    outcome = opscope("stats", trace)
-    assert outcome.code == 0
-    assert "CUDA GPU Summary (Kernels/MemOps) (cuda_gpu_sum)" in outcome.out
-    assert "CUDA_KERNEL" in outcome.out
-
-
 def test_json_is_by_report_with_nsys_columns(opscope, trace: Path) -> None:
     document = opscope("stats", trace, "--report", "cuda_gpu_kern_sum", "cuda_api_sum", "--json").json
     assert list(document) == ["cuda_gpu_kern_sum", "cuda_api_sum"]
@@ -38,10 +31,3 @@ def test_a_report_is_written_to_a_file(opscope, trace: Path, tmp_path: Path) -> 
     assert outcome.err.splitlines() == [f"Wrote {file}" for file in files]
     assert "cuda_gpu_sum" in json.loads(files[0].read_text())
     assert files[1].read_text().startswith("# Statistics of ")
-
-
-def test_an_unknown_report_is_one_clear_error(opscope, trace: Path) -> None:
-    outcome = opscope("stats", trace, "--report", "gpu")
-    assert outcome.code == 1
-    assert "there is no report 'gpu'" in outcome.err
-    assert "cuda_gpu_mem_time_sum" in outcome.err

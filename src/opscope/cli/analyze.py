@@ -9,11 +9,14 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from opscope.cli.console import (
+    READING,
     Force,
     Json,
     Output,
     Parts,
+    Several,
     Top,
+    Words,
     check_outputs,
     is_page,
     markdown,
@@ -27,8 +30,6 @@ from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.json_encoding import write_json
 
-_READING = Parts()
-
 
 def analyze(
     traces: Annotated[list[str], Parameter(name="TRACE")],
@@ -40,14 +41,12 @@ def analyze(
     save: Path | None = None,
     export_trace: Path | None = None,
     force: Force = False,
-    reading: Parts = _READING,
+    reading: Parts = READING,
     top: Top = 10,
     ceilings: Path | None = None,
     merge: bool = False,
     by: str | None = None,
-    capture: Annotated[
-        tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)
-    ] = (),
+    capture: Annotated[Words, Several] = (),
     memory_limit: str | None = None,
     workers: str = "0",
     overlap: bool = False,
@@ -140,7 +139,7 @@ def _overlap(*, traces: list[str], json: bool, overlap: bool, reading: Parts, **
     from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415 - seldom asked
     from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
 
-    defaults = {one.name: one.default for one in signature(analyze).parameters.values()} | vars(_READING)
+    defaults = {one.name: one.default for one in signature(analyze).parameters.values()} | vars(READING)
     for name, value in (others | vars(reading)).items():
         if value != defaults[name]:
             raise InputError(

@@ -97,7 +97,6 @@ def entry_point() -> None:
 
 
 def command_line() -> int:
-    """The exit code of the command line of this process."""
     if sys.stdout is None or sys.stderr is None:  # what is opened next would take its place
         for number in (1, 2):
             with suppress(OSError):
@@ -210,11 +209,7 @@ def _dispatch(tokens: list[str]) -> int:
             use_language(lang)
         return app(verb_and_arguments, **quietly)
 
-    quietly: dict[str, Any] = {
-        "exit_on_error": False,
-        "print_error": False,
-        "result_action": "return_value",
-    }
+    quietly: dict[str, Any] = {"exit_on_error": False, "print_error": False, "result_action": "return_value"}
     for one in (app, app.meta):
         one.suppress_keyboard_interrupt = False  # or it would exit before `main` says what is kept
     code = app.meta(tokens, **quietly)

@@ -30,10 +30,13 @@ from opscope.benchmarking.suites import SUITES
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    READING,
     Force,
     Json,
     Output,
     Parts,
+    Several,
+    Words,
     check_outputs,
     load_noticed,
     say,
@@ -46,7 +49,6 @@ from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheStat
 from opscope.model.measurement import Clock
 from opscope.report.benchmark import (
     benchmark_document,
-    code_json,
     code_sections,
     kernel_use_section,
     suite_list_document,
@@ -54,12 +56,13 @@ from opscope.report.benchmark import (
     sweep_benchmark_document,
 )
 from opscope.report.html.result_charts import benchmark_charts
+from opscope.report.json_encoding import encode
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
 _MEASURED = (Status.OK, Status.CHECKED)
 _FEWEST = 2
 
-_Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
+_Several = Annotated[Words, Several]
 
 
 @Parameter(name="*", group=Group("What"))
@@ -105,10 +108,7 @@ class MeasuringOptions:
     time_budget: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().time_budget_s
     samples: str = f"{BenchmarkOptions().min_samples}-{BenchmarkOptions().max_samples}"
     threshold: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().same_within
-    skip: Annotated[
-        tuple[Literal["check", "profile", "ceilings"], ...],
-        Parameter(consume_multiple=True, negative=(), show_default=False),
-    ] = ()
+    skip: Annotated[tuple[Literal["check", "profile", "ceilings"], ...], Several] = ()
 
     def options(self) -> BenchmarkOptions:
         """The same for the engine."""
@@ -131,18 +131,15 @@ class MeasuringOptions:
         )
 
 
-_GIVEN, _MEASURING, _READING = GivenOptions(), MeasuringOptions(), Parts()
+_GIVEN, _MEASURING = GivenOptions(), MeasuringOptions()
 
 
 def bench(
     *targets: Annotated[str, Parameter(name="TARGET")],
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
-    show: Annotated[
-        tuple[Literal["kernels", "ptx", "sass", "triton"], ...],
-        Parameter(consume_multiple=True, negative=(), show_default=False),
-    ] = (),
-    reading: Parts = _READING,
+    show: Annotated[tuple[Literal["kernels", "ptx", "sass", "triton"], ...], Several] = (),
+    reading: Parts = READING,
     json: Json = False,
     output: Output = (),
     save: Path | None = None,
@@ -199,7 +196,7 @@ def bench(
             if kinds:
                 results = whole["points"] if isinstance(result, BenchmarkSweep) else [whole]
                 for one, code in zip(results, codes, strict=False):
-                    one["generated_code"] = code_json(code)
+                    one["generated_code"] = encode(code)
             return whole
 
         console.show(
@@ -309,16 +306,12 @@ def _progress(points: Sweep) -> Iterator[Callable[[Point | BenchmarkSweep], None
                 label = f"{points.name} {now.label}".rstrip()
                 live.update(f"{label}: preparing", refresh=True)
             elif now.points:
-                live.update(f"{label}: {_stage(now.points[-1])}", refresh=True)
+                rows = now.points[-1].rows
+                samples = [len(row.samples_ns) for row in rows if row.samples_ns]
+                stage = f"sampling, {min(samples)} of each so far" if samples else f"{len(rows)} prepared"
+                live.update(f"{label}: {stage}", refresh=True)
 
         yield show
-
-
-def _stage(result: BenchmarkResult) -> str:
-    samples = [len(row.samples_ns) for row in result.rows if row.samples_ns]
-    if samples:
-        return f"sampling, {min(samples)} of each so far"
-    return f"{len(result.rows)} prepared"
 
 
 def _exit_code(sweep: BenchmarkSweep) -> int:
@@ -327,9 +320,8 @@ def _exit_code(sweep: BenchmarkSweep) -> int:
         finished = sum(row.median_ns is not None for point in sweep.points for row in point.rows)
         say(f"interrupted: {finished} measured implementations are kept")
         return EXIT_INTERRUPTED
-    return EXIT_ERROR if sweep.failures or not all(map(_is_useful, sweep.points)) else 0
-
-
-def _is_useful(result: BenchmarkResult) -> bool:
-    statuses = {row.name: row.status for row in result.rows}
-    return statuses.get(result.reference) in _MEASURED
+    statuses = (
+        next((row.status for row in point.rows if row.name == point.reference), None)
+        for point in sweep.points
+    )
+    return EXIT_ERROR if sweep.failures or not all(one in _MEASURED for one in statuses) else 0

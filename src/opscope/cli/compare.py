@@ -12,7 +12,19 @@ from opscope import api
 from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.benchmarking.result_file import is_result_file
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
-from opscope.cli.console import Force, Json, Output, Parts, Top, check_outputs, open_source, say, show, status
+from opscope.cli.console import (
+    READING,
+    Force,
+    Json,
+    Output,
+    Parts,
+    Top,
+    check_outputs,
+    open_source,
+    say,
+    show,
+    status,
+)
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn
 from opscope.report.comparison import (
     benchmark_comparison_document,
@@ -20,8 +32,6 @@ from opscope.report.comparison import (
     session_comparison_document,
 )
 from opscope.report.html.result_charts import comparison_charts
-
-_READING = Parts()
 
 
 def compare(
@@ -33,7 +43,7 @@ def compare(
     fail_on: FailOn | None = None,
     threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
     top: Top = 20,
-    reading: Parts = _READING,
+    reading: Parts = READING,
     output: Output = (),
     force: Force = False,
 ) -> int:

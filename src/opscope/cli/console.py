@@ -49,46 +49,47 @@ Output = Annotated[
     tuple[Path, ...],
     Parameter(
         name=["--output", "-o"],
-        negative=(),
-        show_default=False,
         help="Also write the report to FILE.md, with pictures to FILE.html, as JSON to FILE.json; may be "
         "given several times.",
     ),
 ]
-Words = Annotated[tuple[str, ...], Parameter(show_default=False)]
+Words = tuple[str, ...]  # one after each option
+Several = Parameter(consume_multiple=True)
+Options = Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)]  # of another program
 Record = Annotated[
     tuple[Literal["stack", "modules", "memory"], ...],
+    Several,
     Parameter(
-        consume_multiple=True,
-        negative=(),
-        show_default=False,
-        help="Record more: Python stacks (stack), the calls of nn.Modules (modules), allocations (memory).",
+        help="Record more: Python stacks (stack), the calls of nn.Modules (modules), allocations (memory)."
     ),
 ]
 WorkloadParameters = Annotated[
-    tuple[str, ...],
+    Words,
+    Several,
     Parameter(
         name="--param",
-        consume_multiple=True,
-        negative=(),
-        show_default=False,
         help="How a workload is built, NAME=VALUE: dtype (float32, float16, bfloat16), layers, hidden, "
         "attn_implementation (sdpa or eager), weights (a checkpoint of the real BERT: a hub name, folder).",
     ),
 ]
-_FULL = Annotated[bool, Parameter(help="Print everything: all rows, and all that is known of each.")]
 
-_READING = Group("Report", sort_key=0)
+_REPORT = Group("Report", sort_key=0)
 
 
+@Parameter(name="*", group=_REPORT)
 @dataclass(frozen=True)
-class _Parts:
-    section: tuple[str, ...]
-    full: bool
-
-    def of(self, document: Document) -> Document:
-        """What is to be read of a report."""
-        return only_sections(document, self.section, in_language) if self.section else document
+class Parts:
+    section: Annotated[
+        tuple[str, ...],
+        Several,
+        Parameter(
+            help="Print the first screen and these sections, by a word of their titles: change, kernels; "
+            "first for no other."
+        ),
+    ] = ()
+    full: Annotated[bool, Parameter(help="Print everything: all rows, and all that is known of each.")] = (
+        False
+    )
 
     @property
     def is_screen(self) -> bool:
@@ -100,40 +101,21 @@ class _Parts:
         return None if self.full or top == "all" else top
 
 
-@Parameter(name="*", group=_READING)
+@Parameter(name="*", group=_REPORT)
 @dataclass(frozen=True)
-class Parts(_Parts):
-    section: Annotated[
-        tuple[str, ...],
-        Parameter(
-            consume_multiple=True,
-            negative=(),
-            show_default=False,
-            help="Print the first screen and these sections, by a word of their titles: change, kernels; "
-            "first for no other.",
-        ),
-    ] = ()
-    full: _FULL = False
-
-
-@Parameter(name="*", group=_READING)
-@dataclass(frozen=True)
-class ProgramParts(_Parts):
+class ProgramParts(Parts):
     """The same for verbs that a program follows: one section after each --section."""
 
     section: Annotated[
         tuple[str, ...],
         Parameter(
-            negative=(),
-            show_default=False,
             help="Print the first screen and this section, by a word of its title, once for each; "
-            "first for no other.",
+            "first for no other."
         ),
     ] = ()
-    full: _FULL = False
 
 
-_WHOLE = Parts()
+READING = Parts()
 
 # Part of the time in which something waits for a CPU; an idle machine that runs one program has 1 or 2 %.
 _LOADED = 0.2
@@ -168,7 +150,6 @@ def error_text(error: OpscopeError, *, has_program: bool = False) -> str:
 
 
 def note(text: str) -> None:
-    """One line on stderr."""
     sys.stderr.write(f"note: {visible(in_language(text))}\n")
 
 
@@ -201,7 +182,7 @@ def show(
     *,
     json: bool,
     is_printed: bool = True,
-    reading: Parts | ProgramParts = _WHOLE,
+    reading: Parts = READING,
     on_stderr: bool = False,
     output: Iterable[Path] = (),
     charts: Callable[[], Sequence[Chart]] = tuple,
@@ -223,7 +204,6 @@ def show(
 
 
 def is_page(path: Path) -> bool:
-    """Whether a file is to hold a page."""
     return path.suffix.lower() in (".html", ".htm")
 
 
@@ -257,39 +237,31 @@ class _PipeConsole(Console):
         raise BrokenPipeError
 
 
-def stdout_console() -> Console:
-    """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
-    return _wide_console(sys.stdout)
-
-
 def stderr_console() -> Console:
-    """Console for progress and notes."""
     return Console(file=sys.stderr, highlight=False)
 
 
-def _wide_console(stream: TextIO) -> Console:
+def wide_console(stream: TextIO) -> Console:
+    """Console for results: as wide as the terminal up to 200 columns; 120 where there is none."""
     probe = Console(file=stream)
     has_width = probe.is_terminal or "COLUMNS" in os.environ
     width = min(probe.width, _WIDEST) if has_width else _PIPED_WIDTH
     return _PipeConsole(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
-def print_document(
-    document: Document, *, reading: Parts | ProgramParts = _WHOLE, on_stderr: bool = False
-) -> None:
+def print_document(document: Document, *, reading: Parts = READING, on_stderr: bool = False) -> None:
     """Print what is to be read of a report on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
-    shown = translated(reading.of(document), _language)
-    _wide_console(stream).print(render_terminal(shown), crop=False)
+    told = only_sections(document, reading.section, in_language) if reading.section else document
+    shown = translated(told, _language)
+    wide_console(stream).print(render_terminal(shown), crop=False)
 
 
 def markdown(document: Document) -> str:
-    """A report Document as Markdown."""
     return render_markdown(translated(document, _language))
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout."""
     sys.stdout.write(to_json(document))
 
 
@@ -316,7 +288,6 @@ def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> 
 def write_recording_page(
     path: Path, session: Session, summary: Summary, *, top: int | None, trace: str = ""
 ) -> Path:
-    """Likewise of a recording."""
     from opscope.report.html.page import session_page  # noqa: PLC0415 - seldom asked
 
     with status("Drawing"):

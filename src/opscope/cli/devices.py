@@ -15,13 +15,7 @@ from opscope import api
 from opscope.benchmarking.limits import measure_device
 from opscope.cli.console import Force, Json, check_outputs, note, say_wrote, show, status
 from opscope.errors import InputError
-from opscope.hardware.measured import (
-    LIMITS_FOLDER,
-    cache_measured,
-    measured_devices,
-    save_measured,
-    spec_of,
-)
+from opscope.hardware.measured import LIMITS_FOLDER, cache_measured, measured_devices, save_measured, spec_of
 from opscope.model.measured_limits import MeasuredLimits
 from opscope.provenance.cache import cache_folder
 from opscope.report.devices import (
@@ -78,22 +72,16 @@ def _measure(device: str, save: Path | None, *, force: bool, json: bool) -> int:
     with status(f"Measuring {device}"):
         measured = measure_device(device)
     written = [] if save is None else [save_measured(save, measured)]
-    written += _cached(measured)
-    spec = None if measured.compute_capability is None else spec_of(measured)
+    spec = None
+    if measured.compute_capability is not None:  # a CPU's figures are not kept
+        spec = spec_of(measured)
+        try:
+            written.append(cache_measured(cache_folder() / LIMITS_FOLDER, measured))
+        except InputError as error:
+            note(f"not kept for later commands: {error}")
     show(lambda: measured_json(measured, spec), lambda: measured_document(measured, spec), json=json)
     say_wrote(written, on_stderr=json)
     return 0
-
-
-def _cached(measured: MeasuredLimits) -> list[Path]:
-    """The file in the cache; without one where it is a CPU's or the folder cannot be written."""
-    if measured.compute_capability is None:
-        return []
-    try:
-        return [cache_measured(cache_folder() / LIMITS_FOLDER, measured)]
-    except InputError as error:
-        note(f"not kept for later commands: {error}")
-        return []
 
 
 def _measured_here() -> Mapping[str, MeasuredLimits]:

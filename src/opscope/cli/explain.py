@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.cli.console import Force, Json, Output, Parts, check_outputs, open_source, show, status
+from opscope.cli.console import READING, Force, Json, Output, Parts, check_outputs, open_source, show, status
 from opscope.model.sidecar import kernels_folder
-from opscope.report.explanation import SourceReader, explanation_document
+from opscope.report.explanation import explanation_document
 from opscope.report.summary_json import explanation_json
-
-_READING = Parts()
 
 
 def explain(
@@ -27,7 +24,7 @@ def explain(
     json: Json = False,
     checkout: Path | None = None,
     torch_version: str | None = None,
-    reading: Parts = _READING,
+    reading: Parts = READING,
     output: Output = (),
     force: Force = False,
 ) -> int:
@@ -45,7 +42,13 @@ def explain(
             release.
     """
     check_outputs(output, force=force, inputs=trace or ())
-    read_source = _reader(checkout, trace or ()) if reading.full or checkout else None
+    read_source = None
+    if reading.full or checkout:
+        from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - seldom asked
+
+        traces = [Path(one) for one in trace or ()]
+        folders = [kernels_folder(one) for one in traces]
+        read_source = source_reader(checkout, folders, [one.parent for one in traces])
     # What is printed is computed when it is asked for.
     with open_source(trace, merge=True) if trace else nullcontext() as session:
         with status("Explaining"):
@@ -58,10 +61,3 @@ def explain(
             output=output,
         )
     return 0
-
-
-def _reader(checkout: Path | None, traces: Iterable[str]) -> SourceReader:
-    from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - seldom asked
-
-    paths = [Path(trace) for trace in traces]
-    return source_reader(checkout, [kernels_folder(path) for path in paths], [path.parent for path in paths])

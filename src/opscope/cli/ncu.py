@@ -26,6 +26,7 @@ from opscope.cli.console import (
     STDERR,
     Force,
     Json,
+    Options,
     Output,
     ProgramParts,
     Top,
@@ -75,9 +76,7 @@ class Collecting:
 
     kernel: str | None = None
     metrics: Words = ()
-    ncu_option: Annotated[
-        tuple[str, ...], Parameter(negative=(), show_default=False, allow_leading_hyphen=True)
-    ] = ()
+    ncu_option: Options = ()
 
 
 _DEFAULT = Collecting()
@@ -176,7 +175,16 @@ def _profile(
 
         plan = _plan(run, trace, collecting, Path(scratch))
         report.parent.mkdir(parents=True, exist_ok=True)
-        ended = run(_collection(plan, collecting), report, stdout)
+        metrics = metrics_to_collect(compute_capability(os.environ.get("PATH")))
+        own = None if collecting.kernel is None else KernelFilter(collecting.kernel)
+        what = Collection(
+            kernels=own if plan is None else plan.kernels,
+            launch_skip=0 if plan is None else plan.launch_skip,
+            launch_count=_LAUNCHES if plan is None else plan.launch_count,
+            metrics=(*metrics, *collecting.metrics),
+            options=collecting.ncu_option,
+        )
+        ended = run(what, report, stdout)
     if ended.was_interrupted and not report.exists():
         raise KeyboardInterrupt
     check_run(ended, report)
@@ -186,7 +194,6 @@ def _profile(
 def _plan(
     run: Callable[[Collection, Path, int], NcuRun], trace: Path | None, collecting: Collecting, scratch: Path
 ) -> CollectionPlan | None:
-    """What to profile; None where the options say it."""
     if collecting.kernel is not None:
         return None
     if trace is not None:
@@ -210,15 +217,3 @@ def _plan(
     launches = counted(plan.launch_count, "launch")
     note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
     return plan
-
-
-def _collection(plan: CollectionPlan | None, collecting: Collecting) -> Collection:
-    metrics = metrics_to_collect(compute_capability(os.environ.get("PATH")))
-    own = None if collecting.kernel is None else KernelFilter(collecting.kernel)
-    return Collection(
-        kernels=own if plan is None else plan.kernels,
-        launch_skip=0 if plan is None else plan.launch_skip,
-        launch_count=_LAUNCHES if plan is None else plan.launch_count,
-        metrics=(*metrics, *collecting.metrics),
-        options=collecting.ncu_option,
-    )

@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +22,8 @@ from opscope.cli.console import (
     STDERR,
     Force,
     Json,
+    Options,
+    Several,
     Words,
     check_outputs,
     print_document,
@@ -61,21 +62,7 @@ _PTX = "ptx"
 _KEYWORDS = (NATIVE, ALL, ALL_MAJOR)
 
 
-@dataclass(frozen=True)
-class OccupancyOptions:
-    """What occupancy is given for.
-
-    Args:
-        block_size: Block sizes, with commas between them.
-        dynamic_shared: Bytes of shared memory that launches ask for, for each block.
-    """
-
-    block_size: str = ",".join(map(str, BLOCK_SIZES))
-    dynamic_shared: Annotated[int, Parameter(validator=Number(gte=0))] = 0
-
-
-_Options = Annotated[tuple[str, ...], Parameter(show_default=False, allow_leading_hyphen=True)]
-_Occupancy = Annotated[OccupancyOptions, Parameter(name="*", group=Group("Occupancy"))]
+_Occupancy = Parameter(group=Group("Occupancy"))
 
 
 def nvcc(
@@ -85,14 +72,13 @@ def nvcc(
     arch: Words = (),
     run: bool = False,
     emit: BuildProduct | None = None,
-    show: Annotated[
-        tuple[Literal["ptx", "sass"], ...], Parameter(consume_multiple=True, negative=(), show_default=False)
-    ] = (),
+    show: Annotated[tuple[Literal["ptx", "sass"], ...], Several] = (),
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-    nvcc_option: _Options = (),
+    nvcc_option: Options = (),
     force: Force = False,
     json: Json = False,
-    occupancy: _Occupancy = OccupancyOptions(),
+    block_size: Annotated[str, _Occupancy] = ",".join(map(str, BLOCK_SIZES)),
+    dynamic_shared: Annotated[int, _Occupancy, Parameter(validator=Number(gte=0))] = 0,
 ) -> int:
     """Compile a CUDA file: opscope nvcc FILE.cu [OPTIONS] [--run -- ARGS…].
 
@@ -115,14 +101,13 @@ def nvcc(
             pip install triton).
         output: The file to write; by default named like the source, in the current folder.
         nvcc_option: One more option of nvcc, such as --nvcc-option=-O3; may be given many times.
-        occupancy: What occupancy is given for.
+        block_size: Block sizes, with commas between them.
+        dynamic_shared: Bytes of shared memory that launches ask for, for each block.
     """
     product = emit or BuildProduct.PROGRAM
-    sizes = [word.strip() for word in occupancy.block_size.split(",") if word.strip()]
+    sizes = [word.strip() for word in block_size.split(",") if word.strip()]
     if not sizes or not all(word.isdecimal() and int(word) for word in sizes):
-        raise InputError(
-            f"'{occupancy.block_size}' is not a list of block sizes", hint="Such as --block-size 128,256"
-        )
+        raise InputError(f"'{block_size}' is not a list of block sizes", hint="Such as --block-size 128,256")
     _check(source, arguments, nvcc_option, run=run)
     if run and product is not BuildProduct.PROGRAM:
         raise InputError(f"--run needs a program, and --emit {product} makes none")
@@ -154,9 +139,7 @@ def nvcc(
                 for symbol, text in found.items()
             ]
         compiled = examine_compilation(
-            compilation,
-            block_sizes=list(dict.fromkeys(map(int, sizes))),
-            dynamic_shared_bytes=occupancy.dynamic_shared,
+            compilation, block_sizes=list(dict.fromkeys(map(int, sizes))), dynamic_shared_bytes=dynamic_shared
         )
         # It makes the same, in the current folder where nothing stays.
         command = request_command(compiler, request, kept or Path(default_name(source, product)))

@@ -68,7 +68,6 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Of the page."""
         return f"http://{_ADDRESS}:{self.server_port}{self._folder}"
 
     def handle_error(self, *_: object) -> None:

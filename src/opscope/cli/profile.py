@@ -24,6 +24,7 @@ from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import Configuration, configuration_of, run_configuration
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.cli.console import (
+    READING,
     Force,
     Json,
     Output,
@@ -55,24 +56,18 @@ from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
 from opscope.results import load, summarize
-from opscope.units import format_duration
+from opscope.units import NS_PER_MS, format_duration
 from opscope.workloads.spec import resolve
 from opscope.workloads.workload import WorkloadSpec
 
 _SUMMARY_JSON = "profiling_summary.json"
 _SUMMARY_MARKDOWN = "profiling_summary.md"
-_READING = Parts()
-_Sizes = Annotated[
-    tuple[int, ...],
-    Parameter(consume_multiple=True, negative=(), show_default=False, validator=Number(gte=1)),
-]
+_Sizes = Annotated[tuple[int, ...], Parameter(consume_multiple=True, validator=Number(gte=1))]
 _Steps = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """One configuration to run."""
-
     spec: WorkloadSpec
     configuration: Configuration
     recording: Mapping[str, Any]  # arguments of a Profiler
@@ -108,7 +103,6 @@ class _Task:
         return SweepEntry(self.configuration.label, stats, names, error)
 
     def run(self) -> SweepEntry:
-        """Run it and write its files, replacing older ones."""
         files = self.files
         # Should this run fail, the results of an older one must not stand beside its trace.
         for stale in self.all_files:
@@ -180,7 +174,7 @@ def profile(
     resume: bool = False,
     json: Json = False,
     top: Top = 10,
-    reading: Parts = _READING,
+    reading: Parts = READING,
     output: Output = (),
     force: Force = False,
 ) -> int:
@@ -229,7 +223,7 @@ def profile(
                 entries.append(known or _attempt(task))
                 write_json(summaries[0], sweep_document(entries))
                 write_text(summaries[1], markdown(sweep_report(entries)))
-                advance(task.configuration.label, _outcome(entries[-1], kept=known is not None))
+                advance(task.configuration.label, ("kept, " if known else "") + _outcome(entries[-1]))
             code = EXIT_ERROR if any(one.error is not None for one in entries) else 0
         except KeyboardInterrupt:
             complete = sum(entry.error is None for entry in entries)
@@ -293,14 +287,12 @@ def _attempt(task: _Task) -> SweepEntry:
         return task.entry(None, f"{type(error).__name__}: {error}")
 
 
-def _outcome(entry: SweepEntry, *, kept: bool) -> str:
+def _outcome(entry: SweepEntry) -> str:
     if entry.stats is None:
         return f"failed: {entry.error}"
     totals = entry.stats["summary"]
-    on_device = totals["kernel_launches"] > 0
-    total_ms = totals["total_cuda_time_ms" if on_device else "total_cpu_time_ms"]
-    measured = f"{format_duration(total_ms * 1e6)} of {'device' if on_device else 'CPU'} time"
-    return f"kept, {measured}" if kept else measured
+    kind, name = ("cuda", "device") if totals["kernel_launches"] > 0 else ("cpu", "CPU")
+    return f"{format_duration(totals[f'total_{kind}_time_ms'] * NS_PER_MS)} of {name} time"
 
 
 @contextmanager

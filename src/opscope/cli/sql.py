@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +13,7 @@ import duckdb
 from cyclopts import Group, Parameter
 from cyclopts.validators import mutually_exclusive
 
-from opscope.cli.console import Force, Json, Top, check_outputs, open_source, say_wrote, stdout_console
+from opscope.cli.console import Force, Json, Top, check_outputs, open_source, say_wrote, wide_console
 from opscope.errors import InputError
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.schema import PROVENANCE_TABLES, TABLES
@@ -40,9 +39,7 @@ def sql(
     *,
     json: Annotated[Json, Parameter(group=_FORMAT)] = False,
     csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
-    output: Annotated[
-        tuple[Path, ...], Parameter(name=["--output", "-o"], negative=(), show_default=False)
-    ] = (),
+    output: Annotated[tuple[Path, ...], Parameter(name=["--output", "-o"])] = (),
     top: Top = 100,
     force: Force = False,
 ) -> int:
@@ -81,7 +78,14 @@ def sql(
             scratch = files.enter_context(TemporaryDirectory(prefix=scratch_prefix()))
             printed = Path(scratch) / f"rows{'.csv' if csv else '.json'}"
         written = [*targets, *([] if printed is None else [printed])]
-        _lock(session, written)
+        connection = session.connection
+        # Names of Python variables are no tables here; results keep their order, also through COPY.
+        connection.execute("SET python_enable_replacements = false")
+        connection.execute("SET preserve_insertion_order = true")
+        if written:
+            connection.execute(f"SET allowed_paths = [{', '.join(_literal(str(one)) for one in written)}]")
+        session.lock()
+        connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
             for target, path in zip(written, [*output, *written[len(output) :]], strict=True):
                 _copy(session, statement, target, _FORMATS[path.suffix])
@@ -118,18 +122,6 @@ def _single_statement(session: Session, query: str) -> str:
     return query.strip().rstrip(";").rstrip()
 
 
-def _lock(session: Session, allowed: Sequence[Path]) -> None:
-    connection = session.connection
-    # Names of Python variables are no tables here.
-    connection.execute("SET python_enable_replacements = false")
-    # Results keep the order they were asked for, also through COPY.
-    connection.execute("SET preserve_insertion_order = true")
-    if allowed:
-        connection.execute(f"SET allowed_paths = [{', '.join(_literal(str(one)) for one in allowed)}]")
-    session.lock()
-    connection.execute("BEGIN TRANSACTION READ ONLY")
-
-
 def _copy(session: Session, statement: str, path: Path, form: str) -> None:
     # The newline ends a trailing comment; a query that closes the parenthesis does not parse alone.
     rows = f"(\n{statement}\n)"
@@ -140,7 +132,6 @@ def _copy(session: Session, statement: str, path: Path, form: str) -> None:
 
 
 def _columns(session: Session, rows: str, kind: str, form: str) -> str:
-    """What to select of rows: those of a type as the form says."""
     session.connection.execute(f"DESCRIBE SELECT * FROM {rows}")
     described = session.connection.fetchall()
     shown = []
@@ -160,7 +151,7 @@ def _print_table(session: Session, statement: str, top: int | None) -> None:
         rows = session.connection.execute(f"SELECT {shown} FROM {within}")
     found: list[tuple[Any, ...]] = rows.fetchall() if top is None else rows.fetchmany(top + 1)
     shown_rows = found[:top]
-    console = stdout_console()
+    console = wide_console(sys.stdout)
     console.print(render_terminal(query_document(names, shown_rows, width=console.width)))
     note = f"the first {counted(len(shown_rows), 'row')}; there are more (--top)"
     console.print(note if len(found) > len(shown_rows) else counted(len(found), "row"), style="dim")

@@ -24,6 +24,7 @@ from opscope.cli.console import (
     STDERR,
     Force,
     Json,
+    Options,
     check_outputs,
     note,
     print_document,
@@ -32,19 +33,9 @@ from opscope.cli.console import (
     say_wrote,
 )
 from opscope.cupti.events import first_moment_ns
-from opscope.cupti.library import (
-    CuptiPlaces,
-    build_library,
-    find_compiler,
-    find_cupti,
-)
-from opscope.cupti.recording import CuptiRecording, read_recording
-from opscope.cupti.running import (
-    ProgramRun,
-    check_program,
-    run_recorded,
-    trace_environment,
-)
+from opscope.cupti.library import CuptiPlaces, build_library, find_compiler, find_cupti
+from opscope.cupti.recording import read_recording
+from opscope.cupti.running import ProgramRun, check_program, run_recorded, trace_environment
 from opscope.cupti.trace_file import WrittenTrace, recording_sidecar, write_trace
 from opscope.errors import CaptureError, InputError, OpscopeError
 from opscope.hardware.driver import driver_cuda_version
@@ -55,7 +46,7 @@ from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import sidecar_path, write_sidecar
 from opscope.provenance.cache import cache_folder
 from opscope.provenance.origins import recorded_origins
-from opscope.report.json_encoding import versions
+from opscope.report.json_encoding import Keys, encode, versions
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
 from opscope.units import parse_bytes
@@ -74,9 +65,7 @@ def trace(
     without_unified_memory: bool = False,
     max_trace_size: str | None = None,
     nsys: bool = False,
-    nsys_option: Annotated[
-        tuple[str, ...], Parameter(negative=(), show_default=False, allow_leading_hyphen=True)
-    ] = (),
+    nsys_option: Options = (),
     json: Json = False,
 ) -> int:
     """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
@@ -231,21 +220,16 @@ def _written(output: Path, records: Path, run: ProgramRun | None) -> list[Writte
             # A program that executes another leaves two files with one process id: 4711.0 and 4711.1.
             process = one.path.stem.removesuffix(".0").replace(".", "-")
             path = output.with_stem(f"{output.stem}_{process}") if written else output
-            written.append(_write(path, one, base_ns - one.clock_offset_ns))
+            trace = write_trace(path, one, base_ns - one.clock_offset_ns)
+            kernels, gaps = _origins(trace)
+            created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            write_sidecar(sidecar_path(path), recording_sidecar(trace, kernels, gaps, created=created))
+            written.append(trace)
     except CaptureError as error:
         command = f"opscope trace --from-records {records} --output-dir FOLDER"
         raise CaptureError(
             error.message, source=error.source, hint=f"The records are kept: {command} makes the trace"
         ) from error
-    return written
-
-
-def _write(path: Path, recording: CuptiRecording, base_ns: int) -> WrittenTrace:
-    """One process's trace and its sidecar."""
-    written = write_trace(path, recording, base_ns)
-    kernels, gaps = _origins(written)
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    write_sidecar(sidecar_path(path), recording_sidecar(written, kernels, gaps, created=created))
     return written
 
 
@@ -289,23 +273,17 @@ def _show(
 def _document(
     run: ProgramRun | None, written: Sequence[WrittenTrace], program: Sequence[str], reports: dict[str, Any]
 ) -> dict[str, Any]:
+    keys = Keys(
+        "path process=recording.process program=recording.program cupti_version=recording.cupti_version "
+        "cuda_driver_version=recording.driver_version events=counts dropped_records findings",
+        dropped_records=lambda one: one.recording.outcome.dropped_count + one.recording.outcome.lost_count,
+        findings=lambda one: findings_as_json(one.findings),
+    )
     return {
         **versions(1),
         "program": list(program),
         "exit_code": None if run is None else run.exit_code,
         "signal": None if run is None else run.signal,
-        "traces": [
-            {
-                "path": str(one.path),
-                "process": one.recording.process,
-                "program": one.recording.program,
-                "cupti_version": one.recording.cupti_version,
-                "cuda_driver_version": one.recording.driver_version,
-                "events": dict(one.counts),
-                "dropped_records": one.recording.outcome.dropped_count + one.recording.outcome.lost_count,
-                "findings": findings_as_json(one.findings),
-            }
-            for one in written
-        ],
+        "traces": encode(written, {WrittenTrace: keys}),
         "reports": reports,
     }

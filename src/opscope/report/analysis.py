@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
+from opscope.analysis.ranges import GraphTotal
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
 from opscope.model.environment import Environment
@@ -80,7 +81,6 @@ _STEP_ROWS = 12
 
 
 def _environment_facts(environment: Environment) -> FactList:
-    """Versions and hardware of the machine it was recorded on."""
     return facts(
         *((label, str(getattr(environment, name) or "")) for label, name in _ENVIRONMENT.items()),
         *(
@@ -106,14 +106,6 @@ _ENVIRONMENT = {
     "CPU": "cpu",
     "opscope": "opscope",
 }
-
-
-def _value(value: Any) -> Text:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return format_count(value) if isinstance(value, int) else str(value)
 
 
 def _overview_facts(summary: Summary, latency: Latency | None, batch_size: int | None) -> FactList:
@@ -171,7 +163,6 @@ def _overview_facts(summary: Summary, latency: Latency | None, batch_size: int |
 
 
 def _samples_text(time: UnrecordedTime) -> str:
-    """How sure an unrecorded step is."""
     if time.samples == 1:
         return " without the profiler, by a single sample"
     interval = f"{format_duration(time.low)} to {format_duration(time.high)}"
@@ -184,7 +175,6 @@ def _samples_text(time: UnrecordedTime) -> str:
 
 
 def _stretch_text(step: MeasuredStep) -> str:
-    """What the recorder did to a step."""
     if step.host_stretch is None or step.recorder_idle_ns is None:
         return "not timed without the profiler"
     text = f"{format_ratio(step.host_stretch)} the step without the profiler"
@@ -194,7 +184,6 @@ def _stretch_text(step: MeasuredStep) -> str:
 
 
 def _device_table(summary: Summary) -> Table:
-    """Window, busy and idle time of each device."""
     return table(
         summary.devices,
         number("Rank", "rank", if_known=True),
@@ -205,19 +194,6 @@ def _device_table(summary: Summary) -> Table:
         number("Busy", "busy_ns"),
         number("Idle", "idle_ns"),
         number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
-    )
-
-
-def _step_table(summary: Summary) -> Table:
-    shown = summary.steps[:_STEP_ROWS]
-    is_cut = len(shown) < len(summary.steps)
-    return table(
-        shown,
-        number("Step", "step", str),
-        number("Duration", "duration_ns"),
-        number("Device time", "device_ns") if summary.has_device else None,
-        number("Kernels", "kernel_count") if summary.has_device else None,
-        caption=f"The first {len(shown)} of {len(summary.steps)} steps." if is_cut else None,
     )
 
 
@@ -254,13 +230,27 @@ def recording_document(
     )  # its figures are of PyTorch's operators and kernels
     is_advised = summary.advice is not None and summary.has_device and summary.is_usable
     batch_size = None if config is None else config.get("batch_size")
+    first, count = summary.steps[:_STEP_ROWS], len(summary.steps)
+    steps = table(
+        first,
+        number("Step", "step", str),
+        number("Duration", "duration_ns"),
+        number("Device time", "device_ns") if summary.has_device else None,
+        number("Kernels", "kernel_count") if summary.has_device else None,
+        caption=f"The first {len(first)} of {count} steps." if len(first) < count else None,
+    )
     shown = sections(
-        _advice_section(summary, is_full=is_full) if is_advised else _NO_ADVICE if is_full else None,
+        _NO_ADVICE if is_full and not is_advised else None,
+        Section("What to change", advice_notes(summary), advice_sections(summary))
+        if is_full and is_advised
+        else Section("What to change", advice_blocks(summary))
+        if is_advised
+        else None,
         Section(
             "Overview",
             blocks(
                 _overview_facts(summary, latency, batch_size),
-                *((_device_table(summary), _step_table(summary)) if is_full else ()),
+                *((_device_table(summary), steps) if is_full else ()),
                 overview_meaning(summary),
             ),
         ),
@@ -345,7 +335,6 @@ def _title(summary: Summary, config: Mapping[str, Any] | None) -> str:
 def _basis_section(
     summary: Summary, config: Mapping[str, Any] | None, environment: Environment | None
 ) -> Section:
-    """The configuration that was run, or what was read."""
     if config is None:
         names = Counter(
             (device.name or "a device the trace does not describe")
@@ -359,18 +348,17 @@ def _basis_section(
             ("Devices", used or "none used"),
         )
         return Section("What was read", (read, *map(_environment_facts, summary.environments)))
-    told: list[Block] = [
-        facts(*((key.replace("_", " ").capitalize(), _value(value)) for key, value in config.items()))
-    ]
+
+    def text(value: Any) -> str:
+        if value is None or isinstance(value, bool):
+            return "–" if value is None else "yes" if value else "no"
+        return format_count(value) if isinstance(value, int) else str(value)
+
+    values = ((key.replace("_", " ").capitalize(), text(value)) for key, value in config.items())
+    told: list[Block] = [facts(*values)]
     if environment is not None:
         told += [Paragraph(Strong("Environment")), _environment_facts(environment)]
     return Section("Configuration", tuple(told))
-
-
-def _advice_section(summary: Summary, *, is_full: bool) -> Section:
-    if is_full:
-        return Section("What to change", advice_notes(summary), advice_sections(summary))
-    return Section("What to change", advice_blocks(summary))
 
 
 def _waiting_blocks(summary: Summary) -> tuple[Block, ...]:
@@ -391,12 +379,7 @@ def _category_bars(summary: Summary) -> BarList:
     share = number("Share", "fraction")
     # Without a device the share is of CPU time.
     times = (device, share, cpu) if summary.has_device else (cpu, share)
-    rows = table(
-        summary.categories,
-        words("Category", title),
-        *times,
-        number("Calls", "calls"),
-    )
+    rows = table(summary.categories, words("Category", title), *times, number("Calls", "calls"))
     return BarList(rows, tuple(category.fraction for category in summary.categories))
 
 
@@ -432,30 +415,20 @@ def _range_section(summary: Summary, top: int | None) -> Section | None:
     )
 
 
-def _graph_section(summary: Summary) -> Section | None:
-    """CUDA graphs that were replayed, and what their operators are known from."""
-    if not summary.graphs:
-        return None
-    return Section(
-        "CUDA graphs",
-        (
-            table(
-                summary.graphs,
-                number("Graph", "graph", str),
-                number("Replays", "replays"),
-                number("Activities", "activities"),
-                number("Device time", "device_ns"),
-                words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
-                words(
-                    "Matched",
-                    lambda one: "; ".join(
-                        filter(None, (one.evidence.meaning if one.evidence else None, one.reason))
-                    ),
-                ),
-            ),
-            graphs_meaning(summary),
-        ),
+def _graph_section(summary: Summary) -> Section:
+    def matched(one: GraphTotal) -> str:
+        return "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason)))
+
+    graphs = table(
+        summary.graphs,
+        number("Graph", "graph", str),
+        number("Replays", "replays"),
+        number("Activities", "activities"),
+        number("Device time", "device_ns"),
+        words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
+        words("Matched", matched),
     )
+    return Section("CUDA graphs", (graphs, graphs_meaning(summary)) if summary.graphs else ())
 
 
 def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
@@ -478,21 +451,18 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
 def _unattributed_blocks(summary: Summary, *, is_full: bool) -> tuple[Block, ...]:
     if not summary.has_device:
         return (Paragraph("No device activity was recorded, so there is nothing to attribute."),)
-    none = Paragraph("Every nanosecond of device time belongs to an operator.")
-    return blocks(
-        _unattributed_table(summary) if summary.unattributed_ns else none,
-        _conservation(summary) if is_full else None,
-        unattributed_meaning(summary),
-    )
-
-
-def _unattributed_table(summary: Summary) -> Table:
-    return table(
+    reasons = table(
         sorted(summary.unattributed_ns.items(), key=lambda item: -item[1]),
         identifier("Reason", lambda item: item[0]),
         number("Time", lambda item: f"{item[1]:,} ns"),
         number("Share", lambda item: format_share(item[1], summary.device_time_ns)),
         words("Meaning", lambda item: Attribution(item[0]).meaning),
+    )
+    none = Paragraph("Every nanosecond of device time belongs to an operator.")
+    return blocks(
+        reasons if summary.unattributed_ns else none,
+        _conservation(summary) if is_full else None,
+        unattributed_meaning(summary),
     )
 
 

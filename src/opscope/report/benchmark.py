@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,10 +24,9 @@ from opscope.model.benchmark import (
     BenchmarkResult,
     BenchmarkRow,
     CacheState,
-    CallProfile,
-    Ceiling,
     DeviceState,
     Interval,
+    KernelUse,
     Status,
     Verdict,
     reciprocal,
@@ -42,13 +42,13 @@ from opscope.report.document import (
     Document,
     FactList,
     FindingList,
-    Inline,
     Meaning,
     Paragraph,
     Section,
     Strong,
     Table,
     Text,
+    blocks,
     facts,
     identifier,
     inlines,
@@ -75,11 +75,6 @@ from opscope.units import (
     format_ratio,
     significant,
 )
-
-
-def _digits(value: float) -> int:
-    """Decimals that keep three significant digits."""
-    return len(significant(value).partition(".")[2])
 
 
 def problem_title(
@@ -115,7 +110,7 @@ def median_cell(row: BenchmarkRow) -> str:
         ((factor, unit) for factor, unit in _UNITS if abs(row.median_ns) >= 0.9995 * factor), _UNITS[-1]
     )
     median = row.median_ns / factor
-    digits = _digits(median) if unit != "ns" or row.inner_repeats > 1 else 0
+    digits = _decimals(median) if unit != "ns" or row.inner_repeats > 1 else 0
     if row.interval_ns is None:
         return f"{median:.{digits}f} {unit}"
     low, high = row.interval_ns
@@ -124,10 +119,14 @@ def median_cell(row: BenchmarkRow) -> str:
         # A little less than the exponent, so that 0.0999999 counts as 0.1.
         digits = min(digits + _MOST_EXTRA_DIGITS, max(digits, math.ceil(-math.log10(half) - 1e-3)))
     if half > median:
-        digits = min(digits, _digits(half))
+        digits = min(digits, _decimals(half))
     least = 10.0**-digits
     width = f"<{least:.{digits}f}" if 0 < half < least / 2 else f"{half:.{digits}f}"
     return f"{median:.{digits}f} ± {width} {unit}"
+
+
+def _decimals(value: float) -> int:
+    return len(significant(value).partition(".")[2])
 
 
 def ratio_text(ratio: float, verdict: Verdict | None) -> str:
@@ -166,20 +165,6 @@ def rate_cell(row: BenchmarkRow) -> str:
     return format_byte_rate(row.bytes_per_s)
 
 
-def _ceiling_cell(row: BenchmarkRow, *, is_named: bool) -> str:
-    """`97 %`, with the ceiling's name where rows have different ones."""
-    if row.ceiling_fraction is None:
-        return UNKNOWN
-    share = format_percent(row.ceiling_fraction)
-    return f"{share} {row.ceiling}" if is_named else share
-
-
-def ceiling_text(ceiling: Ceiling) -> str:
-    """`copy 4.28 TB/s (…)`."""
-    rate = format_flop_rate(ceiling.per_s) if ceiling.unit == "flop" else format_byte_rate(ceiling.per_s)
-    return f"{ceiling.name} {rate}" + (f" ({ceiling.how})" if ceiling.how else "")
-
-
 _CLOCKS = {
     Clock.CUDA_EVENT: "CUDA events on the device around each call",
     Clock.CUDA_GRAPH: "CUDA events around the replay of a CUDA graph of the call: no launch overhead",
@@ -193,7 +178,6 @@ _CACHES = {
 
 
 def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()) -> Document:
-    """The report on one result."""
     *before, findings = _benchmark_sections(result)
     conditions = Section("Conditions", (_condition_facts(result),))
     shown = sections(*before, *extra, findings, conditions)
@@ -201,24 +185,21 @@ def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()
 
 
 def _headline(result: BenchmarkResult) -> FactList:
-    """Who is fastest and why, what is wrong, and what that rests on."""
     timed = sorted((row for row in result.rows if row.median_ns), key=lambda row: row.median_ns or 0.0)
     ranked = list(enumerate(timed, 1))
-    ends = ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]
     told: list[tuple[str, Text]] = []
-    for rank, row in ends:
+    for rank, row in ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]:
         label = "Slowest" if rank == len(timed) > 1 else "Fastest" if rank == 1 else f"No. {rank}"
         text = f": {format_duration(row.median_ns)}, {plain(verdict_cell(row, result.reference))}"
         if row.ceiling_fraction is not None:
             text += f", {format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling"
         told.append((label, (Code(row.name), text)))
-    reasons = explanations(result)
     wrong = [Code(row.name) for row in result.rows if row.status in _WRONG]
     missing = sum(row.status is not Status.OK and row.status not in _WRONG for row in result.rows)
     return facts(
         ("Result", _fastest(result)),
         *told,
-        ("Why", reasons[0] if reasons else None),
+        ("Why", next(iter(explanations(result)), None)),
         ("Wrong or failed", joined(wrong) if wrong else None),
         ("Not measured", f"{missing} of {len(result.rows)}, see below" if missing else None),
         ("Based on", _based_on([result])),
@@ -247,16 +228,26 @@ def benchmark_title(result: BenchmarkResult) -> str:
 
 
 def _condition_facts(result: BenchmarkResult) -> FactList:
-    """What the figures were measured on, by and against."""
-    states = [state for state in (result.device_state_before, result.device_state_after) if state is not None]
+    checks = [row.check for row in result.rows if row.check is not None]
+    tolerances = sorted({check.tolerance for check in checks})
+    references = ", ".join(dict.fromkeys(check.reference for check in checks))
+    checked: str | None = None if result.options.check else "outputs were not compared"
+    if checks:
+        stated = " or ".join(f"{tolerance:.0e}" for tolerance in tolerances)
+        checked = f"against {references}; largest relative error {stated}"
+    ceilings = []
+    for one in result.ceilings:
+        rate = format_flop_rate(one.per_s) if one.unit == "flop" else format_byte_rate(one.per_s)
+        ceilings.append(f"{one.name} {rate}" + (f" ({one.how})" if one.how else ""))
+    states = map(_state, filter(None, (result.device_state_before, result.device_state_after)))
     return facts(
         ("Device", _device(result)),
         ("Clock", f"{_CLOCKS[result.clock]}; {_CACHES[result.cache_state]}"),
         ("Samples", _samples([result])),
         ("Reference", Code(result.reference)),
-        ("Check", _check(result)),
-        ("Ceilings", "; ".join(map(ceiling_text, result.ceilings))),
-        ("Clocks", " → ".join(dict.fromkeys(text for text in map(_state, states) if text))),
+        ("Check", checked),
+        ("Ceilings", "; ".join(ceilings)),
+        ("Clocks", " → ".join(dict.fromkeys(filter(None, states)))),
         ("Complete", None if result.complete else _INTERRUPTED),
     )
 
@@ -270,8 +261,7 @@ def _samples(results: Sequence[BenchmarkResult]) -> str | None:
     other: dict[str, None] = {}
     for result in results:
         # Rows whose ratio is visibly not that of the medians: these are of all samples.
-        medians_ns = {row.name: row.median_ns for row in result.rows}
-        reference_ns = medians_ns.get(result.reference) or 0.0
+        reference_ns = next((row.median_ns for row in result.rows if row.name == result.reference), None)
         other |= {
             row.name: None
             for row in result.rows
@@ -298,49 +288,40 @@ _INTERRUPTED = Strong("no: interrupted; what was finished is shown")
 
 
 def _device(result: BenchmarkResult) -> str:
-    environment = result.environment
-    index = result.device.partition(":")[2]
-    gpus = environment.gpu
-    if result.device.startswith("cuda") and gpus:
-        number = int(index) if index.isdigit() and int(index) < len(gpus) else 0
-        name = f"{gpus[number].name} ({result.device})"
-    else:
-        name = f"{environment.cpu} (cpu)" if environment.cpu and result.device == "cpu" else result.device
-    versions = [
-        ("torch", environment.torch),
-        ("CUDA", environment.cuda_runtime),
-        ("Triton", environment.triton),
-    ]
+    environment, name = result.environment, result.device
+    index = name.partition(":")[2]
+    if name.startswith("cuda") and environment.gpu:
+        number = int(index) if index.isdigit() and int(index) < len(environment.gpu) else 0
+        name = f"{environment.gpu[number].name} ({name})"
+    elif name == "cpu" and environment.cpu:
+        name = f"{environment.cpu} (cpu)"
+    versions = (
+        ("torch", environment.torch), ("CUDA", environment.cuda_runtime), ("Triton", environment.triton),
+    )  # fmt: skip
     return ", ".join([name, *(f"{label} {version}" for label, version in versions if version)])
 
 
-def _check(result: BenchmarkResult) -> str | None:
-    checks = [row.check for row in result.rows if row.check is not None]
-    if not checks:
-        return None if result.options.check else "outputs were not compared"
-    tolerances = sorted({check.tolerance for check in checks})
-    stated = " or ".join(f"{tolerance:.0e}" for tolerance in tolerances)
-    references = ", ".join(dict.fromkeys(check.reference for check in checks))
-    return f"against {references}; largest relative error {stated}"
-
-
 def _state(state: DeviceState) -> str:
-    parts = []
-    if state.sm_clock_mhz is not None:
-        most = "" if state.max_sm_clock_mhz is None else f" of {state.max_sm_clock_mhz}"
-        parts.append(f"{state.sm_clock_mhz}{most} MHz")
-    if state.temperature_c is not None:
-        parts.append(f"{state.temperature_c} °C")
-    if state.power_w is not None:
-        parts.append(f"{state.power_w:.0f} W")
-    return ", ".join([*parts, *state.throttle_reasons])
+    most = "" if state.max_sm_clock_mhz is None else f" of {state.max_sm_clock_mhz}"
+    parts = (
+        None if state.sm_clock_mhz is None else f"{state.sm_clock_mhz}{most} MHz",
+        None if state.temperature_c is None else f"{state.temperature_c} °C",
+        None if state.power_w is None else f"{state.power_w:.0f} W",
+        *state.throttle_reasons,
+    )
+    return ", ".join(part for part in parts if part is not None)
 
 
 def benchmark_table(result: BenchmarkResult) -> Table:
     """One row per implementation that ran; columns no row fills are left out."""
     rows = [row for row in result.rows if row.status is not Status.UNAVAILABLE]
     ceilings = {row.ceiling for row in rows if row.ceiling is not None}
-    share = f"Of {ceilings.copy().pop()} ceiling" if len(ceilings) == 1 else "Of ceiling"
+
+    def of_ceiling(row: BenchmarkRow) -> str:
+        if row.ceiling_fraction is None:
+            return UNKNOWN
+        # Its name where rows have different ones.
+        return format_percent(row.ceiling_fraction) + (f" {row.ceiling}" if len(ceilings) > 1 else "")
 
     return table(
         rows,
@@ -349,30 +330,27 @@ def benchmark_table(result: BenchmarkResult) -> Table:
         words("Verdict", lambda row: verdict_cell(row, result.reference)),
         number("Kernels", "kernels_launched", format_mean_count, if_known=True),
         number("Rate", rate_cell, if_known=True),
-        number(share, lambda row: _ceiling_cell(row, is_named=len(ceilings) > 1), if_known=True),
+        number(
+            f"Of {min(ceilings)} ceiling" if len(ceilings) == 1 else "Of ceiling", of_ceiling, if_known=True
+        ),
         number("Memory", "peak_memory_bytes", if_known=True),
         number("Error", "max_relative_error", "{:.1e}".format, if_known=True),
     )
 
 
 def _fastest(result: BenchmarkResult) -> Text | None:
-    faster = [row for row in result.rows if row.verdict is Verdict.FASTER and row.ratio is not None]
     if not any(row.verdict for row in result.rows):
         return None
+    faster = [(row.ratio, row) for row in result.rows if row.verdict is Verdict.FASTER and row.ratio]
     if not faster:
         return ("Nothing here is faster than ", Code(result.reference), ".")
-    best = min(faster, key=lambda row: row.ratio or 0.0)
-    assert best.ratio is not None
-    parts: tuple[Inline, ...] = (
-        Code(best.name),
-        " is the fastest: ",
-        Strong(f"{format_ratio(1 / best.ratio)} faster"),
-    )
+    ratio, best = min(faster, key=itemgetter(0))
     known = ""
     if best.ratio_interval is not None:
         low, high = reciprocal(best.ratio_interval)
         known = f" (95 % interval {low:.3g}–{high:.3g})"
-    return (*parts, " than ", Code(result.reference), f"{known}.")
+    gain = Strong(f"{format_ratio(1 / ratio)} faster")
+    return (Code(best.name), " is the fastest: ", gain, " than ", Code(result.reference), f"{known}.")
 
 
 def _not_measured(result: BenchmarkResult) -> tuple[Text, ...]:
@@ -413,18 +391,18 @@ def kernel_use_section(result: BenchmarkResult) -> Section:
         number("By the profiler", "device_ns"),
         number("By the clock", "median_ns"),
     )
-    blocks: list[Block] = [calls] if rows else []
-    if not any(row.profile for row in rows):
-        blocks.append(Paragraph("No kernels were recorded: that takes a GPU, and profiling switched on."))
-    sections = (Section(row.name, (_kernels(row.profile),)) for row in rows if row.profile)
-    return Section("Kernels", tuple(blocks), tuple(sections))
+    profiles = [(row.name, row.profile.kernels) for row in rows if row.profile]
+    nothing = Paragraph("No kernels were recorded: that takes a GPU, and profiling switched on.")
+    kernels = (
+        Section(name, (_kernel_table(uses) if uses else Paragraph("It launched nothing on the device."),))
+        for name, uses in profiles
+    )
+    return Section("Kernels", blocks(calls, None if profiles else nothing), tuple(kernels))
 
 
-def _kernels(profile: CallProfile) -> Block:
-    if not profile.kernels:
-        return Paragraph("It launched nothing on the device.")
+def _kernel_table(uses: Sequence[KernelUse]) -> Table:
     return table(
-        profile.kernels,
+        uses,
         identifier("Kernel", "title"),
         number("Launches", "launches", format_mean_count),
         number("Device time", "device_ns"),
@@ -465,56 +443,49 @@ def code_sections(codes: Sequence[ImplementationCode]) -> tuple[Section, ...]:
     )
 
 
-def code_json(codes: Sequence[ImplementationCode]) -> list[dict[str, Any]]:
-    """Each implementation's texts of each kind, or the reason there are none."""
-    found: list[dict[str, Any]] = encode(codes)
-    return found
-
-
 # Conditions that hold for every point; the others are each point's own.
 _COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
 
 
 def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[Section]] = ()) -> Document:
-    """The report on a sweep."""
-    suites = points_by_suite(sweep).values()
-    shown = [section for points in suites for section in _suite_sections(sweep, points)]
+    shown = [
+        section for points in points_by_suite(sweep).values() for section in _suite_sections(sweep, points)
+    ]
     for point, further in zip(sweep.points, extra, strict=False):
         shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
-    failed = Section("Points without a result", (BulletList(sweep.failures),))
-    conditions = Section("Conditions", (_facts(sweep),))
-    return Document(sweep.suite, (_sweep_headline(sweep),), sections(*shown, failed, conditions))
-
-
-def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
-    """The points of each suite, in order."""
-    suites: dict[str, list[BenchmarkResult]] = {}
-    for point in sweep.points:
-        suites.setdefault(point.suite, []).append(point)
-    return suites
-
-
-def _swept(sweep: BenchmarkSweep) -> str:
-    return "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items())
-
-
-def _sweep_headline(sweep: BenchmarkSweep) -> FactList:
-    """Who is fastest at how many points, and what that rests on."""
     wins: Counter[str] = Counter()
     for point in sweep.points:
-        timed = [row for row in point.rows if row.median_ns]
-        if timed:
+        if timed := [row for row in point.rows if row.median_ns]:
             wins[min(timed, key=lambda row: row.median_ns or 0.0).name] += 1
-    return facts(
+    swept = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items())
+    complete = ("Complete", None if sweep.complete else _INTERRUPTED)
+    headline = facts(
         *(
             ("Fastest", (Code(name), f" at {count} of {counted(wins.total(), 'point')}"))
             for name, count in wins.most_common(_ENDS)
         ),
-        ("Swept", _swept(sweep)),
+        ("Swept", swept),
         ("Without a result", counted(len(sweep.failures), "point") if sweep.failures else None),
         ("Based on", _based_on(sweep.points)),
-        ("Complete", None if sweep.complete else _INTERRUPTED),
+        complete,
     )
+    of_one = _condition_facts(sweep.points[0]).facts if sweep.points else ()
+    conditions = facts(
+        ("Swept", swept),
+        *(fact for fact in of_one if fact[0] in _COMMON_FACTS),
+        ("Samples", _samples(sweep.points)),
+        complete,
+    )
+    failed = Section("Points without a result", (BulletList(sweep.failures),))
+    told = sections(*shown, failed, Section("Conditions", (conditions,)))
+    return Document(sweep.suite, (headline,), told)
+
+
+def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
+    suites: dict[str, list[BenchmarkResult]] = {}
+    for point in sweep.points:
+        suites.setdefault(point.suite, []).append(point)
+    return suites
 
 
 def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
@@ -523,40 +494,54 @@ def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
     return ", ".join(values) or point.suite
 
 
-def _facts(sweep: BenchmarkSweep) -> FactList:
-    conditions = _condition_facts(sweep.points[0]).facts if sweep.points else ()
-    return facts(
-        ("Swept", _swept(sweep)),
-        *(fact for fact in conditions if fact[0] in _COMMON_FACTS),
-        ("Samples", _samples(sweep.points)),
-        ("Complete", None if sweep.complete else _INTERRUPTED),
-    )
-
-
 def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Section, ...]:
     if len(points) == 1:
         first, *others = _benchmark_sections(points[0])
         return sections(replace(first, title=benchmark_title(points[0])), *others)
     swept = [name for name in sweep.parameters if name in points[0].parameters]
+    # What was not measured and why, said once where it holds for every point.
+    reasons: dict[str, tuple[Text, list[str]]] = {}
+    # Each kind of finding once for each implementation, where it came first, and where it came again.
+    found: dict[tuple[str, str | None], tuple[Finding, list[str]]] = {}
+    for point in points:
+        label = point_label(sweep, point)
+        for text in _not_measured(point):
+            reasons.setdefault(plain(text), (text, []))[1].append(label)
+        for finding in _further_findings(point):
+            key = (finding.code, finding.evidence.get("implementation"))
+            found.setdefault(key, (finding, []))[1].append(label)
+    told = (
+        text if len(labels) == len(points) else (f"{'; '.join(labels)}: ", *inlines(text))
+        for text, labels in reasons.values()
+    )
+    findings = []
+    for finding, (first_at, *again) in found.values():
+        more = f" Likewise at {'; '.join(again)}." if again else ""
+        findings.append(replace(finding, message=f"{first_at}: {finding.message}{more}"))
     return sections(
         Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept))),
-        Section("Not measured", (BulletList(_reasons(sweep, points)),)),
-        Section("Findings", (FindingList(_findings(sweep, points)),)),
+        Section("Not measured", (BulletList(tuple(told)),)),
+        Section("Findings", (FindingList(tuple(findings)),)),
     )
 
 
 def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator[Block]:
-    every = dict.fromkeys(row.name for point in points for row in point.rows)
-    names = [name for name in every if any(_row(point, name).median_ns for point in points)]
+    absent = BenchmarkRow(name="", status=Status.UNAVAILABLE)
+    rows = {(id(point), row.name): row for point in points for row in point.rows}
+    names = [
+        name
+        for name in dict.fromkeys(name for _, name in rows)
+        if any(row.median_ns for (_, of), row in rows.items() if of == name)
+    ]
 
     def value(point: BenchmarkResult, *, name: str) -> str:
         return str(point.parameters.get(name, UNKNOWN))
 
     def median(point: BenchmarkResult, *, name: str) -> str:
-        return median_cell(_row(point, name))
+        return median_cell(rows.get((id(point), name), absent))
 
     def ratio(point: BenchmarkResult, *, name: str) -> str:
-        row = _row(point, name)
+        row = rows.get((id(point), name), absent)
         if row.ratio is None:
             return plain(verdict_cell(row, point.reference)) if row.status is not Status.OK else UNKNOWN
         near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
@@ -567,10 +552,10 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
         return UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
 
     parameters = [number(name, partial(value, name=name)) for name in swept]
-    medians = [number(name, partial(median, name=name)) for name in names]
-    yield table(points, *parameters, *medians, caption="Median")
-    others = [name for name in names if any(name != point.reference for point in points)]
-    if others:
+    yield table(
+        points, *parameters, *(number(name, partial(median, name=name)) for name in names), caption="Median"
+    )
+    if others := [name for name in names if any(name != point.reference for point in points)]:
         caption = ("Time relative to ", Code(points[0].reference), " (≈ same, ? ambiguous)")
         ratios = [number(name, partial(ratio, name=name)) for name in others]
         yield table(points, *parameters, *ratios, caption=caption)
@@ -585,51 +570,18 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
         yield Meaning((f"At {at}: ", *inlines(said)))
 
 
-def _row(point: BenchmarkResult, name: str) -> BenchmarkRow:
-    absent = BenchmarkRow(name=name, status=Status.UNAVAILABLE)
-    return next((row for row in point.rows if row.name == name), absent)
-
-
-def _reasons(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Text, ...]:
-    """What was not measured and why; what holds for every point is said once."""
-    at: dict[str, tuple[Text, list[str]]] = {}
-    for point in points:
-        for text in _not_measured(point):
-            at.setdefault(plain(text), (text, []))[1].append(point_label(sweep, point))
-    return tuple(
-        text if len(labels) == len(points) else (f"{'; '.join(labels)}: ", *inlines(text))
-        for text, labels in at.values()
-    )
-
-
-def _findings(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Finding, ...]:
-    """Each kind of finding once for each implementation, where it came first, and where it came again."""
-    found: dict[tuple[str, str | None], tuple[Finding, list[str]]] = {}
-    for point in points:
-        for finding in _further_findings(point):
-            key = (finding.code, finding.evidence.get("implementation"))
-            found.setdefault(key, (finding, []))[1].append(point_label(sweep, point))
-    told = []
-    for finding, (first, *others) in found.values():
-        again = f" Likewise at {'; '.join(others)}." if others else ""
-        told.append(replace(finding, message=f"{first}: {finding.message}{again}"))
-    return tuple(told)
-
-
 def suite_list_document(suites: Sequence[Suite]) -> Document:
     """One row per suite, and each one's implementations."""
+
+    def parameters(suite: Suite) -> str:
+        return ", ".join(f"{name}={'|'.join(one.values)}" for name, one in suite.parameters.items())
+
     shown = table(
         suites,
         identifier("Suite", "name"),
         words("Compares", "summary"),
         words("Shape", "shape_names", " ".join),
-        words(
-            "Parameters",
-            lambda suite: (
-                ", ".join(f"{name}={'|'.join(one.values)}" for name, one in suite.parameters.items())
-                or UNKNOWN
-            ),
-        ),
+        words("Parameters", lambda suite: parameters(suite) or UNKNOWN),
     )
     names = facts(*((suite.name, joined(map(Code, suite.implementations))) for suite in suites))
     how = Paragraph("Sizes, dtype and parameters are swept over by --param, e.g. --param rows=1024,8192.")
@@ -638,7 +590,6 @@ def suite_list_document(suites: Sequence[Suite]) -> Document:
 
 
 def suite_list_json(suites: Sequence[Suite]) -> dict[str, Any]:
-    """All suites with what can be chosen of each."""
     keys = Keys(
         "name summary shape_names default_shape dtypes reference implementations parameters",
         default_shape=lambda suite: {"cpu": suite.cpu_shape, "cuda": suite.cuda_shape},

@@ -21,9 +21,24 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
     totals = summary.collectives.totals
     if not totals:
         return tuple(rank_blocks(summary))
+
+    def group(one: CollectiveTotal) -> str:
+        name = one.group_description or one.process_group or UNKNOWN
+        kind = "" if one.parallelism is None else f", {_PARALLELISMS[one.parallelism.kind]}"
+        return f"{name}{kind} ({one.ranks} ranks)"
+
+    def of_link(one: CollectiveTotal) -> str:
+        if one.link is None or one.link_fraction is None:
+            return UNKNOWN
+        named = "best seen" if one.link.evidence is LinkEvidence.BEST_SEEN else _LINKS[one.link.kind]
+        return f"{format_fraction(one.link_fraction)} ({named})"
+
+    def last(one: CollectiveTotal) -> str:
+        return UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
+
     shown = table(
         totals,
-        words("Group", _group),
+        words("Group", group),
         words("Collective", "name"),
         number("Calls", "calls"),
         number("Bytes", "size_bytes", format_bytes, spare=True),
@@ -31,13 +46,8 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         number("Transfer", "transfer_ns", format_duration),
         number("Exposed", "exposed_ns", format_duration, spare=True),
         number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
-        number("Of link", _of_link, spare=True),
-        words(
-            "Last",
-            lambda one: (
-                UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
-            ),
-        ),
+        number("Of link", of_link, spare=True),
+        words("Last", last),
         caption=(
             "Waiting and exposed: all ranks together. Transfer: from the arrival of the last rank "
             "on. Bus bandwidth: what each rank's link carried meanwhile."
@@ -60,22 +70,7 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
     return blocks(shown, meanwhile, *rank_blocks(summary), collectives_meaning(summary))
 
 
-def _of_link(one: CollectiveTotal) -> str:
-    if one.link is None or one.link_fraction is None:
-        return UNKNOWN
-    named = "best seen" if one.link.evidence is LinkEvidence.BEST_SEEN else _LINKS[one.link.kind]
-    return f"{format_fraction(one.link_fraction)} ({named})"
-
-
 _LINKS = {LinkKind.NVLINK: "NVLink", LinkKind.PCIE: "PCIe"}
-
-
-def _group(one: CollectiveTotal) -> str:
-    name = one.group_description or one.process_group or UNKNOWN
-    kind = "" if one.parallelism is None else f", {_PARALLELISMS[one.parallelism.kind]}"
-    return f"{name}{kind} ({one.ranks} ranks)"
-
-
 _PARALLELISMS = {
     "context": "context parallel",
     "data": "data parallel",

@@ -5,7 +5,7 @@ Ranked by difference; what is cut is counted with its time. Imports no renderer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from math import inf, log
 from typing import Any
@@ -107,7 +107,6 @@ def change_table(title: str, rows: Iterable[Sequence[Text]], *more: Column) -> T
 
 
 def change_row(name: Text, time: TimeChange, presence: Presence, *more: Text) -> tuple[Text, ...]:
-    """The cells of one thing."""
     return (
         name,
         measured_text(time.reference_ns, time.reference_interval_ns),
@@ -143,7 +142,12 @@ def session_comparison_document(comparison: SessionComparison, *, top: int | Non
     """The report; of its `top` operators (every one for None)."""
     changed = [row for row in comparison.operators if row.time.difference_ns]
     # Whose kernels say more than their own names.
-    told = [row for row in changed if _kernel_names(row) - {row.name} or len(_changed_variants(row)) > 1]
+    told = [
+        row
+        for row in changed
+        if any({one.reference_name, one.candidate_name} - {row.name, None} for one in row.kernels)
+        or len(_changed_variants(row)) > 1
+    ]
     limit = None if top is None else min(top, _EXPLAINED_OPERATORS)
     others = sum(any(one.presence is not Presence.BOTH for one in row.kernels) for row in told)
     whole = counted(len(told), "operator")
@@ -178,6 +182,10 @@ def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -
         ":"
     )
     of = "" if verdict == "no verdict" else f" {what},"  # the recorded step may say the opposite
+    largest: list[tuple[str, Text]] = []
+    for rank, row in enumerate(changed[:_LARGEST], 1):
+        difference, ratio = difference_text(row.time.difference_ns), plain(ratio_cell(row.time, row.presence))
+        largest.append((f"Difference {rank}", (Strong(difference), " ", Code(row.name), f" ({ratio})")))
     sources = []
     basis = []
     for side in sides:
@@ -191,18 +199,7 @@ def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -
         ("Step without the profiler", None if step is None else (_headline(step), f"; {_judged(step)}")),
         ("Recorded step", None if comparison.wall is None or step else _headline(comparison.wall)),
         (f"{what[0].upper()}{what[1:]}{per}", _headline(comparison.total)),
-        *(
-            (
-                f"Difference {rank}",
-                (
-                    Strong(difference_text(row.time.difference_ns)),
-                    " ",
-                    Code(row.name),
-                    f" ({plain(ratio_cell(row.time, row.presence))})",
-                ),
-            )
-            for rank, row in enumerate(changed[:_LARGEST], 1)
-        ),
+        *largest,
         ("Reference", sources[0]),
         ("Candidate", sources[1]),
         ("Based on", basis[0] if basis[0] == basis[1] else " → ".join(basis)),
@@ -210,7 +207,6 @@ def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -
 
 
 def _judged(time: TimeChange) -> str:
-    """The verdict and what it rests on."""
     is_open = time.ratio_interval is None and time.reason and "equal" not in time.reason
     return f"{'no verdict' if time.verdict is None or is_open else time.verdict}: {time.reason}"
 
@@ -240,22 +236,20 @@ def _overview(comparison: SessionComparison) -> tuple[Block, ...]:
     names = [
         {getattr(one, f"{side}_name") for one in kernels} - {None} for side in ("reference", "candidate")
     ]
-    parts = (
-        (len(names[0] & names[1]), "in both"),
-        (len(names[0] - names[1]), "only in the reference"),
-        (len(names[1] - names[0]), "only in the candidate"),
-    )
-    is_same = names[0] == names[1]
-    shared = (
-        f"the same {len(names[0])}" if is_same else ", ".join(f"{count} {where}" for count, where in parts)
-    )
-    text = "The sides run different kernels: the work itself differs."
-    if is_same and more:
+    is_same, shared = names[0] == names[1], f"the same {len(names[0])}"
+    if not is_same:
+        shared = (
+            f"{len(names[0] & names[1])} in both, {len(names[0] - names[1])} only in the reference, "
+            f"{len(names[1] - names[0])} only in the candidate"
+        )
+    if not is_same:
+        text = "The sides run different kernels: the work itself differs."
+    elif more:
         text = "The same kernels, at other counts."
-    elif is_same:
+    elif comparison.total.difference_ns:
         text = "The same kernels, equally often: what differs is how long they take."
-        if not comparison.total.difference_ns:
-            text = "The same kernels, equally often, in the same time."
+    else:
+        text = "The same kernels, equally often, in the same time."
     per = " per step" if comparison.basis is Basis.STEP else ""
     told = facts((f"Kernel launches{per}", launches), ("Kernel set", shared), ("Recorded step", wall))
     return told, Meaning(text)
@@ -310,10 +304,6 @@ def _uses(comparison: SessionComparison, row: _Used, *, what: str) -> str:
     )
 
 
-def _kernel_names(row: OperatorChange) -> set[str]:
-    return {name for one in row.kernels for name in (one.reference_name, one.candidate_name) if name}
-
-
 def _changed_variants(row: OperatorChange) -> list[VariantChange]:
     """The ways a common operator was called that changed, if it was called in several known ways."""
     if row.presence is not Presence.BOTH or len(row.variants) < 2:
@@ -322,7 +312,6 @@ def _changed_variants(row: OperatorChange) -> list[VariantChange]:
 
 
 def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int | None) -> tuple[Block, ...]:
-    """The kernels that made an operator change."""
     is_common = row.presence is Presence.BOTH
     times = _headline(row.time) if is_common else difference_text(row.time.difference_ns)
     opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
@@ -430,13 +419,17 @@ def _accounting(comparison: SessionComparison) -> tuple[Block, ...]:
 
 def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int | None = 20) -> Document:
     """The report; `top` rows of each problem (every one for None)."""
+    sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
+    only = tuple(
+        f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
+    )
     return Document(
         "Comparison of benchmarks",
         (_benchmark_facts(comparison),),
         sections(
             Section("Caveats", (FindingList(comparison.findings),)),
             *(_point_section(change, comparison, top) for change in comparison.points),
-            Section("Only on one side", (_unmatched(comparison),)),
+            Section("Only on one side", (BulletList(only),)),
         ),
     )
 
@@ -479,9 +472,10 @@ def point_title(point: BenchmarkPoint) -> str:
 
 def _point_section(change: PointChange, comparison: BenchmarkComparison, top: int | None) -> Section:
     rows = sorted(change.rows, key=_rank)[:top]
-    points = [point for row in rows for point in _row_points(row, comparison)]
-    left = len(change.rows) - len(rows)
-    points += [f"{left} more rows changed less."] if left else []
+    is_elsewhere = any(finding.code == "compare.environment_differs" for finding in comparison.findings)
+    points = [point for row in rows for point in _row_points(row, is_elsewhere=is_elsewhere)]
+    if left := len(change.rows) - len(rows):
+        points.append(f"{left} more rows changed less.")
     shown = change_table("Implementation", map(_benchmark_row, rows), numeric("Kernels"))
     return Section(point_title(change.point), blocks(shown, BulletList(tuple(points))))
 
@@ -494,48 +488,30 @@ def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
 
 def _benchmark_row(row: BenchmarkRowChange) -> tuple[Text, ...]:
     """Its cells; a side without a time says why there is none."""
-    before, after = row.reference_launches, row.candidate_launches
-    launches = format_mean_count(after)
-    if before != after:
-        launches = f"{format_mean_count(before)} → {launches}"
+    counts = dict.fromkeys(map(format_mean_count, (row.reference_launches, row.candidate_launches)))
     name, *sides, difference, ratio = change_row(Code(row.name), row.time, row.presence)
     for index, status in enumerate((row.reference_status, row.candidate_status)):
         if sides[index] == UNKNOWN and status not in (None, Status.OK):
             words = str(status).replace("_", " ")
             sides[index] = Strong(words) if row.is_broken else words
-    return name, *sides, UNKNOWN if row.time.ratio is None else difference, ratio, launches
+    return name, *sides, UNKNOWN if row.time.ratio is None else difference, ratio, " → ".join(counts)
 
 
-def _row_points(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> list[Text]:
+def _row_points(row: BenchmarkRowChange, *, is_elsewhere: bool) -> Iterator[Text]:
     """What the table has no room for: why there is no verdict, other statuses, other kernels."""
-    name = Code(row.name)
-    points: list[Text] = []
+    name, before, after = Code(row.name), row.reference_relative, row.candidate_relative
     if row.time.verdict in {Verdict.FASTER, Verdict.SLOWER, Verdict.AMBIGUOUS}:
-        points.append((name, f": {row.time.reason}{_relative(row, comparison)}"))
+        relative = ""
+        if is_elsewhere and before is not None and after is not None:
+            # Where the machines differ, they cancel in the time over the reference implementation's.
+            first, second = format_ratio(before), format_ratio(after)
+            relative = f"; relative to the reference of its own run {first} → {second}"
+        yield (name, f": {row.time.reason}{relative}")
     if row.status_note:
-        points.append((name, f": {row.status_note}"))
+        yield (name, f": {row.status_note}")
     for change, titles in (("also launches", row.kernels_added), ("no longer launches", row.kernels_removed)):
         if titles:
-            points.append((name, f" {change} ", *joined(map(Code, titles))))
-    return points
-
-
-def _relative(row: BenchmarkRowChange, comparison: BenchmarkComparison) -> str:
-    """Its time over the reference implementation's, where the machines differ: the machine cancels in it."""
-    is_elsewhere = any(finding.code == "compare.environment_differs" for finding in comparison.findings)
-    before, after = row.reference_relative, row.candidate_relative
-    if not is_elsewhere or before is None or after is None:
-        return ""
-    return f"; relative to the reference of its own run {format_ratio(before)} → {format_ratio(after)}"
-
-
-def _unmatched(comparison: BenchmarkComparison) -> BulletList:
-    sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
-    return BulletList(
-        tuple(
-            f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
-        )
-    )
+            yield (name, f" {change} ", *joined(map(Code, titles)))
 
 
 COMPARISON_SCHEMA_VERSION = 2
@@ -548,18 +524,12 @@ def comparison_document(
     failures: Sequence[str] = (),
     inconclusive: str | None = None,
 ) -> dict[str, Any]:
-    """The comparison as JSON values."""
-    kind = "session" if isinstance(comparison, SessionComparison) else "benchmark"
+    gate = {"fail_on": fail_on, "failures": failures, "inconclusive": inconclusive}
     return {
         **versions(COMPARISON_SCHEMA_VERSION),
-        "kind": kind,
+        "kind": "session" if isinstance(comparison, SessionComparison) else "benchmark",
         **encode(comparison, _KEYS),
-        "options": encode(comparison.options),
-        "gate": {
-            "fail_on": None if fail_on is None else str(fail_on),
-            "failures": list(failures),
-            "inconclusive": inconclusive,
-        },
+        **encode({"options": comparison.options, "gate": gate}),
         "findings": encode(comparison.findings, _KEYS),
     }
 
@@ -576,14 +546,8 @@ def _side_record(comparison: SessionComparison, name: str) -> dict[str, Any]:
 _KEYS: dict[type, Keys] = {
     BenchmarkComparison: Keys(
         "reference candidate verdict verdict_reason counts points only_in_reference only_in_candidate",
-        reference=lambda comparison: {
-            "source": comparison.reference_source,
-            "environment": comparison.reference_environment,
-        },
-        candidate=lambda comparison: {
-            "source": comparison.candidate_source,
-            "environment": comparison.candidate_environment,
-        },
+        reference=lambda it: {"source": it.reference_source, "environment": it.reference_environment},
+        candidate=lambda it: {"source": it.candidate_source, "environment": it.candidate_environment},
     ),
     BenchmarkPoint: Keys(parameters=lambda point: dict(point.parameters)),
     BenchmarkRowChange: Keys(

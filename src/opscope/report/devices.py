@@ -68,8 +68,7 @@ _EXPLANATION = (
 
 def measured_document(measured: MeasuredLimits, spec: DeviceSpec | None) -> Document:
     """All of one measurement, with how each figure was taken; `spec` is what is published of the device."""
-    said: list[tuple[str, str]] = [(one.name, one.how) for one in measured.rates]
-    said += [(one.name, one.how) for one in measured.times]
+    said = [(one.name, one.how) for one in measured.rates] + [(one.name, one.how) for one in measured.times]
     how = FactList(tuple((_title(name, measured), text) for name, text in said))
     shown = (*_measured_blocks(measured, spec), Paragraph(_EXPLANATION))
     return Document("", sections=(Section(measured.device, shown), Section("How", (how,))))
@@ -92,6 +91,11 @@ def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple
         per_s = published(rate)
         return None if per_s is None else rate.per_s / per_s
 
+    def clock(rate: MeasuredRate) -> str:
+        if rate.state is None or rate.state.sm_clock_mhz is None:
+            return UNKNOWN
+        return ", ".join((f"{rate.state.sm_clock_mhz} MHz", *rate.state.throttle_reasons))
+
     missing = [(_title(name, measured), reason) for name, reason in measured.missing.items()]
     driver = "" if measured.driver is None else f", driver {measured.driver}"
     return blocks(
@@ -102,7 +106,7 @@ def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple
             number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
             number("Published", lambda rate: _measured_rate(rate, published(rate))),
             number("Share", lambda rate: format_fraction(share(rate))),
-            number("SM clock", _state_clock),
+            number("SM clock", clock),
         ),
         table(
             measured.times,
@@ -116,12 +120,6 @@ def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple
             f"{format_duration(measured.duration_ns)}."
         ),
     )
-
-
-def _state_clock(rate: MeasuredRate) -> str:
-    if rate.state is None or rate.state.sm_clock_mhz is None:
-        return UNKNOWN
-    return ", ".join((f"{rate.state.sm_clock_mhz} MHz", *rate.state.throttle_reasons))
 
 
 def _measured_rate(rate: MeasuredRate, per_s: float | None) -> str:
@@ -178,26 +176,16 @@ def device_list_document(
         number("bf16 peak", lambda device: _rate(device.peak(DataType.BF16))),
         number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
     )
+
+    def build(one: Architecture) -> Text:
+        return (f"{one.name}, {one.compute_capability}, ", Code(one.arch_flag), f", CUDA {_toolkits(one)}")
+
     listed = {one.compute_capability for one in devices}
     others = [one for one in architectures if one.compute_capability not in listed]
     shown = blocks(
         known,
         Paragraph(_DENSE),
-        facts(
-            *(
-                (
-                    one.products or one.name,
-                    (
-                        f"{one.name}, {one.compute_capability}, ",
-                        Code(one.arch_flag),
-                        f", CUDA {_toolkits(one)}",
-                    ),
-                )
-                for one in others
-            )
-        )
-        if others
-        else None,
+        FactList(tuple((one.products or one.name, build(one)) for one in others)),
         Paragraph(("Everything about one, with sources: ", Code("opscope devices NAME"), ".")),
     )
     return Document("GPUs", sections=(Section("", shown),))
@@ -213,13 +201,18 @@ def device_details_document(
     measured: Mapping[str, MeasuredLimits] | None = None,
 ) -> Document:
     """All facts of some devices and of their compute capabilities, with sources."""
+
+    def origin(peak: Peak, *, device: DeviceSpec) -> str:
+        is_own = peak.evidence is SpecEvidence.DERIVED or peak.source == device.source
+        return str(peak.evidence if is_own else peak.source)
+
     shown = []
     for device in devices:
         peaks = table(
             device.peaks,
             words("Dense peak", lambda peak: _TYPE_TITLES[peak.data_type]),
             number("Rate", _rate),
-            words("Known from", partial(_origin, device=device)),
+            words("Known from", partial(origin, device=device)),
         )
         derived = [str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED]
         sources = ", ".join(dict.fromkeys(derived))
@@ -271,12 +264,6 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
     yield "Source", str(device.source)
 
 
-def _origin(peak: Peak, *, device: DeviceSpec) -> str:
-    if peak.evidence is SpecEvidence.DERIVED or peak.source == device.source:
-        return str(peak.evidence)
-    return str(peak.source)
-
-
 def _architecture_section(one: Architecture) -> Section:
     specific = () if one.specific_target is None else ("; with its own features ", Code(one.specific_target))
     shared = (
@@ -315,18 +302,10 @@ _gib = partial(format_binary, unit="GiB")
 
 
 _NUMBERS = (
-    "sm_count",
-    "boost_clock_hz",
-    "tensor_clock_hz",
-    "memory_bytes",
-    "memory_bus_bits",
-    "memory_pin_bits_per_s",
-    "memory_bandwidth_bytes_per_s",
-    "l2_bytes",
-    "nvlink_bytes_per_s",
-    "pcie_bytes_per_s",
-    "tdp_watts",
-)
+    "sm_count", "boost_clock_hz", "tensor_clock_hz", "memory_bytes", "memory_bus_bits",
+    "memory_pin_bits_per_s", "memory_bandwidth_bytes_per_s", "l2_bytes", "nvlink_bytes_per_s",
+    "pcie_bytes_per_s", "tdp_watts",
+)  # fmt: skip
 
 
 def devices_json(
@@ -359,11 +338,7 @@ def devices_json(
             "uses_tensor_cores=data_type.uses_tensor_cores flop_per_s evidence source"
         ),
     }
-    return {
-        "schema_version": 1,
-        "devices": encode(devices, keys),
-        "architectures": encode(architectures, keys),
-    }
+    return {"schema_version": 1, **encode({"devices": devices, "architectures": architectures}, keys)}
 
 
 def measured_json(measured: MeasuredLimits, spec: DeviceSpec | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from opscope.report.document import (
     Text,
     sections,
 )
-from opscope.report.json_encoding import versions
+from opscope.report.json_encoding import Keys, encode, versions
 from opscope.toolchain.doctor.checks import CheckResult, CheckVerdict, Diagnosis
 from opscope.toolchain.doctor.machine import Driver, Gpu, MachineFacts, ProgramFacts, Torch
 from opscope.units import UNKNOWN, counted, format_binary, format_fraction
@@ -40,11 +40,14 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         count = max(len(driver.devices or ()), len(torch.devices) if torch is not None else 0)
         where = counted(count, "GPU") if count else "the CPU"
         title = f"Ready: programs can be profiled on {where}"
-    bullets = (_bullet(one) for verdict in _MOST_SEVERE_FIRST for one in _of(diagnosis, verdict))
+    bullets: list[Text] = []
+    for one in (one for verdict in _MOST_SEVERE_FIRST for one in _of(diagnosis, verdict)):
+        outcome, said = one.outcome, f" {one.check.code}: {one.outcome.reason.removesuffix('.')}"
+        remedy = () if outcome.remedy is None else (". → ", Code(outcome.remedy, is_whole=True))
+        bullets.append((Strong(str(outcome.verdict)), said, *remedy))
     named: list[Block] = []
     for verdict in (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE):
-        found = _of(diagnosis, verdict)
-        if found:
+        if found := _of(diagnosis, verdict):
             word = str(verdict).replace("_", " ")
             named.append(Paragraph(f"{word} ({len(found)}): {', '.join(one.check.code for one in found)}"))
     return Document(
@@ -56,14 +59,6 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
 
 def _of(diagnosis: Diagnosis, verdict: CheckVerdict) -> list[CheckResult]:
     return [one for one in diagnosis.results if one.outcome.verdict is verdict]
-
-
-def _bullet(result: CheckResult) -> Text:
-    outcome = result.outcome
-    verdict, said = Strong(str(outcome.verdict)), f" {result.check.code}: {outcome.reason.removesuffix('.')}"
-    if outcome.remedy is None:
-        return (verdict, said)
-    return (verdict, f"{said}. → ", Code(outcome.remedy, is_whole=True))
 
 
 def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, Text]]:
@@ -168,6 +163,10 @@ def _joined(parts: Iterable[str | None]) -> str:
 
 
 DOCTOR_SCHEMA_VERSION = 2
+_CHECK_KEYS = Keys(
+    "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
+    "reason=outcome.reason remedy=outcome.remedy"
+)
 
 
 def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -179,15 +178,5 @@ def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdict": str(diagnosis.verdict),
         "can_profile": diagnosis.can_profile,
         "facts": {"python": python, **dict(sorted(msgspec.to_builtins(facts).items()))},
-        "checks": [
-            {
-                "code": one.check.code,
-                "question": one.check.question,
-                "is_required": one.check.is_required,
-                "verdict": str(one.outcome.verdict),
-                "reason": one.outcome.reason,
-                "remedy": one.outcome.remedy,
-            }
-            for one in diagnosis.results
-        ],
+        "checks": encode(diagnosis.results, {CheckResult: _CHECK_KEYS}),
     }

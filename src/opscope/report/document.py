@@ -72,8 +72,6 @@ def numeric(title: str, *, spare: int = 0) -> Column:
 
 
 class Paragraph(msgspec.Struct, frozen=True):
-    """Running text."""
-
     text: Text
 
 
@@ -111,15 +109,11 @@ class BarList(msgspec.Struct, frozen=True):
 
 
 class CodeBlock(msgspec.Struct, frozen=True):
-    """Preformatted text in a language."""
-
     text: str
     language: str = ""
 
 
 class BulletList(msgspec.Struct, frozen=True):
-    """Unordered points."""
-
     items: tuple[Text, ...]
 
 
@@ -143,8 +137,6 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A titled report."""
-
     title: str
     blocks: tuple[Block, ...] = ()
     sections: tuple[Section, ...] = ()

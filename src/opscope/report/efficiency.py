@@ -10,12 +10,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from opscope.analysis.efficiency import (
-    Bound,
-    CallEfficiency,
-    Roofline,
-    TensorCoreUse,
-)
+from opscope.analysis.efficiency import Bound, CallEfficiency, Roofline, TensorCoreUse
 from opscope.analysis.summary import Summary
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import Limit
@@ -75,7 +70,6 @@ _KNOWN = 0.9995  # from here on "all of its time"
 
 
 def has_efficiency(summary: Summary) -> bool:
-    """Whether anything is known of the cost of what ran on a device."""
     return summary.has_device and summary.efficiency.coverage.bytes_fraction is not None
 
 
@@ -145,7 +139,11 @@ def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Tex
         )
         facts.append(("Distance from the limit", reached))
     if roofline.bound is not None:
-        facts.append(("Bound", f"{roofline.bound}: {roofline.bound.meaning}{_shares(roofline)}"))
+        whole = sum(roofline.bound_ns.values())
+        parts = sorted(roofline.bound_ns.items(), key=lambda item: -item[1])
+        shares = ", ".join(f"{bound} {format_share(ns, whole)}" for bound, ns in parts)
+        of_time = f" ({shares} of its time)" if len(parts) > 1 and whole else ""
+        facts.append(("Bound", f"{roofline.bound}: {roofline.bound.meaning}{of_time}"))
     if roofline.tensor_cores is not None and roofline.tensor_cores is not TensorCoreUse.NOT_APPLICABLE:
         facts.append(("Tensor cores", f"{roofline.tensor_cores}: {roofline.tensor_cores.meaning}"))
     return facts
@@ -228,7 +226,10 @@ def call_arguments(call: CallEfficiency) -> str:
         return call.shapes or UNKNOWN
     runs = [(shape, sum(1 for _ in same)) for shape, same in groupby(shapes)]
     more = sum(count for _, count in runs[_SHOWN_SHAPES:])
-    texts = [_run(*run) for run in runs[:_SHOWN_SHAPES]]
+    texts = [
+        shape if count == 1 else f"{count} {'lists ' if _TENSOR in shape else ''}of {shape}"
+        for shape, count in runs[:_SHOWN_SHAPES]
+    ]
     return ", ".join([*texts, *([f"{more} more"] if more else [])]) or UNKNOWN
 
 
@@ -238,18 +239,3 @@ def _shape(shape: Any) -> str:
     if shape and isinstance(shape[0], list):
         return counted(len(shape), _TENSOR)
     return "×".join(map(str, shape))
-
-
-def _run(shape: str, count: int) -> str:
-    """`2 of 16×256`, `2 lists of 4 tensors`."""
-    if count == 1:
-        return shape
-    return f"{count} {'lists ' if _TENSOR in shape else ''}of {shape}"
-
-
-def _shares(roofline: Roofline) -> str:
-    whole = sum(roofline.bound_ns.values())
-    parts = sorted(roofline.bound_ns.items(), key=lambda item: -item[1])
-    if len(parts) < 2 or not whole:
-        return ""
-    return f" ({', '.join(f'{bound} {format_fraction(ns / whole)}' for bound, ns in parts)} of its time)"

@@ -100,11 +100,7 @@ def file_functions(
     known = set(recorded)
     places = sorted(
         served,
-        key=lambda place: (
-            known.isdisjoint(one.name for one in served[place]),
-            place.file,
-            place.line or 0,
-        ),
+        key=lambda place: (known.isdisjoint(one.name for one in served[place]), place.file, place.line or 0),
     )
     shown = table(
         places[:most],
@@ -119,21 +115,15 @@ def file_functions(
 
 def _place_fields(title: str, place: Callable[[Any], SourceLocation | None]) -> tuple[Field, Field]:
     """Where something is defined, below the folder that the caption names, and how well that is known."""
-    return (
-        words(
-            title,
-            place,
-            lambda found: (
-                Code(below_folder(str(found)))
-                if found.url is None
-                else Link(below_folder(str(found)), found.url)
-            ),
-        ),
-        words("Known from", place, lambda found: str(found.grade), spare=1),
-    )
+
+    def shown(found: SourceLocation) -> Text:
+        name = _below_folder(str(found))
+        return Code(name) if found.url is None else Link(name, found.url)
+
+    return words(title, place, shown), words("Known from", place, lambda found: str(found.grade), spare=1)
 
 
-def below_folder(path: str) -> str:
+def _below_folder(path: str) -> str:
     """The path as tables under `_FOLDER_CAPTION` show it."""
     return path.removeprefix(_NATIVE)
 
@@ -321,16 +311,14 @@ def _trace_section(explanation: Explanation) -> Section | None:
 
 
 def _kernel_section(explanation: Explanation, most: int | None) -> Section | None:
-    uses = explanation.kernels
+    uses, meaning = explanation.kernels, _kernels_meaning(explanation)
     if not uses:
         return None
-    meaning = _kernels_meaning(explanation)
     if explanation.subject is Subject.KERNEL and len(uses) == 1:
         return Section("On the GPU", blocks(*_kernel_blocks(uses[0], explanation, most), meaning))
     shown = uses[:most]
-    left_out = None
-    if len(uses) > len(shown):
-        left_out = Paragraph(f"The {len(shown)} longest of {len(uses)} kernels.")
+    is_cut = len(shown) < len(uses)
+    left_out = Paragraph(f"The {len(shown)} longest of {len(uses)} kernels.") if is_cut else None
     details = (Section(kernel_title(one.facts), _kernel_blocks(one, explanation, most)) for one in shown)
     return Section("On the GPU", blocks(left_out, meaning), tuple(details))
 
@@ -358,8 +346,7 @@ def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | N
     by: list[Inline] = []
     for operator, part in use.operators:
         by += [", " if by else "", Code(operator) if operator else "no operator", f" ×{part.calls:,}"]
-    unattributed = total.calls - sum(part.calls for _, part in use.operators)
-    if unattributed:
+    if unattributed := total.calls - sum(part.calls for _, part in use.operators):
         by.append(f"{', ' if by else ''}no recorded operator ×{unattributed:,}")
     share, launches = format_fraction(total.fraction), counted(total.calls, "launch")
     time = f"{format_duration(total.total_ns)} in {launches} ({share} of all device time)"
@@ -388,9 +375,9 @@ def _kernel_table_section(explanation: Explanation, most: int | None) -> Section
         units = use.facts.units
         if not units:
             return use.facts.library or UNKNOWN
-        return Code(below_folder(units[0])) if len(units) == 1 else f"{len(units)} files"
+        return Code(_below_folder(units[0])) if len(units) == 1 else f"{len(units)} files"
 
-    is_shortened = any(below_folder(unit) != unit for use in uses for unit in use.facts.units)
+    is_shortened = any(_below_folder(unit) != unit for use in uses for unit in use.facts.units)
     kernels = table(
         [(title, use) for title, use in zip(titles, uses, strict=True) if use.total is not None],
         identifier("Kernel", lambda row: row[0]),
@@ -400,19 +387,15 @@ def _kernel_table_section(explanation: Explanation, most: int | None) -> Section
         words("Comes from", lambda row: places(row[1])),
         caption=_FOLDER_CAPTION if is_shortened else None,
     )
-    meaning = _kernels_meaning(explanation)
     rest = _rest(len(explanation.kernels), most)
-    return Section("On the GPU", (kernels, *rest, *(() if meaning is None else (meaning,))))
+    return Section("On the GPU", (kernels, *blocks(rest, _kernels_meaning(explanation))))
 
 
 def distinct_titles(kernels: Sequence[KernelFacts]) -> list[Code]:
     """A title for each kernel; where several have the same one, their names."""
-    titles = [kernel_title(facts) for facts in kernels]
-    counts = Counter(titles)
-    return [
-        Code(title if counts[title] == 1 else facts.name)
-        for title, facts in zip(titles, kernels, strict=True)
-    ]
+    titles = [(kernel_title(facts), facts.name) for facts in kernels]
+    counts = Counter(title for title, _ in titles)
+    return [Code(title if counts[title] == 1 else name) for title, name in titles]
 
 
 def _function_table_section(explanation: Explanation, most: int | None) -> Section | None:
@@ -424,23 +407,23 @@ def _function_table_section(explanation: Explanation, most: int | None) -> Secti
     else:
         table, count = operator_functions(explanation.functions, recorded, most)
     used = len(set(recorded) & {one.name for one in explanation.functions})
-    meaning = (Meaning(f"The trace calls {used} of these operators."),) if recorded else ()
-    return Section("Native functions", (table, *_rest(count, most), *meaning))
+    meaning = Meaning(f"The trace calls {used} of these operators.") if recorded else None
+    return Section("Native functions", blocks(table, _rest(count, most), meaning))
 
 
-def _rest(count: int, most: int | None) -> tuple[Block, ...]:
+def _rest(count: int, most: int | None) -> Paragraph | None:
     more = 0 if most is None else count - most
-    return (Paragraph(f"{more:,} more; --full lists all."),) if more > 0 else ()
+    return Paragraph(f"{more:,} more; --full lists all.") if more > 0 else None
 
 
 def _source_section(explanation: Explanation, read_source: SourceReader) -> Section | None:
     parts = []
     for location in explanation.locations:
-        lines = read_source(location)
-        told: tuple[Block, ...] = (Paragraph("Its source is not on this machine."),)
-        if lines is not None:
-            told = (Paragraph(location_text(location)), CodeBlock("\n".join(lines), "cpp"))
-        if location.url is not None:
-            told = (*told, Paragraph(Link(location.url, location.url)))
+        lines, url = read_source(location), location.url
+        told = blocks(
+            Paragraph("Its source is not on this machine." if lines is None else location_text(location)),
+            None if lines is None else CodeBlock("\n".join(lines), "cpp"),
+            None if url is None else Paragraph(Link(url, url)),
+        )
         parts.append(Section(str(location), told))
     return Section("Source", (), tuple(parts)) if parts else None

@@ -22,6 +22,15 @@ _UNNAMED = "[unnamed]"
 
 def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[str, Any]:
     """A speedscope file: one sampled profile per trace, all of them of the same frames."""
+
+    def described(name: str) -> dict[str, Any]:
+        parsed = parse_frame(name)
+        return (
+            {"name": name or _UNNAMED}
+            if parsed is None
+            else {"name": name, "file": parsed.file, "line": parsed.line}
+        )
+
     used = sorted({frame for profile in profiles for stack in profile.stacks for frame in stack})
     position = {frame: index for index, frame in enumerate(used)}
     names = profiles[0].names if profiles else ()
@@ -30,7 +39,7 @@ def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[
         "exporter": f"opscope@{__version__}",
         "name": name,
         "activeProfileIndex": 0,
-        "shared": {"frames": [_frame(names[frame]) for frame in used]},
+        "shared": {"frames": [described(names[frame]) for frame in used]},
         "profiles": [
             {
                 "type": "sampled",
@@ -44,13 +53,6 @@ def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[
             for profile in profiles
         ],
     }
-
-
-def _frame(name: str) -> dict[str, Any]:
-    parsed = parse_frame(name)
-    if parsed is None:
-        return {"name": name or _UNNAMED}
-    return {"name": name, "file": parsed.file, "line": parsed.line}
 
 
 def collapsed_text(profiles: Sequence[StackProfile]) -> str:

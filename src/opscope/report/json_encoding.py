@@ -54,9 +54,8 @@ class Keys:
         named = {word.lstrip("-*").partition("=")[2] or word.lstrip("-*") for word in self._words}
         for word in self._words:
             if word == "...":
-                yield from (
-                    (name, self._getter(name, name)) for name in _field_names(kind) if name not in named
-                )
+                unnamed = (name for name in _field_names(kind) if name not in named)
+                yield from ((name, self._getter(name, name)) for name in unnamed)
             elif not word.startswith("-"):
                 key, _, attribute = word.partition("=")
                 yield key, self._getter(key.lstrip("*"), attribute or key.lstrip("*"))
@@ -137,5 +136,4 @@ def from_json_text(text: str) -> Any:
 
 
 def write_json(path: str | os.PathLike[str], document: Any) -> Path:
-    """Write the document to a file and return its path. An existing file is replaced in one step."""
     return write_text(path, to_json(document))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from opscope.analysis.improvement import OperatorImprovement
@@ -15,7 +17,7 @@ from opscope.analysis.summary import Summary
 from opscope.launches.launch_explanation import Heading, Statement
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.vocabulary import FAMILIES
-from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text
+from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text, joined
 from opscope.report.provenance import graded, location_text
 
 _MEANINGS = {family.name: family.meaning for family in FAMILIES}
@@ -29,7 +31,6 @@ def kernel_meaning(facts: KernelFacts) -> str | None:
 
 
 def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[str, Text]]:
-    """What is known of one kernel name."""
     lines: list[tuple[str, Text]] = []
     if title != facts.name:
         lines.append(("Name", Code(facts.name, is_whole=True)))
@@ -37,27 +38,44 @@ def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[
     if meaning is not None:
         grade = facts.grades.get("family")
         lines.append(("Does", (meaning, graded(Grade(grade) if grade else None))))
-    stated = "; ".join(_stated(facts))
+    stated = []
+    for grade in Grade:  # the fields its name states, one text for each grade
+        fields = [name for name in _WORDS if name in facts.fields and facts.grades.get(name) == grade]
+        if said := [word for name in fields if (word := _WORDS[name](facts.fields[name]))]:
+            stated.append(f"{', '.join(said)}{graded(grade)}")
     if stated:
-        lines.append(("By its name", stated))
+        lines.append(("By its name", "; ".join(stated)))
     if facts.units:
         shown = facts.units[:_UNITS]
         more = "" if len(shown) == len(facts.units) else f" and {len(facts.units) - len(shown)} more"
         lines.append(("Translation unit", (Code(", ".join(shown)), more, graded(facts.unit_grade))))
     if facts.binary is not None:
         lines.append(("Registered by", Code(facts.binary)))
-    if facts.location is not None and not _is_unit_alone(facts):
-        lines.append(("Source", location_text(facts.location)))
+    place = facts.location
+    # A file without a line or an address says no more than the unit.
+    is_unit = place and place.line is None and place.url is None and facts.units == (place.file,)
+    if place is not None and not is_unit:
+        lines.append(("Source", location_text(place)))
     if facts.template is not None and facts.template != facts.location:
         lines.append(("Template", location_text(facts.template)))
-    return [*lines, *_template_arguments(facts), *_computed(facts), *_launched(facts)]
+    arguments = facts.template_arguments
+    long = [(f"… {name}", Code(value)) for name, value in arguments if name and len(value) > _LONG_ARGUMENT]
+    short = [
+        Code(value if name is None else f"{name}={value}")
+        for name, value in arguments
+        if not name or len(value) <= _LONG_ARGUMENT
+    ]
+    if short:
+        lines.append(("Template arguments", ("", *joined(short))))  # a text: one alone is no name to shorten
+    return [*lines, *long, *_computed(facts), *_launched(facts)]
 
 
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+_MOST_MODULES = 8
 _COMPILED = {"num_warps": "warps", "num_stages": "stages"}
 
 
 def _launched(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
-    """How compiled code launched a Triton kernel."""
     for one in facts.triton.get("configurations", ()):
         parts = [str(one["kernel_kwargs"] or "")]
         parts += [f"{one[name]} {word}" for name, word in _COMPILED.items() if one[name]]
@@ -77,52 +95,18 @@ def _computed(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
         where = f" of {code.graph}" if code.graph else ""
         if code.original_aten:
             yield f"Computes{where}", (Code(", ".join(code.original_aten)), graded(Grade.EXACT))
-        if code.modules:
-            yield f"In modules{where}", (Code(", ".join(_alike(code.modules))), graded(Grade.EXACT))
+        if code.modules:  # those of equal layers as one: `layers.*.norm ×12`
+            counts = Counter(_INDEX.sub("*", name) or "the model itself" for name in code.modules)
+            names = [
+                f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(_MOST_MODULES)
+            ]
+            names += [f"{len(counts) - len(names)} more"] if len(counts) > len(names) else []
+            yield f"In modules{where}", (Code(", ".join(names)), graded(Grade.EXACT))
         for place, text in code.program_lines:
             yield "For the line", (Code(place), f": {text}" if text else "", graded(Grade.EXACT))
 
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
-_MOST_MODULES = 8
-
-
-def _alike(modules: Sequence[str]) -> list[str]:
-    """Names of modules, those of equal layers as one: `layers.*.norm ×12`."""
-    counts = Counter(_INDEX.sub("*", name) or "the model itself" for name in modules)
-    shown = [f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(_MOST_MODULES)]
-    return [*shown, f"{len(counts) - len(shown)} more"] if len(counts) > len(shown) else shown
-
-
-def _is_unit_alone(facts: KernelFacts) -> bool:
-    """Whether the location says no more than the unit: its file, without a line or an address."""
-    place = facts.location
-    return place is not None and place.line is None and place.url is None and facts.units == (place.file,)
-
-
-def _stated(facts: KernelFacts) -> Iterator[str]:
-    """The fields its name states, one text for each grade."""
-    for grade in Grade:
-        words = [
-            say(facts.fields[name])
-            for name, say in _WORDS.items()
-            if name in facts.fields and facts.grades.get(name) == grade
-        ]
-        said = [word for word in words if word]
-        if said:
-            yield f"{', '.join(said)}{graded(grade)}"
-
-
-def _template_arguments(facts: KernelFacts) -> list[tuple[str, Text]]:
-    short: list[Inline] = []
-    long: list[tuple[str, Text]] = []
-    for name, value in facts.template_arguments:
-        if name is not None and len(value) > _LONG_ARGUMENT:
-            long.append((f"… {name}", Code(value)))
-        else:
-            short += [", " if short else "", Code(value if name is None else f"{name}={value}")]
-    lines: list[tuple[str, Text]] = [("Template arguments", tuple(short))] if short else []
-    return lines + long
 
 
 def _times(extent: Any) -> str:
@@ -180,7 +164,8 @@ def launch_blocks(
     first = launches[0]
     opening: list[Inline] = ["How it parallelizes"]
     if names_kernel:
-        opening += [", ", Code(_title(summary, kernel))]
+        known = next((one.facts for one in summary.kernels if one.name == kernel), None)
+        opening += [", ", Code(kernel if known is None else kernel_title(known))]
     if first.shapes:
         opening += [", called with shapes ", Code(first.shapes)]
     said = {heading: first.explanation.under(heading) for heading in Heading}
@@ -193,18 +178,10 @@ def explained_launches(summary: Summary, operator: str | None, kernel: str) -> t
     return summary.accounts.get((operator, kernel)) or summary.accounts.get((None, kernel)) or ()
 
 
-def _title(summary: Summary, kernel: str) -> str:
-    facts = next((one.facts for one in summary.kernels if one.name == kernel), None)
-    return kernel if facts is None else kernel_title(facts)
-
-
 def _sentences(statements: tuple[Statement, ...]) -> str:
     """The sentences with their grades; one that several in a row share is said once, after the last."""
-    parts = []
-    for statement, following in zip(statements, (*statements[1:], None), strict=True):
-        is_last = following is None or following.grade is not statement.grade
-        parts.append(f"{statement.text} ({statement.grade})" if is_last else statement.text)
-    return " ".join(parts)
+    runs = ((grade, [one.text for one in run]) for grade, run in groupby(statements, attrgetter("grade")))
+    return " ".join(f"{' '.join(texts)} ({grade})" for grade, texts in runs)
 
 
 _OPEN = "not in the recording; hardware counters show it"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from opscope.model.finding import Severity
+from opscope.model.finding import Finding, Severity
 from opscope.report.document import (
     BarList,
     Block,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 
 class Language(TextEnum):
-    """What reports can be written in."""
-
     EN = "en"
     ZH = "zh"
 
@@ -71,7 +69,6 @@ def translated_words(text: str, language: Language) -> str:
 
 @cache
 def catalog(language: Language) -> Catalog:
-    """The packaged messages of a language."""
     from opscope.report.messages import Catalog, catalog_entries  # noqa: PLC0415 - English needs none
 
     path = resources.files("opscope").joinpath(f"locale/{language}/LC_MESSAGES/opscope.po")
@@ -103,7 +100,9 @@ class _Translation:
                 tuple((self._words(label), self._text(value)) for label, value in one.facts)
             ),
             BulletList: lambda one: BulletList(tuple(map(self._text, one.items))),
-            FindingList: self._findings,
+            FindingList: lambda one: FindingList(
+                tuple(map(self._finding, one.findings)), {each: self._words(str(each)) for each in Severity}
+            ),
             CodeBlock: lambda one: one,
         }
         return ways[type(block)](block)
@@ -116,14 +115,9 @@ class _Translation:
             self._words(table.left_out),
         )
 
-    def _findings(self, block: FindingList) -> FindingList:
-        findings = tuple(
-            replace(
-                one, message=self._words(one.message) + self._words(one.suggestion or ""), suggestion=None
-            )
-            for one in block.findings
-        )
-        return FindingList(findings, {one: self._words(str(one)) for one in Severity})
+    def _finding(self, one: Finding) -> Finding:
+        said = self._words(one.message) + self._words(one.suggestion or "")
+        return replace(one, message=said, suggestion=None)
 
     def _words(self, text: str) -> str:
         return self._known.translate(text) or text

@@ -7,7 +7,7 @@ it was recorded, and no text of a trace can start a heading, a table cell or an 
 from __future__ import annotations
 
 import re
-from functools import singledispatch
+from collections.abc import Iterable
 from urllib.parse import quote
 
 from opscope.report.document import (
@@ -61,66 +61,37 @@ def _section(section: Section, *, depth: int) -> list[str]:
     return parts
 
 
-@singledispatch
-def _block(block: Block) -> str:
-    raise NotImplementedError(type(block).__name__)
+def _block(block: Block) -> str:  # noqa: PLR0911 - a case for each kind
+    match block:
+        case Paragraph(text):
+            return _at_line_start(_text(text))
+        case Meaning(text):
+            return f"→ {_text(text)}"
+        case BarList(table):
+            return _block(table)
+        case FactList(facts):
+            return "\n".join(f"- {_prose(label)}: {_text(value)}" for label, value in facts)
+        case BulletList(items):
+            return "\n".join(f"- {_at_line_start(_text(item))}" for item in items)
+        case CodeBlock(code, language):
+            text = code.rstrip().expandtabs(4)
+            fence = "`" * max(3, 1 + _longest_backtick_run(text))
+            return f"{fence}{language}\n{visible(text, most=len(text))}\n{fence}"
+        case Table(columns, rows, caption):
+            lines = [_row(_prose(column.title) for column in columns)]
+            lines.append(_row("---:" if column.align is Align.RIGHT else "---" for column in columns))
+            lines += [_row(_text(cell, in_table=True) for cell in row) for row in rows]
+            return "\n".join(lines if caption is None else [f"{_text(caption)}\n", *lines])
+        case FindingList(findings, severities):
+            lines = []
+            for one in findings:
+                message = _prose(one.message) + (f" {_prose(one.suggestion)}" if one.suggestion else "")
+                severity = severities.get(one.severity, str(one.severity))
+                lines.append(f"- **{severity}** {_code(one.code, in_table=False)}: {message}")
+            return "\n".join(lines)
 
 
-@_block.register
-def _(block: Paragraph) -> str:
-    return _at_line_start(_text(block.text))
-
-
-@_block.register
-def _(block: Meaning) -> str:
-    return f"→ {_text(block.text)}"
-
-
-@_block.register
-def _(block: Table) -> str:
-    lines = [
-        _row(tuple(_prose(column.title) for column in block.columns)),
-        _row(tuple("---:" if column.align is Align.RIGHT else "---" for column in block.columns)),
-    ]
-    lines += [_row(tuple(_text(cell, in_table=True) for cell in row)) for row in block.rows]
-    table = "\n".join(lines)
-    return table if block.caption is None else f"{_text(block.caption)}\n\n{table}"
-
-
-@_block.register
-def _(block: BarList) -> str:
-    return _block(block.table)
-
-
-@_block.register
-def _(block: FactList) -> str:
-    return "\n".join(f"- {_prose(label)}: {_text(value)}" for label, value in block.facts)
-
-
-@_block.register
-def _(block: CodeBlock) -> str:
-    text = block.text.rstrip().expandtabs(4)
-    fence = "`" * max(3, 1 + _longest_backtick_run(text))
-    return f"{fence}{block.language}\n{visible(text, most=len(text))}\n{fence}"
-
-
-@_block.register
-def _(block: BulletList) -> str:
-    return "\n".join(f"- {_at_line_start(_text(item))}" for item in block.items)
-
-
-@_block.register
-def _(block: FindingList) -> str:
-    lines = []
-    for finding in block.findings:
-        suggestion = f" {_prose(finding.suggestion)}" if finding.suggestion else ""
-        message = f"{_prose(finding.message)}{suggestion}"
-        severity = block.severities.get(finding.severity, str(finding.severity))
-        lines.append(f"- **{severity}** {_code(finding.code, in_table=False)}: {message}")
-    return "\n".join(lines)
-
-
-def _row(cells: tuple[str, ...]) -> str:
+def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
@@ -134,12 +105,10 @@ def _inline(part: Inline, *, in_table: bool) -> str:
     if isinstance(part, Link):
         name = _code(part.text, in_table=in_table)
         # A saved session is a stranger's file too: nothing but a page is linked.
-        return f"[{name}]({_address(part.url)})" if part.url.startswith("https://") else name
+        if not part.url.startswith("https://"):
+            return name
+        return f"[{name}]({_UNSAFE_IN_ADDRESS.sub(lambda match: quote(match[0]), part.url)})"
     return f"**{_prose(part.text)}**" if isinstance(part, Strong) else _prose(part)
-
-
-def _address(url: str) -> str:
-    return _UNSAFE_IN_ADDRESS.sub(lambda match: quote(match.group(0)), url)
 
 
 def _code(text: str, *, in_table: bool) -> str:

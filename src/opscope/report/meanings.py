@@ -63,7 +63,6 @@ def overview_meaning(summary: Summary) -> Meaning:
 
 
 def devices_meaning(summary: Summary) -> Meaning:
-    """How even the devices are."""
     shares = [one.busy_ns / one.span_ns for one in summary.devices if one.span_ns]
     low, high = map(format_fraction, (min(shares, default=0.0), max(shares, default=0.0)))
     if low == high:
@@ -91,7 +90,6 @@ def operators_meaning(summary: Summary) -> Meaning:
 
 
 def categories_meaning(summary: Summary) -> Meaning | None:
-    """Which kinds of work take the time."""
     fractions: dict[str, float] = {}  # with an operator and without
     for one in summary.categories:
         title = category_title(one.category)
@@ -172,7 +170,6 @@ def waits_meaning(summary: Summary) -> Meaning | None:
 
 
 def ranges_meaning(summary: Summary) -> Meaning | None:
-    """Which kind of range takes the device time."""
     if not summary.device_time_ns:
         return None
     most = max(summary.ranges, key=lambda one: one.device_ns)
@@ -214,7 +211,6 @@ def collectives_meaning(summary: Summary) -> Meaning | None:
 
 
 def modules_meaning(summary: Summary) -> Meaning | None:
-    """Which innermost kind of module holds the time."""
     what = "self_device_ns" if summary.has_device else "self_cpu_ns"
     own: Counter[str] = Counter()
     for one in summary.program.modules:
@@ -228,14 +224,12 @@ def modules_meaning(summary: Summary) -> Meaning | None:
 
 
 def lines_meaning(summary: Summary) -> Meaning:
-    """Which line of the program holds the most."""
     first = summary.program.lines[0]
     share = format_share(first.self_device_ns, summary.device_time_ns)
     return Meaning((Code(f"{first.file}:{first.line}"), f" launches the most: {share} of device time."))
 
 
 def unattributed_meaning(summary: Summary) -> Meaning | None:
-    """What that leaves for operators."""
     if not summary.unattributed_ns:
         return None
     return Meaning(
@@ -244,7 +238,6 @@ def unattributed_meaning(summary: Summary) -> Meaning | None:
 
 
 def accuracy_meaning(summary: Summary) -> Meaning | None:
-    """What can be relied on."""
     accuracy = summary.accuracy
     if accuracy is None or accuracy.aten_operator_file_fraction is None:
         return None
@@ -255,7 +248,6 @@ def accuracy_meaning(summary: Summary) -> Meaning | None:
 
 
 def advice_meaning(summary: Summary) -> Meaning | None:
-    """How to find out."""
     if not any(one.is_to_try for one in summary.advice or ()):
         return Meaning("No gain could be estimated for these.") if summary.advice else None
     if not summary.is_of_torch:

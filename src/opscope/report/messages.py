@@ -80,7 +80,6 @@ class _Template(msgspec.Struct, frozen=True):
 
     @property
     def is_count(self) -> bool:
-        """Whether it is a noun with a number before it."""
         return (
             len(self.literals) == 2
             and re.fullmatch(r" \w+", self.literals[1]) is not None
@@ -109,8 +108,6 @@ class _Template(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """The messages of a language."""
-
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._whole: dict[str, str] = {}
         self._found: dict[str, str | None] = {}
@@ -269,7 +266,6 @@ def _is_balanced(text: str) -> bool:
 
 
 def _is_list(text: str) -> bool:
-    """Whether it is names in a row."""
     return all(map(_NAME.fullmatch, re.split(", | and ", text)))
 
 

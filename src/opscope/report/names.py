@@ -100,18 +100,18 @@ def _fitting(name: str, width: int) -> str:
 
 def _told_apart(text: str, group: Sequence[str], width: int) -> dict[str, str]:
     """The common form with the word of each name in which they part; else with a number."""
-    place = _common_length(group)
-    marks = {name: f"…{_word_at(name, place)}" for name in group}
+    # All begin alike up to there: the extremes in sort order tell.
+    pairs = enumerate(zip(min(group), max(group), strict=False))
+    place = next((at for at, (one, other) in pairs if one != other), len(min(group)))
+    marks = {}
+    for name in group:
+        start = max((match.end() for match in _BETWEEN.finditer(name, 0, place)), default=0)
+        end = _BETWEEN.search(name, place)
+        marks[name] = f"…{name[start : end.start() if end else None]}"
     if len(set(marks.values())) < len(group) or max(map(len, marks.values())) > width // 2:
         marks = {name: f" ({number})" for number, name in enumerate(group, 1)}
     kept = shorten_middle(text.rstrip(_ELLIPSIS), width - max(map(len, marks.values())))
     return {name: f"{kept}{mark}" for name, mark in marks.items()}
-
-
-def _word_at(name: str, place: int) -> str:
-    start = max((match.end() for match in _BETWEEN.finditer(name, 0, place)), default=0)
-    end = _BETWEEN.search(name, place)
-    return name[start : end.start() if end else None]
 
 
 def shorten_middle(text: str, width: int) -> str:
@@ -123,10 +123,3 @@ def shorten_middle(text: str, width: int) -> str:
     kept = width - 1
     head = (kept + 1) // 2
     return text[:head] + _ELLIPSIS + text[len(text) - (kept - head) :]
-
-
-def _common_length(names: Sequence[str]) -> int:
-    """Characters that all names start with. Comparing the extremes in sort order is enough."""
-    first, last = min(names), max(names)
-    pairs = zip(first, last, strict=False)
-    return next((index for index, (one, other) in enumerate(pairs) if one != other), len(first))

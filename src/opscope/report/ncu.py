@@ -19,6 +19,7 @@ from opscope.analysis.counters import (
     counter_book,
 )
 from opscope.hardware.architectures import WARP_SIZE
+from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.report.document import (
     Block,
@@ -70,7 +71,6 @@ _RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
 
 
 def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document:
-    """The report."""
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
     shown = ranked[:top]
     report = analysis.report
@@ -109,12 +109,11 @@ def _opening(analysis: CounterAnalysis) -> FactList:
         longest = (Code(kernel.title), f": {format_duration(ns)}, limited by {_limit(kernel)}")
     changes = []
     for rank, finding in enumerate(analysis.findings[:_CHANGES], 1):
-        text = (finding.suggestion or finding.message).partition(". ")[0].rstrip(".")
-        launch = finding.evidence.get("launch")
+        text, launch = _advice(finding), finding.evidence.get("launch")
         changes.append((f"Change {rank}", text if launch is None else f"launch {launch}: {text}"))
     devices: dict[str, None] = {}
-    for kernel in analysis.kernels:
-        device = kernel.counters.device
+    for one in analysis.kernels:
+        device = one.counters.device
         capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
         name = device.name or "a device the report does not name"
         devices[f"{name}{capability}"] = None
@@ -128,8 +127,11 @@ def _opening(analysis: CounterAnalysis) -> FactList:
     )
 
 
+def _advice(finding: Finding) -> str:
+    return (finding.suggestion or finding.message).partition(". ")[0].rstrip(".")
+
+
 def _limit(kernel: CountedKernel) -> str:
-    """What limits it, as words."""
     limit = str(kernel.limit or _NO_LIMIT)
     return "DRAM" if limit == "dram" else limit
 
@@ -185,7 +187,6 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
 
 
 def _limits(analysis: CounterAnalysis) -> Counter[str]:
-    """Time by what limits it."""
     limits: Counter[str] = Counter()
     for kernel in analysis.kernels:
         limits[_limit(kernel)] += round(kernel.counters.duration_ns or 0)
@@ -200,6 +201,11 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
     if kernel.recorded_ns is not None:
         recorded = format_duration(kernel.recorded_ns)
         time += f"; {recorded} recorded (median of {counted(kernel.launches, 'launch')})"
+    book, stalls = counter_book().stalls, []
+    reasons = [item for item in counters.stall_fractions.items() if item[0] not in NO_STALL]
+    for reason, share in reasons[:_STALLS_SHOWN]:
+        meaning = f"{book[reason].meaning} ({reason})" if reason in book else reason
+        stalls.append(f"{meaning} {format_fraction(share)}")
     peaks = [
         f"{name} {format_fraction(counters.ratio(quantity))}"
         for name, quantity in _PEAKS
@@ -224,13 +230,13 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
             _ABSENT if threads is None else f"{threads:.1f} of {WARP_SIZE} threads active per instruction",
         ),
         ("Occupancy", _occupancy(counters)),
-        ("Warp stalls", _stalls(counters)),
+        ("Warp stalls", ", ".join(stalls) or _ABSENT),
     )
     # What limits it, and what to do about that.
     found = next((one for one in analysis.findings if one.evidence.get("launch") == counters.index), None)
     meaning = f"Limited by {_limit(kernel)}; no counter stands out."
     if found is not None and found.suggestion is not None:
-        meaning = f"Limited by {_limit(kernel)}. {found.suggestion.partition('. ')[0].rstrip('.')}."
+        meaning = f"Limited by {_limit(kernel)}. {_advice(found)}."
     return Section(f"Launch {counters.index}: {kernel.title}", (known, Meaning(meaning)))
 
 
@@ -247,8 +253,7 @@ _PEAKS = (
 def _call(kernel: CountedKernel) -> Text:
     meaning = f" ({kernel.match.meaning})" if kernel.match not in (None, Match.SAME_CALL) else ""
     if kernel.call is None:
-        names = ", ".join(kernel.operators)
-        return f"{names or _NO_LIMIT}{meaning}"
+        return f"{', '.join(kernel.operators) or _NO_LIMIT}{meaning}"
     attribution = kernel.call.attribution
     without = "no operator" if attribution is None else f"none: {Attribution(attribution).meaning}"
     operator: Inline = Code(kernel.call.operator) if kernel.call.operator else without
@@ -260,18 +265,18 @@ def _traffic(kernel: CountedKernel) -> str:
     counters = kernel.counters
     if counters.dram_bytes is None:
         return _ABSENT
-    read, written = (
-        counters.count(quantity) for quantity in (Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES)
-    )
+    read, written, l2 = map(counters.count, _TRAFFIC)
     parts = [] if read is None else [f"{format_bytes(read)} read"]
     parts += [] if written is None else [f"{format_bytes(written)} written"]
     split = f" ({', '.join(parts)})" if parts else ""
-    l2 = counters.count(Quantity.L2_BYTES)
     through = "" if l2 is None else f"; {format_bytes(l2)} through L2"
     least = "" if kernel.match is None else f"; not compared with the minimum: {kernel.no_ratio_reason}"
     if kernel.traffic_ratio is not None:
         least = f"; {kernel.traffic_ratio:.2f} × the minimum of {format_bytes(kernel.min_bytes)}"
     return f"{format_bytes(counters.dram_bytes)}{split}{through}{least}"
+
+
+_TRAFFIC = (Quantity.DRAM_READ_BYTES, Quantity.DRAM_WRITTEN_BYTES, Quantity.L2_BYTES)
 
 
 def _access(name: str, access: GlobalAccess) -> Iterator[str]:
@@ -313,16 +318,6 @@ def _occupancy(counters: KernelCounters) -> str:
     )
 
 
-def _stalls(counters: KernelCounters) -> str:
-    reasons = [item for item in counters.stall_fractions.items() if item[0] not in NO_STALL]
-    known = counter_book().stalls
-    parts = [
-        f"{f'{known[reason].meaning} ({reason})' if reason in known else reason} {format_fraction(share)}"
-        for reason, share in reasons[:_STALLS_SHOWN]
-    ]
-    return ", ".join(parts) or _ABSENT
-
-
 def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
     """What no launch of the report has, and the options that would collect it."""
     absent = [
@@ -333,17 +328,12 @@ def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
     if not absent or not analysis.kernels:
         return ()
     capability = analysis.kernels[0].counters.device.compute_capability
-    sections = dict.fromkeys(
-        QUANTITIES[quantity].section for quantity in absent if QUANTITIES[quantity].section in SECTIONS
-    )
-    options = [f"--section {section}" for section in sections]
-    metrics = metrics_to_collect(capability, absent)
-    options += [f"--metrics {','.join(metrics)}"] if metrics else []
-    names = ", ".join(str(quantity) for quantity in absent)
-    meaning = Meaning(
-        (Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu with these options.")
-    )
-    return Paragraph(f"{names}."), CodeBlock(" ".join(options)), meaning
+    named = dict.fromkeys(QUANTITIES[quantity].section for quantity in absent)
+    options = [f"--section {section}" for section in named if section in SECTIONS]
+    if metrics := metrics_to_collect(capability, absent):
+        options.append(f"--metrics {','.join(metrics)}")
+    how = (Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu with these options.")
+    return Paragraph(f"{', '.join(map(str, absent))}."), CodeBlock(" ".join(options)), Meaning(how)
 
 
 NCU_SCHEMA_VERSION = 2

@@ -44,7 +44,6 @@ class NvccCode(NamedTuple):
 
 
 def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequence[NvccCode] = ()) -> Document:
-    """The report."""
     shown = sections(
         Section("Kernels", tuple(_kernels(compiled))),
         Section("Findings", (FindingList(compiled.findings),)),
@@ -57,32 +56,32 @@ def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequenc
 def _opening(compiled: CompiledFile, command: Sequence[str]) -> FactList:
     compilation = compiled.compilation
     request = compilation.request
-    is_looked_at = request.product is BuildProduct.NOTHING
+    known = [(target.name, architecture(target.compute_capability)) for target in request.targets]
     return facts(
         ("Command", Code(command_text(command), is_whole=True)),
         ("Compiler", f"nvcc {compilation.nvcc.version or compilation.nvcc.release}"),
-        ("Machine code", ", ".join(map(_target, request.targets))),
+        (
+            "Machine code",
+            ", ".join(name if one is None else f"{name} ({one.products or one.name})" for name, one in known),
+        ),
         ("PTX", "none" if request.ptx is None else request.ptx.ptx_name),
-        ("Runs on", None if is_looked_at else _runs_on(request.targets, request.ptx)),
+        (
+            "Runs on",
+            None if request.product is BuildProduct.NOTHING else _runs_on(request.targets, request.ptx),
+        ),
     )
-
-
-def _target(target: Target) -> str:
-    known = architecture(target.compute_capability)
-    return target.name if known is None else f"{target.name} ({known.products or known.name})"
 
 
 def _runs_on(targets: Sequence[Target], ptx: Target | None) -> str:
     """Compute capabilities, and what becomes of later ones."""
-    ranges = dict.fromkeys(_range(target, targets) for target in targets)
-    machine = "compute capability " + ", ".join(text for text in ranges if text)
-    if ptx is None:
-        has_general = any(target.is_general for target in targets)
-        remedy = (
-            ": ptx among the targets of --arch adds PTX, which their driver compiles" if has_general else ""
-        )
-        return f"{machine}; not on newer GPUs{remedy}"
-    return f"{machine}; from {ptx.compute_capability} on also on any newer one, whose driver compiles the PTX"
+    machine = "compute capability " + ", ".join(dict.fromkeys(_range(one, targets) for one in targets))
+    if ptx is not None:
+        first = ptx.compute_capability
+        return f"{machine}; from {first} on also on any newer one, whose driver compiles the PTX"
+    remedy = ""
+    if any(target.is_general for target in targets):
+        remedy = ": ptx among the targets of --arch adds PTX, which their driver compiles"
+    return f"{machine}; not on newer GPUs{remedy}"
 
 
 def _range(target: Target, targets: Sequence[Target]) -> str:
@@ -97,9 +96,8 @@ def _range(target: Target, targets: Sequence[Target]) -> str:
 def _kernels(compiled: CompiledFile) -> Iterator[Block]:
     outlooks, dynamic = compiled.outlooks, compiled.dynamic_shared_bytes
     if not outlooks:
-        yield Paragraph(
-            "The file has no kernels, or none that anything launches: unused templates make none."
-        )
+        none = "The file has no kernels, or none that anything launches: unused templates make none."
+        yield Paragraph(none)
         return
     target = words("Target", "kernel.target.name")
     yield table(
@@ -139,7 +137,6 @@ def _kernels(compiled: CompiledFile) -> Iterator[Block]:
 
 
 def _share(block: BlockOccupancy) -> str:
-    """The share, and what stands against more."""
     if block.active is None:
         return "cannot start"
     share = format_fraction(block.occupancy)

@@ -6,6 +6,7 @@ A fact no one has found is said to be unknown, never left out: the reader must s
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from itertools import islice
 
 from msgspec.structs import replace
@@ -54,7 +55,6 @@ def top_operators(summary: Summary, top: int | None) -> tuple[OperatorTotal, ...
 
 
 def rank_ns(summary: Summary, operator: OperatorTotal) -> int:
-    """The time an operator is ranked by."""
     return operator.self_device_ns if summary.has_device else operator.self_cpu_ns
 
 
@@ -89,19 +89,17 @@ def merged_findings(summary: Summary) -> tuple[Finding, ...]:
 
     Messages that differ in their figures alone become one with ranges of them.
     """
-    groups: dict[tuple[str, str], list[Finding]] = {}
+    groups: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for finding in _report_findings(summary):
-        groups.setdefault((finding.code, _FIGURE.sub("#", finding.message)), []).append(finding)
+        groups[finding.code, _FIGURE.sub("#", finding.message)].append(finding)
     merged = []
     for group in groups.values():
-        parts = [group]
+        parts: dict[str, list[Finding]] = defaultdict(list)
         # Of one trace that says several, each message is one.
-        if len({finding.trace_id for finding in group}) < len(group):
-            messages: dict[str, list[Finding]] = {}
-            for finding in group:
-                messages.setdefault(finding.message, []).append(finding)
-            parts = list(messages.values())
-        merged += [_merged(part, summary) for part in parts]
+        is_apart = len({finding.trace_id for finding in group}) < len(group)
+        for finding in group:
+            parts[finding.message if is_apart else ""].append(finding)
+        merged += [_merged(part, summary) for part in parts.values()]
     return tuple(merged)
 
 
@@ -134,7 +132,6 @@ _SHAPE_ROWS = 5
 
 
 def ranking_paragraph(summary: Summary) -> Paragraph:
-    """By what the operators are ranked."""
     if not summary.has_device:
         return Paragraph("No device time was recorded, so operators are ranked by self CPU time.")
     return Paragraph(

@@ -14,13 +14,11 @@ from opscope.units import format_duration, format_fraction, format_share
 
 
 def overlap_document(found: Sequence[CommunicationOverlap]) -> dict[str, Any]:
-    """JSON: one object for each device of each trace, by rank."""
     keys = Keys("... exposed_ns overlapped_fraction")
     return {"overlap": [encode(one, {CommunicationOverlap: keys}) for one in found]}
 
 
 def overlap_report(found: Sequence[CommunicationOverlap]) -> Document:
-    """One row for each device of each trace, by rank."""
     title = "Communication beside computation"
     if not found:
         return Document("", (), (Section(title, (Paragraph("No device activity was recorded."),)),))

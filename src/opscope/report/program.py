@@ -84,13 +84,21 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     parts.sort(key=lambda part: (-time_ns(part), len(part.key)))
     # A part has no more time than the one around it, so what is cut off has nothing listed inside.
     kept = {part.key for part in parts[: None if top is None else 2 * top]}
-    shown = [part for part in _tree_order(parts) if part.key in kept]
+    # Each before what is inside, the longest first.
+    rank = {part.key: index for index, part in enumerate(parts)}
+    parts.sort(key=lambda part: [rank[part.key[: length + 1]] for length in range(len(part.key))])
+    shown = [part for part in parts if part.key in kept]
     caption = _rest(summary, summary.program.module_ns, "in no module")
     if len(shown) < len(parts):
         caption = f"The {len(shown)} of {len(parts)} parts with the most {_time_name(summary)}. {caption}"
+
+    def name(part: _Part) -> Text:
+        count = f" ×{part.modules}" if part.modules > 1 else ""
+        return (_INDENT * (len(part.key) - 1), Code(part.key[-1]), count)
+
     rows = table(
         shown,
-        words("Module", _part_name),
+        words("Module", name),
         number("Calls", "total.calls"),
         number("Device time" if summary.has_device else "CPU time", f"total.total_{what}_ns"),
         number("Share", lambda part: _share(summary, time_ns(part))),
@@ -103,11 +111,6 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     return blocks(rows, modules_meaning(summary))
 
 
-def _part_name(part: _Part) -> Text:
-    count = f" ×{part.modules}" if part.modules > 1 else ""
-    return (_INDENT * (len(part.key) - 1), Code(part.key[-1]), count)
-
-
 def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
     parts: dict[tuple[str, ...], _Part] = {}
     around: list[tuple[ModuleTotal, tuple[str, ...]]] = []
@@ -117,12 +120,14 @@ def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
         segment = module.path if above is None else module.path[len(above.path) + 1 :]
         key = (*key, _role(segment, module.class_name))
         around.append((module, key))
-        known = parts.get(key)
-        parts[key] = (
-            _Part(key, 1, module)
-            if known is None
-            else _Part(key, known.modules + 1, _added(known.total, module))
-        )
+        count, total = 1, module
+        if known := parts.get(key):
+            added = [
+                field for field, value in asdict(module).items() if type(value) is int and field != "depth"
+            ]
+            sums = {field: getattr(known.total, field) + getattr(module, field) for field in added}
+            count, total = known.modules + 1, replace(known.total, **sums)
+        parts[key] = _Part(key, count, total)
     return list(parts.values())
 
 
@@ -133,19 +138,7 @@ def _role(segment: str, class_name: str) -> str:
     return f"{_INDEX.sub('*', segment)}: {class_name}"
 
 
-def _added(one: ModuleTotal, other: ModuleTotal) -> ModuleTotal:
-    numbers = [name for name, value in asdict(one).items() if isinstance(value, int) and name != "depth"]
-    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in numbers})
-
-
-def _tree_order(parts: list[_Part]) -> list[_Part]:
-    """The parts, given longest first, each before what is inside."""
-    rank = {part.key: index for index, part in enumerate(parts)}
-    return sorted(parts, key=lambda part: [rank[part.key[: length + 1]] for length in range(len(part.key))])
-
-
 def _line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
-    """The lines of the program with the most device time."""
     lines = summary.program.lines
     shown = lines[:top]
     caption = _rest(summary, summary.program.line_ns, "under no line of the program")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from opscope.analysis.accuracy import UNKNOWN as UNGRADED
@@ -17,7 +17,6 @@ from opscope.report.document import (
     Inline,
     Link,
     Paragraph,
-    Table,
     Text,
     blocks,
     facts,
@@ -63,14 +62,20 @@ def operator_chain_facts(operator: OperatorTotal, *, has_device: bool) -> list[t
 def function_facts(
     function: NativeFunctionUse, *, said: SourceLocation | None = None
 ) -> list[tuple[str, Text]]:
-    """What is known of one native function."""
-    if function.kind == "backward":
-        return _backward_facts(function)
-    return [entry_fact(function), *implementation_facts(function, said=said)]
+    if function.kind != "backward":
+        return [entry_fact(function), *implementation_facts(function, said=said)]
+    details = function.details
+    if not details.get("forward"):
+        return [("Native function", "an autograd node; its forward operator is unknown")]
+    known = (*joined(map(Code, details["forward"])), graded(function.overload_grade))
+    facts: list[tuple[str, Text]] = [("Backward of", known)]
+    for name, formula in (details.get("formulas") or {}).items():
+        facts.append((f"Gradient of {name}", Code(formula, is_whole=True)))
+    line, url = details.get("derivatives_line"), details.get("yaml_url")
+    return [*facts, ("Defined in", Link(f"derivatives.yaml:{line}", url))] if line and url else facts
 
 
 def entry_fact(function: NativeFunctionUse) -> tuple[str, Text]:
-    """The native function's entry in the yaml file."""
     candidates = function.details.get("candidates")
     if candidates:
         names = ", ".join(candidate or "the default one" for candidate in candidates)
@@ -157,10 +162,18 @@ def accuracy_blocks(summary: Summary) -> tuple[Block, ...]:
         ("Kernel names with a family", accuracy.family_fraction),
     )
     meanings = "; ".join(f"{grade}: {grade.meaning}" for grade in Grade)
+
+    def share_of(item: tuple[str, Mapping[str, float]], *, grade: str) -> str:
+        return format_fraction(item[1].get(grade))
+
     return blocks(
         Paragraph("Shares of device time, of what each line names. How they are measured: docs/accuracy.md."),
         facts(("PyTorch release", release), *((label, format_fraction(share)) for label, share in figures)),
-        _grade_table(accuracy.by_grade.items()),
+        table(
+            [item for item in accuracy.by_grade.items() if item[1]],
+            words("Fact", lambda item: item[0].replace("_", " ").capitalize()),
+            *(number(grade, partial(share_of, grade=grade)) for grade in (*map(str, Grade), UNGRADED)),
+        ),
         Paragraph(f"Grades: {meanings}."),
         accuracy_meaning(summary),
     )
@@ -191,36 +204,6 @@ def accuracy_overview(summary: Summary) -> tuple[Block, ...]:
         ),
         accuracy_meaning(summary),
     )
-
-
-def _grade_table(by_grade: Iterable[tuple[str, Mapping[str, float]]]) -> Table | None:
-    known = [item for item in by_grade if item[1]]
-    grades = [*(str(grade) for grade in Grade), UNGRADED]
-
-    def share(item: tuple[str, Mapping[str, float]], *, grade: str) -> str:
-        return format_fraction(item[1].get(grade))
-
-    shares = table(
-        known,
-        words("Fact", lambda item: item[0].replace("_", " ").capitalize()),
-        *(number(grade, partial(share, grade=grade)) for grade in grades),
-    )
-    return shares if known else None
-
-
-def _backward_facts(function: NativeFunctionUse) -> list[tuple[str, Text]]:
-    forward = function.details.get("forward") or []
-    if not forward:
-        return [("Native function", "an autograd node; its forward operator is unknown")]
-    facts: list[tuple[str, Text]] = [
-        ("Backward of", (*joined(map(Code, forward)), graded(function.overload_grade)))
-    ]
-    formulas = function.details.get("formulas") or {}
-    facts.extend((f"Gradient of {name}", Code(formula, is_whole=True)) for name, formula in formulas.items())
-    line, url = function.details.get("derivatives_line"), function.details.get("yaml_url")
-    if line and url:
-        facts.append(("Defined in", Link(f"derivatives.yaml:{line}", url)))
-    return facts
 
 
 _OUTSIDE = {

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from opscope.benchmarking.statistics import CONFIDENCE
 from opscope.report.document import (
@@ -48,33 +47,23 @@ _BESIDE = dict.fromkeys(("batch_size", "steps", "parameters"))
 _TENTH_TELLS = 10  # per second; of less, three digits
 
 _SUMMARY_KEYS = (
-    "total_cuda_time_ms",
-    "total_cpu_time_ms",
-    "cuda_time_ms_per_step",
-    "cpu_time_ms_per_step",
-    "wall_time_ms_per_step",
-    "gpu_busy_fraction",
-    "kernel_launches",
-    "attributed_fraction",
-)
+    "total_cuda_time_ms", "total_cpu_time_ms", "cuda_time_ms_per_step", "cpu_time_ms_per_step",
+    "wall_time_ms_per_step", "gpu_busy_fraction", "kernel_launches", "attributed_fraction",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SweepEntry:
+class SweepEntry(NamedTuple):
     """One configuration: its stats document, or the reason there is none."""
 
     label: str  # `bs8_seq128`
     stats: Mapping[str, Any] | None
-    files: Mapping[str, str] = field(default_factory=dict)  # names by role: `stats`, `report`, `trace`
+    files: Mapping[str, str] = {}  # names by role: `stats`, `report`, `trace`
     error: str | None = None
 
 
 def sweep_document(entries: Sequence[SweepEntry]) -> dict[str, Any]:
     """All configurations in order, each with its headline figures and file names."""
-    return {
-        **versions(SWEEP_SCHEMA_VERSION),
-        "configurations": [_record(entry) for entry in entries],
-    }
+    return {**versions(SWEEP_SCHEMA_VERSION), "configurations": [_record(entry) for entry in entries]}
 
 
 def sweep_report(entries: Sequence[SweepEntry]) -> Document:
@@ -87,30 +76,39 @@ def sweep_report(entries: Sequence[SweepEntry]) -> Document:
         # What failed has no figures; the reason stands below.
         return lambda record: UNKNOWN if record["status"] == "failed" else form(record["summary"][key])
 
+    def of_step(key: str) -> Callable[[Mapping[str, Any]], Any]:
+        return lambda record: (record["step"] or {}).get(key)
+
+    def launches(record: Mapping[str, Any]) -> float | None:
+        # A step's: the summary counts those of all recorded steps.
+        count, steps = record["summary"]["kernel_launches"], (record["config"] or {}).get("steps")
+        return count / steps if count is not None and steps else None
+
+    def top_operator(record: Mapping[str, Any]) -> Text:
+        top = record["top_operator"]
+        return Strong("failed") if record["status"] == "failed" else named(top and top["name"])
+
     configurations = table(
         records,
-        words("Config", lambda record: record["label"]),
-        number("Step, median (95 %)", lambda record: record["step"], _unrecorded),
-        number("Busy", lambda record: (record["step"] or {}).get("busy_fraction"), format_fraction, spare=1)
-        if on_device
-        else None,
+        words("Config", itemgetter("label")),
+        number("Step, median (95 %)", itemgetter("step"), _unrecorded),
+        number("Busy", of_step("busy_fraction"), format_fraction, spare=1) if on_device else None,
         number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
-        number(
-            "Profiler slowdown",
-            lambda record: (record["step"] or {}).get("host_stretch"),
-            format_ratio,
-            spare=6,
-        ),
+        number("Profiler slowdown", of_step("host_stretch"), format_ratio, spare=6),
         number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3),
-        number("Kernel launches per step", _launches, format_mean_count, spare=5) if on_device else None,
-        words("Latency ms, median (5–95 %)", lambda record: record["latency_ms"], _latency, spare=2),
-        number("Seq. per s", lambda record: record["throughput_sequences_per_s"], _rate),
-        words("Top operator", _top_cell),
+        number("Kernel launches per step", launches, format_mean_count, spare=5) if on_device else None,
+        words("Latency ms, median (5–95 %)", itemgetter("latency_ms"), _latency, spare=2),
+        number("Seq. per s", itemgetter("throughput_sequences_per_s"), _rate),
+        words("Top operator", top_operator),
     )
     failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
     failed = Section("Failed configurations", (BulletList(failures),))
+    title, config = "Profiling summary", next((one["config"] for one in records if one["config"]), None)
+    if config is not None:
+        what = [str(config[key]) for key in ("workload", "dtype", "device") if config.get(key)]
+        title = f"{title}: {', '.join(what)}" + (", training" if config.get("train") else "")
     return Document(
-        _title(records),
+        title,
         (_headline(records),),
         sections(Section("Configurations", (configurations, *_scaling(records))), failed),
     )
@@ -144,7 +142,6 @@ def _step_text(step: tuple[float, Mapping[str, Any]] | None) -> str | None:
 
 
 def _step_ms(record: Mapping[str, Any]) -> float | None:
-    """Without the recorder where that was timed, else as recorded."""
     unrecorded = (record["step"] or {}).get("unrecorded_ms")
     time: float | None = unrecorded["median"] if unrecorded else record["summary"]["wall_time_ms_per_step"]
     return time
@@ -171,16 +168,14 @@ def _scaling(records: Sequence[Mapping[str, Any]]) -> tuple[Meaning, ...]:
     )
 
 
-def _top_cell(record: Mapping[str, Any]) -> Text:
-    top = record["top_operator"]
-    return Strong("failed") if record["status"] == "failed" else named(top and top["name"])
-
-
 def _record(entry: SweepEntry) -> dict[str, Any]:
     stats: Mapping[str, Any] = entry.stats or {}
-    totals = stats.get("summary") or {}
-    benchmark = stats.get("benchmark") or {}
-    latency = benchmark.get("latency_ms")
+    totals, benchmark = stats.get("summary") or {}, stats.get("benchmark") or {}
+    latency, top = benchmark.get("latency_ms"), None
+    for first in (stats.get("top_aten_operators") or [])[:1]:
+        fraction = "cuda_time_fraction" if first["self_cuda_time_ms"] > 0 else "cpu_time_fraction"
+        top = {key: first[key] for key in ("name", "self_cuda_time_ms", "self_cpu_time_ms")}
+        top["fraction"] = first.get(fraction)
     return {
         "label": entry.label,
         "status": "failed" if entry.stats is None else "complete",
@@ -190,32 +185,9 @@ def _record(entry: SweepEntry) -> dict[str, Any]:
         "step": stats.get("step"),
         "latency_ms": None if latency is None else {key: latency.get(key) for key in ("median", "p5", "p95")},
         "throughput_sequences_per_s": benchmark.get("throughput_sequences_per_s"),
-        "top_operator": _top_operator(stats),
+        "top_operator": top,
         "files": dict(entry.files),
     }
-
-
-def _top_operator(stats: Mapping[str, Any]) -> dict[str, Any] | None:
-    operators = stats.get("top_aten_operators") or []
-    if not operators:
-        return None
-    first = operators[0]
-    on_device = first["self_cuda_time_ms"] > 0
-    return {
-        "name": first["name"],
-        "self_cuda_time_ms": first["self_cuda_time_ms"],
-        "self_cpu_time_ms": first["self_cpu_time_ms"],
-        "fraction": first["cuda_time_fraction"] if on_device else first.get("cpu_time_fraction"),
-    }
-
-
-def _title(records: Sequence[Mapping[str, Any]]) -> str:
-    title = "Profiling summary"
-    config = next((record["config"] for record in records if record["config"]), None)
-    if config is None:
-        return title
-    what = [str(config[key]) for key in ("workload", "dtype", "device") if config.get(key)]
-    return f"{title}: {', '.join(what)}" + (", training" if config.get("train") else "")
 
 
 def _unrecorded(step: Mapping[str, Any]) -> str:
@@ -230,12 +202,6 @@ def _unrecorded(step: Mapping[str, Any]) -> str:
 def _latency(latency_ms: Mapping[str, float]) -> str:
     median, low, high = (significant(latency_ms[key], below_one=3) for key in ("median", "p5", "p95"))
     return f"{median} ({low}–{high})"
-
-
-def _launches(record: Mapping[str, Any]) -> float | None:
-    """A step's kernels: the summary counts those of all recorded steps."""
-    count, steps = record["summary"]["kernel_launches"], (record["config"] or {}).get("steps")
-    return count / steps if count is not None and steps else None
 
 
 def _rate(per_s: float) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from opscope.analysis.nsys_reports import ReportTable
 from opscope.report.document import (
     Align,
-    Block,
     Code,
     Column,
     Document,
@@ -24,7 +24,6 @@ from opscope.report.document import (
     Section,
     Table,
     Text,
-    facts,
     number,
     table,
     words,
@@ -39,32 +38,20 @@ _OF_CODE = frozenset("<>{}[]=")
 
 
 def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width: int) -> Document:
-    """The rows for a display of `width` columns."""
-    columns = tuple(
-        Column(name, Align.RIGHT if _is_number_column(rows, index) else Align.LEFT)
-        for index, name in enumerate(names)
-    )
+    columns = []
+    for index, name in enumerate(names):
+        values = [row[index] for row in rows if row[index] is not None]
+        is_number = all(
+            isinstance(one, int | float | Decimal) and not isinstance(one, bool) for one in values
+        )
+        columns.append(Column(name, Align.RIGHT if values and is_number else Align.LEFT))
     cells = tuple(tuple(_cell(value) for value in row) for row in rows)
-    table = Table(columns, cells)
-    if not rows or _fits(table, width):
-        return Document("", sections=(Section("", (table,)),))
-    records: list[Section] = []
-    for index, row in enumerate(cells, 1):
-        facts: Block = FactList(tuple(zip(names, row, strict=True)))
-        records.append(Section(f"Row {index}", (facts,)))
-    return Document("", sections=tuple(records))
-
-
-def _fits(table: Table, width: int) -> bool:
-    cells = ([row[index] for row in table.rows] for index in range(len(table.columns)))
-    least = [column_widths(*pair)[1] for pair in zip(table.columns, cells, strict=True)]
-    return sum(least) + GAP * (len(least) - 1) <= width
-
-
-def _is_number_column(rows: Sequence[Sequence[Any]], index: int) -> bool:
-    values = [row[index] for row in rows if row[index] is not None]
-    return bool(values) and all(
-        isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in values
+    least = [column_widths(column, [row[index] for row in cells])[1] for index, column in enumerate(columns)]
+    if not rows or sum(least) + GAP * (len(least) - 1) <= width:
+        return Document("", sections=(Section("", (Table(tuple(columns), cells),)),))
+    records = (FactList(tuple(zip(names, row, strict=True))) for row in cells)
+    return Document(
+        "", sections=tuple(Section(f"Row {index}", (one,)) for index, one in enumerate(records, 1))
     )
 
 
@@ -89,23 +76,17 @@ _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 
 
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> Document:
-    """A section for each report."""
-    return Document(
-        title,
-        (facts(*((one.report.title, _total(one)) for one in tables)),),
-        tuple(_section(one) for one in tables),
-    )
-
-
-def _total(shown: ReportTable) -> Text:
-    column = total_column(shown)
-    whole = sum(row[column] for row in shown.rows)
-    if not whole:
-        return "nothing"
-    first = max(shown.rows, key=lambda row: row[column])
-    text = f"{whole:,.3f} MB" if shown.report.is_size else format_duration(whole)
-    share = format_share(first[column], whole)
-    return (f"{text}; {share} in ", Code(telling_name(str(first[shown.report.name_column]))))
+    totals: list[tuple[str, Text]] = []
+    for one in tables:
+        amounts = [row[total_column(one)] for row in one.rows]
+        text: Text = "nothing"
+        if whole := sum(amounts):
+            first = one.rows[amounts.index(max(amounts))]
+            amount = f"{whole:,.3f} MB" if one.report.is_size else format_duration(whole)
+            name = Code(telling_name(str(first[one.report.name_column])))
+            text = (f"{amount}; {format_share(max(amounts), whole)} in ", name)
+        totals.append((one.report.title, text))
+    return Document(title, (FactList(tuple(totals)),), tuple(map(_section, tables)))
 
 
 def total_column(shown: ReportTable) -> str:
@@ -139,29 +120,23 @@ def _section(shown: ReportTable) -> Section:
     if not shown.rows:
         return Section(title, (Paragraph("The trace holds none of these."),))
     decimals = 3 if report.is_size else 1
+
+    def figure(value: float) -> str:
+        return f"{value:,.{decimals}f}" if isinstance(value, float) else f"{value:,}"
+
+    def word(value: str, column: str) -> Text:
+        return value if value.startswith(_OPERATION) or column == "Category" else Code(value)
+
     fields = (
-        words(name, partial(_word, column=name))
+        words(name, itemgetter(name), partial(word, column=name))
         if name in _WORDS
-        else number(name, partial(_number, column=name, decimals=decimals), spare=name.startswith(_SPREAD))
+        else number(name, itemgetter(name), figure, spare=name.startswith(_SPREAD))
         for name in report.columns
     )
-    return Section(title, (table(shown.rows, *fields), _meaning(shown)))
-
-
-def _meaning(shown: ReportTable) -> Meaning:
-    """How few rows make up most of the report."""
+    # How few rows make up most of the report.
     totals = sorted((row[total_column(shown)] for row in shown.rows), reverse=True)
     sums = list(accumulate(totals))
     count = next((index for index, total in enumerate(sums, 1) if total >= _MOST * sums[-1]), len(sums))
     share = format_share(sums[count - 1], sums[-1])
-    return Meaning(f"{count} of {counted(len(totals), 'row')} make up {share} of it.")
-
-
-def _number(row: Mapping[str, Any], *, column: str, decimals: int) -> str:
-    value = row[column]
-    return f"{value:,.{decimals}f}" if isinstance(value, float) else f"{value:,}"
-
-
-def _word(row: Mapping[str, Any], *, column: str) -> Text:
-    value = row[column]
-    return value if value.startswith(_OPERATION) or column == "Category" else Code(value)
+    meaning = Meaning(f"{count} of {counted(len(totals), 'row')} make up {share} of it.")
+    return Section(title, (table(shown.rows, *fields), meaning))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import singledispatch
 
 from rich import box
 from rich.cells import cell_len
@@ -149,11 +148,22 @@ class _FittedTable:
         self._needs = [column_widths(*pair) for pair in zip(table.columns, self._cells, strict=True)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = self._shown(options.max_width)
-        available = options.max_width - GAP * (len(shown) - 1)
-        widths = fit_widths([self._needs[index] for index in shown], available)
-        columns = [_cells(self._cells[index], width) for index, width in zip(shown, widths, strict=True)]
-        grid = self._grid(shown, widths)
+        titles, needs, width = self._table.columns, self._needs, options.max_width
+        shown = list(range(len(needs)))
+        spare = sorted(
+            (index for index in shown if titles[index].spare), key=lambda at: (titles[at].spare, at)
+        )
+        while spare and sum(needs[index][1] + GAP for index in shown) - GAP > width:
+            shown.remove(spare.pop())
+        available = width - GAP * (len(shown) - 1)
+        widths = fit_widths([needs[index] for index in shown], available)
+        # The box draws one blank between columns, the padding the other.
+        grid = Grid(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+        columns = []
+        for index, each in zip(shown, widths, strict=True):
+            justify: JustifyMethod = "right" if titles[index].align is Align.RIGHT else "left"
+            grid.add_column(titles[index].title, justify=justify, width=each, overflow="fold")
+            columns.append(_cells(self._cells[index], each))
         bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._fractions else 0
         if bar_width >= _SHORTEST_BAR:
             grid.add_column("", width=bar_width)
@@ -161,28 +171,8 @@ class _FittedTable:
         for row in zip(*columns, strict=True):
             grid.add_row(*row)
         yield grid
-        if hidden := [one.title for index, one in enumerate(self._table.columns) if index not in shown]:
+        if hidden := [one.title for index, one in enumerate(titles) if index not in shown]:
             yield Words(self._table.left_out.format(", ".join(hidden)), style="dim")
-
-    def _shown(self, width: int) -> list[int]:
-        """Positions of the columns for which there is room."""
-        shown = list(range(len(self._needs)))
-        spare = sorted(
-            (index for index in shown if self._table.columns[index].spare),
-            key=lambda index: (self._table.columns[index].spare, index),
-        )
-        while spare and sum(self._needs[index][1] + GAP for index in shown) - GAP > width:
-            shown.remove(spare.pop())
-        return shown
-
-    def _grid(self, shown: list[int], widths: list[int]) -> Grid:
-        # The box draws one blank between columns, the padding the other.
-        grid = Grid(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-        for index, width in zip(shown, widths, strict=True):
-            column = self._table.columns[index]
-            justify: JustifyMethod = "right" if column.align is Align.RIGHT else "left"
-            grid.add_column(column.title, justify=justify, width=width, overflow="fold")
-        return grid
 
 
 def _opening(document: Document) -> RenderableType:
@@ -205,68 +195,46 @@ def _section(section: Section) -> Iterator[RenderableType]:
         yield from _section(child)
 
 
-@singledispatch
-def _block(block: Block) -> RenderableType:
-    raise NotImplementedError(type(block).__name__)
-
-
-@_block.register
-def _(block: Paragraph) -> RenderableType:
-    words = _words(block.text)
-    if isinstance(block.text, Link):  # an address stays in one piece, however narrow the terminal
-        words.no_wrap, words.overflow = True, "ignore"
-    return words
-
-
-@_block.register
-def _(block: Meaning) -> RenderableType:
-    return _bulleted([(Words("→", style="bold"), _words(block.text))])
-
-
-@_block.register
-def _(block: Table) -> RenderableType:
-    table = _FittedTable(block)
-    return table if block.caption is None else Group(_words(block.caption), table)
-
-
-@_block.register
-def _(block: BarList) -> RenderableType:
-    return _FittedTable(block.table, block.fractions)
-
-
-@_block.register
-def _(block: FactList) -> RenderableType:
-    grid = Grid.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, value in block.facts:
-        words = _words(value)
-        grid.add_row(label, _Name(words) if _is_name(value) else words)
-    return grid
-
-
-@_block.register
-def _(block: CodeBlock) -> RenderableType:
-    # Copied from a terminal it must still be code: a line that is too long is not broken.
-    text = block.text.rstrip().expandtabs(4)
-    lines = visible(text, most=len(text)).split("\n")
-    return Group(*(Words(f"  {line}", no_wrap=True, overflow="ignore") for line in lines))
-
-
-@_block.register
-def _(block: BulletList) -> RenderableType:
-    return _bulleted([(Words("•"), _words(item)) for item in block.items])
-
-
-@_block.register
-def _(block: FindingList) -> RenderableType:
-    rows: list[tuple[Words, Words]] = []
-    for finding in block.findings:
-        style = _SEVERITY_STYLES[finding.severity]
-        message = f"{finding.message} {finding.suggestion}" if finding.suggestion else finding.message
-        severity = block.severities.get(finding.severity, str(finding.severity))
-        rows.append((Words(severity, style=style), Words(_printable(message))))
-    return _bulleted(rows)
+def _block(block: Block) -> RenderableType:  # noqa: PLR0911, PLR0912 - a case for each kind
+    match block:
+        case Paragraph(text):
+            words = _words(text)
+            if isinstance(text, Link):  # an address stays in one piece, however narrow the terminal
+                words.no_wrap, words.overflow = True, "ignore"
+            return words
+        case Meaning(text):
+            return _bulleted([(Words("→", style="bold"), _words(text))])
+        case Table(caption=caption):
+            table = _FittedTable(block)
+            return table if caption is None else Group(_words(caption), table)
+        case BarList(table, fractions):
+            return _FittedTable(table, fractions)
+        case FactList(facts):
+            grid = Grid.grid(padding=(0, 2))
+            grid.add_column(style="dim", no_wrap=True)
+            grid.add_column(overflow="fold")
+            for label, value in facts:
+                match inlines(value):
+                    case (Link() | Code(is_whole=False),):  # one name, which may be shortened
+                        grid.add_row(label, _Name(_words(value)))
+                    case _:
+                        grid.add_row(label, _words(value))
+            return grid
+        case CodeBlock(code):
+            # Copied from a terminal it must still be code: a line that is too long is not broken.
+            text = code.rstrip().expandtabs(4)
+            lines = visible(text, most=len(text)).split("\n")
+            return Group(*(Words(f"  {line}", no_wrap=True, overflow="ignore") for line in lines))
+        case BulletList(items):
+            return _bulleted([(Words("•"), _words(item)) for item in items])
+        case FindingList(findings, severities):
+            rows = []
+            for one in findings:
+                message = f"{one.message} {one.suggestion}" if one.suggestion else one.message
+                severity = severities.get(one.severity, str(one.severity))
+                style = _SEVERITY_STYLES[one.severity]
+                rows.append((Words(severity, style=style), Words(_printable(message))))
+            return _bulleted(rows)
 
 
 def _bulleted(rows: list[tuple[Words, Words]]) -> Grid:
@@ -285,7 +253,7 @@ def _cells(texts: Sequence[Text], width: int) -> list[RenderableType]:
     return [
         Words(_printable(short[plain(text)]), style=_NAME_STYLE, no_wrap=True)
         if _holds_name(text) and len(plain(text)) > width and not is_operator_name(plain(text))
-        else _words(_in_lines(text, width))
+        else _words(_broken(text, width) if isinstance(text, str) and "×" in text else text)
         for text in texts
     ]
 
@@ -294,30 +262,17 @@ def _cells(texts: Sequence[Text], width: int) -> list[RenderableType]:
 _DIMENSION = re.compile(r"[^×]*×|[^×]+")
 
 
-def _in_lines(text: Text, width: int) -> Text:
-    """Plain text with words that are wider than their column broken after a "×"."""
-    if not isinstance(text, str) or "×" not in text:
-        return text
-    return " ".join(word if cell_len(word) <= width else _broken(word, width) for word in text.split(" "))
-
-
-def _broken(word: str, width: int) -> str:
-    lines = [""]
-    for part in _DIMENSION.findall(word):
-        if lines[-1] and cell_len(lines[-1] + part) > width:
-            lines.append("")
-        lines[-1] += part
-    return " ".join(lines)
-
-
-def _is_name(text: Text) -> bool:
-    """Whether the text is one name, which may be shortened."""
-    parts = inlines(text)
-    return (
-        len(parts) == 1
-        and isinstance(parts[0], Code | Link)
-        and not (isinstance(parts[0], Code) and parts[0].is_whole)
-    )
+def _broken(text: str, width: int) -> str:
+    """The text with words that are wider than their column broken after a "×"."""
+    words = []
+    for word in text.split(" "):
+        lines = [""]
+        for part in _DIMENSION.findall(word) if cell_len(word) > width else [word]:
+            if lines[-1] and cell_len(lines[-1] + part) > width:
+                lines.append("")
+            lines[-1] += part
+        words += lines
+    return " ".join(words)
 
 
 def _holds_name(text: Text) -> bool:

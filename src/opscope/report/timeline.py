@@ -12,14 +12,7 @@ from typing import Any
 
 from opscope.analysis.step_model import PathTotal
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import (
-    IdleCause,
-    IdleGap,
-    LaunchLatency,
-    Timeline,
-    TimePartition,
-    WindowKind,
-)
+from opscope.analysis.timeline.values import IdleCause, LaunchLatency, Timeline, TimePartition, WindowKind
 from opscope.report.document import (
     Block,
     Code,
@@ -36,14 +29,7 @@ from opscope.report.document import (
 )
 from opscope.report.meanings import waits_meaning
 from opscope.report.names import trace_name
-from opscope.units import (
-    UNKNOWN,
-    counted,
-    format_duration,
-    format_fraction,
-    format_quantity,
-    format_share,
-)
+from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_quantity, format_share
 
 _GAP_ROWS = 5
 _PATH_ROWS = 6
@@ -65,16 +51,32 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
         )
         for gap in timeline.start_gaps
     )
-    gaps = sorted(
-        (gap for partition in timeline.partitions for gap in partition.longest_gaps),
-        key=lambda gap: -gap.duration_ns,
-    )
+    longest = (gap for partition in timeline.partitions for gap in partition.longest_gaps)
+    gaps = sorted(longest, key=lambda gap: -gap.duration_ns)
     return blocks(
         _partition_table(timeline.partitions),
         *start_gaps,
         _cause_table(timeline.partitions),
-        _wait_table(summary),
-        _gap_table(gaps[:_GAP_ROWS]),
+        table(
+            timeline.waits[:_WAIT_ROWS],
+            identifier(
+                "Call", lambda one: one.name if one.copy is None else (Code(one.name), f", {one.copy}")
+            ),
+            identifier("Operator", "operator", if_known=True),
+            identifier("Line", "line", if_known=True),
+            number("Calls", "calls"),
+            number("Host waited", "host_ns"),
+            number("Device idle after", "idle_ns"),
+            caption="Calls that make the host wait for the device.",
+        ),
+        table(
+            gaps[:_GAP_ROWS],
+            number("Longest gaps", "duration_ns"),
+            words("Cause", "cause", _spoken),
+            number("Step", "step", str, if_known=True),
+            identifier("Host was in", "host", if_known=True),
+            identifier("Line", "line", if_known=True),
+        ),
         _path_table(summary),
         *(_launch_tables(summary) if len(timeline.partitions) > 1 else ()),
         FactList(tuple(_facts(summary))),
@@ -96,6 +98,13 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
         is_any = any(getattr(one, attribute) for one in partitions)
         return number(title, attribute, spare=True) if is_any else None
 
+    kinds = {one.window for one in partitions}
+    of_steps = "of the steps, until the work that they launched is done"
+    window = "from the first event of host or device to the last"
+    if kinds == {WindowKind.STEPS}:
+        window = of_steps
+    elif kinds != {WindowKind.SPAN}:
+        window += f"; where there are steps, {of_steps}"
     return table(
         partitions,
         number("Rank", "rank", str, if_known=True),
@@ -107,7 +116,7 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
         part("Idle", "idle_ns"),
         beside("Busy with earlier work", "launched_outside_ns"),
         beside("Busy outside steps", "outside_steps_ns"),
-        caption=_window_caption(partitions),
+        caption=f"The time {window}.",
     )
 
 
@@ -116,70 +125,33 @@ def _path_table(summary: Summary) -> Table | None:
     step = summary.typical_step
     if step is None or not step.critical_path:
         return None
+
+    def place(one: PathTotal) -> Text:
+        # What the host does before it launches an operator need not be of that operator.
+        if not one.name:
+            return "–"
+        return ("until ", Code(one.name)) if one.kind == "host" else Code(one.name)
+
     return table(
         step.critical_path[:_PATH_ROWS],
         words("On the critical path", "kind"),
-        words("Of", _path_place),
+        words("Of", place),
         number("Per step" if summary.steps else "Time", "ns", format_duration),
         number("Share", "fraction"),
     )
 
 
-def _path_place(one: PathTotal) -> Text:
-    """What the host does before it launches an operator need not be of that operator."""
-    if not one.name:
-        return "–"
-    return ("until ", Code(one.name)) if one.kind == "host" else Code(one.name)
-
-
-def _window_caption(partitions: tuple[TimePartition, ...]) -> str:
-    kinds = {one.window for one in partitions}
-    of_steps = "of the steps, until the work that they launched is done"
-    of_all = "from the first event of host or device to the last"
-    if kinds == {WindowKind.STEPS}:
-        return f"The time {of_steps}."
-    return f"The time {of_all}{'' if kinds == {WindowKind.SPAN} else f'; where there are steps, {of_steps}'}."
-
-
-def _cause_table(partitions: tuple[TimePartition, ...]) -> Table | None:
-    totals_ns = {
-        cause: sum(partition.idle_by_cause.get(cause, 0) for partition in partitions) for cause in IdleCause
-    }
-    idle_ns = sum(totals_ns.values())
-    if not idle_ns:
-        return None
+def _cause_table(partitions: tuple[TimePartition, ...]) -> Table:
+    totals_ns = [
+        (cause, sum(partition.idle_by_cause.get(cause, 0) for partition in partitions)) for cause in IdleCause
+    ]
+    idle_ns = sum(ns for _, ns in totals_ns)
     return table(
-        [item for item in sorted(totals_ns.items(), key=lambda item: -item[1]) if item[1]],
+        sorted((item for item in totals_ns if item[1]), key=lambda item: -item[1]),
         words("Idle because of", lambda item: _spoken(item[0])),
         number("Time", lambda item: format_duration(item[1])),
         number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
         words("Meaning", lambda item: item[0].meaning),
-    )
-
-
-def _wait_table(summary: Summary) -> Table:
-    return table(
-        summary.timeline.waits[:_WAIT_ROWS],
-        identifier(
-            "Call", lambda wait: wait.name if wait.copy is None else (Code(wait.name), f", {wait.copy}")
-        ),
-        identifier("Operator", "operator", if_known=True),
-        identifier("Line", "line", if_known=True),
-        number("Calls", "calls"),
-        number("Host waited", "host_ns"),
-        number("Device idle after", "idle_ns"),
-        caption="Calls that make the host wait for the device.",
-    )
-
-
-def _gap_table(gaps: list[IdleGap]) -> Table:
-    return table(
-        gaps,
-        number("Longest gaps", "duration_ns"),
-        words("Cause", "cause", _spoken),
-        number("Step", "step", str, if_known=True),
-        identifier("Host was in", "host", if_known=True),
-        identifier("Line", "line", if_known=True),
     )
 
 

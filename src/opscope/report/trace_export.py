@@ -20,7 +20,6 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
-from opscope.analysis.step_model import PathPiece
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.idle import CAUSES
@@ -57,7 +56,13 @@ def export_trace(session: Session, path: str | os.PathLike[str]) -> Path:
     if not summary.step_models:
         raise InputError("nothing was launched in it, so it has no critical path", source=source)
     (model,) = summary.step_models
-    tracks = (("critical path", map(_of_path, model.recorded_path)), *_idle(session), *_attributed(session))
+    path_slices = []
+    for one in model.recorded_path:
+        name = f"{one.kind}: {one.name}" if one.name else one.kind
+        if one.name and one.kind in ("kernel", "communication", "copy"):
+            name = one.name
+        path_slices.append(_Slice(name, one.start_ns, one.ns, {"kind": one.kind}))
+    tracks = (("critical path", path_slices), *_idle(session), *_attributed(session))
     (trace,) = find_traces(source)
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
@@ -102,12 +107,6 @@ class _Slice(NamedTuple):
 _Tracks = Iterator[tuple[str, Iterable[_Slice]]]
 
 
-def _of_path(piece: PathPiece) -> _Slice:
-    shown = piece.name if piece.kind in ("kernel", "communication", "copy") else None
-    name = shown or (f"{piece.kind}: {piece.name}" if piece.name else piece.kind)
-    return _Slice(name, piece.start_ns, piece.ns, {"kind": piece.kind})
-
-
 def _idle(session: Session) -> _Tracks:
     """Gaps of each device by the cause of most of their time."""
     of_device: dict[int, list[_Slice]] = defaultdict(list)
@@ -142,26 +141,21 @@ ORDER BY a.device, a.stream, a.start_ns, a.activity_id"""
 
 def _track(thread: int, name: str, slices: Iterable[_Slice]) -> Iterator[bytes]:
     """Events of one track: its names, then a slice for each piece that takes time."""
-    place = {"pid": _PROCESS, "tid": thread}
-    for what, value in (("process_name", _CATEGORY), ("thread_name", name)):
-        yield _event(ph="M", name=what, args={"name": value}, **place)
-    yield _event(ph="M", name="process_sort_index", args={"sort_index": -1}, **place)
-    yield _event(ph="M", name="thread_sort_index", args={"sort_index": thread}, **place)
-    for one in slices:
-        if one.ns:
-            yield _event(
-                ph="X",
-                cat=_CATEGORY,
-                name=one.name,
-                ts=_microseconds(one.start_ns),
-                dur=_microseconds(one.ns),
-                args=one.told,
-                **place,
-            )
-
-
-def _event(**fields: Any) -> bytes:
-    return msgspec.json.encode(fields)
+    marks = (
+        ("process_name", {"name": _CATEGORY}), ("thread_name", {"name": name}),
+        ("process_sort_index", {"sort_index": -1}), ("thread_sort_index", {"sort_index": thread}),
+    )  # fmt: skip
+    events: list[dict[str, Any]] = [{"ph": "M", "name": what, "args": args} for what, args in marks]
+    events += [
+        {
+            "ph": "X", "cat": _CATEGORY, "name": one.name, "ts": _microseconds(one.start_ns),
+            "dur": _microseconds(one.ns), "args": one.told,
+        }
+        for one in slices
+        if one.ns
+    ]  # fmt: skip
+    for event in events:
+        yield msgspec.json.encode({**event, "pid": _PROCESS, "tid": thread})
 
 
 def _microseconds(ns: int) -> msgspec.Raw:

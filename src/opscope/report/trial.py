@@ -51,6 +51,8 @@ def trial_document(result: TrialResult, command: str | None = None) -> Document:
     whole, reduced = counted(len(result.variants), "change"), result.best_reduced_precision
     are_faster = any(one.verdict is TrialVerdict.FASTER for one in result.variants)
     meaning: Text = f"None of {whole} is faster" + (" with the same numerics." if are_faster else ".")
+    if undecided := _undecided(result):
+        meaning = f"No verdict for {undecided} of {whole}: more time tells more, --budget 5m."
     if good:
         rest = f" alone takes {100 * (good[0].ratio or 1.0):.1f} % of the time."
         meaning = (f"{len(good)} of {whole} are worth writing; ", Code(good[0].name), rest)
@@ -88,11 +90,16 @@ def _opening(result: TrialResult, good: Sequence[Variant]) -> FactList:
     base, noise = result.baseline, result.noise
     best, reduced = result.best, result.best_reduced_precision
     none = "no change that was tried is faster"
+    if undecided := _undecided(result):
+        none = f"not decided: no verdict for {undecided} of {counted(len(result.variants), 'change')}"
     against = "" if noise is None else _ratio(noise.ratio, noise.interval)
     return facts(
         ("Step", f"{format_duration(base.step_ns)} unchanged ({counted(base.steps, 'time')} taken)"),
         ("Steps", _STEPS.get(base.taken or "")),
-        ("Best", _told(best) if best else none + (" with the same numerics" if reduced else "")),
+        (
+            "Best",
+            _told(best) if best else none + (" with the same numerics" if reduced and not undecided else ""),
+        ),
         ("To write", None if best is None else _first_line(best)),
         ("Reduced precision", None if reduced is None else _told(reduced)),
         ("To write then", None if reduced is None else _first_line(reduced)),
@@ -108,6 +115,12 @@ def _opening(result: TrialResult, good: Sequence[Variant]) -> FactList:
             + ("" if base.peak_bytes is None else f"; {format_bytes(base.peak_bytes)} of memory at most"),
         ),
     )
+
+
+def _undecided(result: TrialResult) -> int:
+    """Changes that may be faster: none of them has been shown to be, or not to be."""
+    open_ones = (one for one in result.variants if one.verdict is TrialVerdict.INCONCLUSIVE)
+    return sum(one.ratio is not None and one.ratio < 1 for one in open_ones)
 
 
 def _told(best: BestChanges) -> Text:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
 from opscope.model.session import Session
-from opscope.report.document import Document, Table, Text, plain
+from opscope.report.document import Block, Document, FactList, Section, Table, Text, plain
+from opscope.report.markdown import render_markdown
 from opscope.report.terminal import render_terminal
 
 GEMM = (
@@ -33,12 +35,38 @@ def rendered(document: Document, width: int = 100) -> str:
     return stream.getvalue()
 
 
+def markdown_of(
+    facts: Mapping[str, Sequence[tuple[str, Text]]], blocks: Mapping[str, Sequence[Block]] = {}
+) -> str:
+    """Lists of facts, and blocks, each under its name."""
+    shown = [Section(name, (FactList(tuple(one)),)) for name, one in facts.items()]
+    shown += [Section(name, tuple(one)) for name, one in blocks.items()]
+    return render_markdown(Document("", sections=tuple(shown)))
+
+
 def cells(table: Table) -> list[list[str]]:
     return [[plain(cell) for cell in row] for row in table.rows]
 
 
 def said(facts: Iterable[tuple[str, Text]]) -> dict[str, str]:
     return {label: plain(text) for label, text in facts}
+
+
+EXPECTED = Path(__file__).parent / "expected"
+
+
+@pytest.fixture
+def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the expected one, or writes that."""
+
+    def compare(name: str, text: str) -> None:
+        path = EXPECTED / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        assert text == path.read_text("utf-8")
+
+    return compare
 
 
 # Sections that no trace stands behind.

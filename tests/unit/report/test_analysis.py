@@ -9,7 +9,6 @@ import difflib
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +53,6 @@ from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document, stats_document
 
-EXPECTED = Path(__file__).parent / "expected"
 ADDMM = Roofline(
     device_ns=6_000_000, costed_ns=6_000_000, flop_count=240_000_000_000, min_bytes=60_000_000,
     attainable_ns=4_000_000.0, bound=Bound.COMPUTE,
@@ -198,7 +196,7 @@ OF_THE_PLAIN: dict[str, Callable[[Summary], Summary]] = {
     "a finding of one rank": findings("9 bytes lost.", **TWO_TRACES),
     "a finding of one trace": findings("9 bytes lost.", traces=("a.json", "b.json"), ranks=(None, None)),
     "shapes that are no JSON": lambda summary: summary.having(
-        operators=(replace(summary.operators[0], input_shapes=(("[[1,", 1),)), *summary.operators[1:]),
+        operators=(replace(summary.operators[0], input_shapes=(("[[1,", 1),)), *summary.operators[1:])
     ),
 }
 OF_THE_FULL: dict[str, Callable[[Summary], Summary]] = {
@@ -243,20 +241,6 @@ def difference(before: str, after: str) -> str:
     """The lines that are left out and those that are added."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "", "", "", "", 0)
     return "\n".join(line for line in lines if not re.match(r"---|\+\+\+|@@", line))
-
-
-@pytest.fixture
-def expect(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compares a text with the expected one, or writes that."""
-
-    def compare(name: str, text: str) -> None:
-        path = EXPECTED / name
-        if request.config.getoption("--update-golden"):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8", newline="\n")
-        assert text == path.read_text("utf-8")
-
-    return compare
 
 
 def test_reports_of_a_plain_summary(summary: Summary, expect: Callable[[str, str], None]) -> None:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
@@ -34,7 +34,7 @@ from opscope.report.comparison import (
     ratio_words,
     session_comparison_document,
 )
-from opscope.report.document import Strong, only_sections
+from opscope.report.document import Strong
 from opscope.report.html.result_charts import _ratio_bar
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
@@ -63,68 +63,41 @@ def sessions(load: Callable[..., Any]) -> SessionComparison:
     return compare_sessions(load(gemm(OLD, 100)), load(gemm(NEW, 150)))
 
 
-def test_the_terminal_report_says_what_got_slower_and_why(sessions: SessionComparison) -> None:
-    text = rendered(session_comparison_document(sessions))
-    assert "110 µs → 160 µs (+50.0 µs, 1.45× slower [" in text
-    assert "slower: device time, 95 % CI" in text
-    assert f"→ {NEW}" in text
-    assert "tile 64x8x64 → 128x128x64" in text
-    assert "Without a difference in time: 1 operator." in text
-    assert "1 in both, 1 only in the reference, 1 only in the candidate" in text
-    assert "to the nanosecond" in text
-    assert all(len(line) <= 100 for line in text.splitlines())
+def plain(duration: float) -> TraceBuilder:
+    """Without steps, with launches of no operator."""
+    builder = TraceBuilder().operator("aten::mm", 0, 50, **{"Input Dims": [[2, 2]]}).launch(10)
+    builder.kernel(OLD, 20, duration).operator("aten::mm", 100, 50, **{"Input Dims": [[4, 4]]}).launch(110)
+    return builder.kernel("splitK", 120, 3).launch(300).kernel("own", 320, duration)
 
 
-def test_the_markdown_report_keeps_full_names(sessions: SessionComparison) -> None:
-    text = render_markdown(session_comparison_document(sessions))
-    assert "## Operators by difference" in text
-    assert f"| `{OLD}` | 100 µs |  |  | replaced |  |" in text
-    assert f"| → `{NEW}` |  | 150 µs | +50.0 µs | **1.50× slower** | 1 |" in text
+def cpu(*durations: float) -> TraceBuilder:
+    builder = TraceBuilder()
+    for at, duration in enumerate(durations):
+        builder.operator("aten::mm", 100 * at, duration)
+    return builder
 
 
-def test_cut_rows_are_counted_with_their_time(load: Callable[..., Any]) -> None:
-    comparison = compare_sessions(load(gemm(OLD, 100)), load(gemm(OLD, 150, gelu=12)))
-    document = session_comparison_document(comparison, top=1)
-    text = rendered(only_sections(replace(document, blocks=()), ["operators"]))
-    assert "Further 1 operator: +2.00 µs in all." in text
-    assert "aten::gelu" not in text
-    assert "aten::gelu" in rendered(session_comparison_document(comparison, top=None))
+SIDES: dict[str, tuple[TraceBuilder, TraceBuilder]] = {
+    "slower by another kernel": (gemm(OLD, 100), gemm(NEW, 150)),
+    "slower by the same kernels": (gemm(OLD, 100), gemm(OLD, 150, gelu=12)),
+    "equal": (gemm(OLD, 100), gemm(OLD, 100)),
+    "without steps": (plain(100), plain(150)),
+    "CPU time counts calls": (cpu(50), cpu(50, 70)),
+}
 
 
-def test_equal_recordings_make_a_short_report(load: Callable[..., Any]) -> None:
-    session = load(gemm(OLD, 100))
-    text = rendered(session_comparison_document(compare_sessions(session, session)))
-    assert "Every operator takes the same time to the nanosecond on both sides." in text
-    assert "same: device time, equal to the nanosecond" in text
-
-
-def test_a_report_without_steps_says_what_it_lacks(load: Callable[..., Any]) -> None:
-    def plain(duration: float) -> TraceBuilder:
-        builder = TraceBuilder().operator("aten::mm", 0, 50, **{"Input Dims": [[2, 2]]}).launch(10)
-        builder.kernel(OLD, 20, duration).operator("aten::mm", 100, 50, **{"Input Dims": [[4, 4]]}).launch(
-            110
-        )
-        return builder.kernel("splitK", 120, 3).launch(300).kernel("own", 320, duration)
-
-    comparison = compare_sessions(load(plain(100)), load(plain(150)))
-    text = rendered(session_comparison_document(comparison))
-    assert "no verdict: 0 steps recorded, 6 needed (--active 6)" in text
-    assert "no steps compared" in text
-    assert "Unattributed time" in text
-    assert "launched while no operator was open" in " ".join(text.split())
-    assert "+50.0 µs with inputs [[2,2]], 1 calls" in text
-    document = comparison_document(comparison)
-    assert document["wall_time"] is None
-    assert document["unattributed"][0]["kernels"][0]["candidate_name"] == "own"
-
-
-def test_a_report_on_cpu_time_counts_calls(load: Callable[..., Any]) -> None:
-    first = TraceBuilder().operator("aten::mm", 0, 50)
-    second = TraceBuilder().operator("aten::mm", 0, 50).operator("aten::mm", 100, 70)
-    text = rendered(session_comparison_document(compare_sessions(load(first), load(second))))
-    assert "CPU time in operators" in text
-    assert "1 → 2" in text
-    assert "Kernel launches" not in text
+def test_reports_on_recordings(load: Callable[..., Any], expect: Callable[[str, str], None]) -> None:
+    found = {name: compare_sessions(*map(load, sides)) for name, sides in SIDES.items()}
+    documents = {name: session_comparison_document(one) for name, one in found.items()}
+    documents["cut"] = session_comparison_document(found["slower by the same kernels"], top=1)
+    documents["all"] = session_comparison_document(found["slower by the same kernels"], top=None)
+    text = "\n".join(f"§ {name}\n{render_markdown(one)}" for name, one in documents.items())
+    expect("comparison.txt", re.sub(r"/\S+/(\w+\.json)", r"\1", text))
+    for document in documents.values():
+        assert max(map(len, rendered(document).splitlines())) <= 100
+    unsteady = comparison_document(found["without steps"])
+    assert unsteady["wall_time"] is None
+    assert unsteady["unattributed"][0]["kernels"][0]["candidate_name"] == "own"
 
 
 def test_the_session_document_accounts_for_every_nanosecond(sessions: SessionComparison) -> None:
@@ -181,23 +154,10 @@ def benchmarks() -> Any:
     )
 
 
-def test_the_benchmark_report(benchmarks: Any) -> None:
-    text = rendered(benchmark_comparison_document(benchmarks))
-    assert "PyTorch 2.11.0 → 2.12.0" in text
-    assert "gelu 8 × 16, float32, cuda" in text
-    assert "1.20× slower" in text
-    assert "cuda: ok → wrong: max relative error 0.3" in text
-    assert "triton also launches b" in text
-    assert "triton no longer launches a" in text
-    assert "of its own run 0.800× → 0.900×" in " ".join(text.split())
-    assert "gelu 8 × 16, float32, cuda, n=2: only in the candidate" in text
-    assert all(len(line) <= 100 for line in text.splitlines())
-
-
-def test_broken_and_missing_rows_come_first_and_the_rest_is_counted(benchmarks: Any) -> None:
-    text = render_markdown(benchmark_comparison_document(benchmarks, top=2))
-    assert text.index("`cuda`") < text.index("`old`")
-    assert "1 more rows changed less." in text
+def test_reports_on_benchmarks(benchmarks: Any, expect: Callable[[str, str], None]) -> None:
+    reports = [benchmark_comparison_document(benchmarks, top=top) for top in (20, 2)]
+    expect("benchmark_comparison.txt", "\n".join(map(render_markdown, reports)))
+    assert max(map(len, rendered(reports[0]).splitlines())) <= 100
 
 
 def test_the_benchmark_document(benchmarks: Any) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,18 +13,13 @@ from opscope.launches.facts import LaunchGeometry
 from opscope.launches.launch_explanation import Heading, LaunchExplanation, Statement
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.report.document import Code, FactList, Paragraph, plain
+from opscope.report.document import Code
 from opscope.report.explanation import distinct_titles
 from opscope.report.json_encoding import encode
-from opscope.report.kernel_section import (
-    explained_launches,
-    kernel_facts,
-    kernel_meaning,
-    launch_blocks,
-)
+from opscope.report.kernel_section import explained_launches, kernel_facts, launch_blocks
 from opscope.report.summary_json import SUMMARY_KEYS
 
-from .conftest import said
+from .conftest import markdown_of
 
 FUNCTOR = "at::native::(anonymous namespace)::pow_impl"
 POW = KernelFacts(
@@ -42,41 +39,25 @@ POW = KernelFacts(
 )  # fmt: skip
 
 
-def test_everything_known_of_a_kernel() -> None:
-    assert said(kernel_facts(POW)) == {
-        "Name": POW.name,
-        "Does": "Computes each output element from the input elements at the same place (name_pattern)",
-        "By its name": "operands f32, 4 elements per load (name_pattern); no tensor cores (inferred)",
-        "Translation unit": "a/Pow.cu (exact)",
-        "Registered by": "libtorch_cuda.so",
-        "Source": "a/Pow.cu:3 (file: exact, line: release_index)",
-        "Template": "a/Loops.cuh:9 (release_index)",
-        "Template arguments": "vec_size=4",
-        "… func_t": "x" * 60,
-    }
-
-
-def test_the_name_is_given_in_full_unless_it_is_the_title() -> None:
-    assert kernel_facts(POW)[0] == ("Name", Code(POW.name, is_whole=True))
-    assert "Name" not in said(kernel_facts(POW, title=POW.name))
-
-
-def test_of_a_bare_name_nothing_is_made_up() -> None:
-    bare = KernelFacts("secret", "other")
-    assert kernel_facts(bare) == [("Name", Code("secret", is_whole=True))]
-    assert (
-        kernel_meaning(bare) is kernel_meaning(KernelFacts("x", "other", family="of a later release")) is None
-    )
-
-
-def test_many_units_are_counted_and_a_unit_is_no_source_of_its_own() -> None:
-    units = tuple(f"u{index}.cu" for index in range(6))
-    facts = said(kernel_facts(KernelFacts("k", "other", units=units, unit_grade=Grade.EXACT)))
-    assert facts["Translation unit"] == "u0.cu, u1.cu, u2.cu, u3.cu and 2 more (exact)"
-    alone = KernelFacts(
+UNITS = tuple(f"u{index}.cu" for index in range(6))
+MODULES = (*(f"layers.{at}.norm" for at in range(12)), "head", "")
+COMPUTED = GeneratedCode("inductor", "0_inference", ("aten::gelu",), (), MODULES, (), (), None)
+KERNELS = {
+    "everything": POW,
+    "a bare name": KernelFacts("secret", "other"),
+    "a family of a later release": KernelFacts("x", "other", family="of a later release"),
+    "many units": KernelFacts("k", "other", units=UNITS, unit_grade=Grade.EXACT),
+    "a unit is no source of its own": KernelFacts(
         "k", "other", units=("u.cu",), unit_grade=Grade.EXACT, location=SourceLocation("u.cu", Grade.EXACT)
-    )
-    assert "Source" not in said(kernel_facts(alone))
+    ),
+    "equal layers are told once": replace(POW, generated=(COMPUTED,)),
+}
+
+
+def test_what_is_known_of_a_kernel(expect: Callable[[str, str], None]) -> None:
+    expect("kernels.txt", markdown_of({name: kernel_facts(one) for name, one in KERNELS.items()}))
+    assert kernel_facts(POW)[0] == ("Name", Code(POW.name, is_whole=True))
+    assert kernel_facts(POW, title=POW.name) == kernel_facts(POW)[1:]
 
 
 def test_a_title_is_the_function_with_its_functor() -> None:
@@ -118,31 +99,15 @@ def told(summary: Summary) -> Summary:
     return summary.having(kernels=(kernel,), accounts={("aten::a", LAUNCH.kernel): (LAUNCH,)})
 
 
-def test_sentences_stand_by_heading_and_a_shared_grade_is_said_once(told: Summary) -> None:
-    opening, facts = launch_blocks(told, "aten::a", LAUNCH.kernel)
-    assert isinstance(opening, Paragraph)
-    assert isinstance(facts, FactList)
-    assert plain(opening.text) == "How it parallelizes, called with shapes [[8,4]]:"
-    assert [(label, plain(text)) for label, text in facts.facts] == [
-        ("Parallel over", "Rows are independent. (name_pattern)"),
-        ("Memory", "Loads are coalesced. Stores too. (inferred) 32 registers. (exact)"),
-    ]
-
-
-def test_among_several_kernels_it_is_named_in_short(told: Summary) -> None:
-    opening, _ = launch_blocks(told, "aten::a", LAUNCH.kernel, names_kernel=True)
-    assert isinstance(opening, Paragraph)
-    assert plain(opening.text).startswith("How it parallelizes, f, called")
-
-
-def test_under_an_operator_not_explained_the_kernels_own_stands_in(told: Summary) -> None:
+def test_how_it_parallelizes(told: Summary, expect: Callable[[str, str], None]) -> None:
     alone = told.having(accounts={(None, LAUNCH.kernel): (LAUNCH,)})
-    assert launch_blocks(alone, "aten::b", LAUNCH.kernel) != ()
-    assert len(explained_launches(alone, "aten::b", LAUNCH.kernel)) == 1
-
-
-def test_of_what_is_not_known_nothing_is_said(told: Summary) -> None:
-    assert launch_blocks(told, None, LAUNCH.kernel) == ()
+    blocks = {
+        "sentences by heading, a shared grade once": launch_blocks(told, "aten::a", LAUNCH.kernel),
+        "among several it is named": launch_blocks(told, "aten::a", LAUNCH.kernel, names_kernel=True),
+        "its own under an operator not explained": launch_blocks(alone, "aten::b", LAUNCH.kernel),
+        "nothing known": launch_blocks(told, None, LAUNCH.kernel),
+    }
+    expect("launches.txt", markdown_of({}, blocks))
     assert explained_launches(told, "aten::a", "other") == ()
 
 
@@ -161,10 +126,3 @@ def test_as_json_unknown_is_null(told: Summary) -> None:
             ],
         }
     ]
-
-
-def test_modules_of_generated_code_are_told_once_for_equal_layers() -> None:
-    modules = (*(f"layers.{at}.norm" for at in range(12)), "head", "")
-    code = GeneratedCode("inductor", "0_inference", ("aten::gelu",), (), modules, (), (), None)
-    lines = {label: plain(text) for label, text in kernel_facts(replace(POW, generated=(code,)))}
-    assert lines["In modules of 0_inference"] == "layers.*.norm ×12, head, the model itself (exact)"

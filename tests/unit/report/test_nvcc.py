@@ -30,44 +30,28 @@ def compiled(*kernels: CompiledKernel, ptx: Target | None = None, said: str = ""
     return examine_compilation(compilation)
 
 
-def text(file: CompiledFile, *codes: NvccCode) -> str:
-    return render_markdown(nvcc_document(file, COMMAND, codes))
+FILES = {
+    "command, targets, numbers and limiters": compiled(
+        kernel(Target(9, 0), 128, 552), kernel(Target(9, 0, "a"), 32, None)
+    ),
+    "a block that cannot start, a GPU that is not known": compiled(
+        kernel(Target(9, 0), 255, 552), kernel(Target(8, 8), 16, 552)
+    ),
+    "one target": compiled(kernel(Target(8, 6), 16, 1)),
+    "targets and PTX": compiled(kernel(Target(8, 0), 16, 1), kernel(Target(9, 0), 16, 1), ptx=Target(9, 0)),
+    "one architecture's own features": compiled(kernel(Target(9, 0, "a"), 16, 1)),
+    "what the compiler said": compiled(
+        kernel(Target(9, 0), 16, 1), said="add.cu(4): warning #69-D: truncation"
+    ),
+    "no kernels": compiled(),
+}
 
 
-def test_the_report_has_command_targets_numbers_and_limiters():
-    shown = text(compiled(kernel(Target(9, 0), 128, 552), kernel(Target(9, 0, "a"), 32, None)))
-    assert "nvcc -gencode arch=compute_90,code=sm_90 -o add add.cu" in shown
-    assert "sm_90 (Hopper), sm_90a (Hopper)" in shown
-    assert "| 128 | 512 B | 16 B | 12 B | 8 B | 552 B |" in shown
-    assert "| 32 | 512 B | 16 B | 12 B | 8 B | – |" in shown
-    assert "25.0 % (registers)" in shown
-
-
-def test_a_block_that_cannot_start_and_a_gpu_that_is_not_known_are_told():
-    shown = text(compiled(kernel(Target(9, 0), 255, 552), kernel(Target(8, 8), 16, 552)))
-    assert "cannot start" in shown
-    assert "No occupancy: the limits of compute capability 8.8 are not known here." in shown
-
-
-def test_what_runs_where_follows_from_targets_and_ptx():
-    alone = text(compiled(kernel(Target(8, 6), 16, 1)))
-    assert "compute capability 8.6 and later 8.x; not on newer GPUs: ptx" in alone
-    both = text(compiled(kernel(Target(8, 0), 16, 1), kernel(Target(9, 0), 16, 1), ptx=Target(9, 0)))
-    assert "compute capability 8.x, 9.x; from 9.0 on also on any newer one" in both
-    specific = text(compiled(kernel(Target(9, 0, "a"), 16, 1)))
-    assert "compute capability 9.0 alone; not on newer GPUs" in specific
-    assert "adds PTX" not in specific
-
-
-def test_what_the_compiler_said_and_code_have_sections_of_their_own():
-    shown = text(compiled(kernel(Target(9, 0), 16, 1), said="add.cu(4): warning #69-D: truncation"), SASS)
-    assert "## Compiler" in shown
-    assert "add.cu(4): warning #69-D: truncation" in shown
-    assert "/*0000*/ EXIT ;" in shown
-
-
-def test_a_file_without_kernels_says_so():
-    assert "The file has no kernels" in text(compiled())
+def test_reports(expect):
+    shown = [
+        f"§ {name}\n{render_markdown(nvcc_document(one, COMMAND, [SASS]))}" for name, one in FILES.items()
+    ]
+    expect("nvcc.txt", "\n".join(shown))
 
 
 def test_the_json_has_every_number_and_null_for_what_is_unknown():

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal, ProgramTotals
 from opscope.analysis.summary import Summary
-from opscope.report.document import Document, Meaning, Table, plain
+from opscope.report.document import Document, Section, blocks
 from opscope.report.markdown import render_markdown
-from opscope.report.program import module_blocks, program_sections, recording_hint
-
-from .conftest import cells
+from opscope.report.program import program_sections, recording_hint
 
 
 def module(path: str, class_name: str, depth: int, total_ns: int, own_ns: int = 0) -> ModuleTotal:
@@ -38,67 +39,16 @@ def program(summary: Summary) -> Summary:
     return summary.having(program=totals)
 
 
-def rows(block: object) -> list[list[str]]:
-    assert isinstance(block, Table)
-    return cells(block)
-
-
-def test_modules_of_one_part_share_a_row(program: Summary) -> None:
-    found = rows(program_sections(program, 10)[0].blocks[0])
-    assert [row[0] for row in found] == [
-        "Net", "· layers.*: Block ×2", "· · Linear ×2", "· head: Linear",
-    ]  # fmt: skip
-    assert found[1][1:] == ["4", "7.00 ms", "70.0 %", "1.00 ms", "7.00 ms", "0 ns", "6"]
-
-
-def test_a_cut_tree_is_whole_above_what_it_shows(program: Summary) -> None:
-    table, meaning = module_blocks(program, 1)
-    assert isinstance(meaning, Meaning)
-    assert [row[0] for row in rows(table)] == ["Net", "· layers.*: Block ×2"]
-    assert isinstance(table, Table)
-    assert plain(table.caption or "") == (
-        "The 2 of 4 parts with the most device time. 2.00 ms (20.0 %) of all device time is in no module."
-    )
-
-
-def test_lines_say_what_their_number_is(program: Summary) -> None:
-    table, meaning = program_sections(program, 10)[1].blocks
-    assert plain(meaning.text) == "net.py:7 launches the most: 80.0 % of device time."  # type: ignore[union-attr]
-    assert [row[:3] for row in rows(table)] == [
-        ["net.py:7", "forward", "2"],
-        ["net.py:3 def", "helper", "–"],
-        ["train.py:40 running", "main", "1"],
+def test_what_is_said_of_modules_and_lines(
+    summary: Summary, cpu_summary: Summary, program: Summary, expect: Callable[[str, str], None]
+) -> None:
+    stacks_alone = summary.having(program=ProgramTotals(lines=LINES, has_stacks=True))
+    hints = {"nothing recorded": recording_hint(summary), "no modules": recording_hint(stacks_alone)}
+    shown = [
+        *program_sections(program, 10),
+        *(replace(one, title=f"{one.title}, cut") for one in program_sections(program, 1)),
+        *(Section(name, blocks(one)) for name, one in hints.items()),
     ]
-    assert isinstance(table, Table)
-    caption = plain(table.caption or "")
-    assert caption.startswith("1.40 ms (14.0 %) of all device time is under no line of the program.")
-    assert "marked “def”" in caption
-    assert "marked “running”" in caption
-
-
-def test_notes_are_made_only_where_they_apply(program: Summary) -> None:
-    table, _ = program_sections(program, 1)[1].blocks
-    assert isinstance(table, Table)
-    assert plain(table.caption or "").startswith("The first 1 of 3 lines. ")
-    assert "marked" not in plain(table.caption or "")
-
-
-def test_without_either_there_is_no_section_but_a_hint(summary: Summary, cpu_summary: Summary) -> None:
+    expect("program.txt", render_markdown(Document("", sections=tuple(shown))))
     assert program_sections(summary, 10) == ()
-    hint = recording_hint(summary)
-    assert hint is not None
-    assert "opscope run --record stack --record modules" in plain(hint.text)
-    assert recording_hint(cpu_summary) is None
-
-
-def test_the_hint_names_what_is_missing(summary: Summary, program: Summary) -> None:
-    assert recording_hint(program) is None
-    hint = recording_hint(summary.having(program=ProgramTotals(lines=LINES, has_stacks=True)))
-    assert hint is not None
-    assert plain(hint.text).startswith("Device time by nn.Module is not known")
-
-
-def test_it_renders(program: Summary) -> None:
-    text = render_markdown(Document("Report", sections=program_sections(program, 10)))
-    assert "| · · `Linear` ×2 | 4 | 6.00 ms |" in text
-    assert "## By source line" in text
+    assert recording_hint(cpu_summary) is recording_hint(program) is None

@@ -103,7 +103,10 @@ def test_the_report_says_it_all() -> None:
 
 
 def test_where_nothing_helps_it_says_so() -> None:
-    coarse = msgspec.structs.replace(RESULT, best=None)
+    undecided = msgspec.structs.replace(RESULT, best=None)
+    assert "not decided: no verdict for 1 of 6 changes" in render_markdown(trial_document(undecided))
+    decided = tuple(one for one in RESULT.variants if one.verdict is not TrialVerdict.INCONCLUSIVE)
+    coarse = msgspec.structs.replace(undecided, variants=decided)
     text = render_markdown(trial_document(coarse))
     assert "no change that was tried is faster with the same numerics" in text
     nothing = msgspec.structs.replace(coarse, best_reduced_precision=None, variants=(), is_complete=False)

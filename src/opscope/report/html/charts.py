@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from opscope.analysis.efficiency import CallEfficiency, Efficiency
 from opscope.analysis.program.stacks import StackBasis, stack_profiles
-from opscope.analysis.step_model import PathPiece, step_models
+from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepView, step_times, step_view
@@ -21,17 +21,21 @@ from opscope.report.efficiency import call_arguments
 from opscope.report.html.figures import (
     BLUE,
     GRAY,
-    LINE_COLORS,
+    NAMED_ROWS,
     ORANGE,
     Bar,
     Chart,
     as_lines,
     as_text,
+    axis,
     bars,
+    boxes,
     cells,
+    curve,
     log_axis,
     row_axis,
     scaled,
+    stroke,
     unit_of,
 )
 from opscope.report.names import trace_name
@@ -79,26 +83,25 @@ _BOUND_COLORS = {"compute": "#0072b2", "memory": "#e69f00", "latency": "#cc79a7"
 
 def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
     """The pictures of a recording; those of which nothing is known are missing."""
-    if not summary.has_device:
-        return ()
+    return tuple(_charts(session, summary)) if summary.has_device else ()
+
+
+def _charts(session: Session, summary: Summary) -> Iterator[Chart]:
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
     times = step_times(records, most=_CELLS if has_ranks else _STEP_BARS)
-    charts = [_steps_chart(times)] if times else []
-    charts += _ranks_chart(times)
-    charts += _waits_charts(summary)
-    charts += _memory_chart(session, summary)
-    charts += _roofline_chart(summary.efficiency)
-    charts += _icicle_chart(session, summary)
-    shown = _typical(summary, times)
-    if shown:
-        models = step_models(session, records)
-        paths = {model.trace.trace_id: model for model in models}
-        model = paths.get(shown[0].trace_id)
-        path: Sequence[PathPiece] = () if model is None else model.recorded_path
-        charts.append(_timeline_chart(step_view(session, records, shown, path), summary))
-    charts += _queue_chart(summary)
-    return tuple(charts)
+    if times:
+        yield _steps_chart(times)
+    yield from _ranks_chart(times)
+    yield from _waits_charts(summary)
+    yield from _memory_chart(session, summary)
+    yield from _roofline_chart(summary.efficiency)
+    yield from _icicle_chart(session, summary)
+    if shown := _typical(summary, times):
+        paths = {model.trace.trace_id: model.recorded_path for model in step_models(session, records)}
+        view = step_view(session, records, shown, paths.get(shown[0].trace_id, ()))
+        yield _timeline_chart(view, summary)
+    yield from _queue_chart(summary)
 
 
 def _typical(summary: Summary, times: Sequence[StepTime]) -> list[StepTime]:
@@ -129,54 +132,48 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
     unit = unit_of(max(one.end_ns - one.start_ns for one in times))
     labels = [_label(one, times) for one in times]
     parts: list[tuple[str, str, list[int], str]] = [
-        ("Compute", _COLORS["compute"], [one.compute_ns for one in times], "a kernel computed"),
-        (
-            "Exposed communication",
-            _COLORS["communication"],
-            [one.exposed_communication_ns for one in times],
-            "only communication ran",
-        ),
-        ("Exposed copy", _COLORS["copy"], [one.exposed_copy_ns for one in times], "only copies ran"),
+        (title, _COLORS[color], [getattr(one, attribute) for one in times], meaning)
+        for title, color, attribute, meaning in _BUSY_PARTS
     ]
     for cause in IdleCause:
         idle_ns = [one.idle_by_cause.get(cause, 0) for one in times]
         parts.append((f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], idle_ns, cause.meaning))
     data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": labels,
-            "x": scaled(ns, unit),
-            "marker": {"color": color, "pattern": {"shape": "/" if name.startswith("Idle") else ""}},
-            "hovertext": [
+        boxes(
+            scaled(ns, unit),
+            labels,
+            name=name,
+            marker={"color": color, "pattern": {"shape": "/" if name.startswith("Idle") else ""}},
+            hovertext=[
                 f"{label}<br>{name}: {format_duration(part)}, "
                 f"{format_share(part, one.end_ns - one.start_ns)}<br>{meaning}"
                 for label, part, one in zip(labels, ns, times, strict=True)
             ],
-            "hoverinfo": "text",
-        }
+            hoverinfo="text",
+        )
         for name, color, ns, meaning in parts
         if any(ns)
     ]
     layout = {
         "barmode": "stack",
         "bargap": 0.25,
-        "xaxis": {"title": {"text": f"Time ({unit.name})"}, "rangemode": "tozero"},
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True, "showgrid": False},
+        "xaxis": axis(f"Time ({unit.name})", rangemode="tozero"),
+        "yaxis": {**NAMED_ROWS, "type": "category"},
     }
+    title = "Where the time of a step goes"
     whole = "Each bar is one step of one device, from its start to the start of the next"
     if times[0].step is None:
-        whole = "Each bar is all that was recorded of one device"
+        title, whole = "Where the time goes", "Each bar is all that was recorded of one device"
     note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
-    return Chart(
-        "steps",
-        "",
-        "Where the time goes" if times[0].step is None else "Where the time of a step goes",
-        note,
-        {"data": data, "layout": layout},
-        130 + min(26 * len(times), 300),  # what it says in words stands below, in sight,
-    )
+    height_px = 130 + min(26 * len(times), 300)  # what it says in words stands below, in sight
+    return Chart("steps", "", title, note, {"data": data, "layout": layout}, height_px)
+
+
+_BUSY_PARTS = (
+    ("Compute", "compute", "compute_ns", "a kernel computed"),
+    ("Exposed communication", "communication", "exposed_communication_ns", "only communication ran"),
+    ("Exposed copy", "copy", "exposed_copy_ns", "only copies ran"),
+)
 
 
 def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) -> str:
@@ -193,28 +190,27 @@ def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) ->
 # -- ranks and memory
 
 
-def _ranks_chart(times: Sequence[StepTime]) -> list[Chart]:
+def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
     ranks = sorted({(one.trace_id, one.rank, one.device) for one in times}, key=str)
     steps = sorted({one.step for one in times if one.step is not None})
     if len({trace_id for trace_id, *_ in ranks}) < 2 or not steps:
-        return []
+        return
+    labels = {(one.trace_id, one.rank, one.device): _label(one, times, "") for one in times}
     own_ns = {
-        (one.trace_id, one.rank, one.device, one.step): one.end_ns
+        (labels[one.trace_id, one.rank, one.device], f"step {one.step}"): one.end_ns
         - one.start_ns
         - one.exposed_communication_ns
         for one in times
+        if one.step is not None
     }
-    labels = {(one.trace_id, one.rank, one.device): _label(one, times, "") for one in times}
-    values = {(labels[key[:3]], f"step {key[3]}"): ns for key, ns in own_ns.items() if key[3] is not None}
     note = (
         "Each step of each rank without its exposed communication, in which it waits or transfers: "
         "the rank that stands out keeps the others waiting. "
         f"The brightest is {format_duration(max(own_ns.values()))}."
     )
-    columns = [f"step {step}" for step in steps]
-    rows = [labels[rank] for rank in ranks]
-    drawing = cells(values, form=format_duration, rows=rows, columns=columns)
-    return [Chart("ranks", "Overview", "Steps of the ranks", note, *drawing)]
+    columns, rows = [f"step {step}" for step in steps], [labels[rank] for rank in ranks]
+    drawing = cells(own_ns, form=format_duration, rows=rows, columns=columns)
+    yield Chart("ranks", "Overview", "Steps of the ranks", note, *drawing)
 
 
 def _waits_charts(summary: Summary) -> Iterator[Chart]:
@@ -253,60 +249,43 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
         for kind, ns in (("device", one.device_ns), ("host", one.host_ns))
         if ns > 0
     ]
-    title = f"What rank {late.rank} takes longer for"
     note = "Self time of operators in a mean step, beyond the median of the other ranks, which wait for it."
-    drawing = bars(rows, axis=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE})
-    yield Chart("late", "Collectives", title, note, *drawing)
+    drawing = bars(rows, title=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE})
+    yield Chart("late", "Collectives", f"What rank {late.rank} takes longer for", note, *drawing)
 
 
-def _memory_chart(session: Session, summary: Summary) -> list[Chart]:
+def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:
     rows = session.query(_MEMORY_SQL, [_POINTS])
     if not rows:
-        return []
+        return
     first_ns = min(row[2] for row in rows)
     unit = unit_of(max(row[2] for row in rows) - first_ns)
-    lines: dict[tuple[int, int], list[tuple[int, int, int | None]]] = defaultdict(list)
+    lines: dict[tuple[int, int], list[Any]] = defaultdict(list)
     for trace_id, device, *point in rows:
-        lines[trace_id, device].append(tuple(point))
+        lines[trace_id, device].append(point)
     data = []
     for index, ((trace_id, device), points) in enumerate(lines.items()):
         rank = summary.ranks[trace_id]
         of = f"rank {rank}, " if rank is not None and len(summary.traces) > 1 else ""
-        for kind, (name, style) in enumerate((("allocated", "solid"), ("reserved", "dot"))):
-            values = [point[1 + kind] for point in points]
-            if any(values):
-                data.append(
-                    {
-                        "type": "scatter",
-                        "mode": "lines",
-                        "name": f"{of}device {device}: {name}",
-                        "x": scaled((point[0] - first_ns for point in points), unit),
-                        "y": values,
-                        "line": {
-                            "shape": "hv",
-                            "width": 1.6,
-                            "dash": style,
-                            "color": LINE_COLORS[index % len(LINE_COLORS)],
-                        },
-                        "text": [UNKNOWN if value is None else format_bytes(value) for value in values],
-                        "hovertemplate": "%{text} " + name + f"<extra>{of}device {device}</extra>",
-                    }
-                )
+        xs = scaled((point[0] - first_ns for point in points), unit)
+        for kind, (name, style) in enumerate((("allocated", "solid"), ("reserved", "dot")), 1):
+            values = [point[kind] for point in points]
+            told = {
+                "line": stroke(index, shape="hv", width=1.6, dash=style),
+                "text": [UNKNOWN if value is None else format_bytes(value) for value in values],
+                "hovertemplate": "%{text} " + name + f"<extra>{of}device {device}</extra>",
+            }
+            data += [curve(f"{of}device {device}: {name}", xs, values, **told)] if any(values) else []
     most = max(max(row[3], row[4] or 0) for row in rows)
     ticks = [most * part // 4 for part in range(5)]
+    texts = [format_bytes(one) for one in ticks]
     layout = {
-        "xaxis": {"title": {"text": f"Time since the first event ({unit.name})"}},
-        "yaxis": {
-            "tickvals": ticks,
-            "ticktext": [format_bytes(one) for one in ticks],
-            "rangemode": "tozero",
-            "automargin": True,
-        },
+        "xaxis": axis(f"Time since the first event ({unit.name})"),
+        "yaxis": {"tickvals": ticks, "ticktext": texts, "rangemode": "tozero", "automargin": True},
         "hovermode": "x unified",
     }
     note = "Peak memory of tensors and of the caching allocator, in each interval in which it changed."
-    figure = {"data": data, "layout": layout}
-    return [Chart("memory", "Overview", "Device memory over time", note, figure, 300)]
+    yield Chart("memory", "Overview", "Device memory over time", note, {"data": data, "layout": layout}, 300)
 
 
 _MEMORY_SQL = """WITH span AS (
@@ -322,63 +301,42 @@ GROUP BY trace_id, coalesce(device, 0), (time_ns - first_ns) // part_ns ORDER BY
 # -- roofline
 
 
-def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
+def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     limits = efficiency.limits
     calls = [one for one in efficiency.calls if one.roofline.flop_count and one.roofline.arithmetic_intensity]
     if limits is None or limits.memory is None or not calls:
-        return []
+        return
     used = {one.roofline.data_type for one in calls}
-    peaks = {str(kind): limit for kind, limit in limits.peaks.items() if kind in used}
+    peaks = [(str(kind), limit) for kind, limit in limits.peaks.items() if kind in used]
     intensities = [one.roofline.arithmetic_intensity or 0.0 for one in calls]
     bandwidth = limits.memory.per_s
-    top = max([limit.per_s for limit in peaks.values()], default=bandwidth * max(intensities))
-    left = min(intensities) / 3
-    right = max(max(intensities) * 3, top / bandwidth * 4)
-    lines = [
-        (
-            f"memory {format_byte_rate(bandwidth)} ({limits.memory.evidence})",
-            [left, top / bandwidth],
-            [left * bandwidth, top],
-            "bottom right",
-        )
-    ] + [
-        (
-            f"{name} {format_flop_rate(limit.per_s)} ({limit.evidence})",
-            [right, limit.per_s / bandwidth],
-            [limit.per_s, limit.per_s],
-            "top left",
-        )
-        for name, limit in sorted(peaks.items(), key=lambda item: -item[1].per_s)
-    ]
-    data: list[dict[str, Any]] = [
+    top = max([limit.per_s for _, limit in peaks], default=bandwidth * max(intensities))
+    left, right = min(intensities) / 3, max(max(intensities) * 3, top / bandwidth * 4)
+    memory = f"memory {format_byte_rate(bandwidth)} ({limits.memory.evidence})"
+    lines = [(memory, [left, top / bandwidth], [left * bandwidth, top], "bottom right")]
+    for name, limit in sorted(peaks, key=lambda item: -item[1].per_s):
+        text = f"{name} {format_flop_rate(limit.per_s)} ({limit.evidence})"
+        lines.append((text, [right, limit.per_s / bandwidth], [limit.per_s, limit.per_s], "top left"))
+    data = [
         {
-            "type": "scatter",
-            "mode": "lines+text",
-            "x": xs,
-            "y": ys,
-            "text": [text, ""],
-            "textposition": place,
-            "hoverinfo": "skip",
-            "showlegend": False,
-            "line": {"width": 1.5},
-            "cliponaxis": False,
-            "themed": True,
+            "type": "scatter", "mode": "lines+text", "x": xs, "y": ys, "text": [text, ""],
+            "textposition": place, "hoverinfo": "skip", "showlegend": False, "line": {"width": 1.5},
+            "cliponaxis": False, "themed": True,
         }
         for text, xs, ys, place in lines
-    ]
+    ]  # fmt: skip
     by_bound: dict[str, list[CallEfficiency]] = defaultdict(list)
     for call in calls:
         by_bound[str(call.roofline.bound or "unknown")].append(call)
     largest_ns = max(one.roofline.device_ns for one in calls)
     for bound, mine in sorted(by_bound.items()):
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"{bound}-bound" if bound != "unknown" else "bound unknown",
-                "x": [one.roofline.arithmetic_intensity for one in mine],
-                "y": [one.roofline.achieved_flop_per_s for one in mine],
-                "marker": {
+            curve(
+                f"{bound}-bound" if bound != "unknown" else "bound unknown",
+                (one.roofline.arithmetic_intensity for one in mine),
+                (one.roofline.achieved_flop_per_s for one in mine),
+                mode="markers",
+                marker={
                     "color": _BOUND_COLORS.get(bound, GRAY),
                     "size": [one.roofline.device_ns for one in mine],
                     "sizemode": "area",
@@ -386,15 +344,14 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
                     "sizemin": 3,
                     "opacity": 0.75,
                 },
-                "hovertext": [_call_text(one) for one in mine],
-                "hoverinfo": "text",
-            }
+                hovertext=[_call_text(one) for one in mine],
+                hoverinfo="text",
+            )
         )
     rates = [one.roofline.achieved_flop_per_s or top for one in calls]
-    low, high = min(rates) / 3, max(*rates, top) * 3
     layout = {
         "xaxis": log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
-        "yaxis": log_axis("Achieved rate", low, high, format_flop_rate),
+        "yaxis": log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, format_flop_rate),
         "hovermode": "closest",
     }
     without = len(efficiency.calls) - len(calls)
@@ -405,42 +362,34 @@ def _roofline_chart(efficiency: Efficiency) -> list[Chart]:
     if without:
         kinds = counted(without, "kind")
         note += f" {kinds} of calls without floating-point operations, or of unknown cost, are not shown."
-    return [
-        Chart("roofline", "How far", "Roofline", note, {"data": data, "layout": layout}, 480),
-    ]
+    yield Chart("roofline", "How far", "Roofline", note, {"data": data, "layout": layout}, 480)
 
 
 def _call_text(call: CallEfficiency) -> str:
     roofline = call.roofline
+    rate, bandwidth = (
+        format_flop_rate(roofline.achieved_flop_per_s),
+        format_byte_rate(roofline.achieved_bytes_per_s),
+    )
     lines = [
         as_lines(call.operator),
         as_lines(call_arguments(call)),
         f"{counted(call.calls, 'call')}, {format_duration(roofline.device_ns)}",
-        format_flop_rate(roofline.achieved_flop_per_s)
-        + ", "
-        + format_byte_rate(roofline.achieved_bytes_per_s),
+        f"{rate}, {bandwidth}",
+        None if roofline.fraction is None else f"{format_fraction(roofline.fraction)} of the attainable",
+        None if call.gap_ns is None else f"avoidable: {format_duration(call.gap_ns)}",
+        f"kernel: {as_lines(call.kernels[0])}" if call.kernels else None,
     ]
-    if roofline.fraction is not None:
-        lines.append(f"{format_fraction(roofline.fraction)} of the attainable")
-    if call.gap_ns is not None:
-        lines.append(f"avoidable: {format_duration(call.gap_ns)}")
-    if call.kernels:
-        lines.append(f"kernel: {as_lines(call.kernels[0])}")
-    return "<br>".join(lines)
+    return "<br>".join(line for line in lines if line is not None)
 
 
 # -- icicle
 
 
-class _Node(NamedTuple):
-    parent: int
-    name: str
-
-
-def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
+def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
     has_modules = summary.program.has_modules and summary.program.module_ns > 0
     profiles = stack_profiles(session, by=StackBasis.MODULE if has_modules else StackBasis.OPERATOR)
-    nodes: dict[_Node, int] = {}
+    nodes: dict[tuple[int, str], int] = {}  # by parent and name
     weights: list[int] = []
     leaves: set[int] = set()
     whole = sum(profile.total for profile in profiles)
@@ -448,7 +397,7 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
         for stack, weight in zip(profile.stacks, profile.weights, strict=True):
             parent = -1
             for label in stack:
-                node = _Node(parent, profile.names[label])
+                node = (parent, profile.names[label])
                 if node not in nodes:
                     nodes[node] = len(weights)
                     weights.append(0)
@@ -456,23 +405,31 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
                 weights[parent] += weight
             leaves.add(parent)
     if not whole:
-        return []
+        return
     least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:_MOST_NODES][-1])
-    kept = {index: node for node, index in nodes.items() if weights[index] >= least}
+    kept = [(index, *node) for node, index in nodes.items() if weights[index] >= least]
     operators = {one.name for one in summary.operators}
     unit = unit_of(whole)
-    kinds = [_part_kind(node.name, index in leaves, operators) for index, node in kept.items()]
+    kinds, depths = [], {-1: 0}
+    for index, parent, name in kept:  # a parent stands before its children
+        depths[index] = depths[parent] + 1
+        kinds.append(
+            "kernel" if index in leaves
+            else "module" if name.startswith(_MODULE)
+            else "operator" if name in operators
+            else "other"
+        )  # fmt: skip
     data = {
         "type": "icicle",
-        "ids": ["all", *(str(index) for index in kept)],
-        "parents": ["", *("all" if node.parent < 0 else str(node.parent) for node in kept.values())],
-        "labels": ["all device time", *(as_text(node.name.removeprefix(_MODULE)) for node in kept.values())],
-        "values": scaled([whole, *(weights[index] for index in kept)], unit),
+        "ids": ["all", *(str(index) for index, *_ in kept)],
+        "parents": ["", *("all" if parent < 0 else str(parent) for _, parent, _ in kept)],
+        "labels": ["all device time", *(as_text(name.removeprefix(_MODULE)) for *_, name in kept)],
+        "values": scaled([whole, *(weights[index] for index, *_ in kept)], unit),
         "hovertext": [
             format_duration(whole),
             *(
                 f"{kind}: {format_duration(weights[index])}, {format_share(weights[index], whole)}"
-                for kind, index in zip(kinds, kept, strict=True)
+                for kind, (index, *_) in zip(kinds, kept, strict=True)
             ),
         ],
         "hovertemplate": "%{label}<br>%{hovertext}<extra></extra>",
@@ -484,22 +441,22 @@ def _icicle_chart(session: Session, summary: Summary) -> list[Chart]:
         "pathbar": {"visible": True},
         "sort": True,
         "maxdepth": _DEEPEST + 1,
-        "customdata": ["", *(kind for kind in kinds)],
+        "customdata": ["", *kinds],
     }
     above = "module → operator → kernel" if has_modules else "operator → kernel"
-    left_out = len(nodes) - len(kept)
     note = f"Width is device time: {above}. A click, buttons and arrow keys show the way to the source."
-    if left_out:
+    if left_out := len(nodes) - len(kept):
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
-    title = "Device time from the program down to the kernels"
     layout = {"margin": {"l": 4, "r": 4, "t": 26, "b": 4}, "uniformtext": {"minsize": 9, "mode": "hide"}}
-    depths = {-1: 0}
-    for index, node in kept.items():  # a parent stands before its children
-        depths[index] = depths[node.parent] + 1
-    depth = max(depths.values())
-    figure = {"data": [data], "layout": layout}
-    section = "By module" if has_modules else "Kernels"
-    return [Chart("icicle", section, title, note, figure, 90 + 42 * min(depth, _DEEPEST), kind="chain")]
+    yield Chart(
+        "icicle",
+        "By module" if has_modules else "Kernels",
+        "Device time from the program down to the kernels",
+        note,
+        {"data": [data], "layout": layout},
+        90 + 42 * min(max(depths.values()), _DEEPEST),
+        kind="chain",
+    )
 
 
 _DEEPEST = 9  # levels of the icicle seen at once
@@ -507,85 +464,68 @@ _PART_COLORS = {"kernel": "#0072b2", "operator": "#56b4e9", "module": "#009e73",
 _MODULE = "nn.Module: "
 
 
-def _part_kind(name: str, is_leaf: bool, operators: Set[str]) -> str:
-    if is_leaf:
-        return "kernel"
-    if name.startswith(_MODULE):
-        return "module"
-    return "operator" if name in operators else "other"
-
-
 # -- timeline
 
 
 def _timeline_chart(view: StepView, summary: Summary) -> Chart:
-    unit = unit_of(view.end_ns - view.start_ns)
-    finest_ns = max(1, (view.end_ns - view.start_ns) // _FINEST)
+    span_ns = view.end_ns - view.start_ns
+    unit = unit_of(span_ns)
+    finest_ns = max(1, span_ns // _FINEST)
     while True:
         pieces = [_merged(lane, view, finest_ns) for lane in view.lanes]
         if sum(len(one.start_ns) for one in pieces) <= _MOST_PIECES:
             break
         finest_ns = finest_ns * 4 // 3 + 1
     names: dict[str, int] = {}
-    data, seen = [], set()
+    data: list[dict[str, Any]] = []
     for row, (lane, piece) in enumerate(zip(view.lanes, pieces, strict=True)):
         for group in np.unique(piece.group).tolist():
             mine = np.flatnonzero(piece.group == group)
-            word = lane.groups[group]
-            title, color = _spoken(lane.kind, word)
+            title, color = _spoken(lane.kind, lane.groups[group])
+            lengths_ns = (piece.end_ns - piece.start_ns)[mine].tolist()
+            joined = zip(lengths_ns, piece.events[mine].tolist(), piece.busy_ns[mine].tolist(), strict=True)
             data.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "name": title,
-                    "legendgroup": title,
-                    "showlegend": title not in seen,
-                    "base": scaled((piece.start_ns[mine] - view.start_ns).tolist(), unit, finest_ns / 20),
-                    "x": scaled((piece.end_ns - piece.start_ns)[mine].tolist(), unit, finest_ns / 20),
-                    "y": [row] * len(mine),
-                    "width": 0.82,
-                    "marker": {"color": color, "line": {"width": 0}},
-                    "names": [
+                boxes(
+                    scaled(lengths_ns, unit, finest_ns / 20),
+                    [row] * len(mine),
+                    name=title,
+                    legendgroup=title,
+                    showlegend=all(one["name"] != title for one in data),
+                    base=scaled((piece.start_ns[mine] - view.start_ns).tolist(), unit, finest_ns / 20),
+                    width=0.82,
+                    marker={"color": color, "line": {"width": 0}},
+                    names=[
                         names.setdefault(as_lines(lane.names[one]), len(names))
                         for one in piece.name[mine].tolist()
                     ],
-                    "hovertext": [
-                        _piece_text(*one)
-                        for one in zip(
-                            (piece.end_ns - piece.start_ns)[mine].tolist(),
-                            piece.events[mine].tolist(),
-                            piece.busy_ns[mine].tolist(),
-                            strict=True,
-                        )
+                    hovertext=[
+                        format_duration(ns)
+                        if count == 1
+                        else f"and {count - 1:,} more: {format_duration(busy_ns)} in {format_duration(ns)}"
+                        for ns, count, busy_ns in joined
                     ],
-                    "hoverinfo": "text",
-                }
+                    hoverinfo="text",
+                )
             )
-            seen.add(title)
     if view.arrows:  # from launches to what they launched; the page shows them when asked
         ends = [ns - view.start_ns for one in view.arrows for ns in (one.call_ns, one.start_ns)]
-        xs: list[float | None] = [*scaled(ends, unit, finest_ns / 20)]
-        ys: list[int | None] = [row for one in view.arrows for row in (one.call_row, one.row)]
+        xs = scaled(ends, unit, finest_ns / 20)
         data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": f"launch → kernel ({len(view.arrows)} longest)",
-                "x": [x for at in range(0, len(xs), 2) for x in (*xs[at : at + 2], None)],
-                "y": [y for at in range(0, len(ys), 2) for y in (*ys[at : at + 2], None)],
-                "line": {"width": 0.8},
-                "marker": {"symbol": "arrow", "angleref": "previous", "size": [0, 8, 0] * len(view.arrows)},
-                "hoverinfo": "skip",
-                "visible": False,
-                "themed": True,
-            }
+            curve(
+                f"launch → kernel ({len(view.arrows)} longest)",
+                (x for at in range(0, len(xs), 2) for x in (*xs[at : at + 2], None)),
+                (row for one in view.arrows for row in (one.call_row, one.row, None)),
+                mode="lines+markers",
+                line={"width": 0.8},
+                marker={"symbol": "arrow", "angleref": "previous", "size": [0, 8, 0] * len(view.arrows)},
+                hoverinfo="skip",
+                visible=False,
+                themed=True,
+            )
         )
     layout = {
         "barmode": "overlay",
-        "xaxis": {
-            "title": {"text": f"Time since the start ({unit.name})"},
-            "range": [0, (view.end_ns - view.start_ns) / unit.ns],
-        },
+        "xaxis": axis(f"Time since the start ({unit.name})", range=[0, span_ns / unit.ns]),
         "yaxis": {**row_axis([one.title for one in view.lanes]), "fixedrange": True},
         "hovermode": "closest",
         "dragmode": "zoom",
@@ -601,15 +541,8 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
         "their neighbors and found by the name of the first."
     )
     figure = {"data": data, "layout": layout, "names": list(names)}
-    return Chart(
-        "timeline",
-        "Where the GPU",
-        title,
-        note,
-        figure,
-        170 + 30 * len(view.lanes),
-        kind="zoom",
-    )
+    height_px = 170 + 30 * len(view.lanes)
+    return Chart("timeline", "Where the GPU", title, note, figure, height_px, kind="zoom")
 
 
 def _spoken(kind: LaneKind, group: str) -> tuple[str, str]:
@@ -619,12 +552,6 @@ def _spoken(kind: LaneKind, group: str) -> tuple[str, str]:
     if kind is LaneKind.PATH and group not in ("kernel", "communication", "copy"):
         return f"path: {group}", _COLORS.get(group, GRAY)
     return "compute" if group == "kernel" else group, _COLORS.get(group, GRAY)
-
-
-def _piece_text(ns: int, count: int, busy_ns: int) -> str:
-    if count == 1:
-        return format_duration(ns)
-    return f"and {count - 1:,} more: {format_duration(busy_ns)} in {format_duration(ns)}"
 
 
 class _Pieces(NamedTuple):
@@ -659,61 +586,34 @@ def _merged(lane: Lane, view: StepView, finest_ns: int) -> _Pieces:
 # -- launch queue
 
 
-def _queue_chart(summary: Summary) -> list[Chart]:
+def _queue_chart(summary: Summary) -> Iterator[Chart]:
     known = [one for one in summary.timeline.series if any(one.mean)]
     if not known:
-        return []
-    unit = unit_of(max(one.interval_ns * len(one.mean) for one in known))
+        return
+    longest_ns = max(one.interval_ns * len(one.mean) for one in known)
+    unit = unit_of(longest_ns)
     waited = unit_of(max(ns or 0.0 for one in known for ns in one.latency_ns) or 1e3)
-    data: list[dict[str, Any]] = []
+    data = []
     for index, one in enumerate(known):
         name = f"{trace_name(summary.ranks[one.trace_id], one.trace_id)}, device {one.device}"
-        line: dict[str, Any] = {
-            "type": "scatter",
-            "x": scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit),
-            "name": name,
-            "legendgroup": name,
-            "line": {"color": LINE_COLORS[index % len(LINE_COLORS)], "shape": "hvh", "width": 1.8},
-        }
-        data.append(
-            {
-                **line,
-                "mode": "lines",
-                "y": [round(value, 3) for value in one.mean],
-                "hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>",
-            }
-        )
+        xs = scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
+        line = {"legendgroup": name, "line": stroke(index, shape="hvh", width=1.8)}
+        told = {"hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>"}
+        data.append(curve(name, xs, (round(value, 3) for value in one.mean), **line, **told))
         if any(one.latency_ns):
-            data.append(
-                {
-                    **line,
-                    "mode": "lines+markers",
-                    "marker": {"size": 4},
-                    "y": [None if ns is None else round(ns / waited.ns, 6) for ns in one.latency_ns],
-                    "yaxis": "y2",
-                    "text": [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns],
-                    "showlegend": False,
-                    "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
-                }
-            )
+            marked = {
+                "mode": "lines+markers", "marker": {"size": 4}, "yaxis": "y2", "showlegend": False,
+                "text": [UNKNOWN if ns is None else format_duration(ns) for ns in one.latency_ns],
+                "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
+            }  # fmt: skip
+            waits = (None if ns is None else round(ns / waited.ns, 6) for ns in one.latency_ns)
+            data.append(curve(name, xs, waits, **line, **marked))
+    whole = {"anchor": "y2", "range": [0, longest_ns / unit.ns]}
+    upward = {"rangemode": "tozero", "automargin": True}
     layout = {
-        "xaxis": {
-            "title": {"text": f"Time since the start of the window ({unit.name})"},
-            "anchor": "y2",
-            "range": [0, max(one.interval_ns * len(one.mean) for one in known) / unit.ns],
-        },
-        "yaxis": {
-            "title": {"text": "Activities queued"},
-            "domain": [0.56, 1],
-            "rangemode": "tozero",
-            "automargin": True,
-        },
-        "yaxis2": {
-            "title": {"text": f"Launch latency ({waited.name})"},
-            "domain": [0, 0.44],
-            "rangemode": "tozero",
-            "automargin": True,
-        },
+        "xaxis": axis(f"Time since the start of the window ({unit.name})", **whole),
+        "yaxis": axis("Activities queued", domain=[0.56, 1], **upward),
+        "yaxis2": axis(f"Launch latency ({waited.name})", domain=[0, 0.44], **upward),
         "hovermode": "x unified",
         "showlegend": len(known) > 1,
     }
@@ -723,4 +623,4 @@ def _queue_chart(summary: Summary) -> list[Chart]:
         "per interval."
     )
     figure = {"data": data, "layout": layout}
-    return [Chart("queue", "Where the GPU", "Launch queue over time", note, figure, 440)]
+    yield Chart("queue", "Where the GPU", "Launch queue over time", note, figure, 440)

@@ -104,16 +104,32 @@ class Bar(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """The last of a `Chart`."""
-
     figure: dict[str, Any]
     height_px: int
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title}, **more}
+
+
+def stroke(index: int, **more: Any) -> dict[str, Any]:
+    """The line of one of several curves."""
+    return {"color": LINE_COLORS[index % len(LINE_COLORS)], **more}
+
+
+def curve(name: str, xs: Iterable[Any], ys: Iterable[Any], **more: Any) -> dict[str, Any]:
+    """A curve through points, without marks unless `mode` asks for them."""
+    return {"type": "scatter", "mode": "lines", "name": name, "x": [*xs], "y": [*ys], **more}
+
+
+def boxes(xs: Iterable[Any], ys: Iterable[Any], **more: Any) -> dict[str, Any]:
+    return {"type": "bar", "orientation": "h", "x": [*xs], "y": [*ys], **more}
 
 
 def bars(
     rows: Sequence[Bar],
     *,
-    axis: str,
+    title: str,
     colors: Mapping[str, str],
     mark: float | None = None,
     is_ratio: bool = False,
@@ -122,7 +138,7 @@ def bars(
 
     Args:
         rows: The bars.
-        axis: What their length is.
+        title: What their length is.
         colors: Of each kind; kinds of several bars of one row stand side by side.
         mark: Where a line is drawn across all.
         is_ratio: Ends alone are drawn, on a logarithmic axis: a length would mean nothing.
@@ -138,19 +154,17 @@ def bars(
     data = []
     for kind, color in colors.items():
         mine = [one for _, one in placed if one.kind == kind]
+        at = [at for at, one in placed if one.kind == kind]
         trace: dict[str, Any] = {
             "name": kind,
-            "y": [at for at, one in placed if one.kind == kind],
             "hovertext": [f"{as_lines(one.label)}<br>{as_text(one.hover)}" for one in mine],
             "hoverinfo": "text",
-            "marker": {"color": color},
         }
         if is_ratio:
-            trace |= {"type": "scatter", "mode": "markers", "x": [one.end for one in mine]}
-            trace["marker"] |= {"size": 10}
+            trace = curve(xs=(one.end for one in mine), ys=at, mode="markers", **trace)
         else:
-            trace |= {"type": "bar", "orientation": "h", "x": [one.end - one.base for one in mine]}
-            trace["base"] = [one.base for one in mine]
+            trace = boxes((one.end - one.base for one in mine), at, base=[one.base for one in mine], **trace)
+        trace["marker"] = {"color": color, **({"size": 10} if is_ratio else {})}
         if any(one.interval for one in mine):
             ends = [(one.end, one.interval) for one in mine]
             trace["error_x"] = {**whiskers(ends), "thickness": 1.4, "width": 4}
@@ -159,7 +173,7 @@ def bars(
     layout: dict[str, Any] = {
         "barmode": "group",
         "bargap": 0.3,
-        "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
+        "xaxis": axis(title, rangemode="tozero"),
         "yaxis": row_axis(fitting_names(list(names.values()), _BESIDE)),
         "shapes": [] if mark is None else [{**across, "line": {"color": "#8a8fa0", "dash": "dot"}}],
         "hovermode": "closest",
@@ -167,7 +181,7 @@ def bars(
     }
     if is_ratio:
         reached = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
-        layout["xaxis"] = log_axis(axis, min(reached) / 1.15, max(reached) * 1.15, "{:,.3g}".format)
+        layout["xaxis"] = log_axis(title, min(reached) / 1.15, max(reached) * 1.15, "{:,.3g}".format)
     each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
     return Drawing({"data": data, "layout": layout}, 90 + each * len(names))
 
@@ -185,22 +199,20 @@ def cells(
     shown = [(row, column, value) for (row, column), value in values.items()]
     shades = [value / most for *_, value in shown]
     # Bars as cells: plotly's own heat maps need inline styles, which the page forbids.
-    data = {
-        "type": "bar",
-        "orientation": "h",
-        "y": [row for row, *_ in shown],
-        "base": [places[column] - 0.48 for _, column, _ in shown],
-        "x": [0.96] * len(shown),
-        "width": 0.94,
-        "text": [form(value) for *_, value in shown] if len(columns) <= _READ_CELLS else [],
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "insidetextfont": {"color": ["#000000" if shade > 0.5 else "#ffffff" for shade in shades]},
-        "textangle": 0,
-        "hovertext": [f"{row}, {column}<br>{form(value)}" for row, column, value in shown],
-        "hoverinfo": "text",
-        "marker": {"color": [_shade(shade) for shade in shades]},
-    }
+    data = boxes(
+        [0.96] * len(shown),
+        (row for row, *_ in shown),
+        base=[places[column] - 0.48 for _, column, _ in shown],
+        width=0.94,
+        text=[form(value) for *_, value in shown] if len(columns) <= _READ_CELLS else [],
+        textposition="inside",
+        insidetextanchor="middle",
+        insidetextfont={"color": ["#000000" if shade > 0.5 else "#ffffff" for shade in shades]},
+        textangle=0,
+        hovertext=[f"{row}, {column}<br>{form(value)}" for row, column, value in shown],
+        hoverinfo="text",
+        marker={"color": [_shade(shade) for shade in shades]},
+    )
     every = max(1, len(columns) // _READ_CELLS)
     layout = {
         "barmode": "overlay",
@@ -212,14 +224,7 @@ def cells(
             "showgrid": False,
             "zeroline": False,
         },
-        "yaxis": {
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": list(rows),
-            "autorange": "reversed",
-            "automargin": True,
-            "showgrid": False,
-        },
+        "yaxis": {**NAMED_ROWS, "type": "category", "categoryorder": "array", "categoryarray": list(rows)},
     }
     return Drawing({"data": [data], "layout": layout}, 60 + 40 * len(rows))
 
@@ -229,6 +234,9 @@ def _shade(share: float) -> str:
     dark, bright = (0, 34, 78), (254, 232, 56)
     mixed = (round(low + (high - low) * share) for low, high in zip(dark, bright, strict=True))
     return "#" + "".join(f"{one:02x}" for one in mixed)
+
+
+NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "showgrid": False}
 
 
 def row_axis(titles: Sequence[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import resources
 from importlib.util import find_spec
@@ -25,14 +25,7 @@ from opscope.analysis.summary import Summary
 from opscope.errors import DependencyError
 from opscope.model.session import Session
 from opscope.report.analysis import recording_document
-from opscope.report.document import (
-    CodeBlock,
-    Document,
-    FactList,
-    Section,
-    inlines,
-    plain,
-)
+from opscope.report.document import CodeBlock, Document, FactList, Section, inlines, plain
 from opscope.report.html.charts import session_charts
 from opscope.report.html.figures import LABEL, Chart
 from opscope.report.languages import Language, translated, translated_words
@@ -54,7 +47,6 @@ def session_page(
     trace: str = "",
     language: Language = Language.EN,
 ) -> str:
-    """The page on a recording."""
     chains = {
         one.name: FactList(tuple(operator_chain_facts(one, has_device=summary.has_device)))
         for one in summary.operators[:_CHAINS]
@@ -118,6 +110,17 @@ def render_page(
     plotly = _plotly() if charts else ""
     perfetto = _asset("perfetto.js") if trace else ""
     scripts = [text for text in (plotly, script, perfetto) if text]
+
+    def hashes(*texts: str) -> str:
+        digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+        return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+    # plotly adds rules to the element of its style's id if there is one, and needs no other.
+    policy = [
+        "default-src 'none'", f"script-src {hashes(*scripts)}", f"style-src {hashes(style, _PLOTLY_STYLE)}",
+        "img-src data: blob:", "base-uri 'none'", "form-action 'none'",
+    ]  # fmt: skip
+    policy += ["connect-src 'self'"] if trace else []
     return environment.get_template("page.html.j2").render(
         document=shown,
         first=[one for one in drawn if not one.section],
@@ -132,18 +135,7 @@ def render_page(
         chains=list(zip(chains or {}, known, strict=True)),
         data=_json({one.key: {**one.figure, "kind": one.kind} for one in drawn}),
         chain_ids=_json({visible(name, LABEL): f"chain-{index}" for index, name in enumerate(chains or {})}),
-        policy="; ".join(
-            (
-                "default-src 'none'",
-                f"script-src {_hashes(scripts)}",
-                # plotly adds rules to the element of this id if there is one, and needs no other.
-                f"style-src {_hashes([style, _PLOTLY_STYLE])}",
-                "img-src data: blob:",
-                "base-uri 'none'",
-                "form-action 'none'",
-                *(["connect-src 'self'"] if trace else []),
-            )
-        ),
+        policy="; ".join(policy),
         style=style,
         plotly_style=_PLOTLY_STYLE,
         # It leaves a style alone, too, whose element is there: that of maps, by an id new in every build.
@@ -179,11 +171,6 @@ def _json(value: Any) -> str:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _hashes(texts: Iterable[str]) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
 
 def _asset(name: str) -> str:

@@ -122,7 +122,7 @@ def test_bars_of_statistics_are_the_totals(found: SimpleNamespace) -> None:
 
 
 def test_two_things_of_one_name_have_a_row_each() -> None:
-    chart = bars([Bar("a", 1), Bar("a", 2), Bar("b", 3)], axis="x", colors={"": "#000000"})
+    chart = bars([Bar("a", 1), Bar("a", 2), Bar("b", 3)], title="x", colors={"": "#000000"})
     assert chart.figure["layout"]["yaxis"]["ticktext"] == ["a", "a", "b"]
     assert chart.figure["data"][0]["y"] == [0, 1, 2]
 
