@@ -48,6 +48,8 @@ _LEAST_LOSS = 0.005
 # Rounds at which a process looks whether an arm is decided, and the error of each look, both sides together:
 # of equal arms at most one in twenty is called apart at any of the five.
 LOOKS, LOOK_ERROR = (8, 16, 32, 64, 128), 0.01
+# A loss that falls by orders of magnitude scatters, and a change that is refused for it is not tried again.
+_LOSS_ERROR = 0.001
 # What is called the same: within a process, and of processes together, whose ratios differ by more.
 _SAME_WITHIN, _SAME_POOLED = 0.02, 0.06
 # Ratios of one change differed by so much between processes of one program (standard deviation; prototype on
@@ -478,7 +480,7 @@ class Rounds:
         """Hold the program's own losses with an arm against those without, over all rounds."""
         if len(arm.losses) not in LOOKS or any(one.stepping for one in arm.hooks):
             return
-        value, low, high = signed_rank_interval(arm.losses)
+        value, low, high = signed_rank_interval(arm.losses, _LOSS_ERROR)
         allowed = max(_LEAST_LOSS, 8 * self._rounding_of(arm))
         if (low > 0 or high < 0) and abs(value) > allowed:
             arm.found.correctness = Correctness.CHANGED

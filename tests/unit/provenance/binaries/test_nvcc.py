@@ -130,8 +130,9 @@ def test_a_loaded_library_is_asked_by_its_process(build, tmp_path):
 import ctypes, pathlib, sys
 from opscope.provenance.binaries.process import mapped_libraries, units_of_process
 ctypes.CDLL(sys.argv[1])
-origin = units_of_process(["plain", "other"], pathlib.Path(sys.argv[2]))["plain"]
-print(*mapped_libraries(), origin.library, *(unit.source_path for unit in origin.units), sep="\\n")
+maps = pathlib.Path("/proc/self/maps")
+origin = units_of_process(["plain", "other"], pathlib.Path(sys.argv[2]), maps=maps)["plain"]
+print(*mapped_libraries(maps), origin.library, *(unit.source_path for unit in origin.units), sep="\\n")
 """
     command = [sys.executable, "-c", code, str(library), str(tmp_path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
