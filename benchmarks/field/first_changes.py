@@ -166,8 +166,8 @@ def shown_of(document: Mapping[str, Any]) -> list[Shown]:
         low, high = interval_ns or (gain_ns, gain_ns)
         is_known = gain_ns and 0 < high <= WIDEST_INTERVAL * low and not applicability["blocked_by"]
         is_numbered = len(shown) < FIRST_SCREEN  # the others are named without a number
-        known = Shown(change, gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known and is_numbered else None
-        shown[change] = known or Shown(change)
+        known = (gain_ns / 1e6, (low / 1e6, high / 1e6)) if is_known and is_numbered else ()
+        shown[change] = Shown(change, *known)
     return list(shown.values())
 
 

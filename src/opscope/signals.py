@@ -15,8 +15,7 @@ from weakref import WeakSet
 
 _NAMES = ("SIGTERM", "SIGHUP")
 _handlers: set[Any] = set()
-_last = int(signal.SIGINT)
-_is_ending = False  # a signal came that ends the block now running, whoever was told
+_came: list[int] = []  # signals that end the block now running, whoever was told
 
 # What computes in one call of C for any time, in which Python handles no signal; each has `interrupt()`.
 interrupts: WeakSet[Any] = WeakSet()
@@ -41,12 +40,12 @@ def is_of_signal(error: BaseException | None) -> bool:
     """Whether an error is a signal's, or follows one that ends the block now running."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return _is_ending or error is not None
+    return bool(_came) or error is not None
 
 
 def interrupted_by() -> int:
     """Number of the signal that raised in the block now running; SIGINT if none did."""
-    return _last
+    return _came[-1] if _came else int(signal.SIGINT)
 
 
 @cache
@@ -67,7 +66,6 @@ def signals_interrupt() -> Iterator[None]:
     A single operator of a query may compute for hours without a look at signals. Signals of processes forked
     off are theirs alone.
     """
-    global _last, _is_ending
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -77,10 +75,9 @@ def signals_interrupt() -> Iterator[None]:
     ending = {getattr(signal, name, None) for name in ("SIGINT", *_NAMES)}
 
     def look() -> None:
-        global _last, _is_ending
         while (number := os.read(reader, 1)[0]) and not ended.is_set():
             if number in ending:
-                _last, _is_ending = number, True
+                _came.append(number)
             for one in tuple(interrupts):
                 one.interrupt()
 
@@ -101,7 +98,7 @@ def signals_interrupt() -> Iterator[None]:
         ended.set()
         os.write(writer, b"\0")
         thread.join()
-        _last, _is_ending = int(signal.SIGINT), False
+        _came.clear()
         os.close(writer)
         os.close(reader)
 
@@ -116,13 +113,11 @@ def ending_signals_raise(raised: Callable[[int], BaseException] = Terminated) ->
     Args:
         raised: Makes the error of the signal's number.
     """
-    global _last, _is_ending
     owner = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
-        global _last, _is_ending
         if os.getpid() == owner:
-            _last, _is_ending = number, True
+            _came.append(number)
             raise raised(number)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -138,7 +133,7 @@ def ending_signals_raise(raised: Callable[[int], BaseException] = Terminated) ->
     try:
         yield
     finally:
-        _last, _is_ending = int(signal.SIGINT), False
+        _came.clear()
         _handlers.discard(end)
         for number, handler in taken.items():
             if signal.getsignal(number) is end:
