@@ -303,14 +303,12 @@ def _graphed(hooks: Hooks) -> None:
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
             if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
                 return eager(*args, **kwargs)
-            key = model.training, len(args), *kwargs, *map(partial(_form, torch), values)
+            with_backward = torch.is_grad_enabled()  # not whether the model trains: a replay stills dropout
+            key = model.training, with_backward, len(args), *kwargs, *map(partial(_form, torch), values)
             if key not in graphed:
                 # A graph would keep the addresses of casted weights that autocast has cached.
                 cast = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-                with (
-                    torch.autocast("cuda", *cast, cache_enabled=False),
-                    torch.set_grad_enabled(model.training),
-                ):
+                with torch.autocast("cuda", *cast, cache_enabled=False):
                     samples = tuple(one.detach().clone() for one in tensors)
                     of_tensors = _of_tensors(torch, model, args, kwargs)
                     graphed[key] = torch.cuda.make_graphed_callables(of_tensors, samples)

@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,11 +71,14 @@ class KeptStep:
         output = call(*args, **kwargs)
         draws = bool(before[1]) or not torch.equal(before[0], torch.get_rng_state())
         made = _Made(model, inputs, before, torch.is_grad_enabled(), cast, {}, draws)
+
+        def reached(grad: Any, place: int) -> None:
+            if grad is not None:  # of an output that the loss does not use, beside one that it does
+                made.gradients[place] = grad.detach().clone()
+
         for place, one in enumerate(_floats(output)):
             if one.requires_grad:
-                one.register_hook(
-                    lambda grad, place=place: made.gradients.update({place: grad.detach().clone()})
-                )
+                one.register_hook(partial(reached, place=place))
         self.made = [*self.made[1 - _KEPT_CALLS :], made]
         return output
 
