@@ -48,7 +48,8 @@ def map_tensors(fn: Callable[[Any], Any], value: Any) -> Any:
         return type(value)(map_tensors(fn, child) for child in value)
     if isinstance(value, MutableMapping):
         changed = copy.copy(value)  # of the same type, whatever its constructor takes
-        changed.update({key: map_tensors(fn, child) for key, child in value.items()})
+        for key, child in value.items():  # one by one: outputs of transformers refuse `update`
+            changed[key] = map_tensors(fn, child)
         return changed
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {key: map_tensors(fn, child) for key, child in _fields(value)}

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.benchmarking.inputs import map_tensors, tensors_of
+from opscope.benchmarking.inputs import copied, map_tensors, tensors_of
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
@@ -43,6 +43,7 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     precision: str = "highest"  # torch.get_float32_matmul_precision()
     is_autocast: bool = False  # The first model was called under autocast
     threads: int = 1  # torch.get_num_threads() at the end
+    allocates: bool = False  # Its steady steps take memory from the driver
     attends: bool = False  # The first model's first call made calls of scaled_dot_product_attention
     forgetful_loaders: int = 0  # DataLoaders whose worker processes end with each epoch
     has_step: bool = False  # Its steps are calls of a function without arguments
@@ -120,6 +121,7 @@ _CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions
 _WITHOUT_TF32 = (lambda facts: facts.precision == "highest", "TF32 is allowed already")
 _ATTENDS_EAGERLY = (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly")
 _ATTENDS = (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention")
+_ALLOCATES = (lambda facts: facts.allocates, "its steps take no memory from the driver")
 _HAS_STEP = (lambda facts: facts.has_step, "its steps are not calls of a function without arguments")
 _LOADS_UNPINNED = (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory")
 _FORGETS_WORKERS = (
@@ -274,13 +276,11 @@ def _compiled(hooks: Hooks, **options: Any) -> None:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_captured
-            if is_captured:
-                return compiled(*args, **kwargs)
             before = captured["unique_graphs"]
             output = compiled(*args, **kwargs)
-            if captured["unique_graphs"] == before:
+            is_captured = is_captured or captured["unique_graphs"] > before
+            if not is_captured:
                 raise RuntimeError("torch.compile captured nothing of the model")
-            is_captured = True
             hooks.applied.add("model")
             return output
 
@@ -303,17 +303,22 @@ def _graphed(hooks: Hooks) -> None:
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
             if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
                 return eager(*args, **kwargs)
-            with_backward = torch.is_grad_enabled()  # not whether the model trains: a replay stills dropout
-            key = model.training, with_backward, len(args), *kwargs, *map(partial(_form, torch), values)
+            weights = dict(model.named_parameters())
+            mode = model.training, torch.is_grad_enabled()
+            key = *mode, len(args), *kwargs, *map(partial(_form, torch), values)
             if key not in graphed:
                 # A graph would keep the addresses of casted weights that autocast has cached.
                 cast = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+                of_tensors = _of_tensors(torch, model, args, kwargs, weights)
+                # Leaves of its own: those of the program may hang on an open graph, whose stream a capture
+                # cannot wait for.
+                leaves = [one.detach().requires_grad_(one.requires_grad) for one in weights.values()]
                 with torch.autocast("cuda", *cast, cache_enabled=False):
-                    samples = tuple(one.detach().clone() for one in tensors)
-                    of_tensors = _of_tensors(torch, model, args, kwargs)
-                    graphed[key] = torch.cuda.make_graphed_callables(of_tensors, samples)
-                hooks.applied.add("model")
-            return graphed[key](*tensors)
+                    graphed[key] = torch.cuda.make_graphed_callables(
+                        of_tensors, (*map(copied, tensors), *leaves), allow_unused_input=True
+                    )
+            hooks.applied.add("model")
+            return graphed[key](*tensors, *weights.values())
 
         return call
 
@@ -329,25 +334,22 @@ def _form(torch: Any, value: Any) -> object:
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
 
 
-def _of_tensors(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The model as a module that is called with the tensors of these arguments alone.
+def _of_tensors(
+    torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], weights: dict[str, Any]
+) -> Callable[..., Any]:
+    """The model as a function of the tensors of these arguments and of its weights alone."""
+    if any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in model.modules()):
+        raise RuntimeError("its modules have hooks, which a graph would not call")
 
-    Capturing replaces the `forward` of what is captured: of this module, and the model stays as it is.
-    """
+    def run(*tensors: Any) -> Any:
+        given = iter(tensors)
+        filled = [next(given) if isinstance(one, torch.Tensor) else one for one in (*args, *kwargs.values())]
+        named = dict(zip(kwargs, filled[len(args) :], strict=True))
+        return torch.func.functional_call(
+            model, dict(zip(weights, given, strict=True)), tuple(filled[: len(args)]), named
+        )
 
-    class OfTensors(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.training = model, model.training
-
-        def forward(self, *tensors: Any) -> Any:
-            given = iter(tensors)
-            filled = [
-                next(given) if isinstance(one, torch.Tensor) else one for one in (*args, *kwargs.values())
-            ]
-            return self.inner(*filled[: len(args)], **dict(zip(kwargs, filled[len(args) :], strict=True)))
-
-    return OfTensors()
+    return run
 
 
 def _graphed_step(hooks: Hooks) -> None:
@@ -399,8 +401,8 @@ def _take_over_gradients(hooks: Hooks) -> None:
                     one.grad = None if one.grad is None else one.grad.clone()
 
     _drop_gradients(hooks)
+    hooks.applied.discard("optimizer")  # it is the model that it is to take hold of
     hooks.undo.callback(copy)
-    hooks.applied.clear()
 
 
 def _optimizer(option: str, hooks: Hooks) -> None:
@@ -636,7 +638,7 @@ CATALOG = (
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),
-        Needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
+        Needs(_ON_CUDA, _ALLOCATES), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), is_live=False,
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),

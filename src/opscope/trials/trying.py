@@ -123,7 +123,11 @@ class _Tried:
         if self.switched:
             return pooled(self.switched)
         ratios = [[one - self.usual.logarithm] for one in self.apart]
-        return pooled(ratios, self.usual.scatter) if ratios else None
+        said = pooled(ratios, self.usual.scatter) if ratios else None
+        if said is not None and said.verdict is TrialVerdict.FASTER and len(ratios) == 1:
+            # One process may be faster than the next for reasons of its own.
+            return said._replace(verdict=TrialVerdict.INCONCLUSIVE)
+        return said
 
     @property
     def said_ratio(self) -> float:
@@ -270,9 +274,12 @@ class Trial:
                 continue
             grown, groups = (*best.names, change.name), {self._by_name[name].group for name in best.names}
             is_right = self._is_right(single, takes_coarser=takes_coarser)
-            if is_right and change.group not in groups - {None} and not self._of(grown).count:
-                self._stay(grown)
-                best = min(best, self._of(grown), key=lambda one: one.said_ratio)
+            if not is_right or change.group in groups - {None} or self._of(grown).count:
+                continue
+            self._stay(grown)
+            if self._of(grown).said_ratio < best.said_ratio and self._left_s > 0:
+                best = self._of(grown)
+                self._stay(grown)  # one process may be faster for reasons of its own
 
     def _next_arms(self) -> tuple[_Names, ...]:
         """Sets for the next process: the best ones with what they grew from, then the rest."""
