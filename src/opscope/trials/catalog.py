@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,6 +82,7 @@ class TriedChange:
     unpriced: tuple[str, ...] = ()  # Those of `findings` whose gain is of another change
     environment: tuple[tuple[str, str], ...] = ()  # Variables of the process
     is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
+    in_training: str = ""  # What to write beside it in a program that trains
     edits: EditsOf | None = None  # Where that is in a source; None if no line stands for it
 
     def is_priced_by(self, code: str, traits: ProgramTraits) -> bool:
@@ -252,9 +254,7 @@ def _backend(name: str, hooks: Hooks) -> None:
 
 
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
-_OWN_GRADIENTS = (
-    "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers"
-)
+_OWN_GRADIENTS = "optimizer.zero_grad(set_to_none=True)   # gradients are the graph's own buffers"
 _MOST_COMPILED = 64  # forms of one frame: models, sets of changes, shapes
 
 
@@ -297,33 +297,48 @@ def _graphed(hooks: Hooks) -> None:
     def prepare(model: Any) -> Any:
         graphed: dict[Any, Any] = {}
         eager = model._call_impl if isinstance(model, torch.nn.Module) else model
+        weights = dict(model.named_parameters())
 
         def call(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
             if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
                 return eager(*args, **kwargs)
-            weights = dict(model.named_parameters())
-            mode = model.training, torch.is_grad_enabled()
-            key = *mode, len(args), *kwargs, *map(partial(_form, torch), values)
+            given = weights if torch.is_grad_enabled() else {}
+            key = model.training, bool(given), len(args), *kwargs, *map(partial(_form, torch), values)
             if key not in graphed:
                 # A graph would keep the addresses of casted weights that autocast has cached.
                 cast = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-                of_tensors = _of_tensors(torch, model, args, kwargs, weights)
+                of_tensors = _of_tensors(torch, model, args, kwargs, given)
                 # Leaves of its own: those of the program may hang on an open graph, whose stream a capture
                 # cannot wait for.
-                leaves = [one.detach().requires_grad_(one.requires_grad) for one in weights.values()]
-                with torch.autocast("cuda", *cast, cache_enabled=False):
+                leaves = [one.detach().requires_grad_(one.requires_grad) for one in given.values()]
+                with torch.autocast("cuda", *cast, cache_enabled=False), _own_workspaces(torch):
                     graphed[key] = torch.cuda.make_graphed_callables(
                         of_tensors, (*map(copied, tensors), *leaves), allow_unused_input=True
                     )
             hooks.applied.add("model")
-            return graphed[key](*tensors, *weights.values())
+            return graphed[key](*tensors, *given.values())
 
         return call
 
     hooks.prepare.append(prepare)
     _take_over_gradients(hooks)
+
+
+@contextmanager
+def _own_workspaces(torch: Any) -> Iterator[None]:
+    """Have what is captured take cuBLAS's workspaces from its own pool.
+
+    They are kept by stream. One of an earlier capture goes with that graph, or when the compiler clears them
+    all, as it does for its own graphs: a graph that uses it would then write into memory of others.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    clear()
+    try:
+        yield
+    finally:
+        clear()
 
 
 def _are_plain(values: tuple[Any, ...], torch: Any) -> bool:
@@ -337,7 +352,7 @@ def _form(torch: Any, value: Any) -> object:
 def _of_tensors(
     torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], weights: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The model as a function of the tensors of these arguments and of its weights alone."""
+    """The model as a function of the tensors of these arguments and of these weights alone."""
     if any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in model.modules()):
         raise RuntimeError("its modules have hooks, which a graph would not call")
 
@@ -368,7 +383,7 @@ def _graphed_step(hooks: Hooks) -> None:
         if not is_constant:
             return step
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _own_workspaces(torch), torch.cuda.graph(graph):
             output = step()
         hooks.applied.add("step")
 
@@ -560,22 +575,21 @@ CATALOG = (
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
-        Needs(_ON_CUDA, _EAGER), f'model = torch.compile(model, mode="reduce-overhead")\n{_OWN_GRADIENTS}',
-        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True,
+        Needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
+        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
-        Needs(_EAGER), f'model = torch.compile(model, mode="max-autotune")\n{_OWN_GRADIENTS}',
+        Needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
-        on_request=True,
+        on_request=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         Needs(_ON_CUDA, _EAGER),
-        "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
-        + _OWN_GRADIENTS,
-        ("launch_bound",), _REORDERED, "capture", redraws=True,
+        "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
+        ("launch_bound",), _REORDERED, "capture", redraws=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "step_graph", "a CUDA graph of the whole step", _graphed_step,

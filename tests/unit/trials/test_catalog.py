@@ -159,7 +159,7 @@ class FakeCuda:
 def test_a_step_is_captured_only_if_it_is_the_same_each_time(reads_another_batch: bool) -> None:
     torch = pytest.importorskip("torch")
     cuda, calls = FakeCuda(), count()
-    switches = Switches(SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal))
+    switches = Switches(SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal, _C=None))
     hooks = Hooks(switches)
     next(one for one in CATALOG if one.name == "step_graph").on(hooks)
     switches.installed = [hooks]
