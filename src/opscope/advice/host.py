@@ -310,9 +310,16 @@ _TO_THE_DEVICE = (
 )
 _FIRST_MOVED = 'batch = batch.to("cuda")   # first; then float(), normalizing and the like on the device'
 
-# Outermost calls of operators on threads that launch, which themselves launch nothing.
-_COMPUTING_SQL = """SELECT trace_id, name, start_ns, start_ns + duration_ns FROM operators o
-WHERE parent_id IS NULL AND name LIKE 'aten::%' AND duration_ns >= ? AND coalesce(total_device_ns, 0) = 0
+# What computes or moves elements: others, such as views of one large tensor, are the framework's own work.
+_ELEMENTS = (
+    "^aten::(_?to(_copy)?|copy|clone|contiguous|add|sub|mul|div|pow|sqrt|exp|log|clamp|where|index|index_select|"
+    "gather|stack|cat|flip|roll|normal|uniform|bernoulli|rand|randn|randint|randperm|mean|sum|std|sort|"
+    "constant_pad_nd|_?upsample_.*|grid_sampler.*)_?$"
+)
+# Outermost calls of them on threads that launch, which themselves launch nothing.
+_COMPUTING_SQL = f"""SELECT trace_id, name, start_ns, start_ns + duration_ns FROM operators o
+WHERE parent_id IS NULL AND regexp_matches(name, '{_ELEMENTS}') AND duration_ns >= ?
+    AND coalesce(total_device_ns, 0) = 0
     AND (trace_id, thread_id) IN (SELECT (trace_id, thread_id) FROM runtime_calls)
     AND NOT EXISTS (SELECT 1 FROM runtime_calls r WHERE r.trace_id = o.trace_id AND r.thread_id = o.thread_id
         AND r.start_ns BETWEEN o.start_ns AND o.start_ns + o.duration_ns)"""
@@ -320,8 +327,8 @@ WHERE parent_id IS NULL AND name LIKE 'aten::%' AND duration_ns >= ? AND coalesc
 _LONG_CALLS_SQL = """SELECT trace_id, start_ns, start_ns + duration_ns FROM operators
 WHERE name = ? AND duration_ns >= ?"""
 
-# Operators on the CPU, and functions whose names say that they make inputs.
-_PREPARES = re.compile(rf"^aten::|^{_COMPUTED}$|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
+# Operators on elements, and functions whose names say that they make inputs.
+_PREPARES = re.compile(rf"{_ELEMENTS}|^{_COMPUTED}$|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
 
 
 def _is_compiling(gap: IdleGap, silences: Mapping[str, Any]) -> bool:
