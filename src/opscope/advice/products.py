@@ -110,7 +110,8 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         effect,
         basis,
         best=best,
-        change=(rule.change or "").replace("bfloat16", _NAMES[half]),
+        # Under autocast what is priced is training; without a backward pass it is the whole model.
+        change=(rule.change or "").split("\n\n")[not run.has_backward].replace("bfloat16", _NAMES[half]),
         error=error,
         applicability=OPEN if after_ns is None else Applicability(),
     )
