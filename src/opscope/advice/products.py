@@ -114,6 +114,8 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         change=(rule.change or "").split("\n\n")[not run.has_backward].replace("bfloat16", _NAMES[half]),
         error=error,
         applicability=OPEN if after_ns is None else Applicability(),
+        # Kernels of the program's own take the types that they were written for.
+        is_sure=run.summary.leading_kernel is None,
     )
 
 
