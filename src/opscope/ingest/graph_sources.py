@@ -7,20 +7,21 @@ away. A capture that cannot be read is an error where it was given, and a findin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.ingest.captured import Capture, captured_phases, eager_run, with_nodes
+from opscope.ingest.captured import Capture, captured_phases, with_nodes
+from opscope.ingest.findings import finding
 from opscope.ingest.replays import open_replays
 from opscope.ingest.source import TraceFile, local_text, mapped_text
 from opscope.ingest.staging import StagedEvents, staged_events
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
-from opscope.units import counted
 
 if TYPE_CHECKING:
     from opscope.ingest.nsys_words import Demangle
@@ -37,10 +38,10 @@ class CaptureTraces:
 
     def __init__(self, files: tuple[TraceFile, ...]) -> None:
         self.files = files
-        self._read: list[tuple[tuple[Capture, ...], Capture | None]] | None = None
+        self._read: list[tuple[Capture, ...]] | None = None
 
-    def read(self) -> list[tuple[tuple[Capture, ...], Capture | None]]:
-        """Captures and eager launches of each file.
+    def read(self) -> list[tuple[Capture, ...]]:
+        """Captures of each file.
 
         Raises:
             InputError: One cannot be read.
@@ -84,16 +85,13 @@ class GraphSources:
         if not calls or not session.scalar(_HAS_REPLAYS):
             return
         self.are_asked_for = True
-        name = self._trace.name
-        phases = captured_phases(events, ReplaySource.CAPTURE_PHASE, name)
-        captures = [*self._noted(), *self._noted_in_trace(phases)]
-        eager = [eager_run(events, ReplaySource.EAGER_PHASE, name)]
-        for found, run in self._given.read():
-            captures += found
-            eager.append(run)
-        added = open_replays(events, trace_id, captures, [one for one in eager if one is not None])
+        phases = captured_phases(events, ReplaySource.CAPTURE_PHASE, self._trace.name)
+        captures = [*self._noted(), *self._noted_in_trace(phases), *chain.from_iterable(self._given.read())]
+        added = open_replays(events, trace_id, captures)
         if self._unread:
-            session.add_findings([_unreadable(trace_id, self._unread)])
+            count, reason = len(self._unread), self._unread[0]
+            unread = finding("graphs.note_unreadable", trace_id, count=count, reason=reason)
+            session.add_findings([unread])
         # What is nested and written later depends on what the trace holds.
         counts = (
             {"python_function": added.modules, **census.categories} if added.modules else census.categories
@@ -109,7 +107,7 @@ class GraphSources:
                 continue
             path = self._trace.path.parent / graph.file
             try:
-                found, _ = _read(TraceFile(str(path), path), ReplaySource.NOTED_CAPTURE)
+                found = _read(TraceFile(str(path), path), ReplaySource.NOTED_CAPTURE)
             except InputError as error:
                 self._unread.append(str(error))
                 continue
@@ -124,15 +122,14 @@ class GraphSources:
             yield with_nodes(capture, known, self._demangle)
 
 
-def _read(trace: TraceFile, source: ReplaySource) -> tuple[tuple[Capture, ...], Capture | None]:
+def _read(trace: TraceFile, source: ReplaySource) -> tuple[Capture, ...]:
     with (
         Session() as session,
         local_text(trace, session.temporary_directory) as local,
         mapped_text(local.path, trace.name) as mapped,
         staged_events(session, mapped, trace.name, damage=local.damage) as events,
     ):
-        phases = captured_phases(events, source, trace.name)
-        return phases, eager_run(events, source, trace.name)
+        return captured_phases(events, source, trace.name)
 
 
 def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None) -> Iterator[Finding]:
@@ -141,34 +138,23 @@ def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None)
     replays, unopened, device_ns, unopened_ns, graphs, reason, sources = row
     files = [one.name for one in given.files] if given is not None else []
     if files and not replays:
-        yield Finding(
-            "graphs.none",
-            Severity.INFO,
-            "A trace of a capture was given, and the trace replays no CUDA graph.",
-            None,
-            trace_id,
-        )
+        yield finding("graphs.none", trace_id)
     if not replays or not unopened:
         return
     if given is not None:
-        empty = [one.name for one, (found, _) in zip(given.files, given.read(), strict=True) if not found]
+        empty = [one.name for one, found in zip(given.files, given.read(), strict=True) if not found]
         reason = "; ".join([reason, *(f"{name} holds no capture of a CUDA graph" for name in empty)])
     is_refused = bool(files) and ReplaySource.CAPTURE_TRACE.value not in sources
-    yield Finding(
+    yield finding(
         "graphs.capture_refused" if is_refused else "graphs.closed",
-        Severity.WARNING,
-        f"{counted(unopened, 'replay')} of {counted(graphs, 'CUDA graph')} "
-        f"({100 * unopened_ns / max(1, device_ns):.1f} % of device time) could not be opened: {reason}.",
-        "Give the trace of the same engine's capture" if is_refused else _REMEDY,
         trace_id,
         {"replay_count": replays, "unopened_count": unopened, "unopened_ns": unopened_ns},
+        graphs=graphs,
+        percent=f"{100 * unopened_ns / max(1, device_ns):.1f}",
+        reason=reason,
     )
 
 
-_REMEDY = (
-    "Give the trace of the capture: `opscope analyze TRACE --capture CAPTURE` (engines write one where they "
-    "capture while profiling), or record the program from its start, which notes captures"
-)
 _SUMMARY = """
 SELECT count(*), count(*) FILTER (WHERE evidence IS NULL),
     (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities WHERE trace_id = $1),
@@ -176,13 +162,3 @@ SELECT count(*), count(*) FILTER (WHERE evidence IS NULL),
     count(DISTINCT graph) FILTER (WHERE evidence IS NULL),
     arg_max(reason, device_ns) FILTER (WHERE evidence IS NULL), coalesce(list(DISTINCT source), [])
 FROM graph_replays WHERE trace_id = $1"""
-
-
-def _unreadable(trace_id: int, reasons: list[str]) -> Finding:
-    return Finding(
-        "graphs.note_unreadable",
-        Severity.WARNING,
-        f"{counted(len(reasons), 'noted capture')} of CUDA graphs cannot be read: {reasons[0]}.",
-        None,
-        trace_id,
-    )

@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
+from opscope.ingest.findings import asked, finding
 from opscope.ingest.nsys_export import Export, Missing
 from opscope.ingest.trace_rows import integer, is_of_torch
 from opscope.model.environment import RANK_VARIABLES, rank_of
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding
 from opscope.model.session import Session
 
 _ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
@@ -183,10 +184,6 @@ def _ordinals(export: Export, process: int) -> dict[int, int]:
 
 _NEWEST_SCHEMA = 3
 _SHOWN_PROBLEMS = 3
-_EMIT = (
-    "Run the program under torch.autograd.profiler.emit_nvtx(record_shapes=True) while nsys records; or "
-    "record it with `opscope run`."
-)
 
 
 def export_findings(
@@ -200,59 +197,24 @@ def export_findings(
         missing: What it lacks.
         others: Processes with NVTX ranges that called no CUDA, and so are no traces.
     """
+    schema = facts.schema_version or "unknown"
     if missing.tables or missing.columns:
+        lacking = {"tables": list(missing.tables), "columns": list(missing.columns)}
         names = ", ".join((*missing.tables, *missing.columns))
-        yield Finding(
-            "nsys.missing",
-            Severity.INFO,
-            f"The export (schema {facts.schema_version or 'unknown'}) has no {names}; what rests on that is "
-            "unknown.",
-            "Record with `nsys profile --trace=cuda,nvtx`, and export with a recent nsys."
-            if missing.tables
-            else None,
-            trace_id,
-            {"tables": list(missing.tables), "columns": list(missing.columns)},
-        )
+        kind = "tables" if missing.tables else None
+        yield finding("nsys.missing", trace_id, lacking, kind=kind, schema=schema, names=names)
     if missing.row_count:
-        yield Finding(
-            "nsys.without_process",
-            Severity.WARNING,
-            f"{missing.row_count} rows of the export name no process, so they are in no trace.",
-            None,
-            trace_id,
-            {"row_count": missing.row_count},
-        )
-    major = (facts.schema_version or "").partition(".")[0]
+        yield finding("nsys.without_process", trace_id, {"row_count": missing.row_count})
+    major = schema.partition(".")[0]
     if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
-        yield Finding(
-            "nsys.newer_schema",
-            Severity.WARNING,
-            f"The export has schema {facts.schema_version}, newer than the {_NEWEST_SCHEMA}.x that this "
-            "opscope knows.",
-            "Check figures against `nsys stats`.",
-            trace_id,
-        )
+        yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)
     if facts.problems:
-        shown = " ".join(facts.problems[:_SHOWN_PROBLEMS])
         rest = len(facts.problems) - _SHOWN_PROBLEMS
-        yield Finding(
-            "nsys.diagnostics",
-            Severity.INFO,
-            f"nsys warned while it recorded: {shown}{f' And {rest} more.' if rest > 0 else ''}",
-            None,
-            trace_id,
-            {"messages": list(facts.problems)},
-        )
+        said = " ".join([*facts.problems[:_SHOWN_PROBLEMS], *([f"And {rest} more."] if rest > 0 else ())])
+        yield finding("nsys.diagnostics", trace_id, {"messages": list(facts.problems)}, said=said)
     if others:
         names = ", ".join(f"{process} ({facts.process_names.get(process, '?')})" for process in others)
-        yield Finding(
-            "nsys.other_processes",
-            Severity.INFO,
-            f"Processes that pushed NVTX ranges but called no CUDA are left out: {names}.",
-            None,
-            trace_id,
-            {"processes": list(others)},
-        )
+        yield finding("nsys.other_processes", trace_id, {"processes": list(others)}, names=names)
 
 
 def process_findings(
@@ -268,45 +230,10 @@ def process_findings(
         has_cuda: Whether any process of the export called CUDA.
     """
     if not has_cuda:
-        yield Finding(
-            "nsys.no_cuda",
-            Severity.WARNING,
-            "No CUDA was traced: every time here is the host's, of NVTX ranges.",
-            "Record with `nsys profile --trace=cuda,nvtx`.",
-            trace_id,
-            {"range_count": owner_count},
-        )
+        yield finding("nsys.no_cuda", trace_id, {"range_count": owner_count})
     elif owner_count:
-        yield Finding(
-            "nsys.ranges_own",
-            Severity.INFO,
-            f"{owner_count} NVTX ranges stand among the operators: what was launched in them, outside of "
-            "every operator, is theirs.",
-            None,
-            trace_id,
-            {"range_count": owner_count},
-        )
+        yield finding("nsys.ranges_own", trace_id, {"range_count": owner_count})
     has_work = bool(session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id]))
     if has_work and not operator_count and is_of_torch(session):
-        yield Finding(
-            "nsys.no_operators",
-            Severity.INFO,
-            "No PyTorch operators were recorded: nsys sees them only as NVTX ranges.",
-            _EMIT,
-            trace_id,
-        )
-    graphs, duration_ns = session.query(
-        """SELECT count(*), coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities
-        JOIN kernel_names n USING (name_id) WHERE trace_id = ? AND n.name LIKE 'CUDA graph % (whole)'""",
-        [trace_id],
-    )[0]
-    if graphs:
-        yield Finding(
-            "nsys.graphs_whole",
-            Severity.WARNING,
-            f"{graphs} launches of CUDA graphs were recorded as a whole: each counts as one kernel, and "
-            "which kernels ran in it is unknown.",
-            "Record with `nsys profile --cuda-graph-trace=node` (slower), or with `opscope run`.",
-            trace_id,
-            {"launch_count": graphs, "duration_ns": duration_ns},
-        )
+        yield finding("nsys.no_operators", trace_id)
+    yield from asked(session, "nsys.graphs_whole", trace_id=trace_id)

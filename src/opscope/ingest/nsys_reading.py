@@ -164,14 +164,7 @@ class _Reader:
         self._write_trace(one, census)
         write_devices(self.session, one.trace_id, devices_of(self.export, one.process))
         self.session.add_findings(
-            quality.read_findings(
-                one.trace_id,
-                census,
-                size_bytes=self.size_bytes,
-                lost_bytes=0,
-                damage=self.damage,
-                repairs={},
-            )
+            quality.read_findings(one.trace_id, census, size_bytes=self.size_bytes, damage=self.damage)
         )
         self.session.add_findings(quality.trace_findings(self.session, one.trace_id))
         operators = census.categories.get("cpu_op", 0) - owners

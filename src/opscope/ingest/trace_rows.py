@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from opscope.hardware.architectures import SpecEvidence
 from opscope.hardware.devices import match_device
+from opscope.ingest.findings import finding
 from opscope.ingest.nesting import union_length
 from opscope.model import schema
-from opscope.model.finding import Finding, Severity
 
 if TYPE_CHECKING:
     from opscope.model.session import Session
@@ -132,7 +132,8 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
         if device in used and not str(facts[0] or "").strip():
             facts[0] = _name_of(entry)
             if facts[0] is not None:
-                session.add_findings([_recognized(trace_id, device, facts[0])])
+                named = {"device": device, "name": facts[0]}
+                session.add_findings([finding("device.recognized", trace_id, named)])
         facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
         session.connection.execute(
             _INSERT,
@@ -189,18 +190,6 @@ def _name_of(entry: Mapping[str, Any]) -> str | None:
         sm_count=integer(entry.get("numSms")),
     ).spec
     return None if found is None or found.evidence is SpecEvidence.DEVICE_PROPERTIES else found.names[0]
-
-
-def _recognized(trace_id: int, device: int, name: str) -> Finding:
-    return Finding(
-        "device.recognized",
-        Severity.INFO,
-        f"The driver reported no name of device {device}; its multiprocessors, memory and capability are "
-        f"those of {name} alone.",
-        None,
-        trace_id,
-        {"device": device, "name": name},
-    )
 
 
 def _text(value: Any) -> str | None:

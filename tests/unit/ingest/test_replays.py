@@ -117,20 +117,6 @@ def test_the_capture_may_be_in_the_trace_itself(load) -> None:
     assert session.query(REPLAYS) == [(1, 2, "capture_phase", "kernel_sequence", None)]
 
 
-def test_an_eager_run_of_the_same_kernels_tells_operators_too(load) -> None:
-    trace = TraceBuilder()
-    for at, (operator, kernel) in enumerate(
-        (("aten::mm", "gemm"), ("aten::add", "add"), ("aten::sum", "sum"))
-    ):
-        trace.operator(operator, 10 * at, 8).launch(10 * at + 2)
-        trace.kernel(kernel, 10 * at + 5, 2, grid=[7, 1, 1])
-    session = load(replayed(trace))
-    assert session.query(ROWS)[3:] == [
-        ("gemm", "aten::mm", "graph_sequence"), ("add", "aten::add", "graph_sequence"),
-    ]  # fmt: skip
-    assert session.query(REPLAYS)[0][2:4] == ("eager_phase", "kernel_sequence")
-
-
 def test_a_capture_of_another_model_is_refused_and_said(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder(), names=("gemm", "mul")), "capture.json")
     session = load(replayed(TraceBuilder()), captures=[capture])
@@ -265,15 +251,6 @@ def test_node_ids_that_are_missing_or_repeated_leave_the_sequence(load, make_tra
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     session = load(replayed(TraceBuilder(), **{"graph node id": ids}), captures=[capture])
     assert [row[3] for row in session.query(REPLAYS)] == ["kernel_sequence"]
-
-
-def test_an_eager_run_of_another_batch_is_not_the_one_replayed(load) -> None:
-    trace = TraceBuilder()
-    for at, (kernel, grid) in enumerate((("gemm", 4), ("add", 4), ("gemm", 16), ("add", 16))):
-        trace.operator(f"aten::{kernel}", 10 * at, 8, **{"Input Dims": [[grid, 8]]})
-        trace.launch(10 * at + 2).kernel(kernel, 10 * at + 5, 2, grid=[grid, 1, 1])
-    session = load(replayed(trace, grid=([4, 1, 1], [4, 1, 1])))
-    assert session.query(OPERATORS)[4:] == [("aten::gemm", "[[4,8]]"), ("aten::add", "[[4,8]]")]
 
 
 def test_a_trace_without_replays_says_that_a_capture_was_of_no_use(load, make_trace) -> None:
