@@ -25,6 +25,7 @@ from opscope.model.queries import sql
 from opscope.model.schema import ReplaySource
 from opscope.model.sidecar import GraphNode
 
+Demangle = Callable[[str], str | None]  # Kineto's text of a mangled name
 _GENERATED = "triton_"
 _NONE = -1
 
@@ -69,9 +70,7 @@ def captured_phases(events: StagedEvents, source: ReplaySource, file: str) -> tu
     return tuple(Capture(source, file, *one) for one in _Staged(events).phases() if one[0])
 
 
-def with_nodes(
-    capture: Capture, nodes: Sequence[GraphNode] | None, demangle: Callable[[str], str | None] | None
-) -> Capture:
+def with_nodes(capture: Capture, nodes: Sequence[GraphNode] | None, demangle: Demangle | None) -> Capture:
     """A capture with what the driver told of its nodes, where these are as many and of the same kinds."""
     if nodes is None or [one.kind for one in nodes] != [one.kind for one in capture.launches]:
         return capture

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.ingest.captured import Capture, captured_phases, with_nodes
-from opscope.ingest.findings import finding
+from opscope.ingest.captured import Capture, Demangle, captured_phases, with_nodes
 from opscope.ingest.replays import open_replays
 from opscope.ingest.source import TraceFile, local_text, mapped_text
 from opscope.ingest.staging import StagedEvents, staged_events
+from opscope.ingest.wording import finding
 from opscope.model.finding import Finding
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
-
-if TYPE_CHECKING:
-    from opscope.ingest.nsys_words import Demangle
 
 _HAS_REPLAYS = "SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"
 

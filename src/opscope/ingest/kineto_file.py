@@ -7,9 +7,10 @@ and byte offset. Flaws that leave the rest usable become findings.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opscope.ingest import quality
+from opscope.ingest.captured import Demangle
 from opscope.ingest.graph_sources import CaptureTraces, GraphSources, graph_findings
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.recorded import read_beside
@@ -21,9 +22,6 @@ from opscope.model.environment import Environment
 from opscope.model.finding import recorded_findings
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
-
-if TYPE_CHECKING:
-    from opscope.ingest.nsys_words import Demangle
 
 
 def read_kineto(

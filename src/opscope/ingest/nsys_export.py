@@ -158,14 +158,17 @@ _TABLES = {
     "PROFILER_OVERHEAD": ("overheads", "start end globalTid nameId overheadType"),
     "ThreadNames": ("thread_names", "nameId globalTid"),
     "PROCESSES": ("processes", "globalPid pid name"),
+    "StringIds": ("strings", "id value"),
 }
 _EVENTS = tuple(name for name, columns in _TABLES.values() if columns.startswith("start"))
-_TEXTS = {"text", "name"}
+_TEXTS = {"text", "name", "value"}
 # Written only where there is something to write, or not by every version: that they lack says nothing.
 _OPTIONAL = {
     "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD", "NVTX_EVENTS",
 }  # fmt: skip
+# Of texts an export may hold millions more than are used.
+_TEXT_IDS = frozenset(("demangledName", "shortName", "mangledName", "nameId", "textId"))
 _OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
 
 
@@ -184,6 +187,7 @@ def copy_tables(session: Session, export: Export) -> Missing:
     """
     tables: list[str] = []
     columns: list[str] = []
+    used: list[str] = []
     is_mixed = False
     for table, (staged, listed) in _TABLES.items():
         present, wanted = export.columns.get(table, frozenset()), listed.split()
@@ -191,10 +195,14 @@ def copy_tables(session: Session, export: Export) -> Missing:
         kinds = ", ".join(f'"{name}" {"VARCHAR" if name in _TEXTS else "BIGINT"}' for name in selected)
         session.connection.execute(f"CREATE OR REPLACE TABLE staging.raw_{staged} ({kinds})")
         if present.issuperset(wanted[:2]):
-            _copy(session, export, table, selected)
+            only = f" WHERE id IN ({' UNION '.join(used or ['SELECT NULL'])})" if table == _STRINGS else ""
+            _copy(session, export, table, selected, only)
             lacking = {column for column in wanted if column not in present} - _OPTIONAL_COLUMNS
             columns += [f"{table}.{one}" for one in wanted if one in lacking]
             is_mixed |= bool(lacking & {"globalPid", "globalTid"})
+            used += [
+                f'SELECT "{one}" FROM "{table}"' for one in _TEXT_IDS if one in present and one in wanted
+            ]
         elif table not in _OPTIONAL or present:
             tables.append(table)
     return Missing(tuple(tables), tuple(columns), _complete_processes(session, is_mixed=is_mixed))
@@ -218,10 +226,10 @@ def _selected(columns: Sequence[str], present: frozenset[str]) -> dict[str, str]
     return selected
 
 
-def _copy(session: Session, export: Export, table: str, selected: Mapping[str, str]) -> None:
+def _copy(session: Session, export: Export, table: str, selected: Mapping[str, str], only: str) -> None:
     """Some thousands of rows at a time."""
     wanted = (value if name in _TEXTS else f"ifnull({value}, {_NULL})" for name, value in selected.items())
-    rows = export.connection.execute(f'SELECT {", ".join(wanted)} FROM "{table}"')
+    rows = export.connection.execute(f'SELECT {", ".join(wanted)} FROM "{table}"{only}')
     names = ", ".join(f'"{one}"' if one in _TEXTS else f'nullif("{one}", {_NULL})' for one in selected)
     while batch := rows.fetchmany(_CHUNK_ROWS):
         try:

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from opscope.ingest.findings import asked, finding
 from opscope.ingest.nsys_export import Export, Missing
 from opscope.ingest.trace_rows import integer, is_of_torch
+from opscope.ingest.wording import asked, finding
 from opscope.model.environment import RANK_VARIABLES, rank_of
 from opscope.model.finding import Finding
 from opscope.model.session import Session

@@ -11,22 +11,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from opscope.errors import InputError
 from opscope.ingest import quality
+from opscope.ingest.captured import Demangle
 from opscope.ingest.kineto import fill_tables
-from opscope.ingest.nesting import Int64, enclosing, nest, subtree_sums
+from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
 from opscope.ingest.nsys_export import Export, Missing, copy_tables, open_export
 from opscope.ingest.nsys_facts import ExportFacts, devices_of, export_findings, process_findings, read_facts
-from opscope.ingest.nsys_words import (
-    BARE_OPERATOR,
-    EMITTED_OPERATOR,
-    TAKES_TENSOR_LISTS,
-    Demangle,
-    stage_kernel_texts,
-    stage_strings,
-)
 from opscope.ingest.source import LocalText, TraceFile
 from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of, staging_area
 from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
@@ -34,52 +26,32 @@ from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 
 
-class Intervals(msgspec.Struct, frozen=True):
-    """Ranges of one process, as columns."""
-
-    thread: Int64  # Thread, by any number that tells threads apart
-    start_ns: Int64  # Start
-    duration_ns: Int64  # Duration, ≥ 0
-    range_id: Int64  # Id; the outer of two equal ranges has the smaller one
-
-    def __len__(self) -> int:
-        return len(self.thread)
-
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Intervals:
-        """Some of them."""
-        columns = (self.thread, self.start_ns, self.duration_ns, self.range_id)
-        return Intervals(*(column[chosen] for column in columns))
-
-
-def owning_ranges(
-    operators: Intervals,
-    ranges: Intervals,
-    names: npt.NDArray[np.uint64],
-    launch_thread: Int64,
-    launch_ns: Int64,
-) -> Int64:
+def owning_ranges(operators: Columns, ranges: Columns, launches: Columns) -> Int64:
     """Ids of the ranges that own device work, ascending.
 
     Args:
-        operators: Operators.
-        ranges: Pushed and popped ranges that are no operators.
-        names: Hash of each range's name.
-        launch_thread: Thread of each launch.
-        launch_ns: Its start.
+        operators: Thread, start, duration and id of each operator of one process; of equal ones the outer has
+            the smaller id.
+        ranges: The same of pushed and popped ranges that are no operators, and the hash of each one's name.
+        launches: Thread and start of each launch.
     """
-    if not len(ranges) or not len(launch_ns):
+    if not len(ranges["range_id"]) or not len(launches["start_ns"]):
         return np.empty(0, dtype=np.int64)
-    calls = nest(operators.thread, operators.start_ns, operators.duration_ns, operators.range_id)
-    is_free = enclosing(calls, ranges.thread, ranges.start_ns) < 0
-    free, names = ranges.where(is_free), names[is_free]
-    is_outside = enclosing(calls, launch_thread, launch_ns) < 0
-    forest = nest(free.thread, free.start_ns, free.duration_ns, free.range_id)
-    owner = enclosing(forest, launch_thread[is_outside], launch_ns[is_outside])
-    launches = np.bincount(owner[owner >= 0], minlength=len(forest)).astype(np.int64)
+
+    def forest_of(rows: Columns) -> Forest:
+        return nest(rows["thread"], rows["start_ns"], rows["duration_ns"], rows["range_id"])
+
+    calls = forest_of(operators)
+    is_free = enclosing(calls, ranges["thread"], ranges["start_ns"]) < 0
+    free = {name: column[is_free] for name, column in ranges.items()}
+    is_outside = enclosing(calls, launches["thread"], launches["start_ns"]) < 0
+    forest = forest_of(free)
+    owner = enclosing(forest, launches["thread"][is_outside], launches["start_ns"][is_outside])
+    launched = np.bincount(owner[owner >= 0], minlength=len(forest)).astype(np.int64)
     holds_launch = np.zeros(len(forest), dtype=np.bool_)
-    holds_launch[forest.order] = subtree_sums(forest.last_descendant, launches) > 0
-    chosen = np.isin(names, names[holds_launch])
-    return np.sort(free.range_id[chosen])
+    holds_launch[forest.order] = subtree_sums(forest.last_descendant, launched) > 0
+    chosen = np.isin(free["name_hash"], free["name_hash"][holds_launch])
+    return np.sort(free["range_id"][chosen])
 
 
 _STAGED_ROWS = 1 << 18
@@ -133,8 +105,7 @@ class _Reader:
         """Copy every table, with texts and words for its numbers."""
         missing = copy_tables(self.session, self.export)
         self._run("words")
-        stage_strings(self.session, self.export)
-        stage_kernel_texts(self.session, demangle)
+        _stage_kernel_texts(self.session, demangle)
         self._run("ranges", emitted_operator=EMITTED_OPERATOR, bare_operator=BARE_OPERATOR)
         return missing
 
@@ -202,19 +173,9 @@ class _Reader:
         operators, ranges, launches = (
             self._arrays(statement, process) for statement in ("operator_ranges", "user_ranges", "launches")
         )
-        if not self.has_cuda and not len(operators["thread_key"]):
+        if not self.has_cuda and not len(operators["thread"]):
             return self._arrays("timed_ranges", process)["range_id"]
-        keys = np.concatenate([rows["thread_key"] for rows in (operators, ranges, launches)])
-        ranks = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-        counts = np.cumsum([len(operators["thread_key"]), len(ranges["thread_key"])])
-        of_operators, of_ranges, of_launches = np.split(ranks, counts)
-        return owning_ranges(
-            Intervals(of_operators, *_extents(operators)),
-            Intervals(of_ranges, *_extents(ranges)),
-            ranges["name_hash"],
-            of_launches,
-            launches["start_ns"],
-        )
+        return owning_ranges(operators, ranges, launches)
 
     def _write_trace(self, one: _Process, census: quality.Census) -> None:
         facts = self.facts
@@ -251,5 +212,51 @@ class _Reader:
         return columns
 
 
-def _extents(rows: Columns) -> tuple[Any, Any, Any]:
-    return rows["start_ns"], rows["duration_ns"], rows["range_id"]
+def _stage_kernel_texts(session: Session, demangle: Demangle | None) -> None:
+    """Make `staging.kernel_texts`: for each pair of demangled and mangled id (-1: none), the texts.
+
+    The name as Kineto has it, as nsys has it, and the mangled one; the next best where one is missing.
+    """
+    rows = []
+    for demangled, mangled, recorded, symbol, short in session.query(sql(__package__, "nsys:kernel_names")):
+        name = shown = recorded or short or symbol or ""
+        if symbol is not None:
+            text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
+            name = text or (shown if symbol.startswith("_Z") else symbol)
+        rows.append((demangled, mangled, name, shown, symbol))
+    columns = ("demangled_id", "mangled_id", "name", "recorded_name", "mangled_name")
+    found = dict(zip(columns, zip(*rows, strict=True) if rows else ((),) * len(columns), strict=True))
+    kinds = {name: np.int64 if name.endswith("_id") else object for name in columns}
+    chunk = {name: np.array(values, dtype=kinds[name]) for name, values in found.items()}
+    with registered(session.connection, export_chunk=chunk):
+        session.connection.execute(sql(__package__, "nsys:kernel_texts"))
+
+
+_ALTERNATIVES = (
+    r"[A-Za-z_][\w.]*(?:::[\w.~]+)+",  # aten::mm, c10d::allreduce_
+    r"autograd::engine::evaluate_function: .*",
+    r"Torch-Compiled Region.*",
+    r"triton_\w+",
+    r"detach_?|record_param_comms",  # recorded in C++ without a namespace
+)
+EMITTED_OPERATOR = f"^(?:{'|'.join(_ALTERNATIVES)})$"
+"""Of a range with the marks of emit_nvtx, but without a sequence number."""
+
+BARE_OPERATOR = r"^(?:aten::\w+|autograd::engine::evaluate_function: .*|torch::(?:autograd|jit)::\w+)$"
+"""Of a range without any marks: a user's own C++ may well push `Solver::step`."""
+
+_LISTS = (
+    r"_foreach_\w+", r"_amp_foreach_\w+", r"_fused_(?:adam|adamw|sgd|adagrad)_?", r"_?stack", r"[hvd]stack",
+    r"(?:row|column)_stack", r"cat", r"concat(?:enate)?", r"_chunk_cat", r"block_diag", r"broadcast_tensors",
+    r"cartesian_prod", r"chain_matmul", r"linalg_multi_dot", r"einsum", r"meshgrid", r"_to_cpu",
+    r"atleast_[123]d",
+    r"_?(?:unsafe_)?(?:masked_)?index", r"_?(?:unsafe_)?(?:masked_)?index_put\w*", r"_index_put_impl_?",
+    r"gradient", r"_?histogramdd\w*", r"pad_sequence", r"(?:un)?flatten_dense_tensors", r"dequantize",
+    r"quantize_per_tensor", r"(?:quantized_)?(?:lstm|gru|rnn_tanh|rnn_relu)(?:_cell)?", r"_lstm_mps",
+    r"lstm_mps_backward", r"_cudnn_rnn\w*", r"miopen_rnn\w*", r"_backward",
+    r"_nested_tensor_from_tensor_list", r"_jagged_to_padded_dense_forward",
+    r"_padded_dense_to_jagged_forward", r"_scaled(?:_grouped)?_mm_v2",
+    r"_thnn_\w+", r"_scaled_\w*mm_v2", r"_scaled_addmm_?",
+)  # fmt: skip
+TAKES_TENSOR_LISTS = f"^aten::(?:{'|'.join(_LISTS)})$"
+"""Of operators with a list of tensors among their arguments: which shape is whose cannot be told."""

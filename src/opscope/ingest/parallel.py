@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import duckdb
 import msgspec
@@ -30,6 +30,7 @@ import numpy as np
 
 from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
+from opscope.ingest.captured import Demangle
 from opscope.ingest.graph_sources import CaptureTraces
 from opscope.ingest.kineto_file import read_kineto
 from opscope.ingest.recorded import keep_sidecars
@@ -39,9 +40,6 @@ from opscope.model.schema import TABLES, Table
 from opscope.model.session import Session, registered
 from opscope.model.sidecar import Sidecar
 from opscope.signals import raise_if_interrupted
-
-if TYPE_CHECKING:
-    from opscope.ingest.nsys_words import Demangle
 
 Noted = Callable[[str], object]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from opscope.ingest.findings import asked, finding
 from opscope.ingest.trace_rows import is_of_torch
+from opscope.ingest.wording import asked, finding
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session

@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from opscope.errors import InputError
 from opscope.ingest import quality
+from opscope.ingest.captured import Demangle
 from opscope.ingest.graph_sources import CaptureTraces
 from opscope.ingest.parallel import (
     Examine,
@@ -30,9 +30,6 @@ from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
-
-if TYPE_CHECKING:
-    from opscope.ingest.nsys_words import Demangle
 
 # Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a
 # file.

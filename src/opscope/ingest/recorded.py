@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from opscope.errors import InputError
-from opscope.ingest.findings import finding
 from opscope.ingest.source import TraceFile
+from opscope.ingest.wording import finding
 from opscope.model.finding import Finding
 from opscope.model.origin import RecordedKernel, RecordedSource
 from opscope.model.sidecar import SIZE_LIMIT, RecordedRegion, Sidecar, read_sidecar, sidecar_path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from opscope.hardware.architectures import SpecEvidence
 from opscope.hardware.devices import match_device
-from opscope.ingest.findings import finding
 from opscope.ingest.nesting import union_length
+from opscope.ingest.wording import finding
 from opscope.model import schema
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.ingest.findings import finding
 from opscope.ingest.kineto import Statements
 from opscope.ingest.linking import OWN_LAUNCHES, CallKind, earliest_of_each, kind_of_call, look_up
 from opscope.ingest.nesting import Extent, Int64
 from opscope.ingest.quality import Census
 from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of
 from opscope.ingest.trace_rows import integer
+from opscope.ingest.wording import finding
 from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.units import format_duration

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.api import load
-from opscope.ingest.nsys_words import TAKES_TENSOR_LISTS
+from opscope.ingest.nsys_reading import TAKES_TENSOR_LISTS
 from opscope.testing import ExportBuilder
 
 EVENTS = st.lists(
