@@ -114,28 +114,17 @@ def _process_names(export: Export) -> dict[int, str]:
 
 # Column of TARGET_INFO_GPU by key of Kineto's deviceProperties, and the same of the table it once was.
 _GPU = {
-    "name": "name",
-    "computeMajor": "computeMajor",
-    "computeMinor": "computeMinor",
-    "numSms": "smCount",
-    "totalGlobalMem": "totalMemory",
-    "warpSize": "threadsPerWarp",
-    "maxThreadsPerBlock": "maxThreadsPerBlock",
-    "maxThreadsPerMultiprocessor": "maxWarpsPerSm * threadsPerWarp",
-    "regsPerBlock": "maxRegistersPerBlock",
-    "regsPerMultiprocessor": "maxRegistersPerSm",
-    "sharedMemPerBlock": "maxShmemPerBlock",
-    "sharedMemPerBlockOptin": "maxShmemPerBlockOptin",
-    "sharedMemPerMultiprocessor": "maxShmemPerSm",
-}
+    "name": "name", "computeMajor": "computeMajor", "computeMinor": "computeMinor", "numSms": "smCount",
+    "totalGlobalMem": "totalMemory", "warpSize": "threadsPerWarp", "maxThreadsPerBlock": "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor": "maxWarpsPerSm * threadsPerWarp", "regsPerBlock": "maxRegistersPerBlock",
+    "regsPerMultiprocessor": "maxRegistersPerSm", "sharedMemPerBlock": "maxShmemPerBlock",
+    "sharedMemPerBlockOptin": "maxShmemPerBlockOptin", "sharedMemPerMultiprocessor": "maxShmemPerSm",
+}  # fmt: skip
 _CUDA_GPU = {
-    "name": "name",
-    "computeMajor": "computeCapabilityMajor",
-    "computeMinor": "computeCapabilityMinor",
-    "numSms": "numMultiprocessors",
-    "warpSize": "numThreadsPerWarp",
+    "name": "name", "computeMajor": "computeCapabilityMajor", "computeMinor": "computeCapabilityMinor",
+    "numSms": "numMultiprocessors", "warpSize": "numThreadsPerWarp",
     "maxThreadsPerMultiprocessor": "maxWarpsPerMultiprocessor * numThreadsPerWarp",
-}
+}  # fmt: skip
 
 
 def devices_of(export: Export, process: int) -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ A trace that cannot be read raises; a trace that can be read, but not wholly tru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,39 +47,50 @@ class Census(msgspec.Struct, frozen=True):
     are_ids_used: bool = True  # Whether external ids were used for attribution
 
 
-def take_census(rows: list[dict[str, Any]], *, is_lenient: bool = False) -> Census:
-    """Census of the staged events, from a row for each category, phase and thread."""
+class Counted(NamedTuple):
+    """Events of one category, phase and thread."""
+
+    category: str
+    phase: str | None
+    thread_key: int
+    process: str | None
+    thread: str | None
+    events: int
+    without_time: int
+    detailed: int
+    extent: tuple[int, int] | None = None  # of spans of the recording
+
+
+def take_census(rows: Iterable[Counted], **known: Any) -> Census:
+    """Census of the staged events; `known` are further fields."""
     categories: dict[str, int] = {}
     ignored: dict[str, int] = {}
     threads: dict[int, tuple[int, str | None, str | None]] = {}
-    without_time = 0
+    spans: list[tuple[int, int]] = []
+    without_time = event_count = detailed_count = 0
     for row in rows:
-        category, phase = row["category"], row["ph"]
+        category, phase = row.category, row.phase
         is_memory = False
         if category == "cpu_instant_event" or (category == "" and phase == "i"):
-            is_memory = phase == "i" and row["detailed"] > 0
+            is_memory = phase == "i" and row.detailed > 0
             category = "memory" if is_memory else ""
         if is_memory or (category in _INGESTED and phase == "X"):
-            categories[category] = categories.get(category, 0) + row["events"]
-            without_time += row["without_time"]
+            categories[category] = categories.get(category, 0) + row.events
+            without_time += row.without_time
             if is_memory or category in _HOST:
-                threads.setdefault(row["thread_key"], (row["thread_key"], row["process"], row["thread"]))
+                threads.setdefault(row.thread_key, (row.thread_key, row.process, row.thread))
         elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
             name = f"{category} (phase {phase})" if category in _INGESTED else category or f"phase {phase}"
-            ignored[name] = ignored.get(name, 0) + row["events"]
-    spans = [row for row in rows if row["category"] == "Trace" and row["last_end_ns"] is not None]
-    starts = [row["first_start_ns"] for row in spans]
+            ignored[name] = ignored.get(name, 0) + row.events
+        event_count += row.events
+        detailed_count += row.detailed
+        spans += [] if row.extent is None else [row.extent]
     return Census(
-        event_count=sum(row["events"] for row in rows),
-        categories=categories,
-        ignored=ignored,
-        without_time=without_time,
-        detailed_count=sum(row["detailed"] for row in rows),
-        threads=list(threads.values()),
-        window_start_ns=min(starts, default=None),
-        window_end_ns=max((row["last_end_ns"] for row in spans), default=None),
-        is_lenient=is_lenient,
-    )
+        event_count, categories, ignored, without_time, detailed_count, list(threads.values()),
+        window_start_ns=min((start_ns for start_ns, _ in spans), default=None),
+        window_end_ns=max((end_ns for _, end_ns in spans), default=None),
+        **known,
+    )  # fmt: skip
 
 
 def read_findings(

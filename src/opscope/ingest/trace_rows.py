@@ -84,20 +84,10 @@ def recorded_release(properties: Mapping[str, Any]) -> str | None:
 
 # Keys of deviceProperties (libkineto/src/DeviceProperties.cpp), in the order of the columns.
 _KEYS = (
-    "name",
-    "computeMajor",
-    "computeMinor",
-    "numSms",
-    "totalGlobalMem",
-    "warpSize",
-    "maxThreadsPerBlock",
-    "maxThreadsPerMultiprocessor",
-    "regsPerBlock",
-    "regsPerMultiprocessor",
-    "sharedMemPerBlock",
-    "sharedMemPerBlockOptin",
-    "sharedMemPerMultiprocessor",
-)
+    "name", "computeMajor", "computeMinor", "numSms", "totalGlobalMem", "warpSize", "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor", "regsPerBlock", "regsPerMultiprocessor", "sharedMemPerBlock",
+    "sharedMemPerBlockOptin", "sharedMemPerMultiprocessor",
+)  # fmt: skip
 _DEVICE_ID = re.compile(r"[0-9]{1,9}")
 _AMD_SHARED_PER_SM = "maxSharedMemoryPerMultiProcessor"
 
@@ -109,13 +99,10 @@ _INSERT = "INSERT INTO devices SELECT " + ", ".join(
 
 
 def write_devices(session: Session, trace_id: int, properties: Any, agents: Any = None) -> None:
-    """Fill table `devices` for one trace.
+    """Fill table `devices` for one trace, whose activities are there.
 
-    Args:
-        session: The Session, with the trace's device activities.
-        trace_id: The trace.
-        properties: `deviceProperties` as the trace has it; anything else than a list of objects is ignored.
-        agents: `agents` as ROCm's profiler describes them, likewise; they tell what the properties do not.
+    `deviceProperties` are as the trace has them, which may be anything; `agents`, as ROCm's profiler
+    describes them, tell what the properties do not.
     """
     described = _of_agents(agents)
     for entry in properties if isinstance(properties, list) else []:
