@@ -32,7 +32,6 @@ from opscope.capture.registrations import collect_registrations
 from opscope.capture.trace_file import TraceNames
 from opscope.errors import InputError
 from opscope.model.environment import Environment
-from opscope.model.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 from opscope.model.sidecar import (
     RecordedGraph,
@@ -44,6 +43,7 @@ from opscope.model.sidecar import (
     sidecar_path,
     write_sidecar,
 )
+from opscope.provenance.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 
 T = TypeVar("T")
 

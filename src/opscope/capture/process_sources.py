@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opscope.model.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
+from opscope.provenance.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 
 _TRACED_CLASS = ("torch.fx.graph_module", "GraphModule")
 _GRAPH_CLASS = ("torch._inductor.output_code", "CompiledFxGraph")

@@ -406,9 +406,9 @@ class Stager:
         )
         for at in np.argsort(first).tolist():
             values = rows.values(int(first[at]), "category", "ph", "thread_key", "pid", "tid")
-            numbers, extent = [int(of_group[at]) for of_group in (counts, unusable, details)], None
+            counted: list[Any] = [int(of_group[at]) for of_group in (counts, unusable, details)]
             if values[0] == "Trace" and unusable[at] < counts[at]:
                 span = np.flatnonzero((group == at) & is_usable)
                 start_ns, duration_ns = rows.integers("start_ns")[span], rows.integers("duration_ns")[span]
-                extent = int(start_ns.min()), int((start_ns + duration_ns).max())
-            self._counts.append(quality.Counted(*values, *numbers, extent=extent))
+                counted.append((int(start_ns.min()), int((start_ns + duration_ns).max())))
+            self._counts.append(quality.Counted(*values, *counted))
