@@ -203,9 +203,7 @@ def _text(value: bytes) -> str:
     return bytes(value).decode("utf-8", "replace")
 
 
-def _read_chunks(
-    content: bytes,
-) -> tuple[dict[ChunkKind, Records], dict[TextTable, dict[int, bytes]], int]:
+def _read_chunks(content: bytes) -> tuple[dict[ChunkKind, Records], dict[TextTable, dict[int, bytes]], int]:
     """Records and texts of the chunks, as far as they are whole, and the bytes that follow the last."""
     parts: dict[int, list[Records]] = {kind: [] for kind in RECORDS}
     texts: dict[TextTable, dict[int, bytes]] = {table: {} for table in TextTable}

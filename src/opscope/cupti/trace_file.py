@@ -16,14 +16,7 @@ from typing import Any
 
 from opscope._version import __version__
 from opscope.cupti.events import ProcessEvents, process_events
-from opscope.cupti.recording import (
-    WRITE_LIMIT,
-    ChunkKind,
-    CuptiRecording,
-    FileState,
-    TextTable,
-    UnifiedState,
-)
+from opscope.cupti.recording import WRITE_LIMIT, ChunkKind, CuptiRecording, FileState, TextTable, UnifiedState
 from opscope.errors import CaptureError
 from opscope.hardware.driver import version_text
 from opscope.ingest.wording import finding

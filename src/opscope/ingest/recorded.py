@@ -88,18 +88,9 @@ def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dic
     """One row per unit; one without a unit where the library alone is known."""
     if kernel.library is None or kernel.name not in ids:
         return
-    library = {
-        "name_id": ids[kernel.name],
-        "library": kernel.library,
-        "build_id": kernel.build_id,
-    }
+    library = {"name_id": ids[kernel.name], "library": kernel.library, "build_id": kernel.build_id}
     for unit in kernel.units:
-        yield {
-            **library,
-            "unit": unit.name,
-            "module_id": unit.module_id,
-            "source_path": unit.source_path,
-        }
+        yield {**library, "unit": unit.name, "module_id": unit.module_id, "source_path": unit.source_path}
     if not kernel.units:
         yield library
 

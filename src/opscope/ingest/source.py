@@ -96,9 +96,7 @@ def _matching(pattern: str) -> list[TraceFile] | None:
     traces = [one for one in found if _is_trace_name(one.name) and not _is_other_json(one)]
     if not traces:
         raise InputError(
-            "no traces have names like this",
-            source=pattern,
-            hint=f"Traces end in {', '.join(_SUFFIXES)}",
+            "no traces have names like this", source=pattern, hint=f"Traces end in {', '.join(_SUFFIXES)}"
         )
     return [TraceFile(str(one), path=one) for one in sorted(traces, key=lambda one: _natural(str(one)))]
 

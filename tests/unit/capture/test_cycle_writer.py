@@ -49,10 +49,7 @@ def no_registrations(monkeypatch):
 @pytest.fixture
 def libraries(monkeypatch):
     """Modules of torch and Triton that hold these classes; everything else of theirs is absent."""
-    for name, one in (
-        ("torch._inductor.output_code", CompiledFxGraph),
-        ("triton.runtime.jit", JITFunction),
-    ):
+    for name, one in (("torch._inductor.output_code", CompiledFxGraph), ("triton.runtime.jit", JITFunction)):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{one.__name__: one}))
 
 

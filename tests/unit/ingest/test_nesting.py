@@ -84,10 +84,7 @@ class TestNest:
         inside = [(thread, epoch + 10, 5) for thread in range(40)]
         outside = [(thread, epoch, 100) for thread in range(40)]
         forest = forest_of([*inside, *outside, (40, 0, 1)])
-        assert parents(forest) == {
-            **{i: i + 40 for i in range(40)},
-            **dict.fromkeys(range(40, 81)),
-        }
+        assert parents(forest) == {**{i: i + 40 for i in range(40)}, **dict.fromkeys(range(40, 81))}
         moments = enclosing(forest, int64([39, 40, 40]), int64([epoch + 12, 0, 1]))
         assert moments.tolist() == [79, 80, -1]
 

@@ -277,10 +277,7 @@ def test_a_device_is_the_process_own_ordinal(tmp_path: Path) -> None:
     path = write(
         tmp_path / "x.sqlite",
         TARGET_INFO_GPU=[GPU, {**GPU, "id": 6, "name": "NVIDIA T4"}],
-        TARGET_INFO_CUDA_DEVICE=[
-            {"gpuId": 5, "cudaId": 1, "pid": 10},
-            {"gpuId": 6, "cudaId": 1, "pid": 11},
-        ],
+        TARGET_INFO_CUDA_DEVICE=[{"gpuId": 5, "cudaId": 1, "pid": 10}, {"gpuId": 6, "cudaId": 1, "pid": 11}],
     )
     with load(path) as session:
         assert devices(session) == [

@@ -137,10 +137,7 @@ class TestOwners:
         assert annotation_names(session) == ["iteration", "forward", "backward", "iteration", "never"]
         assert session.query(
             "SELECT DISTINCT attribution, operator_id IS NULL FROM device_activities ORDER BY 1"
-        ) == [
-            ("correlation", False),
-            ("outside_operator", True),
-        ]
+        ) == [("correlation", False), ("outside_operator", True)]
 
     def test_an_operator_comes_before_every_range(self, load_export: LoadExport) -> None:
         session = load_export(

@@ -193,10 +193,7 @@ def test_synchronizations_and_overheads_have_kinetos_words(load_export: LoadExpo
     session = load_export(builder)
     assert session.query(
         "SELECT kind, stream, correlation_id, wait_on_event_id, start_ns, duration_ns FROM syncs ORDER BY 5"
-    ) == [
-        ("Stream Sync", None, 101, None, 100, 20),
-        ("Stream Wait Event", 7, 102, 6, 130, 5),
-    ]
+    ) == [("Stream Sync", None, 101, None, 100, 20), ("Stream Wait Event", 7, 102, 6, 130, 5)]
     assert session.query("SELECT name, start_ns, duration_ns FROM overheads ORDER BY start_ns") == [
         ("Buffer Flush", 3, 4),
         ("TLS allocation", 8, 2),
@@ -210,10 +207,7 @@ def test_threads_have_their_numbers_and_names(load_export: LoadExport) -> None:
     session = load_export(builder)
     assert session.query(
         "SELECT process, native_thread, process_name, name FROM threads ORDER BY native_thread"
-    ) == [
-        ("4000000", "12", "/usr/bin/python", "worker"),
-        ("4000000", "16000000", "/usr/bin/python", None),
-    ]
+    ) == [("4000000", "12", "/usr/bin/python", "worker"), ("4000000", "16000000", "/usr/bin/python", None)]
 
 
 def test_a_symbol_tells_the_file_of_a_kernel_that_no_release_has(load_export: LoadExport) -> None:

@@ -59,13 +59,7 @@ def sidecar(**fields: Any) -> Sidecar:
         environment=environment,
         schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
         settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
-        **{
-            "steps": 3,
-            "partial": False,
-            "clean_window": True,
-            "wall_time_ns_per_step": (5, 6, 7),
-            **fields,
-        },
+        **{"steps": 3, "partial": False, "clean_window": True, "wall_time_ns_per_step": (5, 6, 7), **fields},
     )
 
 

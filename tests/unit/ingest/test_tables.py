@@ -153,12 +153,7 @@ def test_device_activities(load: Load) -> None:
         "SELECT a.start_ns, c.start_ns FROM device_activities a LEFT JOIN runtime_calls c "
         "USING (runtime_call_id) ORDER BY 1"
     )
-    assert session.query(launchers) == [
-        (30_000, 12_000),
-        (40_000, 14_000),
-        (50_000, None),
-        (60_000, 16_000),
-    ]
+    assert session.query(launchers) == [(30_000, 12_000), (40_000, 14_000), (50_000, None), (60_000, 16_000)]
 
 
 def test_annotations_and_steps(load: Load) -> None:
