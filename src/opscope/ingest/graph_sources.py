@@ -26,38 +26,23 @@ _HAS_REPLAYS = "SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'
 
 
 class CaptureTraces:
-    """Traces of captures that a user gives; read when first asked for.
-
-    Args:
-        files: The traces.
-    """
+    """Traces of captures that a user gives; read when first asked for."""
 
     def __init__(self, files: tuple[TraceFile, ...]) -> None:
         self.files = files
         self._read: list[tuple[Capture, ...]] | None = None
 
     def read(self) -> list[tuple[Capture, ...]]:
-        """Captures of each file.
-
-        Raises:
-            InputError: One cannot be read.
-        """
+        """Captures of each file."""
         if self._read is None:
             self._read = [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
         return self._read
 
 
 class GraphSources:
-    """All that is known of the graphs of one trace.
+    """All that is known of the graphs of one trace, from its sidecar and the captures that a user gives.
 
-    Args:
-        trace: The trace.
-        sidecar: Its sidecar, if it has one.
-        given: Traces of captures that the user gives.
-        demangle: Makes Kineto's text of a mangled name.
-
-    Attributes:
-        are_asked_for: Whether the trace replays graphs, or the user gave captures.
+    `are_asked_for`: the trace replays graphs, or the user gave captures.
     """
 
     def __init__(
@@ -71,11 +56,7 @@ class GraphSources:
         self.are_asked_for = bool(given.files)
 
     def open_in(self, session: Session, trace_id: int, events: StagedEvents) -> None:
-        """Open the replays of the staged trace.
-
-        Raises:
-            InputError: A trace that the user gave cannot be read.
-        """
+        """Open the replays of the staged trace."""
         census = events.census
         calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
         if not calls or not session.scalar(_HAS_REPLAYS):

@@ -53,13 +53,7 @@ _TRACK = re.compile(r"[0-9]{1,18}")
 
 
 class Statements:
-    """Fills tables over one connection.
-
-    Args:
-        connection: Used by these statements alone while they run.
-        trace_id: Trace the statements are about.
-        thread_of: Id in the Session of each thread, by its key; -1 for one that is none of the host.
-    """
+    """Fills tables with one trace; `thread_of` has ids of threads by their keys, -1 for others than the host's."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, trace_id: int, thread_of: Int64) -> None:
         self._connection = connection
@@ -118,16 +112,7 @@ class _Modules(NamedTuple):
 
 
 def fill_tables(session: Session, trace_id: int, events: StagedEvents) -> quality.Census:
-    """Fill the Session's tables from the staged events of one trace.
-
-    Args:
-        session: Where the rows go.
-        trace_id: Row of `traces` the events belong to.
-        events: What was staged.
-
-    Returns:
-        The census, with what linking found.
-    """
+    """Fill the Session's tables from the staged events of one trace; the census, with what linking found."""
     thread_of = _write_threads(session, trace_id, events.census)
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
         return _Filler(Statements(session.connection, trace_id, thread_of), events, Path(folder)).fill()

@@ -35,16 +35,7 @@ def read_kineto(
 ) -> Sidecar | None:
     """Read a Kineto file into the tables, as one trace; its sidecar, if it has one.
 
-    Args:
-        session: Of the tables.
-        trace_id: Of the trace.
-        trace: The file.
-        local: Its text on this machine.
-        captures: Traces of captures of CUDA graphs that it may replay.
-        demangle: As of `load`.
-
-    Raises:
-        InputError: The file cannot be read; names it and the byte offset.
+    `captures` are those of CUDA graphs that it may replay. An InputError names the file and the byte.
     """
     sidecar, sidecar_findings = read_beside(trace_id, trace)
     graphs = GraphSources(trace, sidecar, captures or CaptureTraces(()), demangle)

@@ -103,11 +103,7 @@ class Links(msgspec.Struct, frozen=True):
 def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: Activities) -> Links:
     """Links of one trace whose operators are one forest; an operator's id is its preorder index.
 
-    Args:
-        forest: Its operators.
-        operator_external_id: External id of each operator in preorder, -1 if absent.
-        calls: Its runtime calls.
-        activities: Its device activities.
+    `operator_external_id` is in preorder, -1 if absent.
     """
     candidates = Candidates(calls, activities)
     candidates.add(forest, np.arange(len(forest)), operator_external_id)
@@ -119,10 +115,6 @@ class Candidates:
 
     Of all operators only those are kept that some external id names, or that enclose a call: an array of all
     of a long trace is larger than all else that is known of it.
-
-    Args:
-        calls: The runtime calls of one trace.
-        activities: Its device activities.
     """
 
     def __init__(self, calls: Calls, activities: Activities) -> None:
@@ -136,13 +128,9 @@ class Candidates:
     def add(
         self, forest: Forest, operator_id: Int64, external_id: Int64, extent: tuple[int, int] | None = None
     ) -> None:
-        """Take in operators.
+        """Take in operators; ids of each in preorder, external ones -1 if absent.
 
-        Args:
-            forest: The operators.
-            operator_id: Id of each in preorder.
-            external_id: External id of each in preorder, -1 if absent.
-            extent: Calls that began from the one moment to the other lie in these or in none; all if None.
+        Calls that began within `extent` lie in these or in none; all if None.
         """
         ids, first, counts = np.unique(external_id, return_index=True, return_counts=True)
         slot = look_up(self._ids, np.arange(len(self._ids)), ids)

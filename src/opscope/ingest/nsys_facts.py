@@ -178,13 +178,9 @@ _SHOWN_PROBLEMS = 3
 def export_findings(
     trace_id: int, facts: ExportFacts, missing: Missing, others: Sequence[int]
 ) -> Iterator[Finding]:
-    """What concerns a whole export.
+    """What concerns a whole export, said of its first trace.
 
-    Args:
-        trace_id: Its first trace.
-        facts: What it says of itself.
-        missing: What it lacks.
-        others: Processes with NVTX ranges that called no CUDA, and so are no traces.
+    `others` are processes with NVTX ranges that called no CUDA, and so are no traces.
     """
     schema = facts.schema_version or "unknown"
     if missing.tables or missing.columns:
@@ -209,14 +205,10 @@ def export_findings(
 def process_findings(
     session: Session, trace_id: int, owner_count: int, operator_count: int, *, has_cuda: bool = True
 ) -> Iterator[Finding]:
-    """What concerns the trace of one process.
+    """What concerns the trace of one process, whose rows are there.
 
-    Args:
-        session: The Session, with the trace's rows.
-        trace_id: The trace.
-        owner_count: NVTX ranges that stand among the operators.
-        operator_count: Operators that PyTorch itself named.
-        has_cuda: Whether any process of the export called CUDA.
+    Of ranges that stand among the operators there are `owner_count`, of those that PyTorch itself named
+    `operator_count`; `has_cuda` is of all processes.
     """
     if not has_cuda:
         yield finding("nsys.no_cuda", trace_id, {"range_count": owner_count})

@@ -29,11 +29,9 @@ from opscope.model.session import Session, registered
 def owning_ranges(operators: Columns, ranges: Columns, launches: Columns) -> Int64:
     """Ids of the ranges that own device work, ascending.
 
-    Args:
-        operators: Thread, start, duration and id of each operator of one process; of equal ones the outer has
-            the smaller id.
-        ranges: The same of pushed and popped ranges that are no operators, and the hash of each one's name.
-        launches: Thread and start of each launch.
+    Operators and ranges (pushed and popped, no operators) of one process have a thread, a start, a duration
+    and an id, of equal ones the outer the smaller one; ranges also the hash of a name; launches thread and
+    start.
     """
     if not len(ranges["range_id"]) or not len(launches["start_ns"]):
         return np.empty(0, dtype=np.int64)
@@ -68,18 +66,7 @@ class _Process(msgspec.Struct, frozen=True):
 def read_export(
     session: Session, trace_id: int, trace: TraceFile, local: LocalText, demangle: Demangle | None
 ) -> None:
-    """Read an export into the tables.
-
-    Args:
-        session: Where the rows go.
-        trace_id: Of its first process; the others follow in the order of their numbers.
-        trace: The file as the user named it.
-        local: The same, local and uncompressed.
-        demangle: Makes Kineto's text of a mangled kernel name.
-
-    Raises:
-        InputError: It cannot be read, or holds nothing to read.
-    """
+    """Read an export into the tables: `trace_id` is of its first process, others follow by their numbers."""
     with staging_area(session) as events, open_export(trace.name, local.path) as export:
         reader = _Reader(session, export, local, events)
         missing = reader.stage(demangle)
@@ -110,11 +97,7 @@ class _Reader:
         return missing
 
     def processes(self) -> tuple[list[int], list[int]]:
-        """Processes that become traces, and those left out.
-
-        Raises:
-            InputError: None has a call, an activity or a range.
-        """
+        """Processes that become traces, and those left out; an InputError if none has anything."""
         rows = self.session.query(sql(__package__, "nsys:processes"))
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]

@@ -193,12 +193,8 @@ _UNATTRIBUTED = (
 def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     """Why the traces of several files are not of one job, in words; None if nothing speaks against it.
 
-    Those of one job name one world size; of one rank (or none) they are cycles of one process and workload,
-    one after the other, which share most of their operators and kernels.
-
-    Args:
-        session: All traces.
-        workloads: What sidecars tell of the recorded programs, by trace id.
+    Those of one job name one world size; of one rank (or none) they are cycles of one process and workload
+    (which sidecars tell), one after the other, which share most of their operators and kernels.
     """
     rows = session.query(
         """SELECT trace_id, source, rank, world_size, process, format,

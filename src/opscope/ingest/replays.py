@@ -77,13 +77,7 @@ class Added(NamedTuple):
 def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture]) -> Added:
     """Repeat the captured operators inside the launch calls of the staged trace, and note how it went.
 
-    Args:
-        events: What is staged of the trace.
-        trace_id: Of the trace.
-        captures: Captures to match replays with, best source first.
-
-    Returns:
-        What was added.
+    Captures come best source first. What was added is returned.
     """
     session = events.session
     replays = list(read_replays(session))

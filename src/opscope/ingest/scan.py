@@ -139,10 +139,7 @@ class Chunk(NamedTuple):
 def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
     """The events of an array whose bracket opens before `start`, chunk by chunk, in order.
 
-    Args:
-        text: The whole file.
-        start: Where the first event begins.
-        threads: How many chunks to scan side by side.
+    So many chunks as there are threads are scanned side by side.
     """
     scan_one = _scanner()
     cuts = _cuts(text, start)

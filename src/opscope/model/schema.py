@@ -108,9 +108,5 @@ _BY_NAME = {declared.name: declared for declared in TABLES}
 
 
 def table(name: str) -> Table:
-    """The declared table of that name.
-
-    Raises:
-        KeyError: No table of that name is declared.
-    """
+    """The declared table of that name, or a KeyError."""
     return _BY_NAME[name]

@@ -95,11 +95,9 @@ def source_hash(text: str) -> str:
 
 
 def parse_kernel(text: str, function: str | None = None) -> GeneratedKernel | None:
-    """The kernel a source text defines; None if it defines none, or several equals.
+    """The kernel of that name which a source text defines; None if it defines none, or several equals.
 
-    Args:
-        text: A generated file, or any Python file with a Triton kernel.
-        function: Name of the kernel; if None, the one decorated by `triton_heuristics`, or the only one.
+    Without a name, the one decorated by `triton_heuristics`, or the only one.
     """
     if len(text) > _LARGEST_TEXT:
         return None
@@ -299,14 +297,7 @@ def parse_stack(text: str) -> Stack:
 def recorded_source(
     graph: CompiledGraph, kernel: GraphKernel, text: str | None, evidence: SourceEvidence
 ) -> RecordedSource:
-    """All that is known of one kernel of a graph.
-
-    Args:
-        graph: The graph.
-        kernel: One of its kernels.
-        text: The kernel's source file, where at hand: its lines are the ones that count.
-        evidence: How the kernel was tied to a name of the trace.
-    """
+    """All that is known of one kernel of a graph; lines are those of `text`, its file where at hand."""
     parsed = None if text is None else parse_kernel(text, kernel.function)
     return RecordedSource(
         kernel=kernel.function,
@@ -386,17 +377,11 @@ def generated_sources(
     *,
     read: Callable[[str | None, str], str | None],
 ) -> list[tuple[RecordedSource, str | None]]:
-    """Sources of the kernels that torch.compile generated, with their texts.
+    """Sources of the kernels that torch.compile generated, with their texts: one pair per kernel and graph.
 
-    Args:
-        kernels: Kernel names in the trace.
-        files: By hash, the files that its launches name.
-        graph_keys: Cache keys of the graphs its annotations name; empty if it has none.
-        graphs: Compiled graphs that may have run.
-        read: The text of a generated file, given its path, if known, and hash; None if it is not at hand.
-
-    Returns:
-        One pair per kernel and graph.
+    Of kernels of these names in the trace; `files` are those that its launches name, by hash, `graph_keys`
+    the cache keys of the graphs that its annotations name. `read` gives the text of a generated file, by its
+    path, if known, and hash; None if it is not at hand.
     """
     defined = [
         (graph, kernel, kernel.hash)
