@@ -63,7 +63,11 @@ class GraphSources:
             return
         self.are_asked_for = True
         phases = captured_phases(events, ReplaySource.CAPTURE_PHASE, self._trace.name)
-        captures = [*self._noted(), *self._noted_in_trace(phases), *chain.from_iterable(self._given.read())]
+        # With what the driver told of the nodes of those inside the trace, where each was noted.
+        nodes = [graph.nodes for graph in self._graphs if graph.file is None]
+        told = nodes if len(nodes) == len(phases) else [None] * len(phases)
+        inside = (with_nodes(one, known, self._demangle) for one, known in zip(phases, told, strict=True))
+        captures = [*self._noted(), *inside, *chain.from_iterable(self._given.read())]
         added = open_replays(events, trace_id, captures)
         if self._unread:
             count, reason = len(self._unread), self._unread[0]
@@ -90,13 +94,6 @@ class GraphSources:
                 continue
             for capture in found[:1]:
                 yield with_nodes(capture, graph.nodes, self._demangle)
-
-    def _noted_in_trace(self, phases: tuple[Capture, ...]) -> Iterator[Capture]:
-        """Captures inside the trace, with what the driver told of their nodes where each was noted."""
-        nodes = [graph.nodes for graph in self._graphs if graph.file is None]
-        told = nodes if len(nodes) == len(phases) else [None] * len(phases)
-        for capture, known in zip(phases, told, strict=True):
-            yield with_nodes(capture, known, self._demangle)
 
 
 def _read(trace: TraceFile, source: ReplaySource) -> tuple[Capture, ...]:

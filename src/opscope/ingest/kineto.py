@@ -48,12 +48,13 @@ _MEMORY = {
     "time_ns": "start_ns", "address": "Addr", "size_bytes": "Bytes", "device_type": "Device Type",
     "total_allocated_bytes": "Total Allocated", "total_reserved_bytes": "Total Reserved",
 }  # fmt: skip
+_APIS = {"cuda_driver": "driver"}  # by category
 _NUMBER_OF_MODULE = re.compile(r"_[0-9]+\Z")
 _TRACK = re.compile(r"[0-9]{1,18}")
 
 
 class Statements:
-    """Fills tables with one trace; `thread_of` has ids of threads by their keys, -1 for others than the host's."""
+    """Fills tables with one trace; `thread_of` has ids of the host's threads by their keys, else -1."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, trace_id: int, thread_of: Int64) -> None:
         self._connection = connection
@@ -155,7 +156,10 @@ class _Filler:
             parts.append((extent, self._kept(extent, _operator_columns(operators, steps, modules))))
         links = candidates.links()
         for extent, known in parts:
-            computed = _in_row_order(_operator_links(known(), links, activities["duration_ns"]))
+            computed = _operator_links(known(), links, activities["duration_ns"])
+            # In the order of the staged rows; one after the other, so that one column at most is there twice.
+            place = np.argsort(computed.pop("row"))
+            computed = {name: computed.pop(name)[place] for name in tuple(computed)}
             staged = self.rows["operator"].within(extent)
             statements.write("operators", _finished(staged, computed, _finish_operators))
         if self._has("cpu_op"):
@@ -199,8 +203,11 @@ class _Filler:
         return self._columns(
             self.rows["activity"], "start_ns", "duration_ns", "external_id", "correlation_id",
             replay=lambda part: np.maximum(part.integers("replay"), 0),
+            # By the track of one that does not tell it.
             device=lambda part: known(part, "device", _device_of, "pid"),
-            stream=lambda part: known(part, "stream", _stream_of, "tid"),
+            stream=lambda part: known(
+                part, "stream", lambda track: int((_TRACK.findall(track or "") or [-1])[0]), "tid"
+            ),
         )  # fmt: skip
 
     def _columns(self, parts: Iterable[RowPart], *names: str, **others: Told) -> Columns:
@@ -298,7 +305,11 @@ class _Filler:
             "operator_id": links.call_operator,
             "step": call_step,
         }
-        statements.write("runtime_calls", _finished(self.rows["call"], of_calls, _finish_calls))
+
+        def with_api(part: RowPart) -> RowPart:
+            return part.retold("api", lambda name: _APIS.get(name, "runtime"), "category")
+
+        statements.write("runtime_calls", _finished(self.rows["call"], of_calls, with_api))
         launched = links.activity_call >= 0
         step = np.where(launched, gather(call_step, links.activity_call), -1)
         # Without a call, the operator is the one that its own id names.
@@ -409,12 +420,6 @@ def _overload(name: str | None) -> str | None:
     return None if found is None else found[2]
 
 
-def _finish_calls(part: RowPart) -> RowPart:
-    return part.retold(
-        "api", lambda category: "driver" if category == "cuda_driver" else "runtime", "category"
-    )
-
-
 def _finish_activities(part: RowPart) -> RowPart:
     grid, block = part.told(partial(_sizes, bits=64), "grid"), part.told(partial(_sizes, bits=32), "block")
     sizes = {
@@ -446,6 +451,11 @@ def _kind(category: str) -> str:
     return category.removeprefix("gpu_")
 
 
+def _device_of(process: str | None) -> int:
+    number = integer(process)
+    return -1 if number is None else number
+
+
 def _sizes(text: str | None, bits: int) -> list[int]:
     """Three sizes; -1 for each that is not there."""
     try:
@@ -453,17 +463,6 @@ def _sizes(text: str | None, bits: int) -> list[int]:
     except (ValueError, TypeError, RecursionError):
         sizes = []
     return [-1 if one is None else one for one in (*sizes, None, None, None)[:3]]
-
-
-def _device_of(process: str | None) -> int:
-    """The device by the track of an activity that does not tell it."""
-    number = integer(process)
-    return -1 if number is None else number
-
-
-def _stream_of(thread: str | None) -> int:
-    found = _TRACK.search(thread or "")
-    return -1 if found is None else int(found[0])
 
 
 def _numbered(thread: Int64, next_id: dict[int, int]) -> Int64:
@@ -535,10 +534,3 @@ def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) 
         "self_device_ns": self_device,
         "total_device_ns": nesting.subtree_sums(last, self_device),
     }
-
-
-def _in_row_order(links: Columns) -> Columns:
-    """Columns in the order of the staged rows, beside which they are put by position."""
-    place = np.argsort(links.pop("row"))
-    # One after the other, so that no more than one column is there twice.
-    return {name: links.pop(name)[place] for name in tuple(links)}

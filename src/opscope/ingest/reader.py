@@ -81,7 +81,8 @@ def load(
     """
     traces = [trace for source in sources for trace in find_traces(source)]
     needed_bytes = _MEMORY_PER_TEXT * sum(map(_expected_bytes, traces))
-    is_large = needed_bytes > _MOST_OF_MEMORY * _physical_memory_bytes()
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    is_large = needed_bytes > _MOST_OF_MEMORY * memory_bytes
     session = Session(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
@@ -115,20 +116,17 @@ def _processes(
     files: int, workers: int | None, dask: str | None, folder: Path, note: Noted
 ) -> Iterator[Workers | None]:
     """Processes to read files in; None where this one does."""
+    count = workers or 1
+    if workers == 0 and files > _FEW_FILES:
+        count = len(os.sched_getaffinity(0))
     if dask is not None:
         with dask_cluster(dask, note) as cluster:
             yield cluster
-    elif files > 1 and (count := _worker_count(files, workers)) > 1:
+    elif min(count, files) > 1:
         with local_processes(min(count, files), folder) as processes:
             yield processes
     else:
         yield None
-
-
-def _worker_count(files: int, workers: int | None) -> int:
-    if workers != 0:
-        return workers or 1
-    return len(os.sched_getaffinity(0)) if files > _FEW_FILES else 1
 
 
 def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
@@ -139,10 +137,6 @@ def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
             f"these are not recordings of one job: {reason}",
             hint="Give one of them, or average them all with --merge (merge=True in Python)",
         )
-
-
-def _physical_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _expected_bytes(trace: TraceFile) -> int:

@@ -16,7 +16,7 @@ from opscope.errors import InputError
 from opscope.ingest.source import TraceFile
 from opscope.ingest.wording import finding
 from opscope.model.finding import Finding
-from opscope.model.origin import RecordedKernel, RecordedSource
+from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import SIZE_LIMIT, RecordedRegion, Sidecar, read_sidecar, sidecar_path
 from opscope.units import format_duration
 
@@ -54,7 +54,12 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
     origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
-    sources = (row for one in kept for source in one.kernel_sources for row in _source_rows(source, ids))
+    sources = (
+        {"name_id": ids[source.kernel], **msgspec.structs.asdict(source)}
+        for one in kept
+        for source in one.kernel_sources
+        if source.kernel in ids
+    )
     registrations = (msgspec.structs.asdict(row) for one in kept for row in one.registrations)
     steps = (
         {"trace_id": trace_id, **msgspec.structs.asdict(step), "sample": number}
@@ -93,12 +98,6 @@ def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dic
         yield {**library, "unit": unit.name, "module_id": unit.module_id, "source_path": unit.source_path}
     if not kernel.units:
         yield library
-
-
-def _source_rows(source: RecordedSource, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    if source.kernel in ids:
-        fields = {name: getattr(source, name) for name in source.__struct_fields__ if name != "kernel"}
-        yield {"name_id": ids[source.kernel], **fields}
 
 
 def _distinct(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -91,7 +91,11 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
         fitting, refusal = _fitting(same[0], captures)
         for one, choice in zip(same, _assigned(same, fitting), strict=True):
             opened[one.correlation_id] = choice or (None, refusal)
-    graphs = _graph_numbers(replays)
+    numbers: dict[Any, int] = {}  # of graphs, by recorded ids, else by their activities
+    graphs = {
+        one.correlation_id: numbers.setdefault(one.graph_id or (one.kinds, one.names), len(numbers) + 1)
+        for one in replays
+    }
     found = [(one, opened[one.correlation_id]) for one in replays]
     added = _Writer(events).write(found, graphs)
     session.insert_rows(
@@ -230,7 +234,7 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
             named = all(name is not None for kind, name in captured if kind == "kernel")
             in_order = ReplayEvidence.KERNEL_SEQUENCE if named else ReplayEvidence.LAUNCH_ORDER
             evidence = in_order if order is in_time else ReplayEvidence.NODE_IDS
-            return ReplayMatch(_inverted(order), evidence)
+            return ReplayMatch(tuple(sorted(range(count), key=order.__getitem__)), evidence)
     if Counter(captured) == Counter(replayed):
         return ReplayMatch(_by_occurrence(captured, replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
@@ -318,13 +322,6 @@ def _format_grid(blocks: Iterable[int]) -> str:
     return "×".join(map(str, blocks))
 
 
-def _inverted(order: Sequence[int]) -> tuple[int, ...]:
-    launches = [0] * len(order)
-    for launch, activity in enumerate(order):
-        launches[activity] = launch
-    return tuple(launches)
-
-
 def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
     places: dict[Any, list[int]] = defaultdict(list)
     for at, one in enumerate(captured):
@@ -335,16 +332,6 @@ def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
         found.append(places[one][turns[one]])
         turns[one] += 1
     return tuple(found)
-
-
-def _graph_numbers(replays: Iterable[Replay]) -> dict[int, int]:
-    """Number of the graph of each replay, by its correlation id: by recorded id, else by its activities."""
-    numbers: dict[Any, int] = {}
-    found = {}
-    for one in replays:
-        key = one.graph_id if one.graph_id is not None else (one.kinds, one.names)
-        found[one.correlation_id] = numbers.setdefault(key, len(numbers) + 1)
-    return found
 
 
 _OPERATOR, _UNKNOWN = "cpu_op", "graph {number} of engine step"
@@ -371,8 +358,11 @@ class _Writer:
         for replay, (capture, matched) in found:
             if capture is not None and matched.evidence is not None:
                 self._repeat(replay, capture, matched)
-            elif not self._is_inside_operator(self._threads[replay.call], replay.call_start_ns):
-                self._name(replay, graphs[replay.correlation_id])
+            else:
+                own, time_ns = self._operators, replay.call_start_ns
+                around = (own["thread_key"] == self._threads[replay.call]) & (own["start_ns"] <= time_ns)
+                if not (around & (own["start_ns"] + own["duration_ns"] > time_ns)).any():
+                    self._name(replay, graphs[replay.correlation_id])
         operators, modules = self._rows.values()
         details = [row for row in operators if "kernel_backend" in row]
         for name, rows in (("operator", operators), ("frame", modules), ("detail", details)):
@@ -414,15 +404,6 @@ class _Writer:
         name = _UNKNOWN.format(number=number)
         external_id = self._add(replay, _OPERATOR, *_between(replay, 1, 0, 1), name=name)
         self._activities += ((one, external_id, _BY_GRAPH, None, None) for one in replay.activities)
-
-    def _is_inside_operator(self, thread: int, time_ns: int) -> bool:
-        own = self._operators
-        around = (
-            (own["thread_key"] == thread)
-            & (own["start_ns"] <= time_ns)
-            & (own["start_ns"] + own["duration_ns"] > time_ns)
-        )
-        return bool(around.any())
 
 
 def _between(replay: Replay, count: int, first: int, end: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import json
 import mmap
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -141,7 +141,7 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
 
     So many chunks as there are threads are scanned side by side.
     """
-    scan_one = _scanner()
+    scan_one = scan_in_python if _library() is None else scan_natively
     cuts = _cuts(text, start)
     ends = [*cuts[1:], len(text)]
     position = start
@@ -166,12 +166,6 @@ def _release(text: mmap.mmap, start: int, end: int) -> None:
     start -= start % mmap.PAGESIZE
     if hasattr(text, "madvise") and end > start:
         text.madvise(mmap.MADV_DONTNEED, start, end - start)
-
-
-def _scanner() -> Callable[[mmap.mmap, int, int], Scanned]:
-    if _library() is not None:
-        return scan_natively
-    return scan_in_python
 
 
 def _cuts(text: mmap.mmap, start: int) -> list[int]:

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from opscope.ingest.kineto import Statements
 from opscope.ingest.linking import OWN_LAUNCHES, CallKind, earliest_of_each, kind_of_call, look_up
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.quality import Census
 from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of
 from opscope.ingest.trace_rows import integer
 from opscope.ingest.wording import finding
@@ -42,7 +41,12 @@ _REASONS = ("outside_recording", "overruns_stream")
 
 def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
     """Mend the staged events of a trace where that can be done, and say what cannot be trusted."""
-    yield from _unknown_devices(trace_id, events.census)
+    ignored = events.census.ignored
+    named = {name: count for name, count in ignored.items() if name.endswith(("_op", "_runtime"))}
+    if any(name.endswith("_op") for name in named):
+        said = ", ".join(f"{count:,} of {name}" for name, count in sorted(named.items()))
+        count = {"count": sum(named.values()), "device_ns": None}
+        yield finding("recording.unknown_device", trace_id, count, events=said)
     if not events.census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
         return
     calls = columns(
@@ -94,14 +98,6 @@ def _host_extent(events: StagedEvents) -> Extent:
         first_ns = min(first_ns, int(start_ns.min(initial=first_ns)))
         last_ns = max(last_ns, int((start_ns + part.integers("duration_ns")).max(initial=last_ns)))
     return first_ns, last_ns
-
-
-def _unknown_devices(trace_id: int, census: Census) -> Iterator[Finding]:
-    named = {name: count for name, count in census.ignored.items() if name.endswith(("_op", "_runtime"))}
-    if any(name.endswith("_op") for name in named):
-        events = ", ".join(f"{count:,} of {name}" for name, count in sorted(named.items()))
-        count = {"count": sum(named.values()), "device_ns": None}
-        yield finding("recording.unknown_device", trace_id, count, events=events)
 
 
 def _impossible(activities: Columns, host: Extent) -> Int64:
