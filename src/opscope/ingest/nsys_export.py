@@ -47,37 +47,47 @@ class Export(msgspec.Struct, frozen=True):
 @contextmanager
 def open_export(name: str, path: Path) -> Iterator[Export]:
     """The export in a file, for the duration of the block."""
-    if not path.stat().st_size:
+    size_bytes = path.stat().st_size
+    if not size_bytes:
         raise InputError("the file is empty", source=name, byte_offset=0)
     try:
         with closing(_connect(path)) as connection:
-            _ration(connection, path.stat().st_size)
-            export = Export(name, connection, _columns(connection))
-            _check(export)
-            yield export
+            _ration(connection, size_bytes)
+            listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            columns = {
+                table: frozenset(one for (one,) in connection.execute(_COLUMNS, (table,)))
+                for (table,) in listed.fetchall()
+            }
+            if _STRINGS not in columns or not any(table.startswith(_MARKS) for table in columns):
+                shown = ", ".join(sorted(columns)[:3])
+                found = f"its tables are {shown} …" if columns else "it has no tables"
+                raise InputError(
+                    f"a SQLite database, but not an export of Nsight Systems ({found})",
+                    source=name,
+                    hint=f"{EXPORT_COMMAND} FILE.nsys-rep makes one",
+                )
+            yield Export(name, connection, columns)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _explained(error, name) from error
 
 
+_COLUMNS = "SELECT name FROM pragma_table_info(?)"
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     uri = f"{path.resolve().as_uri()}?mode=ro"
-    try:
-        return _opened(uri)
-    except sqlite3.OperationalError as error:
-        # A database with a write-ahead log needs files beside it; in a read-only folder there can be none.
-        if "unable to open" not in str(error) or Path(f"{path}-wal").exists():
-            raise
-        return _opened(f"{uri}&immutable=1")
-
-
-def _opened(uri: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
-    try:
+    # A database with a write-ahead log needs files beside it; in a read-only folder there can be none.
+    for address in (uri, f"{uri}&immutable=1"):
+        connection = sqlite3.connect(address, uri=True, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        connection.execute("SELECT count(*) FROM sqlite_master")
-    except BaseException:
-        connection.close()
-        raise
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except BaseException as error:
+            connection.close()
+            if address != uri or "unable to open" not in str(error) or Path(f"{path}-wal").exists():
+                raise
+        else:
+            break
     return connection
 
 
@@ -94,26 +104,6 @@ def _ration(connection: sqlite3.Connection, size_bytes: int) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     if hasattr(connection, "setlimit"):  # Python 3.11
         connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
-
-
-def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
-    columns = "SELECT name FROM pragma_table_info(?)"
-    return {
-        table: frozenset(column for (column,) in connection.execute(columns, (table,))) for (table,) in tables
-    }
-
-
-def _check(export: Export) -> None:
-    tables = export.columns
-    if _STRINGS in tables and any(table.startswith(_MARKS) for table in tables):
-        return
-    found = f"its tables are {', '.join(sorted(tables)[:3])} …" if tables else "it has no tables"
-    raise InputError(
-        f"a SQLite database, but not an export of Nsight Systems ({found})",
-        source=export.name,
-        hint=f"{EXPORT_COMMAND} FILE.nsys-rep makes one",
-    )
 
 
 def _explained(error: sqlite3.Error | UnicodeDecodeError, name: str) -> InputError:
