@@ -88,9 +88,14 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
     runtime, driver = (whole[kind] for kind in _CALLS)
     nested = _is_nested(driver, runtime)
     whole[ChunkKind.DRIVER_CALLS] = driver[~nested]
+    # The recording as a whole, which readers take for its window.
+    start_ns = recording.start_ns
+    ends = [int(found["end_ns"].max()) for found in whole.values() if len(found)]
+    end_ns = max([recording.end_ns or start_ns, *ends])
+    times = {"ts": (start_ns - base_ns) / 1000, "dur": (end_ns - start_ns) / 1000}
     events = chain(
         _labels(recording, whole),
-        _window(recording, whole, base_ns),
+        [_event("Trace", "opscope trace (0)", ("Spans", "opscope trace"), times, {})],
         _calls(recording, whole, base_ns),
         _kernels(recording, whole[ChunkKind.KERNELS], kernel_names, base_ns),
         _memory(whole, base_ns),
@@ -151,15 +156,6 @@ def _event(category: str, name: str, place: tuple[int | str, int | str], row: Ev
         "ph": "X", "cat": category, "name": name, "pid": place[0], "tid": place[1], "ts": row["ts"],
         "dur": row["dur"], "args": args,
     }  # fmt: skip
-
-
-def _window(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
-    """The recording as a whole, which readers take for its window."""
-    start_ns = recording.start_ns
-    ends = [int(found["end_ns"].max()) for found in whole.values() if len(found)]
-    end_ns = max([recording.end_ns or start_ns, *ends])
-    times = {"ts": (start_ns - base_ns) / 1000, "dur": (end_ns - start_ns) / 1000}
-    yield _event("Trace", "opscope trace (0)", ("Spans", "opscope trace"), times, {})
 
 
 def _calls(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:

@@ -221,7 +221,12 @@ def _read_chunks(content: bytes) -> tuple[dict[ChunkKind, Records], dict[TextTab
                 position = start + count * dtype.itemsize if count else position
                 break
         elif kind == ChunkKind.TEXTS and is_whole:
-            _read_texts(content, start, end, texts)
+            while start + TEXT_HEAD.itemsize <= end:
+                table, id_, size, _ = np.frombuffer(content, TEXT_HEAD, 1, start)[0].tolist()
+                first = start + TEXT_HEAD.itemsize
+                if table in TextTable._value2member_map_:
+                    texts[TextTable(table)][id_] = content[first : first + size]
+                start = first + (size + 7) // 8 * 8
         else:
             break
         position = end
@@ -230,12 +235,3 @@ def _read_chunks(content: bytes) -> tuple[dict[ChunkKind, Records], dict[TextTab
         for kind, dtype in RECORDS.items()
     }
     return records, texts, len(content) - position
-
-
-def _read_texts(content: bytes, position: int, end: int, texts: dict[TextTable, dict[int, bytes]]) -> None:
-    while position + TEXT_HEAD.itemsize <= end:
-        table, id_, length, _ = np.frombuffer(content, TEXT_HEAD, 1, position)[0].tolist()
-        first = position + TEXT_HEAD.itemsize
-        if table in TextTable._value2member_map_:
-            texts[TextTable(table)][id_] = content[first : first + length]
-        position = first + (length + 7) // 8 * 8

@@ -66,37 +66,26 @@ def find_traces(source: str) -> list[TraceFile]:
     text = source[7:] if match else source
     if not text:
         raise InputError("a file without a name", hint="Give the file of a trace, or a folder: . is this one")
-    path = _existing_path(text)
-    if path is None:
-        if (found := _matching(text)) is not None:
-            return found
-        raise InputError("no such file or folder", source=source, hint="Check the path")
-    if not path.is_dir():
-        return [TraceFile(str(path), path=path)]
-    named = (file for file in path.iterdir() if _is_trace_name(file.name) and not _is_other_json(file))
-    files = sorted(named, key=lambda file: _natural(file.name))
-    if not files:
-        raise _no_traces(source)
-    return [TraceFile(str(file), path=file) for file in files]
-
-
-def _existing_path(text: str) -> Path | None:
+    path = Path(text)
     try:
-        path = Path(text).expanduser()
-        return path if path.exists() else None
+        path = path.expanduser()
+        is_there = path.exists()
     except (OSError, RuntimeError, ValueError):  # too long a name, a user without a home, a null character
-        return None
-
-
-def _matching(pattern: str) -> list[TraceFile] | None:
-    """The traces whose paths fit a pattern; None if it is none."""
-    if not glob.has_magic(pattern):
-        return None
-    found = map(Path, glob.glob(str(Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute too
+        is_there = False
+    if is_there and not path.is_dir():
+        return [TraceFile(str(path), path=path)]
+    if is_there:
+        found = list(path.iterdir())
+    elif glob.has_magic(text):
+        found = [Path(one) for one in glob.glob(str(path), recursive=True)]  # noqa: PTH207 - absolute too
+    else:
+        raise InputError("no such file or folder", source=source, hint="Check the path")
     traces = [one for one in found if _is_trace_name(one.name) and not _is_other_json(one)]
+    if is_there and not traces:
+        raise _no_traces(source)
     if not traces:
         raise InputError(
-            "no traces have names like this", source=pattern, hint=f"Traces end in {', '.join(_SUFFIXES)}"
+            "no traces have names like this", source=text, hint=f"Traces end in {', '.join(_SUFFIXES)}"
         )
     return [TraceFile(str(one), path=one) for one in sorted(traces, key=lambda one: _natural(str(one)))]
 
