@@ -7,6 +7,7 @@ away. A capture that cannot be read is an error where it was given, and a findin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import chain
 
 from msgspec.structs import replace
@@ -30,13 +31,11 @@ class CaptureTraces:
 
     def __init__(self, files: tuple[TraceFile, ...]) -> None:
         self.files = files
-        self._read: list[tuple[Capture, ...]] | None = None
 
-    def read(self) -> list[tuple[Capture, ...]]:
-        """Captures of each file."""
-        if self._read is None:
-            self._read = [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
-        return self._read
+    @cached_property
+    def captures(self) -> list[tuple[Capture, ...]]:
+        """Those of each file."""
+        return [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
 
 
 class GraphSources:
@@ -67,7 +66,7 @@ class GraphSources:
         nodes = [graph.nodes for graph in self._graphs if graph.file is None]
         told = nodes if len(nodes) == len(phases) else [None] * len(phases)
         inside = (with_nodes(one, known, self._demangle) for one, known in zip(phases, told, strict=True))
-        captures = [*self._noted(), *inside, *chain.from_iterable(self._given.read())]
+        captures = [*self._noted(), *inside, *chain.from_iterable(self._given.captures)]
         added = open_replays(events, trace_id, captures)
         if self._unread:
             count, reason = len(self._unread), self._unread[0]
@@ -116,7 +115,7 @@ def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None)
     if not replays or not unopened:
         return
     if given is not None:
-        empty = [one.name for one, found in zip(given.files, given.read(), strict=True) if not found]
+        empty = [one.name for one, found in zip(given.files, given.captures, strict=True) if not found]
         reason = "; ".join([reason, *(f"{name} holds no capture of a CUDA graph" for name in empty)])
     is_refused = bool(files) and ReplaySource.CAPTURE_TRACE.value not in sources
     yield finding(

@@ -254,7 +254,7 @@ class _Filler:
         names: dict[str | None, int] = {}
 
         def number(name: str | None) -> int:
-            return names.setdefault(_base_name(name), len(names))
+            return names.setdefault(_split(name)[0], len(names))
 
         def read(extent: Extent | None) -> Columns:
             return self._columns(
@@ -407,17 +407,14 @@ def _finish_operators(part: RowPart) -> RowPart:
     for name, key in (("call_stack", "Call stack"), ("module_hierarchy", "Module Hierarchy")):
         if key in part.columns:
             part = part.retold(name, lambda text: text or None, key)
-    return part.retold("overload", _overload, "name").retold("name", _base_name, "name")
+    overloads = part.retold("overload", lambda name: _split(name)[1], "name")
+    return overloads.retold("name", lambda name: _split(name)[0], "name")
 
 
-def _base_name(name: str | None) -> str | None:
+def _split(name: str | None) -> tuple[str | None, str | None]:
+    """Name of an operator without its overload, and that."""
     found = _OVERLOADED.fullmatch(name or "")
-    return name if found is None else found[1]
-
-
-def _overload(name: str | None) -> str | None:
-    found = _OVERLOADED.fullmatch(name or "")
-    return None if found is None else found[2]
+    return (name, None) if found is None else (found[1], found[2])
 
 
 def _finish_activities(part: RowPart) -> RowPart:

@@ -23,9 +23,9 @@ WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCaptur
 
 -- :name replayed
 -- One row per activity of a graph launch, in order of start: the launch call and its thread, and what tells the activity.
-SELECT c.row_id AS call, a.row_id AS activity, c.start_ns AS call_start_ns, c.duration_ns AS call_duration_ns,
-    c.correlation_id, coalesce(a.name, '') AS name, replace(a.category::VARCHAR, 'gpu_', '') AS kind, a.start_ns,
-    a.duration_ns, a.graph_id, a.graph_node_id, a.grid
+SELECT c.row_id, c.start_ns, c.duration_ns, c.correlation_id,
+    a.row_id, coalesce(a.name, ''), replace(a.category::VARCHAR, 'gpu_', ''), a.duration_ns, a.graph_id, a.graph_node_id,
+    a.grid
 FROM activity_events a
 JOIN (SELECT * FROM call_events WHERE name LIKE '%GraphLaunch%'
     QUALIFY row_number() OVER (PARTITION BY correlation_id ORDER BY start_ns) = 1) c USING (correlation_id)

@@ -18,7 +18,6 @@ from opscope.ingest.source import EventArray, LocalText, TraceFile, mapped_text
 from opscope.ingest.staging import staged_events
 from opscope.ingest.trace_rows import integer, recorded_release, valid_text, write_devices, write_trace
 from opscope.ingest.trust import distrust, end_steps
-from opscope.model.environment import Environment
 from opscope.model.finding import recorded_findings
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
@@ -78,14 +77,23 @@ def _write_trace(
     **of_file: Any,
 ) -> None:  # fmt: skip
     properties = array.properties
-    distributed = properties.get("distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
-    backend = distributed.get("backend")
-    rank, world_size = integer(distributed.get("rank")), integer(distributed.get("world_size"))
-    if rank is None and sidecar is not None:
-        # torch notes them only while the process group is there: a whole run is written when it is gone.
-        rank, world_size = sidecar.rank, sidecar.world_size
+    job = properties.get("distributedInfo")
+    job = job if isinstance(job, dict) else {}
+    backend = job.get("backend")
+    rank, world_size = integer(job.get("rank")), integer(job.get("world_size"))
+    if sidecar is None:
+        versions = {"torch_version": recorded_release(properties)}
+    else:
+        if rank is None:
+            # torch notes them only while the process group is there: a whole run is written when it is gone.
+            rank, world_size = sidecar.rank, sidecar.world_size
+        known = sidecar.environment
+        versions = {
+            "torch_version": known.torch, "torch_git_version": known.torch_git_version,
+            "cuda_version": known.cuda_runtime, "driver_version": known.cuda_driver,
+        }  # fmt: skip
     others = {key: value for key, value in properties.items() if key not in ("deviceProperties", "agents")}
+    numbers = ("cuda_runtime_version", "cuda_driver_version", "cupti_version")
     write_trace(
         session,
         trace_id=trace_id,
@@ -96,25 +104,9 @@ def _write_trace(
         base_time_ns=integer(properties.get("baseTimeNanoseconds"), bits=64),
         window_start_ns=census.window_start_ns,
         window_end_ns=census.window_end_ns,
-        cuda_runtime_version=integer(properties.get("cuda_runtime_version")),
-        cuda_driver_version=integer(properties.get("cuda_driver_version")),
-        cupti_version=integer(properties.get("cupti_version")),
-        **of_file,
         event_count=census.event_count,
         properties=valid_text(json.dumps(others, ensure_ascii=False)),
-        **(
-            _versions(None if sidecar is None else sidecar.environment)
-            or {"torch_version": recorded_release(properties)}
-        ),
+        **{name: integer(properties.get(name)) for name in numbers},
+        **versions,
+        **of_file,
     )
-
-
-def _versions(environment: Environment | None) -> dict[str, str | None]:
-    if environment is None:
-        return {}
-    return {
-        "torch_version": environment.torch,
-        "torch_git_version": environment.torch_git_version,
-        "cuda_version": environment.cuda_runtime,
-        "driver_version": environment.cuda_driver,
-    }

@@ -43,6 +43,10 @@ class Export(msgspec.Struct, frozen=True):
         """All rows of a query on a small table."""
         return self.connection.execute(query, parameters).fetchall()
 
+    def of(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """These columns of a small table; no rows if it has not all of them."""
+        return self.rows(f"SELECT {', '.join(columns)} FROM {table}") if self.has(table, *columns) else []
+
 
 @contextmanager
 def open_export(name: str, path: Path) -> Iterator[Export]:

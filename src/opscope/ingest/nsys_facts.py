@@ -54,19 +54,18 @@ def read_facts(export: Export) -> ExportFacts:
         rank=rank,
         world_size=world_size,
         problems=_problems(export),
-        process_names=_process_names(export),
+        process_names={
+            pid: str(name)
+            for pid, name in export.of("PROCESSES", "pid", "name")
+            if isinstance(pid, int) and name is not None
+        },
     )
 
 
 def _pairs(export: Export, table: str) -> dict[str, str]:
     """A table of names and values; of a repeated name the first value."""
-    if not export.has(table, "name", "value"):
-        return {}
-    return {
-        str(name): str(value)
-        for name, value in reversed(export.rows(f"SELECT name, value FROM {table}"))
-        if value is not None
-    }
+    rows = reversed(export.of(table, "name", "value"))
+    return {str(name): str(value) for name, value in rows if value is not None}
 
 
 def _base_time(export: Export, exported: Mapping[str, str]) -> int | None:
@@ -74,9 +73,7 @@ def _base_time(export: Export, exported: Mapping[str, str]) -> int | None:
     shift = integer(exported.get("EXPORT_PARAM_TIME_SHIFT", "0"), bits=64) or 0
     if exported.get("EXPORT_PARAM_TIME_NORMALIZE") == "true":
         return -shift
-    if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
-        return None
-    starts = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+    starts = export.of("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
     start = integer(starts[0][0], bits=64) if starts else None
     return None if start is None else start - shift
 
@@ -94,22 +91,11 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
 
 
 def _problems(export: Export) -> tuple[str, ...]:
-    if not export.has("DIAGNOSTIC_EVENT", "severity", "text"):
-        return ()
-    levels = {2, 3}
-    if export.has("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name"):
-        named = export.rows("SELECT id, name FROM ENUM_DIAGNOSTIC_SEVERITY_LEVEL")
-        levels = {number for number, name in named if name in _PROBLEMS}
-    rows = export.rows("SELECT severity, text FROM DIAGNOSTIC_EVENT")
+    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
+    levels = {number for number, name in named if name in _PROBLEMS} if named else {2, 3}
+    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
     texts = [" ".join(str(text).split()) for severity, text in rows if severity in levels]
     return tuple(dict.fromkeys(texts))
-
-
-def _process_names(export: Export) -> dict[int, str]:
-    if not export.has("PROCESSES", "pid", "name"):
-        return {}
-    rows = export.rows("SELECT pid, name FROM PROCESSES")
-    return {pid: str(name) for pid, name in rows if isinstance(pid, int) and name is not None}
 
 
 # Column of TARGET_INFO_GPU by key of Kineto's deviceProperties, and the same of the table it once was.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from opscope.errors import InputError
@@ -55,14 +54,6 @@ def owning_ranges(operators: Columns, ranges: Columns, launches: Columns) -> Int
 _STAGED_ROWS = 1 << 18
 
 
-class _Process(msgspec.Struct, frozen=True):
-    """One process of an export: its place in the Session, and what it is called by the system."""
-
-    trace_id: int
-    process: int
-    is_only: bool
-
-
 def read_export(
     session: Session, trace_id: int, trace: TraceFile, local: LocalText, demangle: Demangle | None
 ) -> None:
@@ -72,7 +63,7 @@ def read_export(
         missing = reader.stage(demangle)
         chosen, others = reader.processes()
         for offset, process in enumerate(chosen):
-            reader.fill(_Process(trace_id + offset, process, is_only=len(chosen) == 1))
+            reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
         session.add_findings(export_findings(trace_id, reader.facts, missing, others))
 
 
@@ -110,21 +101,19 @@ class _Reader:
             )
         return chosen, [process for process, _, _ in rows if process not in chosen]
 
-    def fill(self, one: _Process) -> None:
+    def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         """The rows of one process."""
-        events, owners = self._stage_process(one.process)
-        census = fill_tables(self.session, one.trace_id, events)
+        events, owners = self._stage_process(process)
+        census = fill_tables(self.session, trace_id, events)
         self._run("kernel_symbols")
-        self._write_trace(one, census)
-        write_devices(self.session, one.trace_id, devices_of(self.export, one.process))
-        self.session.add_findings(
-            quality.read_findings(one.trace_id, census, size_bytes=self.size_bytes, damage=self.damage)
-        )
-        self.session.add_findings(quality.trace_findings(self.session, one.trace_id))
+        self._write_trace(trace_id, process, census, is_only=is_only)
+        write_devices(self.session, trace_id, devices_of(self.export, process))
         operators = census.categories.get("cpu_op", 0) - owners
-        self.session.add_findings(
-            process_findings(self.session, one.trace_id, owners, operators, has_cuda=self.has_cuda)
-        )
+        self.session.add_findings((
+            *quality.read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
+            *quality.trace_findings(self.session, trace_id),
+            *process_findings(self.session, trace_id, owners, operators, has_cuda=self.has_cuda),
+        ))  # fmt: skip
 
     def _stage_process(self, process: int) -> tuple[StagedEvents, int]:
         """The events of one process; how many ranges stand among its operators."""
@@ -160,7 +149,7 @@ class _Reader:
             return self._arrays("timed_ranges", process)["range_id"]
         return owning_ranges(operators, ranges, launches)
 
-    def _write_trace(self, one: _Process, census: quality.Census) -> None:
+    def _write_trace(self, trace_id: int, process: int, census: quality.Census, *, is_only: bool) -> None:
         facts = self.facts
         version = facts.driver_version
         properties = {
@@ -168,16 +157,16 @@ class _Reader:
             "nsys_version": facts.product_version,
             "schema_version": facts.schema_version,
             "cuda_graph_trace": facts.graph_mode,
-            "process": one.process,
-            "process_name": facts.process_names.get(one.process),
+            "process": process,
+            "process_name": facts.process_names.get(process),
         }
         write_trace(
             self.session,
-            trace_id=one.trace_id,
+            trace_id=trace_id,
             source=valid_text(self.export.name),
             format="nsys",
-            rank=facts.rank if one.is_only else None,
-            world_size=facts.world_size if one.is_only else None,
+            rank=facts.rank if is_only else None,
+            world_size=facts.world_size if is_only else None,
             base_time_ns=facts.base_time_ns,
             cuda_driver_version=version,
             driver_version=None if version is None else f"{version // 1000}.{version % 1000 // 10}",

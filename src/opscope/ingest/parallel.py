@@ -246,7 +246,9 @@ def dask_cluster(address: str, note: Noted = lambda text: None) -> Iterator[Work
     try:
         fit, unfit = _fit_workers(client)
         for reason, names in unfit.items():
-            note(f"no files are read by {_listed(names)}: {reason}")
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            noun = "workers" if len(names) > 1 else "worker"
+            note(f"no files are read by {noun} {', '.join(names[:_NAMED])}{more}: {reason}")
         if unfit and not fit:
             note("the cluster has no worker that can read: files are read here")
         elif not fit:
@@ -279,21 +281,12 @@ def _fit_workers(client: Any) -> tuple[list[str], dict[str, list[str]]]:
     found = client.run(
         lambda: __import__("importlib").import_module("opscope._version").__version__, on_error="return"
     )
-    fit: list[str] = []
     unfit: dict[str, list[str]] = {}
     for address, version in found.items():
-        if version == __version__:
-            fit.append(address)
-        elif isinstance(version, str):
-            unfit.setdefault(f"opscope {version} is there, {__version__} here", []).append(address)
-        else:
-            unfit.setdefault(str(version), []).append(address)
-    return fit, unfit
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"worker{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED])}{more}"
+        if version != __version__:
+            other = f"opscope {version} is there, {__version__} here"
+            unfit.setdefault(other if isinstance(version, str) else str(version), []).append(address)
+    return [address for address, version in found.items() if version == __version__], unfit
 
 
 def read_parts(

@@ -208,12 +208,8 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         what: {trace_id: set(names) for trace_id, names in session.query(query)}
         for what, query in _USED_SQL.items()
     }
-    times = {
-        trace_id: (start_ns, end_ns)
-        for trace_id, start_ns, end_ns in session.query(
-            "SELECT trace_id, min(start_ns), max(start_ns + duration_ns) FROM operators GROUP BY trace_id"
-        )
-    }
+    query = "SELECT trace_id, min(start_ns), max(start_ns + duration_ns) FROM operators GROUP BY trace_id"
+    times = {trace_id: extent for trace_id, *extent in session.query(query)}
     first: dict[tuple[int | None, str], tuple[Any, ...]] = {}
     ranked = next(
         ((source, world) for _, source, rank, world, *_ in rows if rank is not None and (world or 0) > 1),
@@ -223,13 +219,15 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         if ranked is not None and rank is None and not is_cut:
             return f"{source} has no rank, while {ranked[0]} is one of {ranked[1]:,}"
         of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
-        if rank is not None and source != of_rank[1] and _overlap(times.get(of_rank[0]), times.get(trace_id)):
+        one, other = times.get(of_rank[0]), times.get(trace_id)
+        is_at_once = one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
+        if rank is not None and source != of_rank[1] and is_at_once:
             return f"{of_rank[1]} and {source} are both of rank {rank}, at the same time"
         facts = [("world sizes", rows[0][1], rows[0][3], world_size), ("processes", *of_rank[1:], process)]
         facts.append(("workloads", of_rank[1], workloads.get(of_rank[0]), workloads.get(trace_id)))
-        for what, other, expected, found in facts:
-            if source != other and None not in (expected, found) and expected != found:
-                return f"{other} and {source} are of different {what}"
+        for what, before, expected, found in facts:
+            if source != before and None not in (expected, found) and expected != found:
+                return f"{before} and {source} are of different {what}"
         for what, of_trace in used.items():
             names, others = of_trace.get(trace_id, set()), of_trace.get(of_rank[0], set())
             if source != of_rank[1] and len(names & others) < _LEAST_SHARED * min(len(names), len(others)):
@@ -242,11 +240,6 @@ _USED_SQL = {
     "kernels": """SELECT trace_id, list(DISTINCT name_id) FROM device_activities
         WHERE kind = 'kernel' GROUP BY 1""",
 }
-
-
-def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
-    """Whether two intervals, known both, have time in common."""
-    return one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
 
 
 def rank_findings(session: Session) -> Iterator[Finding]:

@@ -125,21 +125,15 @@ def read_replays(session: Session) -> Iterator[Replay]:
     for row in rows:
         by_call[row[0]].append(row)
     for call, own in by_call.items():
-        nodes = [row[10] for row in own]
-        is_known = all(node for node in nodes) and len(set(nodes)) == len(nodes)
+        activities, names, kinds, durations_ns, graphs, nodes, grids = list(zip(*own, strict=True))[4:]
+        is_known = all(nodes) and len(set(nodes)) == len(nodes)
+        numbers = tuple(node & _NODE_MASK for node in nodes) if is_known else None
+        device_ns, graph_id = sum(durations_ns), graphs[0] or None
+        start_ns, duration_ns, correlation = own[0][1:4]
         yield Replay(
-            call,
-            own[0][2],
-            own[0][3],
-            own[0][4],
-            tuple(row[1] for row in own),
-            tuple(row[6] for row in own),
-            tuple(row[5] for row in own),
-            sum(row[8] for row in own),
-            own[0][9] or None,
-            tuple(node & _NODE_MASK for node in nodes) if is_known else None,
-            tuple(row[11] for row in own),
-        )
+            call, start_ns, duration_ns, correlation, activities, kinds, names, device_ns, graph_id, numbers,
+            grids,
+        )  # fmt: skip
 
 
 _Fit = tuple[Capture, ReplayMatch]

@@ -342,17 +342,13 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     if text[257:262] == b"ustar" or text[:4] == b"PK\3\4":
         return "an archive, not a trace", "Unpack it first, and give the traces or their folder"
     if text[8:12] == b"DUCK":
-        return (
-            "a saved session, not a trace",
-            "Give it alone and not packed; opscope compare puts two side by side",
-        )
+        hint = "Give it alone and not packed; opscope compare puts two side by side"
+        return "a saved session, not a trace", hint
     if text[:1] == b"\x80" and text[1:2] in _PICKLE_PROTOCOLS:
-        if text.find(b"device_traces") >= 0 or text.find(b"segments") >= 0:
-            return (
-                "a memory snapshot of PyTorch, which is a pickle, and tells nothing of time",
-                "Look at it with https://pytorch.org/memory_viz; " + _READS,
-            )
-        return "a pickle, which opscope never opens: it can run any code", _READS
+        if text.find(b"device_traces") < 0 and text.find(b"segments") < 0:
+            return "a pickle, which opscope never opens: it can run any code", _READS
+        hint = "Look at it with https://pytorch.org/memory_viz; " + _READS
+        return "a memory snapshot of PyTorch, which is a pickle, and tells nothing of time", hint
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
 
 

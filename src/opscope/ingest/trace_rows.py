@@ -88,6 +88,7 @@ _KEYS = (
     "maxThreadsPerMultiprocessor", "regsPerBlock", "regsPerMultiprocessor", "sharedMemPerBlock",
     "sharedMemPerBlockOptin", "sharedMemPerMultiprocessor",
 )  # fmt: skip
+_MAY_BE_NONE = {"name", "computeMajor", "computeMinor"}
 _DEVICE_ID = re.compile(r"[0-9]{1,9}")
 _AMD_SHARED_PER_SM = "maxSharedMemoryPerMultiProcessor"
 
@@ -115,17 +116,23 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
     common = json.loads(kinds.pop()) if len(kinds) == 1 else {}
     for device in sorted(described.keys() | used.keys()):
         entry = described.get(device, common)
-        facts = [_fact(key, entry.get(key)) for key in _KEYS]
+        facts = [entry.get(key) for key in _KEYS]
+        for at, key in enumerate(_KEYS):
+            # No device has no multiprocessors, also where that is written as text.
+            count = None if key in _MAY_BE_NONE else integer(facts[at], bits=64)
+            facts[at] = None if count is not None and count <= 0 else facts[at]
         if device in used and not str(facts[0] or "").strip():
             facts[0] = _name_of(entry)
             if facts[0] is not None:
                 named = {"device": device, "name": facts[0]}
                 session.add_findings([finding("device.recognized", trace_id, named)])
         facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
-        session.connection.execute(
-            _INSERT,
-            [trace_id, device, *map(_text, facts), *used.get(device, (0, None, None, None, None, None))],
-        )
+        row = [
+            valid_text(str(one)) if isinstance(one, str | int | float) and not isinstance(one, bool) else None
+            for one in facts
+        ]
+        unused = (0, None, None, None, None, None)
+        session.connection.execute(_INSERT, [trace_id, device, *row, *used.get(device, unused)])
 
 
 _GPU_AGENTS = (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
@@ -161,12 +168,6 @@ def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _fact(key: str, value: Any) -> Any:
-    """None for a number of parts of a device that no device has, also where it is written as text."""
-    count = None if key in {"name", "computeMajor", "computeMinor"} else integer(value, bits=64)
-    return None if count is not None and count <= 0 else value
-
-
 def _name_of(entry: Mapping[str, Any]) -> str | None:
     """The name of the one GPU that has what is reported of a nameless one; None if there is no such one."""
     major, minor = (integer(entry.get(key)) for key in ("computeMajor", "computeMinor"))
@@ -177,12 +178,6 @@ def _name_of(entry: Mapping[str, Any]) -> str | None:
         sm_count=integer(entry.get("numSms")),
     ).spec
     return None if found is None or found.evidence is SpecEvidence.DEVICE_PROPERTIES else found.names[0]
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _use(session: Session, trace_id: int) -> dict[int, tuple[int, ...]]:
