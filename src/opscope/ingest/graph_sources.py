@@ -38,61 +38,38 @@ class CaptureTraces:
         return [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
 
 
-class GraphSources:
-    """All that is known of the graphs of one trace, from its sidecar and the captures that a user gives.
-
-    `are_asked_for`: the trace replays graphs, or the user gave captures.
-    """
-
-    def __init__(
-        self, trace: TraceFile, sidecar: Sidecar | None, given: CaptureTraces, demangle: Demangle | None
-    ) -> None:
-        self._trace = trace
-        self._graphs = () if sidecar is None else sidecar.graphs
-        self._given = given
-        self._demangle = demangle
-        self._unread: list[str] = []
-        self.are_asked_for = bool(given.files)
-
-    def open_in(self, session: Session, trace_id: int, events: StagedEvents) -> None:
-        """Open the replays of the staged trace."""
-        census = events.census
-        calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
-        if not calls or not session.scalar(_HAS_REPLAYS):
-            return
-        self.are_asked_for = True
-        phases = captured_phases(events, ReplaySource.CAPTURE_PHASE, self._trace.name)
-        # With what the driver told of the nodes of those inside the trace, where each was noted.
-        nodes = [graph.nodes for graph in self._graphs if graph.file is None]
-        told = nodes if len(nodes) == len(phases) else [None] * len(phases)
-        inside = (with_nodes(one, known, self._demangle) for one, known in zip(phases, told, strict=True))
-        captures = [*self._noted(), *inside, *chain.from_iterable(self._given.captures)]
-        added = open_replays(events, trace_id, captures)
-        if self._unread:
-            count, reason = len(self._unread), self._unread[0]
-            unread = finding("graphs.note_unreadable", trace_id, count=count, reason=reason)
-            session.add_findings([unread])
-        # What is nested and written later depends on what the trace holds.
-        counts = (
-            {"python_function": added.modules, **census.categories} if added.modules else census.categories
-        )
-        events.census = replace(
-            census, categories=counts, detailed_count=census.detailed_count + added.details
-        )
-
-    def _noted(self) -> Iterator[Capture]:
-        """Captures that were recorded beside the trace."""
-        for graph in self._graphs:
-            if graph.file is None or self._trace.path is None:
-                continue
-            path = self._trace.path.parent / graph.file
+def open_graphs(
+    trace_id: int, events: StagedEvents, trace: TraceFile, *, sidecar: Sidecar | None, given: CaptureTraces,
+    demangle: Demangle | None,
+) -> None:  # fmt: skip
+    """Open the replays of a staged trace by all that is known of its graphs."""
+    session, census = events.session, events.census
+    calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
+    if not calls or not session.scalar(_HAS_REPLAYS):
+        return
+    graphs = () if sidecar is None else sidecar.graphs
+    captures: list[Capture] = []
+    unread: list[str] = []
+    for graph in graphs:  # recorded beside the trace
+        if graph.file is not None and trace.path is not None:
+            path = trace.path.parent / graph.file
             try:
-                found = _read(TraceFile(str(path), path), ReplaySource.NOTED_CAPTURE)
+                found = _read(TraceFile(str(path), path), ReplaySource.NOTED_CAPTURE)[:1]
+                captures += (with_nodes(one, graph.nodes, demangle) for one in found)
             except InputError as error:
-                self._unread.append(str(error))
-                continue
-            for capture in found[:1]:
-                yield with_nodes(capture, graph.nodes, self._demangle)
+                unread.append(str(error))
+    # Those inside of it, with what the driver told of their nodes where each was noted.
+    phases = captured_phases(events, ReplaySource.CAPTURE_PHASE, trace.name)
+    nodes = [graph.nodes for graph in graphs if graph.file is None]
+    told = nodes if len(nodes) == len(phases) else [None] * len(phases)
+    captures += (with_nodes(one, known, demangle) for one, known in zip(phases, told, strict=True))
+    added = open_replays(events, trace_id, [*captures, *chain.from_iterable(given.captures)])
+    if unread:
+        lost = finding("graphs.note_unreadable", trace_id, count=len(unread), reason=unread[0])
+        session.add_findings([lost])
+    # What is nested and written later depends on what the trace holds.
+    counts = {"python_function": added.modules, **census.categories} if added.modules else census.categories
+    events.census = replace(census, categories=counts, detailed_count=census.detailed_count + added.details)
 
 
 def _read(trace: TraceFile, source: ReplaySource) -> tuple[Capture, ...]:
@@ -105,19 +82,17 @@ def _read(trace: TraceFile, source: ReplaySource) -> tuple[Capture, ...]:
         return captured_phases(events, source, trace.name)
 
 
-def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None) -> Iterator[Finding]:
+def graph_findings(session: Session, trace_id: int, given: CaptureTraces) -> Iterator[Finding]:
     """What a reader should know of the trace's replays: which stay closed, and captures that were refused."""
     row = session.query(_SUMMARY, [trace_id])[0]
     replays, unopened, device_ns, unopened_ns, graphs, reason, sources = row
-    files = [one.name for one in given.files] if given is not None else []
-    if files and not replays:
+    if given.files and not replays:
         yield finding("graphs.none", trace_id)
     if not replays or not unopened:
         return
-    if given is not None:
-        empty = [one.name for one, found in zip(given.files, given.captures, strict=True) if not found]
-        reason = "; ".join([reason, *(f"{name} holds no capture of a CUDA graph" for name in empty)])
-    is_refused = bool(files) and ReplaySource.CAPTURE_TRACE.value not in sources
+    empty = [one.name for one, found in zip(given.files, given.captures, strict=True) if not found]
+    reason = "; ".join([reason, *(f"{name} holds no capture of a CUDA graph" for name in empty)])
+    is_refused = bool(given.files) and ReplaySource.CAPTURE_TRACE.value not in sources
     yield finding(
         "graphs.capture_refused" if is_refused else "graphs.closed",
         trace_id,

@@ -11,7 +11,7 @@ from typing import Any
 
 from opscope.ingest import quality
 from opscope.ingest.captured import Demangle
-from opscope.ingest.graph_sources import CaptureTraces, GraphSources, graph_findings
+from opscope.ingest.graph_sources import CaptureTraces, graph_findings, open_graphs
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.recorded import read_beside
 from opscope.ingest.source import EventArray, LocalText, TraceFile, mapped_text
@@ -37,14 +37,13 @@ def read_kineto(
     `captures` are those of CUDA graphs that it may replay. An InputError names the file and the byte.
     """
     sidecar, sidecar_findings = read_beside(trace_id, trace)
-    graphs = GraphSources(trace, sidecar, captures or CaptureTraces(()), demangle)
-
+    given = captures or CaptureTraces(())
     with (
         mapped_text(local.path, trace.name) as mapped,
         staged_events(session, mapped, trace.name, damage=local.damage) as events,
     ):
         defects = [*end_steps(trace_id, events), *distrust(session, trace_id, events)]
-        graphs.open_in(session, trace_id, events)
+        open_graphs(trace_id, events, trace, sidecar=sidecar, given=given, demangle=demangle)
         census = fill_tables(session, trace_id, events)
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)
     _write_trace(
@@ -52,23 +51,17 @@ def read_kineto(
     )
     described = (array.properties.get(key) for key in ("deviceProperties", "agents"))
     write_devices(session, trace_id, *described)
-    session.add_findings(
-        (
-            *defects,
-            *quality.read_findings(
-                trace_id,
-                census,
-                size_bytes=size_bytes,
-                lost_bytes=array.lost_bytes,
-                damage=local.damage,
-                repairs=repairs,
-            ),
-            *quality.trace_findings(session, trace_id, is_explained=bool(defects) or array.lost_bytes > 0),
-            *recorded_findings(array.properties, trace_id),
-            *sidecar_findings,
-            *(graph_findings(session, trace_id, captures) if graphs.are_asked_for else ()),
-        )
-    )
+    session.add_findings((
+        *defects,
+        *quality.read_findings(
+            trace_id, census, size_bytes=size_bytes, lost_bytes=array.lost_bytes, damage=local.damage,
+            repairs=repairs,
+        ),
+        *quality.trace_findings(session, trace_id, is_explained=bool(defects) or array.lost_bytes > 0),
+        *recorded_findings(array.properties, trace_id),
+        *sidecar_findings,
+        *graph_findings(session, trace_id, given),
+    ))  # fmt: skip
     return sidecar
 
 
