@@ -29,21 +29,20 @@ def read_kineto(
     trace: TraceFile,
     local: LocalText,
     *,
-    captures: CaptureTraces | None = None,
-    demangle: Demangle | None = None,
+    captures: CaptureTraces,
+    demangle: Demangle | None,
 ) -> Sidecar | None:
     """Read a Kineto file into the tables, as one trace; its sidecar, if it has one.
 
     `captures` are those of CUDA graphs that it may replay. An InputError names the file and the byte.
     """
     sidecar, sidecar_findings = read_beside(trace_id, trace)
-    given = captures or CaptureTraces(())
     with (
         mapped_text(local.path, trace.name) as mapped,
         staged_events(session, mapped, trace.name, damage=local.damage) as events,
     ):
         defects = [*end_steps(trace_id, events), *distrust(session, trace_id, events)]
-        open_graphs(trace_id, events, trace, sidecar=sidecar, given=given, demangle=demangle)
+        open_graphs(trace_id, events, trace, sidecar=sidecar, given=captures, demangle=demangle)
         census = fill_tables(session, trace_id, events)
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)
     _write_trace(
@@ -60,7 +59,7 @@ def read_kineto(
         *quality.trace_findings(session, trace_id, is_explained=bool(defects) or array.lost_bytes > 0),
         *recorded_findings(array.properties, trace_id),
         *sidecar_findings,
-        *graph_findings(session, trace_id, given),
+        *graph_findings(session, trace_id, captures),
     ))  # fmt: skip
     return sidecar
 

@@ -72,7 +72,9 @@ class ReadOptions(NamedTuple):
 
     demangle: Demangle | None = None  # As of `load`
     examine: Examine | None = None  # Worked out of each file where it is read
-    captures: CaptureTraces | None = None  # Traces in which CUDA graphs were captured that these may replay
+    captures: CaptureTraces = CaptureTraces(
+        ()
+    )  # Traces in which CUDA graphs were captured that these may replay
     folder: str | None = None  # Where to leave Parquet; None to answer with it
 
 
@@ -105,18 +107,16 @@ _IDENTITIES = {
 }
 
 
-def read_file(
-    session: Session, trace: TraceFile, demangle: Demangle | None, captures: CaptureTraces | None = None
-) -> dict[int, Sidecar]:
+def read_file(session: Session, trace: TraceFile, how: ReadOptions) -> dict[int, Sidecar]:
     """Read one file, which holds one trace or several; sidecars by trace id."""
     trace_id = int(session.scalar("SELECT coalesce(max(trace_id) + 1, 0) FROM traces"))
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
             from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports
 
-            read_export(session, trace_id, trace, local, demangle)
+            read_export(session, trace_id, trace, local, how.demangle)
             return {}
-        sidecar = read_kineto(session, trace_id, trace, local, captures=captures, demangle=demangle)
+        sidecar = read_kineto(session, trace_id, trace, local, captures=how.captures, demangle=how.demangle)
     return {} if sidecar is None else {trace_id: sidecar}
 
 
@@ -143,7 +143,7 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
     with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         for trace in traces:
             with engine_errors(trace.name, None):
-                sidecars |= read_file(session, trace, how.demangle, how.captures)
+                sidecars |= read_file(session, trace, how)
         folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
         tables: dict[str, bytes | Path] = {}
         size_bytes = 0

@@ -88,16 +88,16 @@ def load(
     )
     sidecars: dict[int, Sidecar] = {}
     known = CaptureTraces(tuple(trace for one in captures for trace in find_traces(one)))
+    how = ReadOptions(demangle, examine, known)
     try:
         with _processes(len(traces), workers, dask, session.temporary_directory, note) as processes:
             if processes is not None:
-                how = ReadOptions(demangle, examine, known)
                 with engine_errors(traces[0].name, memory_limit):
                     sidecars = read_parts(session, traces, processes, how, note=note, on_done=on_done)
             else:
                 for count, trace in enumerate(traces, 1):
                     with engine_errors(trace.name, memory_limit):
-                        sidecars |= read_file(session, trace, demangle, known)
+                        sidecars |= read_file(session, trace, how)
                     on_done(count)
         if not merge and len({trace.name for trace in traces}) > 1:
             _require_one_job(session, sidecars)

@@ -81,10 +81,6 @@ _PHASES = {"X": 0, "M": 1, "i": 2}
 _OWN_FORMATS = {"row_id": "l", "thread_key": "L", "replay": "l", "category": "u"}
 
 
-def _formats(names: Iterable[str]) -> dict[str, str]:
-    return {name: _OWN_FORMATS.get(name) or FORMATS.get(_KINDS[name], "l") for name in names}
-
-
 class EventRows:
     """The rows of one class in the order of the file, in parts.
 
@@ -92,7 +88,7 @@ class EventRows:
     """
 
     def __init__(self, names: tuple[str, ...], place: Path | None) -> None:
-        self.formats = _formats(names)
+        self.formats = {name: _OWN_FORMATS.get(name) or FORMATS.get(_KINDS[name], "l") for name in names}
         self._place = place
         self._parts: list[RowPart | None] = []
         self._extents: list[Extent] = []
@@ -225,14 +221,13 @@ class StagedEvents:
     def renewed(self) -> StagedEvents:
         """The same without events, to be shown anew."""
         events = StagedEvents(self.session, self._folder)
-        events.show_on(self.session.connection)
+        events.show()
         return events
 
-    def show_on(self, connection: duckdb.DuckDBPyConnection, *names: str) -> None:
-        """Let a connection read the events, of some classes or of all."""
-        for name in names or self.rows:
-            rows = self.rows[name]
-            connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
+    def show(self) -> None:
+        """Let the session's engine read the events."""
+        for name, rows in self.rows.items():
+            self.session.connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
 
     def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows of a class behind all others."""
@@ -246,7 +241,6 @@ class StagedEvents:
 def staging_area(session: Session) -> Iterator[StagedEvents]:
     """No events yet, and a database `staging` for other tables, for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
-        # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
         session.connection.execute("ATTACH '{}' AS staging".format(place.replace("'", "''")))
         try:
@@ -275,7 +269,7 @@ def staged_events(
             stager.add_chunk(chunk)
         events.array = _array_end(text, opened, chunk.scanned, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
-        events.show_on(session.connection)
+        events.show()
         yield events
 
 
