@@ -301,32 +301,24 @@ class SizeWatch:
     """
 
     def __init__(self, is_large: Callable[[], bool], then: Callable[[], object]) -> None:
-        self._is_large, self._then = is_large, then
-        self._ended = threading.Event()
+        ended = threading.Event()
 
         def called(_: object) -> int:
-            if not self._ended.is_set():
-                self._ended.set()
-                self._then()
+            if not ended.is_set():
+                ended.set()
+                then()
             return 0
+
+        def look() -> None:
+            while not ended.wait(0.1):
+                # The interpreter's list of calls may be full; then again.
+                if is_large():
+                    ctypes.pythonapi.Py_AddPendingCall(self._called, None)
 
         # Kept, for the interpreter holds no reference to it.
         self._called = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(called)
-        self._thread = threading.Thread(target=self._look, name="opscope-size", daemon=True)
-
-    def start(self) -> None:
-        """Look from now on."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no longer, and call nothing."""
-        self._ended.set()
-
-    def _look(self) -> None:
-        while not self._ended.wait(0.1):
-            # The interpreter's list of calls may be full; then again.
-            if self._is_large():
-                ctypes.pythonapi.Py_AddPendingCall(self._called, None)
+        self.start = threading.Thread(target=look, name="opscope-size", daemon=True).start
+        self.stop = ended.set  # look no longer, and call nothing
 
 
 class ProgramRecorder:

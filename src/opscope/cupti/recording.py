@@ -155,40 +155,40 @@ def read_recording(path: Path) -> CuptiRecording:
         raise InputError(f"the records cannot be read ({error.strerror})", source=path) from error
     if len(content) < HEADER.itemsize:
         raise InputError("the file of records has no header", source=path, byte_offset=len(content))
-    header = np.frombuffer(content, HEADER, 1)[0]
+    header = dict(zip(HEADER.names or (), np.frombuffer(content, HEADER, 1)[0].item(), strict=True))
     if (
-        bytes(header["mark"]) != MARK
-        or int(header["header_bytes"]) != HEADER.itemsize
-        or int(header["state"]) not in FileState._value2member_map_
-        or int(header["unified_state"]) not in UnifiedState._value2member_map_
+        header["mark"] != MARK
+        or header["header_bytes"] != HEADER.itemsize
+        or header["state"] not in FileState._value2member_map_
+        or header["unified_state"] not in UnifiedState._value2member_map_
     ):
         raise InputError("not a file of records of this opscope", source=path, byte_offset=0)
-    if max(int(header[key]) for key in ("start_ns", "start_realtime_ns", "end_ns")) >= LATEST_NS:
+    if max(header["start_ns"], header["start_realtime_ns"], header["end_ns"]) >= LATEST_NS:
         raise InputError("the header of the records is damaged", source=path, byte_offset=0)
     records, texts, truncated_bytes = _read_chunks(content)
-    unified = UnifiedState(int(header["unified_state"]))
+    unified = UnifiedState(header["unified_state"])
     # Arguments are as `/proc/self/cmdline` has them: each ends in a null byte.
     command = texts[TextTable.COMMAND].get(0, b"").removesuffix(b"\0")
     return CuptiRecording(
         path=path,
-        process=int(header["process"]),
-        parent_process=int(header["parent_process"]),
+        process=header["process"],
+        parent_process=header["parent_process"],
         program=_text(header["program"]),
         command=tuple(_text(part) for part in command.split(b"\0")) if command else (),
-        start_ns=int(header["start_ns"]),
-        start_realtime_ns=int(header["start_realtime_ns"]),
-        end_ns=int(header["end_ns"]) or None,
-        cupti_version=int(header["cupti_loaded"]),
+        start_ns=header["start_ns"],
+        start_realtime_ns=header["start_realtime_ns"],
+        end_ns=header["end_ns"] or None,
+        cupti_version=header["cupti_loaded"],
         cupti_path=_text(header["cupti_path"]),
-        driver_version=int(header["driver_version"]) or None,
+        driver_version=header["driver_version"] or None,
         outcome=Outcome(
-            state=FileState(int(header["state"])),
+            state=FileState(header["state"]),
             failure=_text(header["failed_text"]) or None,
-            signal=int(header["signal"]) or None,
+            signal=header["signal"] or None,
             unified=unified,
             unified_refusal=_text(header["unified_text"]) if unified is UnifiedState.REFUSED else None,
             truncated_bytes=truncated_bytes,
-            **{name: int(header[name]) for name in _COUNTS},
+            **{name: header[name] for name in _COUNTS},
         ),
         records=records,
         names={table: {id_: _text(text) for id_, text in found.items()} for table, found in texts.items()},
@@ -200,7 +200,7 @@ _COUNTS = ("failed_code", "dropped_count", "lost_count", "write_errno", "unreada
 
 
 def _text(value: bytes) -> str:
-    return bytes(value).decode("utf-8", "replace")
+    return value.decode("utf-8", "replace")
 
 
 def _read_chunks(content: bytes) -> tuple[dict[ChunkKind, Records], dict[TextTable, dict[int, bytes]], int]:
