@@ -13,19 +13,12 @@ from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import count_host_events
 from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with_nodes
 from opscope.ingest.replays import Replay, match
-from opscope.model.environment import Environment
 from opscope.model.schema import ReplayEvidence, ReplaySource
-from opscope.model.sidecar import (
-    GraphNode,
-    RecordedGraph,
-    RecordedSchedule,
-    RecordedSettings,
-    Sidecar,
-    sidecar_path,
-    write_sidecar,
-)
+from opscope.model.sidecar import GraphNode, RecordedGraph, sidecar_path, write_sidecar
 from opscope.report.headline import headline
 from opscope.testing import TraceBuilder
+
+from .test_recorded import sidecar
 
 ROWS = """SELECT n.name, o.name, a.attribution FROM device_activities a JOIN kernel_names n USING (name_id)
 LEFT JOIN operators o ON o.operator_id = a.operator_id ORDER BY a.start_ns"""
@@ -276,7 +269,7 @@ def test_node_ids_join_replays_with_what_the_recording_noted(load, tmp_path: Pat
         TraceBuilder(), names=("add", "gemm"), **{"graph node id": ((9 << 32) | 5, (9 << 32) | 4)}
     )
     path = trace.write(tmp_path / "trace.json")
-    write_sidecar_of(path, RecordedGraph("trace.graphs/graph_0.json", nodes))
+    write_sidecar(sidecar_path(path), sidecar(graphs=(RecordedGraph("trace.graphs/graph_0.json", nodes),)))
     session = load(path)
     assert session.query(ROWS) == [("add", "aten::add", "graph_node"), ("gemm", "aten::mm", "graph_node")]
     assert session.query(REPLAYS)[0][2:4] == ("noted_capture", "node_ids")
@@ -284,30 +277,10 @@ def test_node_ids_join_replays_with_what_the_recording_noted(load, tmp_path: Pat
 
 def test_a_noted_capture_that_is_gone_is_a_finding(load, tmp_path: Path) -> None:
     path = replayed(TraceBuilder()).write(tmp_path / "trace.json")
-    write_sidecar_of(path, RecordedGraph("trace.graphs/graph_0.json", None))
+    write_sidecar(sidecar_path(path), sidecar(graphs=(RecordedGraph("trace.graphs/graph_0.json", None),)))
     session = load(path)
     assert "graphs.note_unreadable" in [one.code for one in session.findings()]
     assert session.query(ROWS)[0][1] == "graph 1 of engine step"
-
-
-def write_sidecar_of(path: Path, *graphs: RecordedGraph) -> None:
-    recorded = RecordedSettings(
-        True, with_stack=False, with_modules=False, profile_memory=False, activities=("cpu",)
-    )
-    environment = Environment("3.12", "Linux", "0", "2.11.0")
-    sidecar = Sidecar(
-        path.name,
-        "",
-        environment,
-        RecordedSchedule(0, 0, 1, 1, 0),
-        recorded,
-        0,
-        False,
-        True,
-        (),
-        graphs=graphs,
-    )
-    write_sidecar(sidecar_path(path), sidecar)
 
 
 # Matching by itself.
