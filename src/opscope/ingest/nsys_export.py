@@ -80,18 +80,23 @@ _COLUMNS = "SELECT name FROM pragma_table_info(?)"
 
 def _connect(path: Path) -> sqlite3.Connection:
     uri = f"{path.resolve().as_uri()}?mode=ro"
-    # A database with a write-ahead log needs files beside it; in a read-only folder there can be none.
-    for address in (uri, f"{uri}&immutable=1"):
-        connection = sqlite3.connect(address, uri=True, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
-        connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        try:
-            connection.execute("SELECT count(*) FROM sqlite_master")
-        except BaseException as error:
-            connection.close()
-            if address != uri or "unable to open" not in str(error) or Path(f"{path}-wal").exists():
-                raise
-        else:
-            break
+    try:
+        return _opened(uri)
+    except sqlite3.OperationalError as error:
+        # A database with a write-ahead log needs files beside it; in a read-only folder there can be none.
+        if "unable to open" not in str(error) or Path(f"{path}-wal").exists():
+            raise
+        return _opened(f"{uri}&immutable=1")
+
+
+def _opened(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
