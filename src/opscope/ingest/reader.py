@@ -27,7 +27,7 @@ from opscope.ingest.parallel import (
     read_parts,
 )
 from opscope.ingest.recorded import keep_sidecars
-from opscope.ingest.source import TraceFile, find_traces
+from opscope.ingest.source import find_traces
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
 
@@ -80,9 +80,10 @@ def load(
         DependencyError: An address needs a package that is not installed.
     """
     traces = [trace for source in sources for trace in find_traces(source)]
-    needed_bytes = _MEMORY_PER_TEXT * sum(map(_expected_bytes, traces))
+    known_bytes = ((one.path.suffix, one.path.stat().st_size) for one in traces if one.path is not None)
+    needed_bytes = sum(_SIZE_AS_TEXT.get(suffix, _COMPRESSION) * size for suffix, size in known_bytes)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    is_large = needed_bytes > _MOST_OF_MEMORY * memory_bytes
+    is_large = _MEMORY_PER_TEXT * needed_bytes > _MOST_OF_MEMORY * memory_bytes
     session = Session(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
@@ -137,9 +138,3 @@ def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
             f"these are not recordings of one job: {reason}",
             hint="Give one of them, or average them all with --merge (merge=True in Python)",
         )
-
-
-def _expected_bytes(trace: TraceFile) -> int:
-    if trace.path is None:
-        return 0
-    return trace.path.stat().st_size * _SIZE_AS_TEXT.get(trace.path.suffix, _COMPRESSION)

@@ -142,7 +142,11 @@ def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
     So many chunks as there are threads are scanned side by side.
     """
     scan_one = scan_in_python if _library() is None else scan_natively
-    cuts = _cuts(text, start)
+    cuts = [start]  # where chunks begin, as far as one can see from near by
+    for guess in range(start + _CHUNK_BYTES, len(text) - _CHUNK_BYTES // 2, _CHUNK_BYTES):
+        found = _BOUNDARY.search(text, guess, min(len(text), guess + _SEARCH_BYTES))
+        if found is not None:
+            cuts.append(found.end())
     ends = [*cuts[1:], len(text)]
     position = start
     with ThreadPoolExecutor(threads) as executor:
@@ -166,16 +170,6 @@ def _release(text: mmap.mmap, start: int, end: int) -> None:
     start -= start % mmap.PAGESIZE
     if hasattr(text, "madvise") and end > start:
         text.madvise(mmap.MADV_DONTNEED, start, end - start)
-
-
-def _cuts(text: mmap.mmap, start: int) -> list[int]:
-    """Where chunks begin, as far as one can see from near by."""
-    cuts = [start]
-    for guess in range(start + _CHUNK_BYTES, len(text) - _CHUNK_BYTES // 2, _CHUNK_BYTES):
-        found = _BOUNDARY.search(text, guess, min(len(text), guess + _SEARCH_BYTES))
-        if found is not None:
-            cuts.append(found.end())
-    return cuts
 
 
 def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:

@@ -158,7 +158,15 @@ def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
     """The trace's text as a local uncompressed file, for the duration of the block."""
     spool, piped = spool_directory / "spool.json", spool_directory / "piped"
     try:
-        path = trace.path if trace.path is None or trace.path.is_file() else _from_pipe(trace.path, piped)
+        path = trace.path
+        if path is not None and (path.is_char_device() or path.is_block_device()):  # which may never end
+            raise InputError(
+                "a device, not a trace", source=path, hint="Give a file, or send one into opscope … -"
+            )
+        if path is not None and not path.is_file():  # what comes out of a pipe can be read once only
+            with path.open("rb") as pipe, piped.open("wb") as copy:
+                shutil.copyfileobj(pipe, copy, _CHUNK_BYTES)
+            path = piped
         with _open(trace, path) as stream:
             head = stream.read(4)
             stream.seek(0)
@@ -181,17 +189,6 @@ def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
     finally:
         for file in (spool, piped):
             file.unlink(missing_ok=True)
-
-
-def _from_pipe(path: Path, copy: Path) -> Path:
-    """What comes out of a pipe, as a file: it can be read once only. A device may never end."""
-    if path.is_char_device() or path.is_block_device():
-        raise InputError(
-            "a device, not a trace", source=path, hint="Give a file, or send one into opscope … -"
-        )
-    with path.open("rb") as stream, copy.open("wb") as out:
-        shutil.copyfileobj(stream, out, _CHUNK_BYTES)
-    return copy
 
 
 @contextmanager
