@@ -1,5 +1,5 @@
 -- Statements that turn the tables of an export, copied to `staging.raw_…`, into the events that kineto.sql reads. Columns
--- in camelCase are nsys' own. `{…}` are filled in by reading.py: a process, and patterns of names.
+-- in camelCase are nsys' own. `{…}` are filled in by nsys_reading.py: a process, and patterns of names.
 
 -- :name words
 -- Kineto's word for each number of an export, by topic; CUPTI's numbers are part of its binary interface.
