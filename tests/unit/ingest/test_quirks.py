@@ -414,14 +414,8 @@ class TestErrors:
         ) -> Path:
             job = {"distributedInfo": {"rank": rank, "world_size": world_size}} if world_size else {}
             event = {
-                "ph": "X",
-                "cat": "cpu_op",
-                "name": operator,
-                "pid": process,
-                "tid": 1,
-                "ts": ts,
-                "dur": 2,
-            }
+                "ph": "X", "cat": "cpu_op", "name": operator, "pid": process, "tid": 1, "ts": ts, "dur": 2,
+            }  # fmt: skip
             return make_trace(json.dumps({"traceEvents": [event], **job}), name)
 
         paths = [trace("a.json", *first), trace("b.json", *second)]

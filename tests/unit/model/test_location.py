@@ -31,14 +31,8 @@ def test_as_text_it_has_its_line_if_that_is_known() -> None:
 
 
 STRONGEST_FIRST = [
-    "exact",
-    "release_index",
-    "compiled",
-    "bracket",
-    "neighbor_version",
-    "name_pattern",
-    "inferred",
-]
+    "exact", "release_index", "compiled", "bracket", "neighbor_version", "name_pattern", "inferred",
+]  # fmt: skip
 
 
 def test_grades_are_written_as_their_values_strongest_first() -> None:
