@@ -35,13 +35,8 @@ from opscope.model.session import Session, registered
 _MOST_OPERATORS = 1 << 20
 # So many of the starts of a part are looked at to divide them.
 _SAMPLED = 1 << 10
-_FORMATS = {
-    "VARCHAR": "u",
-    "JSON": "json",
-    "BOOLEAN": "b",
-    "DOUBLE": "g",
-    "UBIGINT": "L",
-}  # others are integers
+# Others are integers.
+_FORMATS = {"VARCHAR": "u", "JSON": "json", "BOOLEAN": "b", "DOUBLE": "g", "UBIGINT": "L"}
 # An operator's name and its overload, where the recorder writes that behind a dot.
 _OVERLOADED = re.compile(r"(\w+::\w+)\.(\w+)", re.ASCII)
 _MEMORY = {

@@ -33,15 +33,9 @@ _MOST_IMPOSSIBLE = 0.01
 
 
 class CallKind(IntEnum):
-    """What a call gives the device to do."""
+    """What a call gives the device to do; `GRAPH` is a launch of many."""
 
-    OTHER = 0
-    KERNEL = 1
-    MEMCPY = 2
-    MEMSET = 3
-    GRAPH = 4  # a launch of many
-    BEGIN_CAPTURE = 5
-    END_CAPTURE = 6
+    OTHER, KERNEL, MEMCPY, MEMSET, GRAPH, BEGIN_CAPTURE, END_CAPTURE = range(7)
 
 
 OWN_LAUNCHES = (CallKind.KERNEL, CallKind.MEMCPY, CallKind.MEMSET)  # of one each
