@@ -19,14 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opscope
-from opscope.analysis.cuda_calls import CallRole
+from opscope.analysis.arrays import total
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.device_windows import Step, TraceWindow, occupation
 from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
 from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
-from opscope.analysis.timeline.records import DeviceRecords, RuntimeCalls, WorkKind
-from opscope.analysis.timeline.spans import total
+from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls, WorkKind
 from opscope.analysis.timeline.values import IdleCause, Timeline
+from opscope.analysis.timeline.windows import Step, TraceWindow, occupation
 from opscope.model.session import Session
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"

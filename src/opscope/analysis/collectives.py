@@ -17,14 +17,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from opscope.analysis.clocks import RankClock, align
-from opscope.analysis.links import RankLink, link_of
-from opscope.analysis.pipeline import POINT_TO_POINT, PipelineStage, find_bubbles
+from opscope.analysis.arrays import NOTHING, Spans, merge, overlap, total
+from opscope.analysis.communication import (
+    POINT_TO_POINT,
+    PipelineStage,
+    RankClock,
+    RankLink,
+    align,
+    find_bubbles,
+    link_of,
+)
 from opscope.analysis.session_limits import common_spec
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import WorkKind
-from opscope.analysis.timeline.spans import NOTHING, Spans, merge, overlap, total
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
 from opscope.model.finding import Finding, Severity

@@ -1,7 +1,9 @@
-"""What to profile with ncu: the kernels that matter, and the command that tells what a recording cannot.
+"""What hardware counters are to be read: of which kernels, by which command of ncu, for which open questions.
 
 The kernels are chosen by a recording of the program or a first quick profile. ncu profiles one window of the
-launches that its filter matches, so the window is chosen that covers most of the chosen kernels' time.
+launches that its filter matches, so the window is chosen that covers most of the chosen kernels' time. Of an
+operator the topics are those a kernel engineer asks about: a statement is made only where the recording
+proves it; everything else is left to counters, with the command that reads them.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.analysis.counters import Kind, extent, recorded_name
+from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.roofline import Bound, Efficiency, Roofline
+from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import CaptureError, InputError
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoder import decode
+from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_command import (
     Collection,
     KernelFilter,
@@ -178,3 +184,158 @@ def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) ->
 
     starts = (index for index, launch in enumerate(launches) if launch.name in wanted)
     return max(map(window, starts), key=lambda one: (one.covered_ns, one.start - one.end), default=None)
+
+
+# Above this share of the memory limit scattered accesses are excluded: a warp that used half of each 32-byte
+# sector could not reach more than half of it.
+_NEARLY_ALL = 0.75
+# Median duration of cudaLaunchKernel in recordings of PyTorch 2.11 on an H200 host (4.0 to 4.6 µs): shorter
+# kernels cannot keep the device busy alone.
+_SHORT_NS = 4_000
+_RELEVANT = 0.2  # of an operator's device time; less is noise in its report
+_POINTWISE = frozenset(("elementwise", "activation"))
+_ROW_WISE = frozenset(("normalization", "reduction"))
+
+
+class Topic(TextEnum):
+    """What can be improved; also the order of a report."""
+
+    LAUNCHES = "launches"
+    OCCUPANCY = "occupancy"
+    COALESCING = "coalescing"
+    BANK_CONFLICTS = "bank conflicts"
+    DIVERGENCE = "divergence"
+    FUSION = "fusion"
+
+
+class Improvement(msgspec.Struct, frozen=True):
+    """One topic: what is known of it, or None; `needs_counters` where only they can tell the rest."""
+
+    topic: Topic
+    known: str | None
+    needs_counters: bool
+
+
+class OperatorImprovement(msgspec.Struct, frozen=True):
+    """All topics for the kernel an operator spends most time in, and the ncu command for the open ones.
+
+    The command counts launches from the start of the recording; launches before it come on top.
+    """
+
+    kernel: str
+    topics: tuple[Improvement, ...]
+    command: str | None
+
+
+def find_improvements(
+    session: Session,
+    operators: Iterable[OperatorTotal],
+    quality: Iterable[LaunchQuality],
+    efficiency: Efficiency,
+    compute_capability: str | None,
+) -> dict[str, OperatorImprovement]:
+    """By operator name, for those that launched kernels.
+
+    Operators are ranked by self device time, `quality` by device time.
+    """
+    longest = [
+        (one, kernel)
+        for one in operators
+        if (kernel := next((each for each in one.kernels if each.kind == "kernel"), None)) is not None
+    ]
+    first: dict[tuple[str | None, str], LaunchQuality] = {}
+    for launch in quality:
+        first.setdefault((launch.operator, launch.kernel.name), launch)
+    # Place of each kernel's longest launch among those its filter matches, in the order they began.
+    names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
+    alike = {}
+    for _, kernel in longest:
+        matches = kernel_filter([kernel.name])
+        alike[kernel.name] = [name for name in names if name == kernel.name or matches.covers(name)]
+    pairs = [(one.name, kernel.name, name) for one, kernel in longest for name in alike[kernel.name]]
+    columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
+    rows = session.query(sql(__package__, "launch_indices"), columns)
+    indices = {(operator, kernel): index for operator, kernel, index in rows}
+    found = {}
+    for operator, kernel in longest:
+        key = (operator.name, kernel.name)
+        topics = tuple(_topics(operator, kernel, first.get(key), efficiency.operators.get(operator.name)))
+        open_topics = [one.topic for one in topics if one.needs_counters]
+        command = None
+        if open_topics:
+            names = [str(topic) for topic in open_topics if topic is not Topic.OCCUPANCY]
+            names += ["achieved occupancy", "stall reasons"]
+            command = suggest_command(
+                kernel.name, indices.get(key, 0), topics=names, compute_capability=compute_capability
+            )
+        found[operator.name] = OperatorImprovement(kernel.name, topics, command)
+    return found
+
+
+def _topics(
+    operator: OperatorTotal, kernel: KernelTotal, launch: LaunchQuality | None, roofline: Roofline | None
+) -> Iterable[Improvement]:
+    yield Improvement(Topic.LAUNCHES, _launches(operator), needs_counters=False)
+    yield Improvement(Topic.OCCUPANCY, _occupancy(launch), needs_counters=True)
+    coalesced = _coalescing(kernel, roofline)
+    yield Improvement(Topic.COALESCING, coalesced, needs_counters=coalesced is None)
+    unshared = launch is not None and launch.geometry.shared_memory_bytes == 0
+    yield Improvement(
+        Topic.BANK_CONFLICTS,
+        "none: the kernel uses no shared memory" if unshared else None,
+        needs_counters=not unshared,
+    )
+    divergence = None
+    if launch is not None and launch.partial_warp_loss:
+        share = 100 * launch.partial_warp_loss
+        divergence = (
+            f"blocks of {launch.thread_count} threads leave {share:.0f} % of their warps' lanes unused"
+        )
+    yield Improvement(Topic.DIVERGENCE, divergence, needs_counters=True)
+    yield Improvement(Topic.FUSION, _fusion(operator, roofline), needs_counters=False)
+
+
+def _launches(operator: OperatorTotal) -> str | None:
+    short = [one for one in operator.kernels if one.kind == "kernel" and one.total_ns < _SHORT_NS * one.calls]
+    calls, total_ns = sum(one.calls for one in short), sum(one.total_ns for one in short)
+    if not calls or total_ns < _RELEVANT * operator.self_device_ns:
+        return None
+    return f"{calls:,} run {total_ns / calls / 1e3:.2f} µs on average, no longer than a launch costs the host"
+
+
+def _occupancy(launch: LaunchQuality | None) -> str | None:
+    if launch is None or launch.active is None or launch.occupancy is None:
+        return None
+    held = launch.active
+    limited = " and ".join(str(limiter).replace("_", " ") for limiter in held.limiters)
+    text = (
+        f"{100 * launch.occupancy:.0f} % of the warps a multiprocessor holds ({held.warps_per_sm} of "
+        f"{held.max_warps_per_sm}), limited by {limited}"
+    )
+    if launch.idle_sm_count:
+        return f"{text}; {launch.block_count:,} blocks leave {launch.idle_sm_count} of {launch.sm_count} idle"
+    if launch.waves is not None:
+        text += f"; {launch.waves.count:.2f} waves, {100 * launch.waves.tail_loss:.0f} % of their slots empty"
+    return text
+
+
+def _coalescing(kernel: KernelTotal, roofline: Roofline | None) -> str | None:
+    """Proof that accesses are coalesced; what is only likely is left to counters."""
+    width = None if kernel.facts is None else kernel.facts.fields.get("vector_width")
+    if roofline is not None and roofline.bound is Bound.MEMORY and (roofline.fraction or 0) >= _NEARLY_ALL:
+        share = 100 * (roofline.fraction or 0)
+        return f"accesses are coalesced: least bytes alone flow at {share:.0f} % of the memory limit"
+    if isinstance(width, int) and width > 1:
+        return f"each thread loads {width} neighboring elements at once, by the kernel's name"
+    return None
+
+
+def _fusion(operator: OperatorTotal, roofline: Roofline | None) -> str | None:
+    if operator.kernel_launches > operator.calls > 0 and len(operator.kernels) > 1:
+        per_call = operator.kernel_launches / operator.calls
+        return f"{per_call:.1f} kernels per call pass their results through device memory"
+    if operator.category in _POINTWISE:
+        return "pointwise: fused into the operator before or after, its own reads and writes would go away"
+    if operator.category in _ROW_WISE and roofline is not None and roofline.bound is Bound.MEMORY:
+        return "a pointwise neighbor fused into it would cost it no further bytes"
+    return None

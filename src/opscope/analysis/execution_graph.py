@@ -30,11 +30,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.columns import Columns, Flags
-from opscope.analysis.cuda_calls import CallRole
+from opscope.analysis.arrays import Columns, Flags, covering
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host
-from opscope.analysis.timeline.records import TraceRecords, blocked_launches
-from opscope.analysis.timeline.spans import covering
+from opscope.analysis.timeline.records import CallRole, TraceRecords, blocked_launches
 from opscope.ingest.nesting import Int64
 
 if TYPE_CHECKING:

@@ -7,10 +7,15 @@ nothing by being faster. Clocks of ranks are aligned by the ends of their collec
 
 A job of one rank, or of ranks whose collectives cannot be matched, is told by its middle rank alone. Of a job
 of too many events for one graph those ranks are in it for which the others wait most, and the middle one.
+
+What can be worked out of one rank alone is, where it is read: a process that reads many ranks hands it back
+with the tables, and the Summary takes it instead of working it out again.
 """
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,20 +23,39 @@ from functools import cached_property
 from statistics import median
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.clocks import align
+from opscope.analysis.arrays import Spans
+from opscope.analysis.collectives import JobCollectives
+from opscope.analysis.communication import align
 from opscope.analysis.execution_graph import (
     NEVER_NS,
     CriticalPath,
+    ExecutionGraph,
     NodeKind,
     RunOrder,
     run_order,
     simulate,
 )
-from opscope.analysis.step_model import NEXT_TO_NOTHING, Gain, GraphChange, StepExecution, StepModel, gain_of
+from opscope.analysis.step_model import (
+    NEXT_TO_NOTHING,
+    Gain,
+    GraphChange,
+    HostSpeed,
+    StepExecution,
+    StepModel,
+    gain_of,
+    step_models,
+)
+from opscope.analysis.straggler import Straggler
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.timeline.values import Timeline
 from opscope.ingest.nesting import Int64
+from opscope.model.session import Session
+from opscope.text_enum import TextEnum
 
 R = TypeVar("R")
 # Nodes of all ranks together, for which a simulation takes some tenth of a second.
@@ -408,3 +432,121 @@ def job_of(
 ) -> Job | None:
     """The ranks of a Session together; None where no step launched anything. Arguments as of `Job`."""
     return Job(models, collectives, middle) if models else None
+
+
+class RankExamination(msgspec.Struct, frozen=True):
+    """What is known of one rank."""
+
+    execution: StepExecution | None = None  # its simulated step; None where nothing was launched in one
+    hosts: tuple[HostSpeed, ...] = ()  # how fast its host may have been, as `StepModel.hosts`
+    node_count: int = 0  # of its execution graph
+    timeline: Timeline = Timeline()  # of this rank alone
+    packed: bytes = b""  # what `unpacked` gives, compressed: few of many ranks are simulated together
+    first_thread: int = 0  # what to add to the threads in there
+
+    def unpacked(self) -> tuple[ExecutionGraph | None, dict[int, Spans]]:
+        """Its execution graph, and when its threads waited for data."""
+        if self.execution is None:
+            return None, {}
+        graph, loading = pickle.loads(zlib.decompress(self.packed))
+        threads = np.where(graph.thread_id >= 0, graph.thread_id + self.first_thread, -1)
+        graph = replace(graph, trace_id=self.execution.trace_id, thread_id=threads)
+        return graph, {self.first_thread + thread: spans for thread, spans in loading.items()}
+
+    def moved(self, ids: Mapping[str, int]) -> RankExamination:
+        """The same in a Session where ids are larger by this, by table."""
+        execution = self.execution
+        if execution is not None:
+            execution = replace(execution, trace_id=execution.trace_id + ids["traces"])
+        timeline = self.timeline.moved(ids["traces"], ids["runtime_calls"])
+        first_thread = self.first_thread + ids["threads"]
+        return replace(self, execution=execution, timeline=timeline, first_thread=first_thread)
+
+
+def examine_ranks(session: Session) -> dict[int, RankExamination]:
+    records = read_session(session)
+    # First: what they take beside the graphs of a long trace is too much.
+    timelines = [measure_timeline(session, one) for one in records.of_each()]
+    models = {model.trace.trace_id: model for model in step_models(session, records)}
+    found = {}
+    for trace, timeline in zip(records.traces, timelines, strict=True):
+        model = models.get(trace.trace_id)
+        if model is None:
+            found[trace.trace_id] = RankExamination(timeline=timeline)
+        else:
+            packed = zlib.compress(pickle.dumps((model.graph, model.loading)), 1)
+            found[trace.trace_id] = replace(examination_of(model), timeline=timeline, packed=packed)
+    return found
+
+
+def examination_of(model: StepModel) -> RankExamination:
+    return RankExamination(model.execution, model.hosts, len(model.graph))
+
+
+_COLLECTIVES = 5
+
+
+class WhatIfKind(TextEnum):
+    """A change whose worth is simulated."""
+
+    RANK_AS_MEDIAN = "rank_as_fast_as_median"
+    OVERLAPPED = "collective_overlapped"
+
+
+class WhatIf(msgspec.Struct, frozen=True):
+    """A change of one rank, or of collectives of one group and name, and what a step would get shorter."""
+
+    kind: WhatIfKind
+    gain: Gain
+    rank: int | None = None
+    process_group: str | None = None
+    name: str | None = None
+
+
+class JobOutlook(msgspec.Struct, frozen=True):
+    """The ranks of a job, simulated together."""
+
+    ranks: int  # how many the job has here
+    simulated: int  # how many of them are in the simulation
+    step_ns: float  # a step of them without the profiler
+    path: tuple[JobPath, ...]  # the critical path of the recorded steps across ranks, the largest first
+    what_ifs: tuple[WhatIf, ...]  # changes by kind, the most worth first
+
+    @property
+    def path_by_trace(self) -> dict[int, float]:
+        """Share of the critical path that runs through each rank, by trace id, the largest first."""
+        found: dict[int, float] = defaultdict(float)
+        for one in self.path:
+            found[one.trace_id] += one.fraction
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def look_at_job(
+    job: Job | None, collectives: JobCollectives, straggler: Straggler | None
+) -> JobOutlook | None:
+    """What is known of the ranks together; None where they cannot be simulated together.
+
+    Without a straggler the rank that is waited for most is tried.
+    """
+    if job is None or job.graph is None:
+        return None
+    what_ifs = []
+    most = max(collectives.skews, key=lambda one: one.awaited_ns, default=None)
+    late = most.trace_id if most is not None and most.awaited_ns else None
+    late = late if straggler is None else straggler.trace_id
+    if late is not None and (change := job.as_fast_as_median(late)) is not None:
+        gain = job.gain(change)
+        what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, gain, rank=collectives.ranks[late]))
+    # Activities by process group and name of the collective, then by trace.
+    kernels: dict[tuple[str | None, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for one in collectives.matched:
+        for kernel in one.kernels:
+            of_total = kernels[one.kernels[0].members, one.kernels[0].title or ""]
+            of_total[kernel.trace_id].add(kernel.activity_id)
+    for total in collectives.totals[:_COLLECTIVES]:
+        gain = job.gain(job.overlapped(kernels[total.members, total.name]))
+        what_ifs.append(
+            WhatIf(WhatIfKind.OVERLAPPED, gain, process_group=total.process_group, name=total.name)
+        )
+    what_ifs.sort(key=lambda one: -one.gain.ns)
+    return JobOutlook(len(collectives.ranks), len(job.models), job.step_ns, job.path, tuple(what_ifs))

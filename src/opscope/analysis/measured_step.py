@@ -28,8 +28,8 @@ from itertools import groupby
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.device_windows import TraceWindow
 from opscope.analysis.timeline.values import HostTime
+from opscope.analysis.timeline.windows import TraceWindow
 from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval, usual_and_limit
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep

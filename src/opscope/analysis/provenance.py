@@ -2,13 +2,16 @@
 
 Reads `kernel_provenance`, `native_functions`, `operator_functions`, `recognition`; fills them first if
 needed.
+
+Accuracy is how much of the device time each statement about it covers, and how well; every fraction is of
+device time in integer nanoseconds. `docs/accuracy.md` gives the method in words.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -247,3 +250,115 @@ def _location(prefix: str, row: Mapping[str, Any]) -> SourceLocation | None:
 
 def _grade(text: str | None) -> Grade | None:
     return None if text is None else Grade(text)
+
+
+_WRAPPERS = frozenset(("Kernel", "Kernel2", "device_kernel", "kernel"))  # templates of CUTLASS
+
+
+def kernel_title(facts: KernelFacts) -> str:
+    """`vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>`; the name itself where it has no parts."""
+    if facts.function is None:
+        return facts.name
+    arguments = [value for _, value in facts.template_arguments]
+    return title_of(facts.function, arguments, str(facts.fields.get("functor") or ""))
+
+
+def title_of(function: str, arguments: Sequence[str], functor: str) -> str:
+    """The function without its namespaces and CUTLASS's wrapper, and the functor without its namespaces."""
+    title, applied = _unwrapped(function, arguments), _last(functor)
+    return f"{title}<… {applied} …>" if applied else title
+
+
+def _unwrapped(function: str, arguments: Sequence[str]) -> str:
+    """`gelu` of `at::native::gelu`; `cutlass_80_gemm_…` of `cutlass::Kernel2<cutlass_80_gemm_…>`."""
+    last, first = _last(function), arguments[0] if arguments else ""
+    is_wrapper = last in _WRAPPERS and "cutlass" in f"{function}<{first}"
+    return (is_wrapper and _last(first.partition("<")[0])) or last
+
+
+def _last(qualified: str) -> str:
+    return qualified.rpartition("::")[2]
+
+
+UNKNOWN = "unknown"  # stands beside the grades where nothing is claimed
+
+
+class Accuracy(msgspec.Struct, frozen=True):
+    """Fractions of device time, 0–1; None where there is no such time."""
+
+    attributed_fraction: float | None  # time that belongs to an operator
+    operator_entry_fraction: float | None  # time of operators that reach an entry of native_functions.yaml
+    aten_operator_entry_fraction: float | None  # the same, of the time of `aten::` operators alone
+    aten_operator_file_fraction: float | None  # time of `aten::` operators whose function or stub has a file
+    aten_operator_line_fraction: float | None  # and a line in it
+    aten_kernel_unit_fraction: float | None  # time of torch's own kernels whose translation unit is known
+    aten_kernel_single_unit_fraction: float | None  # and is exactly one
+    family_fraction: float | None  # time of device activities whose family is known
+    # For each kind of fact its shares by grade, `unknown` included. They sum to 1; there are none where there
+    # is no such time.
+    by_grade: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
+    # Self device time of `aten::` operators; the `aten_operator_…` are fractions of it
+    aten_operator_ns: int = 0
+    torch_kernel_ns: int = 0  # time of torch's own kernels, of which the `aten_kernel_…` are
+
+
+# Torch's own kernels: written in PyTorch, or compiled into it from the templates of these libraries.
+# Attention kernels name no library: their namespaces are those that PyTorch gives its copies.
+_KERNEL_TIMES_SQL = """
+SELECT coalesce(p.library IN ('aten', 'cub', 'thrust'), false) OR contains(n.name, 'pytorch_flash::')
+        OR contains(n.name, 'PyTorchMemEffAttention::') AS is_own, len(p.units) > 0 AS has_unit,
+    len(p.units) = 1 AS has_single_unit, p.family IS NOT NULL AS has_family,
+    p.grades->>'family' AS family_grade, p.unit_grade, p.line_grade, sum(a.duration_ns)::BIGINT AS ns
+FROM device_activities a JOIN kernel_provenance p USING (name_id) JOIN kernel_names n USING (name_id)
+GROUP BY ALL"""
+
+_OPERATOR_TIMES_SQL = """
+SELECT f.name LIKE 'aten::%' AS is_aten,
+    f.yaml_line IS NOT NULL OR (f.details->'candidates') IS NOT NULL AS has_entry, f.overload_grade,
+    coalesce(f.stub_file_grade, f.file_grade) AS file_grade,
+    coalesce(f.stub_line_grade, f.line_grade) AS line_grade, sum(c.self_device_ns)::BIGINT AS ns
+FROM operator_functions c JOIN native_functions f USING (native_function_id)
+WHERE c.self_device_ns > 0 GROUP BY ALL"""
+
+_Rows = list[dict[str, Any]]
+
+
+def measure_accuracy(session: Session, *, device_time_ns: int, attributed_ns: int) -> Accuracy:
+    kernels, operators = session.records(_KERNEL_TIMES_SQL), session.records(_OPERATOR_TIMES_SQL)
+    own_kernels = [row for row in kernels if row["is_own"]]
+    aten = [row for row in operators if row["is_aten"]]
+
+    def time_ns(rows: _Rows, where: str = "ns") -> int:
+        return sum(row["ns"] for row in rows if row[where])
+
+    def share(rows: _Rows, where: str, whole_ns: int | None = None) -> float | None:
+        whole_ns = time_ns(rows) if whole_ns is None else whole_ns
+        return time_ns(rows, where) / whole_ns if whole_ns else None
+
+    def by_grade(rows: _Rows, column: str) -> dict[str, float]:
+        graded: dict[str, int] = defaultdict(int)
+        for row in rows:
+            graded[row[column] or UNKNOWN] += row["ns"]
+        whole_ns = sum(graded.values())
+        return {grade: ns / whole_ns for grade, ns in sorted(graded.items())} if whole_ns else {}
+
+    return Accuracy(
+        attributed_fraction=attributed_ns / device_time_ns if device_time_ns else None,
+        operator_entry_fraction=share(operators, "has_entry", device_time_ns),
+        aten_operator_entry_fraction=share(aten, "has_entry"),
+        aten_operator_file_fraction=share(aten, "file_grade"),
+        aten_operator_line_fraction=share(aten, "line_grade"),
+        aten_kernel_unit_fraction=share(own_kernels, "has_unit"),
+        aten_kernel_single_unit_fraction=share(own_kernels, "has_single_unit"),
+        family_fraction=share(kernels, "has_family"),
+        by_grade={
+            "kernel_unit": by_grade(own_kernels, "unit_grade"),
+            "kernel_line": by_grade(own_kernels, "line_grade"),
+            "kernel_family": by_grade(kernels, "family_grade"),
+            "operator_entry": by_grade(operators, "overload_grade"),
+            "operator_file": by_grade(operators, "file_grade"),
+            "operator_line": by_grade(operators, "line_grade"),
+        },
+        aten_operator_ns=time_ns(aten),
+        torch_kernel_ns=time_ns(own_kernels),
+    )

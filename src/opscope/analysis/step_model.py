@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.columns import Flags, columns
+from opscope.analysis.arrays import Flags, Spans, columns, merge, overlap
 from opscope.analysis.execution_graph import (
     NEVER_NS,
     TOLERANCE_NS,
@@ -34,7 +34,6 @@ from opscope.analysis.measured_step import UnrecordedTime, measured_steps
 from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind
-from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session, registered
 from opscope.text_enum import MeaningEnum

@@ -17,12 +17,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from opscope.analysis.accuracy import Accuracy, measure_accuracy
 from opscope.analysis.collectives import JobCollectives, read_collectives
-from opscope.analysis.efficiency import Efficiency
-from opscope.analysis.improvement import OperatorImprovement, find_improvements
-from opscope.analysis.job_model import Job, choose_ranks, job_of
-from opscope.analysis.job_outlook import JobOutlook, look_at_job
+from opscope.analysis.counter_commands import OperatorImprovement, find_improvements
+from opscope.analysis.job_model import (
+    Job,
+    JobOutlook,
+    RankExamination,
+    choose_ranks,
+    examination_of,
+    job_of,
+    look_at_job,
+)
 from opscope.analysis.launch_quality import (
     ExplainedLaunch,
     LaunchQuality,
@@ -32,9 +37,9 @@ from opscope.analysis.launch_quality import (
     leading_kernel,
 )
 from opscope.analysis.measured_step import MeasuredStep, measured_steps
+from opscope.analysis.program.places import ProgramTotals
 from opscope.analysis.program.totals import program_totals
-from opscope.analysis.program.values import ProgramTotals
-from opscope.analysis.provenance import Provenance, read_provenance
+from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, read_provenance
 from opscope.analysis.ranges import (
     GraphTotal,
     RangeTotal,
@@ -43,8 +48,7 @@ from opscope.analysis.ranges import (
     range_totals,
     serving_engine,
 )
-from opscope.analysis.rank_examination import RankExamination, examination_of
-from opscope.analysis.roofline import measure_efficiency
+from opscope.analysis.roofline import Efficiency, measure_efficiency
 from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.analysis.step_model import StepExecution, StepModel, step_models
 from opscope.analysis.straggler import Straggler, find_straggler

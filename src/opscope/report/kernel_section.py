@@ -9,10 +9,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from opscope.analysis.improvement import OperatorImprovement
-from opscope.analysis.kernel_titles import kernel_title
+from opscope.analysis.counter_commands import OperatorImprovement
 from opscope.analysis.launch_quality import ExplainedLaunch
-from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.provenance import KernelFacts, kernel_title
 from opscope.analysis.summary import Summary
 from opscope.launches.launch_explanation import Heading, Statement
 from opscope.model.evidence import Grade

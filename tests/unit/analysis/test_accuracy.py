@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import opscope
-from opscope.analysis.accuracy import Accuracy
+from opscope.analysis.provenance import Accuracy
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.analysis.clocks import RankClock, align
+from opscope.analysis.communication import RankClock, align
 
 MINUTE = 60_000_000_000
 TODAY = 1_790_000_000_000_000_000  # ns since 1970: more than a float64 holds exactly

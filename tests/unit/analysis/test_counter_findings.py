@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from opscope.analysis.counter_findings import analyze_counters, counter_findings
-from opscope.analysis.counters import CountedCall, CountedKernel, Match, counter_book
+from opscope.analysis.counters import (
+    CountedCall,
+    CountedKernel,
+    Match,
+    analyze_counters,
+    counter_book,
+    counter_findings,
+)
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.operators.call_cost import CallCost

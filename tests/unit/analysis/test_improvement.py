@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from opscope import load
-from opscope.analysis.improvement import Topic, find_improvements
+from opscope.analysis.counter_commands import Topic, find_improvements
 from opscope.analysis.launch_quality import launch_quality
 from opscope.analysis.summary import Summary
 from opscope.testing import TraceBuilder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.analysis.links import LinkEvidence, LinkKind, RankLink, link_of
+from opscope.analysis.communication import LinkEvidence, LinkKind, RankLink, link_of
 from opscope.hardware.devices import match_device
 
 H200 = match_device("NVIDIA H200").spec

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.analysis.overlap import CommunicationOverlap, communication_overlap
+from opscope.analysis.communication import CommunicationOverlap, communication_overlap
 from opscope.errors import InputError
 from opscope.testing import TraceBuilder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from opscope.analysis.columns import NONE, Columns, Flags, columns
+from opscope.analysis.arrays import NONE, Columns, Flags, columns
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.queries import sql

@@ -15,9 +15,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.columns import NONE, Columns, Flags, columns
-from opscope.analysis.program.frames import read_structure
-from opscope.analysis.program.modules import module_places, read_modules
+from opscope.analysis.arrays import NONE, Columns, Flags, columns
+from opscope.analysis.program.places import module_places, read_modules, read_structure
 from opscope.analysis.program.recorded import (
     Operators,
     ProgramActivities,

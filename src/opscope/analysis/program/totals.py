@@ -9,17 +9,22 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.columns import NONE, Flags, columns
-from opscope.analysis.program.frames import (
+from opscope.analysis.arrays import NONE, Flags, columns
+from opscope.analysis.program.places import (
     Frames,
+    LineTotal,
+    ModuleTotal,
     ProgramStructure,
+    ProgramTotals,
     innermost_line,
     line_totals,
     lines_of_frames,
+    module_places,
+    module_totals,
     read_frames,
+    read_modules,
     read_structure,
 )
-from opscope.analysis.program.modules import module_places, module_totals, read_modules
 from opscope.analysis.program.recorded import (
     BackwardCalls,
     charge,
@@ -28,7 +33,6 @@ from opscope.analysis.program.recorded import (
     read_operators,
     within,
 )
-from opscope.analysis.program.values import LineTotal, ModuleTotal, ProgramTotals
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, enclosing
 from opscope.model.queries import sql

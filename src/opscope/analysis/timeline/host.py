@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.columns import Arrays, Flags, columns
-from opscope.analysis.program.frames import program_functions
-from opscope.analysis.timeline.device_windows import TraceWindow, read_windows
+from opscope.analysis.arrays import Arrays, Flags, Spans, columns, covering, merge
+from opscope.analysis.program.places import program_functions
 from opscope.analysis.timeline.records import TraceRecords, read_records
-from opscope.analysis.timeline.spans import Spans, covering, merge
+from opscope.analysis.timeline.windows import TraceWindow, read_windows
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.queries import sql
 from opscope.model.session import Session

@@ -14,12 +14,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from opscope.analysis.cuda_calls import CallRole
-from opscope.analysis.timeline.device_windows import (
-    TraceWindow,
-    device_steps,
-    occupation,
-)
+from opscope.analysis.arrays import Spans, covering, merge, overlap, subtract, total
 from opscope.analysis.timeline.host import (
     RECORDED_EVENT_NS,
     Host,
@@ -27,14 +22,21 @@ from opscope.analysis.timeline.host import (
     called_functions,
     named_ranges,
 )
-from opscope.analysis.timeline.idle import CAUSES, DeviceIdle, account_for_idle, longest_gaps
+from opscope.analysis.timeline.idle import (
+    CAUSES,
+    DeviceIdle,
+    account_for_idle,
+    by_place,
+    longest_gaps,
+    waiting_calls,
+)
 from opscope.analysis.timeline.records import (
+    CallRole,
     DeviceRecords,
     RuntimeCalls,
     TraceRecords,
     blocked_launches,
 )
-from opscope.analysis.timeline.spans import Spans, covering, merge, overlap, subtract, total
 from opscope.analysis.timeline.values import (
     DeviceStep,
     HostTime,
@@ -47,7 +49,11 @@ from opscope.analysis.timeline.values import (
     Timeline,
     TimePartition,
 )
-from opscope.analysis.timeline.waits import by_place, waiting_calls
+from opscope.analysis.timeline.windows import (
+    TraceWindow,
+    device_steps,
+    occupation,
+)
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from opscope.analysis.columns import columns
+from opscope.analysis.arrays import Spans, columns, covering, cut
 from opscope.analysis.step_model import PathPiece
-from opscope.analysis.timeline.device_windows import TraceWindow, occupation
 from opscope.analysis.timeline.host import Host, SessionRecords
 from opscope.analysis.timeline.idle import CAUSES, account_for_idle
 from opscope.analysis.timeline.records import DeviceRecords, TraceRecords, WorkKind
-from opscope.analysis.timeline.spans import Spans, covering, cut
 from opscope.analysis.timeline.values import IdleCause
+from opscope.analysis.timeline.windows import TraceWindow, occupation
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opscope.analysis.efficiency import CallEfficiency, Efficiency
 from opscope.analysis.program.stacks import StackBasis, stack_profiles
+from opscope.analysis.roofline import CallEfficiency, Efficiency
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.analysis.efficiency import Bound
-from opscope.analysis.roofline import AttainableTime, Launches, bound_ns_of
+from opscope.analysis.roofline import AttainableTime, Bound, Launches, bound_ns_of
 
 from .conftest import cost, launches, work
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from opscope.analysis.efficiency import Bound, Efficiency, TensorCoreUse
-from opscope.analysis.roofline import RooflineModel, efficiency_of, measure_efficiency
+from opscope.analysis.roofline import Bound, Efficiency, RooflineModel, efficiency_of, measure_efficiency
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, match_limits
 from opscope.model.session import Session

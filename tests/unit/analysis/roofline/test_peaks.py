@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.roofline import compute_limit, memory_limit
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits
 from opscope.operators.call_cost import CallCost, FlopSource

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from opscope.analysis.efficiency import Bound, Roofline, TensorCoreUse
-from opscope.analysis.roofline import RooflineModel, combine, roofline_of
+from opscope.analysis.roofline import Bound, Roofline, RooflineModel, combine, roofline_of
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits
 from opscope.operators.call_cost import FlopSource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.analysis.cuda_calls import CallRole, is_graph_launch, role_of
+from opscope.analysis.timeline.records import CallRole, is_graph_launch, role_of
 
 ROLES = {
     CallRole.WAITS: """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opscope.analysis.timeline.device_windows import device_steps
 from opscope.analysis.timeline.records import read_records
 from opscope.analysis.timeline.values import DeviceStep, Timeline, TimePartition
+from opscope.analysis.timeline.windows import device_steps
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

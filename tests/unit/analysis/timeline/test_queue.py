@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from opscope.analysis.arrays import Spans
 from opscope.analysis.timeline.measure import queue_over_time
 from opscope.analysis.timeline.records import read_records
-from opscope.analysis.timeline.spans import Spans
 from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, Timeline
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
