@@ -12,9 +12,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.analysis.counters import Kind, extent, recorded_name
 from opscope.analysis.launch_quality import LaunchQuality
@@ -32,7 +32,7 @@ from opscope.toolchain.ncu_command import (
     filter_of_mangled_names,
     options_of,
 )
-from opscope.toolchain.ncu_report import TOPICS, Extent, NcuReport, metrics_to_collect
+from opscope.toolchain.ncu_report import TOPICS, NcuReport, metrics_to_collect
 
 # Element types, numbers and flags are shorter.
 _TELLING = 16
@@ -89,6 +89,13 @@ class CollectionPlan(msgspec.Struct, frozen=True):
     names: tuple[str, ...]  # most time first, as recordings name them
 
 
+class Launch(NamedTuple):
+    """One launch of a sequence; those of one kind do alike work."""
+
+    kind: Kind
+    duration_ns: int
+
+
 def plan_by_recording(session: Session, *, kernels: int, limit: int) -> CollectionPlan:
     """The longest-running kernels of a recording of the same program.
 
@@ -96,94 +103,75 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
     like the first recorded one; none is passed over unless the limit leaves no choice.
     """
     launches = [
-        Launch(name, extent(sizes[0:3]), extent(sizes[3:6]), sizes[6])
+        Launch((name, extent(sizes[0:3]), extent(sizes[3:6])), sizes[6])
         for name, *sizes in session.query(sql(__package__, "step_launches"))
     ]
-    names = longest_kernels(launches, kernels)
+    names = _longest(launches, kernels)
     matches = kernel_filter(names)
-    covered = {name for name in {launch.name for launch in launches} if matches.covers(name)}
-    matching = [launch for launch in launches if launch.name in covered]
-    window = best_window(matching, names, limit)
+    covered = {name for name in {launch.kind[0] for launch in launches} if matches.covers(name)}
+    window = best_window([launch for launch in launches if launch.kind[0] in covered], names, limit)
     if window is None:
         raise InputError("the recording holds no kernels", hint="Record the GPU's activities too")
-    if window.end <= limit:
-        window = Window(0, window.end, window.covered_ns)
-    return _plan(matches, window, launches, names)
+    start, end, covered_ns = window
+    start = start if end > limit else 0
+    return CollectionPlan(matches, start, end - start, _share(covered_ns, launches), names)
 
 
 def plan_by_profile(report: NcuReport, *, kernels: int, limit: int) -> CollectionPlan:
     """The longest-running kernels of a profile of the same program that holds every launch's time."""
     launches = [
-        Launch(kernel.mangled_name, kernel.grid, kernel.block, kernel.duration_ns)
+        Launch((kernel.mangled_name, kernel.grid, kernel.block), kernel.duration_ns)
         for kernel in report.kernels
         if kernel.duration_ns is not None
     ]
-    names = longest_kernels(launches, kernels)
-    matching = [launch for launch in launches if launch.name in names]
+    names = _longest(launches, kernels)
+    matching = [launch for launch in launches if launch.kind[0] in names]
     window = best_window(matching[::-1], names, limit)  # the last ones, for the program has warmed up
     if window is None:
         raise CaptureError("the first profile holds no kernel times")
-    window = Window(len(matching) - window.end, len(matching) - window.start, window.covered_ns)
+    start, end, covered_ns = window
     shown = {kernel.mangled_name: recorded_name(kernel) for kernel in report.kernels}
-    plan = _plan(filter_of_mangled_names(names), window, launches, names)
-    return replace(plan, names=tuple(shown[name] for name in names))
+    return CollectionPlan(
+        filter_of_mangled_names(names),
+        len(matching) - end,
+        end - start,
+        _share(covered_ns, launches),
+        tuple(shown[name] for name in names),
+    )
 
 
-def _plan(
-    matches: KernelFilter, window: Window, launches: Sequence[Launch], names: tuple[str, ...]
-) -> CollectionPlan:
-    total_ns = sum(launch.duration_ns for launch in launches)
-    covered = window.covered_ns / total_ns if total_ns else 0.0
-    return CollectionPlan(matches, window.start, window.end - window.start, covered, names)
+def _share(covered_ns: int, launches: Sequence[Launch]) -> float:
+    return covered_ns / (sum(launch.duration_ns for launch in launches) or 1)
 
 
-class Launch(msgspec.Struct, frozen=True):
-    """One launch of a sequence: how it is named, its geometry, its time."""
-
-    name: str
-    grid: Extent | None
-    block: Extent | None
-    duration_ns: int
-
-    @property
-    def kind(self) -> Kind:
-        """Launches alike in this do alike work."""
-        return self.name, self.grid, self.block
-
-
-class Window(msgspec.Struct, frozen=True):
-    """Launches `start` up to `end` of a sequence; `covered_ns` is the time of all launches of their kinds."""
-
-    start: int
-    end: int
-    covered_ns: int
-
-
-def longest_kernels(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
+def _longest(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
     """Names of the kernels that take most time in all, the longest first."""
     by_name: Counter[str] = Counter()
     for launch in launches:
-        by_name[launch.name] += launch.duration_ns
+        by_name[launch.kind[0]] += launch.duration_ns
     return tuple(name for name, _ in by_name.most_common(count))
 
 
-def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> Window | None:
-    """The first of the shortest windows that cover most time of the named kernels; None without any."""
-    wanted = frozenset(names)
+def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> tuple[int, int, int] | None:
+    """The first of the shortest windows that cover most time of the named kernels; None without any.
+
+    Its start, its end and the time of all launches of the kinds in it.
+    """
     worth: Counter[Kind] = Counter()
     for launch in launches:
-        if launch.name in wanted:
+        if launch.kind[0] in names:
             worth[launch.kind] += launch.duration_ns
-
-    def window(start: int) -> Window:
-        firsts: dict[Kind, int] = {}
-        for index, launch in enumerate(launches[start : start + limit], start):
-            if launch.kind in worth:
-                firsts.setdefault(launch.kind, index)
-        return Window(start, max(firsts.values()) + 1, sum(worth[kind] for kind in firsts))
-
-    starts = (index for index, launch in enumerate(launches) if launch.name in wanted)
-    return max(map(window, starts), key=lambda one: (one.covered_ns, one.start - one.end), default=None)
+    best = None
+    for start, first in enumerate(launches):
+        if first.kind in worth:
+            firsts: dict[Kind, int] = {}
+            for index, launch in enumerate(launches[start : start + limit], start):
+                if launch.kind in worth:
+                    firsts.setdefault(launch.kind, index)
+            found = start, max(firsts.values()) + 1, sum(worth[kind] for kind in firsts)
+            if best is None or (found[2], start - found[1]) > (best[2], best[0] - best[1]):
+                best = found
+    return best
 
 
 # Above this share of the memory limit scattered accesses are excluded: a warp that used half of each 32-byte

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from opscope.analysis.counter_commands import (
     Launch,
-    Window,
     best_window,
     kernel_filter,
-    longest_kernels,
     plan_by_profile,
     plan_by_recording,
     suggest_command,
@@ -122,28 +120,26 @@ def test_the_suggested_command_is_one_line_for_a_shell(load: Load) -> None:
 
 def launches(text: str) -> list[Launch]:
     """`a b2 c`: kernels of one letter, with a time of 10 ns or as written."""
-    return [Launch(word[0], (1, 1, 1), None, int(word[1:] or 10)) for word in text.split()]
+    return [Launch((word[0], (1, 1, 1), None), int(word[1:] or 10)) for word in text.split()]
 
 
-def test_kernels_by_their_time_in_all() -> None:
-    assert longest_kernels(launches("a b a c25 b b1"), 2) == ("c", "b")
-
-
-def test_the_shortest_first_window_with_one_of_each_kind() -> None:
-    assert best_window(launches("c a a b a a b c a"), "ab", 20) == Window(2, 4, 70)
+@pytest.mark.parametrize(
+    ("text", "names", "limit", "window"),
+    [
+        ("c a a b a a b c a", "ab", 20, (2, 4, 70)),  # the first of the shortest with one of each kind
+        ("a5 b100 c100 d5", "abcd", 2, (1, 3, 200)),  # a limit takes what is worth most
+        ("", "a", 5, None),
+    ],
+)
+def test_the_window_to_profile(
+    text: str, names: str, limit: int, window: tuple[int, int, int] | None
+) -> None:
+    assert best_window(launches(text), names, limit) == window
 
 
 def test_kinds_are_told_apart_by_geometry() -> None:
-    sequence = [Launch("a", (1, 1, 1), None, 10), Launch("a", (2, 1, 1), None, 10), *launches("a")]
-    assert best_window(sequence, "a", 20) == Window(0, 2, 30)
-
-
-def test_a_limit_takes_what_is_worth_most() -> None:
-    assert best_window(launches("a5 b100 c100 d5"), "abcd", 2) == Window(1, 3, 200)
-
-
-def test_no_launches_no_window() -> None:
-    assert best_window([], "a", 5) is None
+    sequence = [Launch(("a", (size, 1, 1), None), 10) for size in (1, 2, 1)]
+    assert best_window(sequence, "a", 20) == (0, 2, 30)
 
 
 @given(
@@ -157,8 +153,8 @@ def test_no_window_of_the_limit_covers_more_or_is_shorter(
     sequence = launches(" ".join(text))
 
     def covered(start: int, end: int) -> int:
-        kinds = {one.name for one in sequence[start:end]} & names
-        return sum(one.duration_ns for one in sequence if one.name in kinds)
+        kinds = {one.kind[0] for one in sequence[start:end]} & names
+        return sum(one.duration_ns for one in sequence if one.kind[0] in kinds)
 
     every = [
         (covered(start, end), start - end)
@@ -170,5 +166,5 @@ def test_no_window_of_the_limit_covers_more_or_is_shorter(
         assert found is None
         return
     assert found is not None
-    assert (found.covered_ns, found.start - found.end) == max(every)
-    assert found.covered_ns == covered(found.start, found.end)
+    assert (found[2], found[0] - found[1]) == max(every)
+    assert found[2] == covered(*found[:2])
