@@ -47,7 +47,9 @@ NO_STALL = frozenset({"selected", "not_selected"})
 @cache
 def counter_book() -> dict[str, Any]:
     """What `counters.toml` holds: thresholds with their reasons, stalls, findings by code, NVIDIA's rules."""
-    return tomli.loads(resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8"))
+    text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
+    document: dict[str, Any] = tomli.loads(text)
+    return document
 
 
 def _threshold(name: str) -> float:
