@@ -183,7 +183,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
     # What ran the model tells of its only process group, `data` or `tensor`; None if nothing
     purpose: str | None = None
 
-    @cached_property
+    @property
     def activities(self) -> list[dict[int, int]]:
         """Activities that are one collective each, by trace id."""
         return [{one.trace_id: one.activity_id for one in each.kernels} for each in self.matched]
@@ -321,10 +321,10 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
     by_sequence = [one for one in kernels if one.sequence is not None]
     if by_sequence:
         runs = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
-        evidence, findings = SkewEvidence.SEQUENCE, _differences_by_sequence(by_sequence, ranks)
+        evidence, findings = SkewEvidence.SEQUENCE, _differences(_by_sequence(by_sequence), ranks)
     else:
         runs, differing = _in_order(kernels)
-        evidence, findings = SkewEvidence.ORDER, _differences_by_order(differing, ranks)
+        evidence, findings = SkewEvidence.ORDER, _differences(_by_order(differing), ranks)
     # When kernels that do not communicate ran.
     computing = {}
     for device in (device for trace in records.traces for device in trace.devices):
@@ -348,7 +348,7 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
         ranks,
         matched,
         evidence,
-        tuple(findings),
+        findings,
         done,
         common_spec(session),
         find_bubbles(pairwise, ranks, computing, step_times),
@@ -433,91 +433,71 @@ def _meanwhile(
     return found
 
 
-def _differences_by_sequence(
-    kernels: Sequence[CollectiveKernel], ranks: Mapping[int, int | None]
-) -> Iterator[Finding]:
-    """Sizes that differ under one number, and numbers that a rank lacks between two of its own."""
+# Where ranks should have launched the same: what it is, the kernel of each trace, and traces that lack it.
+_Place = tuple[str | None, str, Mapping[int, CollectiveKernel], list[int]]
+
+
+def _by_sequence(kernels: Sequence[CollectiveKernel]) -> Iterator[_Place]:
+    """Each number of a group; a rank lacks what lies between two of its own, or after its last one."""
     by_group: dict[Any, dict[int, dict[int, CollectiveKernel]]] = defaultdict(lambda: defaultdict(dict))
     for one in kernels:
         by_group[one.members, one.title][one.sequence or 0][one.trace_id] = one
-    mismatched, missing = [], []
     for (_, title), numbers in by_group.items():
         traces = sorted({trace_id for found in numbers.values() for trace_id in found})
         own = {one: [number for number, found in numbers.items() if one in found] for one in traces}
         for number, found in sorted(numbers.items()):
-            odd = _odd({one: _signature(kernel) for one, kernel in found.items()})
-            if odd:
-                mismatched.append((title, f"number {number}", found, odd))
             absent = [one for one in traces if one not in found and min(own[one]) < number < max(own[one])]
-            if absent:
-                missing.append((title, f"number {number}", absent))
+            yield title, f"number {number}", found, absent
         ends = {one: max(own[one]) for one in traces}
         latest = Counter(ends.values()).most_common(1)[0][0]
         hung = [one for one in traces if ends[one] < latest]
         if hung and len(traces) > 2:
             after = f"number after {min(ends[one] for one in hung)}, where others went on to {latest}"
-            missing.append((title, after, hung))
-    yield from _mismatch_findings(mismatched, ranks)
-    yield from _missing_findings(missing, ranks)
+            yield title, after, {}, hung
 
 
-def _differences_by_order(
-    differing: Sequence[Mapping[int, Sequence[CollectiveKernel]]], ranks: Mapping[int, int | None]
-) -> Iterator[Finding]:
+def _by_order(differing: Sequence[Mapping[int, Sequence[CollectiveKernel]]]) -> Iterator[_Place]:
     """The first place of a group and step at which ranks launched other collectives, sizes or fewer."""
-    mismatched, missing = [], []
     for runs in differing:
-        step = next(run[0].step for run in runs.values() if run)
         for place in range(max(map(len, runs.values()))):
             here = {one: run[place] for one, run in runs.items() if place < len(run)}
-            absent = [one for one, run in runs.items() if place >= len(run)]
-            odd = _odd({one: _signature(kernel) for one, kernel in here.items()})
-            where = f"collective {place + 1} of step {step}"
-            if odd:
-                title = next(kernel.title for one, kernel in here.items() if one not in odd)
-                mismatched.append((title, where, here, odd))
-            elif absent:
-                missing.append((next(iter(here.values())).title, where, absent))
+            odd, absent = _odd(here), [one for one, run in runs.items() if place >= len(run)]
             if odd or absent:
+                first = next(kernel for one, kernel in here.items() if one not in odd)
+                where = f"collective {place + 1} of step {first.step}"
+                yield first.title, where, here, [] if odd else absent
                 break
-    yield from _mismatch_findings(mismatched, ranks)
-    yield from _missing_findings(missing, ranks)
 
 
-def _odd(signatures: Mapping[int, Hashable]) -> list[int]:
-    """The traces that differ from most of them."""
-    usual, _ = Counter(signatures.values()).most_common(1)[0]
+def _odd(kernels: Mapping[int, CollectiveKernel]) -> list[int]:
+    """The traces whose kernel differs from most of them."""
+    signatures = {one: _signature(kernel) for one, kernel in kernels.items()}
+    usual = Counter(signatures.values()).most_common(1)[0][0] if signatures else None
     return [one for one, signature in signatures.items() if signature != usual]
 
 
-def _mismatch_findings(
-    found: Sequence[tuple[str | None, str, Mapping[int, CollectiveKernel], list[int]]],
-    ranks: Mapping[int, int | None],
-) -> Iterator[Finding]:
-    for title, where, kernels, odd in found[:_MISMATCHES]:
-        usual = next(kernel for one, kernel in kernels.items() if one not in odd)
-        theirs = kernels[odd[0]]
-        yield Finding(
-            "collectives.mismatch",
-            Severity.ERROR,
-            f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
-            f"{_what(theirs)} where the others launched {_what(usual)}.",
-            "Ranks of a collective must pass the same number of elements: check how their inputs differ.",
-            evidence={"ranks": [ranks[one] for one in odd], "where": where},
-        )
-
-
-def _missing_findings(
-    found: Sequence[tuple[str | None, str, list[int]]], ranks: Mapping[int, int | None]
-) -> Iterator[Finding]:
-    for title, where, absent in found[:_MISMATCHES]:
-        yield Finding(
-            "collectives.missing",
-            Severity.ERROR,
-            f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in.",
-            "A rank that skips a collective makes the others hang.",
-            evidence={"ranks": [ranks[one] for one in absent], "where": where},
-        )
+def _differences(places: Iterable[_Place], ranks: Mapping[int, int | None]) -> tuple[Finding, ...]:
+    mismatched, missing = [], []
+    for title, where, kernels, absent in places:
+        if odd := _odd(kernels):
+            usual = next(kernel for one, kernel in kernels.items() if one not in odd)
+            message = (
+                f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
+                f"{_what(kernels[odd[0]])} where the others launched {_what(usual)}."
+            )
+            evidence = {"ranks": [ranks[one] for one in odd], "where": where}
+            advice = (
+                "Ranks of a collective must pass the same number of elements: check how their inputs differ."
+            )
+            mismatched.append(
+                Finding("collectives.mismatch", Severity.ERROR, message, advice, evidence=evidence)
+            )
+        if absent:
+            message = f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in."
+            evidence = {"ranks": [ranks[one] for one in absent], "where": where}
+            advice = "A rank that skips a collective makes the others hang."
+            missing.append(Finding("collectives.missing", Severity.ERROR, message, advice, evidence=evidence))
+    return (*mismatched[:_MISMATCHES], *missing[:_MISMATCHES])
 
 
 def _what(kernel: CollectiveKernel) -> str:

@@ -37,13 +37,25 @@ JOIN kernel_names n USING (name_id) LEFT JOIN operators o USING (operator_id)
 WHERE NOT list_contains(?::INTEGER[], a.name_id)
 ORDER BY i.place, a.start_ns, a.activity_id
 
--- :name operators
--- One row per operator name and trace: its calls within steps, and its own time on the device and on the host, in ns.
--- Parameter: steps to leave out, as trace and number. Reads operators.
-SELECT trace_id, name, sum(self_device_ns)::BIGINT AS device_ns, sum(self_cpu_ns)::BIGINT AS host_ns, count(*) AS calls
-FROM operators WHERE step IS NOT NULL AND NOT list_contains($1::BIGINT[][], [trace_id, step])
-GROUP BY trace_id, name
-ORDER BY trace_id, name
+-- :name beyond_others
+-- One row per operator of one rank: its own time in a step on the device and on the host, in ns, and its calls, beyond the
+-- median of the other ranks. Parameters: that trace, and of it and the others the ids and how many steps each has; steps
+-- to leave out, as trace and number. Reads operators.
+WITH ranks AS (SELECT unnest($2::INTEGER[]) AS trace_id, unnest($3::INTEGER[]) AS steps), spent AS (
+    SELECT trace_id, name, sum(self_device_ns)::BIGINT AS device_ns, sum(self_cpu_ns)::BIGINT AS host_ns, count(*) AS calls
+    FROM operators WHERE step IS NOT NULL AND NOT list_contains($4::BIGINT[][], [trace_id, step])
+    GROUP BY trace_id, name
+), per_step AS (
+    SELECT late.name, r.trace_id = late.trace_id AS is_late, coalesce(s.device_ns, 0) / steps AS device_ns,
+        coalesce(s.host_ns, 0) / steps AS host_ns, coalesce(s.calls, 0) / steps AS calls
+    FROM spent late CROSS JOIN ranks r
+    LEFT JOIN spent s ON s.trace_id = r.trace_id AND s.name IS NOT DISTINCT FROM late.name
+    WHERE late.trace_id = $1
+)
+SELECT name, any_value(device_ns) FILTER (is_late) - median(device_ns) FILTER (NOT is_late) AS device_ns,
+    any_value(host_ns) FILTER (is_late) - median(host_ns) FILTER (NOT is_late) AS host_ns,
+    any_value(calls) FILTER (is_late) - median(calls) FILTER (NOT is_late) AS calls
+FROM per_step GROUP BY name ORDER BY -greatest(device_ns, host_ns), name
 
 -- :name purpose
 -- What the only process group is for: DistributedDataParallel names its forward so; tensors whose parts are on

@@ -7,8 +7,7 @@ once, by however much, is no straggler: its collective tells that.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -104,18 +103,16 @@ def find_straggler(
     lag_ns = least.waiting_ns / max(1, steps.get(least.trace_id, 0))
     if lag_ns < _LEAST_LAG_FRACTION * step_ns:
         return None
-    kind, differences = StragglerKind.WANDERING, []
+    kind, differences = StragglerKind.WANDERING, list[RankDifference]()
     if is_steady:
-        kind, ids = StragglerKind.STEADY, [skew.trace_id for skew in others]
-        differences = [
-            one
-            for one in _differences(session, late.trace_id, ids, steps, left_out)
-            if max(one.device_ns, one.host_ns) >= _LEAST_DIFFERENCE_FRACTION * lag_ns
-        ]
+        kind, ids = StragglerKind.STEADY, [skew.trace_id for skew in (late, *others)]
+        counts = [max(1, steps.get(one, 0)) for one in ids]
+        parameters = [late.trace_id, ids, counts, [list(one) for one in sorted(left_out)]]
+        rows = session.query(sql(__package__, "collectives:beyond_others"), parameters)
+        least_ns = _LEAST_DIFFERENCE_FRACTION * lag_ns
+        differences = [RankDifference(*row) for row in rows if max(row[1:3]) >= least_ns]
     late_count = late_steps[late.trace_id]
-    return Straggler(
-        late.trace_id, late.rank, kind, lag_ns, awaited, late_count, count, tuple(differences)
-    )  # fmt: skip
+    return Straggler(late.trace_id, late.rank, kind, lag_ns, awaited, late_count, count, tuple(differences))
 
 
 def _late_in_steps(rank_steps: Sequence[RankStep], least_ns: float) -> Iterator[int]:
@@ -127,31 +124,3 @@ def _late_in_steps(rank_steps: Sequence[RankStep], least_ns: float) -> Iterator[
         late = max(ranks, key=lambda one: one.awaited_ns)
         if late.awaited_ns >= least_ns * (len(ranks) - 1) > 0:
             yield late.trace_id
-
-
-def _differences(
-    session: Session,
-    trace_id: int,
-    others: Sequence[int],
-    steps: Mapping[int, int],
-    left_out: Iterable[tuple[int, int | None]],
-) -> list[RankDifference]:
-    """What a rank spends more of a step on than the median of the others, the most first."""
-    records = session.records(
-        sql(__package__, "collectives:operators"), [[list(one) for one in sorted(left_out)]]
-    )
-    rows = {(row["trace_id"], row["name"]): row for row in records}
-    counts = {one: max(1, steps.get(one, 0)) for one in (trace_id, *others)}
-
-    def beyond(name: str, what: str) -> float:
-        mine, *theirs = (
-            rows[one, name][what] / counts[one] if (one, name) in rows else 0.0 for one in (trace_id, *others)
-        )
-        return mine - median(theirs)
-
-    found = [
-        RankDifference(name, *(beyond(name, what) for what in ("device_ns", "host_ns", "calls")))
-        for one, name in rows
-        if one == trace_id
-    ]
-    return sorted(found, key=lambda one: (-max(one.device_ns, one.host_ns), one.name))
