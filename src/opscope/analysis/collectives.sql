@@ -52,10 +52,10 @@ WITH ranks AS (SELECT unnest($2::INTEGER[]) AS trace_id, unnest($3::INTEGER[]) A
     LEFT JOIN spent s ON s.trace_id = r.trace_id AND s.name IS NOT DISTINCT FROM late.name
     WHERE late.trace_id = $1
 )
-SELECT name, any_value(device_ns) FILTER (is_late) - median(device_ns) FILTER (NOT is_late) AS device_ns,
+FROM (SELECT name, any_value(device_ns) FILTER (is_late) - median(device_ns) FILTER (NOT is_late) AS device_ns,
     any_value(host_ns) FILTER (is_late) - median(host_ns) FILTER (NOT is_late) AS host_ns,
     any_value(calls) FILTER (is_late) - median(calls) FILTER (NOT is_late) AS calls
-FROM per_step GROUP BY name ORDER BY -greatest(device_ns, host_ns), name
+FROM per_step GROUP BY name) ORDER BY -greatest(device_ns, host_ns), name
 
 -- :name purpose
 -- What the only process group is for: DistributedDataParallel names its forward so; tensors whose parts are on
