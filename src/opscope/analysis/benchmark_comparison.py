@@ -165,7 +165,6 @@ def _rows(
 
 
 def _timing(row: BenchmarkRow | None) -> Timing | None:
-    """The samples of a row that was timed; None of any other."""
     if row is None or row.status is not Status.OK or not row.samples_ns:
         return None
     samples_ns = tuple(float(sample) for sample in row.samples_ns)
@@ -174,7 +173,6 @@ def _timing(row: BenchmarkRow | None) -> Timing | None:
 
 
 def _titles(row: BenchmarkRow | None) -> dict[str, str]:
-    """Titles of the kernels a call launches, by name."""
     profile = row.profile if row else None
     return {} if profile is None else {use.name: use.title for use in profile.kernels}
 

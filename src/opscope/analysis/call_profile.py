@@ -32,10 +32,8 @@ _WARMUP = 1  # attaching the profiler the first time takes longer than most call
 def call_profiler(calls: int = _CALLS) -> Callable[[Callable[[], object]], CallProfile]:
     """A function that records calls of another and says what one of them launches.
 
-    It raises CaptureError where nothing can be recorded, for instance because a profiler is running already;
-    the errors of the recorded function are its cause.
-
-    Calls that launch different kernels make counts that are no integers.
+    Calls that launch different kernels make counts that are no integers. It raises CaptureError where
+    nothing can be recorded, of which errors of the recorded function are the cause.
     """
 
     def inspect(fn: Callable[[], object]) -> CallProfile:

@@ -48,8 +48,6 @@ _MISMATCHES = 5
 
 
 class CollectiveKernel(msgspec.Struct, frozen=True):
-    """A collective's kernel on one rank."""
-
     trace_id: int
     activity_id: int
     kernel: str
@@ -79,8 +77,6 @@ class CollectiveKernel(msgspec.Struct, frozen=True):
 
 
 class MatchedCollective(msgspec.Struct, frozen=True, dict=True):
-    """One collective on the ranks that recorded it."""
-
     kernels: tuple[CollectiveKernel, ...]  # of each rank, by trace
     ranks: tuple[int | None, ...]  # their ranks
     exposed_ns: int  # time in which nothing but communication ran on a rank's device, summed over the ranks
@@ -170,8 +166,6 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
 
 
 class JobCollectives(msgspec.Struct, frozen=True, dict=True):
-    """The collectives of a job."""
-
     ranks: Mapping[int, int | None]
     matched: tuple[MatchedCollective, ...] = ()  # in the order of their first rank
     evidence: SkewEvidence = SkewEvidence.ORDER  # how they were matched
@@ -214,7 +208,6 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _groups(self) -> dict[str | None, tuple[RankLink | None, Parallelism | None]]:
-        """What joins the ranks of each process group, and what the group is for."""
         by_members: dict[str | None, list[MatchedCollective]] = defaultdict(list)
         for one in self.matched:
             by_members[one.kernels[0].members].append(one)
@@ -297,12 +290,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
 
 
 def read_collectives(session: Session, records: SessionRecords) -> JobCollectives:
-    """The collectives that several ranks of a Session share.
-
-    None unless the traces are of different, known ranks.
-
-    Of traces with steps, collectives of these count.
-    """
+    """The collectives (of steps, where there are any) that traces of different, known ranks share."""
     ranks, windows = {trace.trace_id: trace.rank for trace in records.traces}, records.windows
     if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
         return JobCollectives(ranks)
@@ -470,7 +458,6 @@ def _by_order(differing: Sequence[Mapping[int, Sequence[CollectiveKernel]]]) -> 
 
 
 def _odd(kernels: Mapping[int, CollectiveKernel]) -> list[int]:
-    """The traces whose kernel differs from most of them."""
     signatures = {one: _signature(kernel) for one, kernel in kernels.items()}
     usual = Counter(signatures.values()).most_common(1)[0][0] if signatures else None
     return [one for one, signature in signatures.items() if signature != usual]

@@ -37,16 +37,12 @@ if TYPE_CHECKING:
 
 
 class LinkKind(TextEnum):
-    """What joins the devices."""
-
     NVLINK = "nvlink"
     PCIE = "pcie"
     UNKNOWN = "unknown"
 
 
 class LinkEvidence(TextEnum):
-    """Where a link's rate comes from."""
-
     DATA_SHEET = "data_sheet"
     BEST_SEEN = "best_seen"
 
@@ -83,9 +79,8 @@ class RankClock(msgspec.Struct, frozen=True):
 def align(ends: Iterable[Mapping[int, int]]) -> dict[int, RankClock]:
     """The clocks of ranks, by rank; the least rank of the largest group is the reference.
 
-    Ranks that share no group with the reference, directly or through others, are left out.
-
-    `ends` are, of each collective, when it ended on each rank, in ns by that rank's own clock.
+    Ranks that share no group with it, directly or through others, are left out. `ends` are, of each
+    collective, when it ended on each rank, in ns by that rank's own clock.
     """
     groups: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
     for one in ends:
@@ -225,15 +220,7 @@ class CommunicationOverlap(msgspec.Struct, frozen=True):
 
 
 def communication_overlap(sources: Sequence[str]) -> tuple[CommunicationOverlap, ...]:
-    """The overlap on every device of every trace, by rank.
-
-    Args:
-        sources: Files, folders of rank files, patterns of names, fsspec addresses.
-
-    Raises:
-        InputError: A source cannot be read; names it.
-        DependencyError: An address needs a package that is not installed.
-    """
+    """The overlap on every device of every trace, by rank."""
     traces = [trace for source in sources for trace in find_traces(source)]
     found = [one for trace in traces for one in _of_trace(trace)]
     return tuple(sorted(found, key=lambda one: (one.rank is None, one.rank or 0)))

@@ -80,8 +80,6 @@ def suggest_command(
 
 
 class CollectionPlan(msgspec.Struct, frozen=True):
-    """Launches to profile."""
-
     kernels: KernelFilter
     launch_skip: int  # matching launches to pass over
     launch_count: int
@@ -145,7 +143,6 @@ def _share(covered_ns: int, launches: Sequence[Launch]) -> float:
 
 
 def _longest(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
-    """Names of the kernels that take most time in all, the longest first."""
     by_name: Counter[str] = Counter()
     for launch in launches:
         by_name[launch.kind[0]] += launch.duration_ns

@@ -58,8 +58,6 @@ _STEPS_SIMULATED = 6
 
 
 class NodeKind(IntEnum):
-    """What comes to pass at a node."""
-
     ORIGIN = 0
     TAIL = 1  # of a stream: the end of what was launched on it before
     MARK = 2  # a step begins or ends
@@ -171,15 +169,9 @@ def simulate(
 ) -> Simulation:
     """The graph with other lags or durations than its own; as often in a row as makes the step steady.
 
-    A node ends at `max(end[before] + lag over its edges) + duration`. Within a run, `total` is the sum
-    of lags and durations along it, so that `end - total` is what of it came last so far.
-
-    Args:
-        graph: The graph.
-        lag_ns: int64[3, n].
-        duration_ns: int64[n].
-        rounds: How often; 1 begins with streams as occupied as they were recorded.
-        is_idle: Once, with streams that have nothing to do.
+    A node ends at `max(end[before] + lag over its edges) + duration`. Within a run, `total` is the sum of
+    lags and durations along it, so that `end - total` is what of it came last so far. One round begins
+    with streams as occupied as they were recorded; `is_idle`: one, with streams that have nothing to do.
     """
     order, place, before, follows, levels = graph.order
     lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, order]
@@ -255,8 +247,6 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
 
 
 class CriticalPath(NamedTuple):
-    """What the steps could not have gone faster without; the last first."""
-
     node: Int64  # int64[n], its nodes
     edge: Ints  # int64[n], the `Edge` by which each came
     edge_ns: Int64  # int64[n], how long that took
@@ -299,8 +289,6 @@ class StepsWindow(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """A synchronization whose streams were recorded."""
-
     stream: int  # the stream that waits; where the host waits, the one it waits for
     source: int | None = None  # the stream waited for by another one; None where the host waits
     source_call: int | None = None  # position of the call that recorded the event waited for; None if unknown

@@ -49,8 +49,6 @@ _CATEGORIES = frozenset((OTHER, *(one.name for one in categories()), *(one.categ
 
 
 class Subject(TextEnum):
-    """What a name is the name of."""
-
     OPERATOR = "operator"
     KERNEL = "kernel"
     CATEGORY = "category"
@@ -66,8 +64,6 @@ class ExplainedKernel(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """All that is known of one name."""
-
     name: str  # as found: `gelu` becomes `aten::gelu`
     subject: Subject  # what it names
     torch_version: str | None  # release the answers are for; None if unknown
@@ -208,11 +204,7 @@ class _Asked(msgspec.Struct, frozen=True):
 def _operator_name(
     wanted: str, table: OperatorTable, summary: Summary | None
 ) -> tuple[str, str | None] | None:
-    """The operator that is meant and the overload, if one is named.
-
-    Raises:
-        InputError: The operator has no such overload.
-    """
+    """The operator that is meant and the overload, if one is named."""
     recorded = {operator.name for operator in summary.operators} if summary else set()
     base, has_overload, overload = wanted.partition(".")
     for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}"):
@@ -331,7 +323,6 @@ def _all_functions(asked: _Asked) -> Provenance:
 
 
 def _files_of(one: NativeFunctionUse | KernelFacts) -> list[str]:
-    """Files that a function, or a kernel, lies in."""
     if isinstance(one, NativeFunctionUse):
         return [place.file for place in (one.location, one.stub_location) if place is not None]
     return [*one.units, *(place.file for place in (one.location, one.template) if place is not None)]

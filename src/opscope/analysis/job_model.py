@@ -209,8 +209,6 @@ def _topological(before: Int64, given: Int64) -> list[int] | None:
 
 
 class JobChange(NamedTuple):
-    """A change made on every rank."""
-
     changes: tuple[GraphChange, ...]
 
     def __and__(self, other: JobChange) -> JobChange:
@@ -220,16 +218,9 @@ class JobChange(NamedTuple):
 class Job:
     """The mean step of all ranks of a Session.
 
-    Args:
-        models: The steps of its ranks, or of those of them that are simulated, by trace id.
-        collectives: Activities that are one collective each, by trace id.
-        middle: Trace id of the middle rank; found among these if None.
-
-    Attributes:
-        ranks: The steps of each, by trace id.
-        middle: That of the middle rank by its time, the slower of two.
-        models: The ranks that are simulated together; the middle one alone where they cannot be.
-        graph: Their graph; None of one rank.
+    `ranks` are the steps of each, or of those that are simulated, `middle` that of the middle rank by its
+    time, the slower of two (that of a trace id if it is given). `models` are the ranks that are simulated
+    together, by `graph`; where they cannot be, the middle one alone.
     """
 
     def __init__(
@@ -423,7 +414,6 @@ def choose_ranks(
 
 
 def _middle(ranks: Sequence[R], step_ns: Callable[[R], float]) -> R:
-    """The middle one by its time, the slower of two."""
     return sorted(ranks, key=step_ns)[len(ranks) // 2]
 
 

@@ -91,15 +91,7 @@ def wanted_reports(names: Sequence[str] | None) -> list[str]:
 
 
 def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, ...]:
-    """The reports of these names, in their order.
-
-    Args:
-        session: Of a Kineto trace, of an nsys export, or saved.
-        names: Of `REPORTS`; `:base` after one shows kernels by their function's name alone, as with nsys.
-
-    Raises:
-        InputError: There is no such report.
-    """
+    """The reports of these names, in order; `:base` after one shows kernels by their function alone."""
     found: list[ReportTable] = []
     statistics: dict[str, list[_Row]] = {}
     recorded = session.query(_NAMES)

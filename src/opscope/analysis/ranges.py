@@ -85,14 +85,8 @@ def serving_engine(session: Session) -> str | None:
 def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple[RangeTotal, ...]:
     """Groups of ranges, most device time first; empty where no annotation is of an engine or fits.
 
-    Args:
-        session: With its annotations.
-        by: `range:REGEX`, searched for in the names of annotations: they are grouped by what it finds, by its
-            first group if it has one. None for the steps of a serving engine, by phase.
-        device_time_ns: Of the whole Session.
-
-    Raises:
-        InputError: It is no such expression.
+    `range:REGEX` is searched for in the names of annotations: they are grouped by what it finds, by its first
+    group if it has one. None stands for the steps of a serving engine, by phase.
     """
     pattern = None if by is None else _pattern(by)
     rows = session.query(

@@ -356,15 +356,7 @@ _EXAMINED = ("host_ns", "device_ns", "recorded_ns", "recorded_error", "missing")
 
 
 class StepModel:
-    """The mean step of one trace.
-
-    Attributes:
-        graph: Its execution graph.
-        origin_ns: When its first step began.
-        loading: When its threads waited for data, by thread.
-        timed: A step as timed without the profiler; None if it was not.
-        hosts: How fast the host may have been: the likely way first.
-    """
+    """The mean step of one trace; `hosts` is how fast its host may have been, the likely way first."""
 
     def __init__(
         self,

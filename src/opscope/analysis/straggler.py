@@ -78,9 +78,8 @@ def find_straggler(
 ) -> Straggler | None:
     """The rank for which the others wait in most collectives, or that ranks wait for each other by turns.
 
-    None as well where not all ranks of the job were recorded: the last one may be another.
-
-    `durations` are trace and ns of each step, `left_out` trace and number of those that count for none.
+    None as well where not all ranks of the job were recorded: the last one may be another. `durations`
+    are trace and ns of each step, `left_out` trace and number of those that count for none.
     """
     if not durations or len(skews) <= 1:
         return None

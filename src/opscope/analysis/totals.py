@@ -169,7 +169,6 @@ def _device_source(
 def kernel_totals(
     launches: Iterable[dict[str, Any]], provenance: Provenance, device_time_ns: int
 ) -> tuple[KernelTotal, ...]:
-    """Kernels of rows of `launches.sql`, longest first."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in launches:
         groups[row["name"], row["kind"]].append(row)
@@ -225,7 +224,6 @@ def category_totals(
     cpu_time_ns: int,
     without_operator: tuple[KernelTotal, ...] = (),
 ) -> tuple[CategoryTotal, ...]:
-    """All categories, the largest first."""
     device_ns, cpu_ns, calls = Counter[str](), Counter[str](), Counter[str]()
     for operator in operators:
         # That of a range no table knows is split by its kernels' categories.

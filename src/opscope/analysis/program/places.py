@@ -299,11 +299,7 @@ def module_places(
     modules: dict[int, tuple[int, str, str]],
     attribute_name: AttributeName = lambda *_: None,
 ) -> tuple[list[ModulePlace], Int64]:
-    """The places of module calls.
-
-    Returns:
-        The places, each after the one around it, and the place of each call.
-    """
+    """The places of module calls, each after the one around it; and the place of each call."""
     places: list[ModulePlace] = []
     known: dict[tuple[int, str, str], int] = {}
     found = np.full(len(forest), NONE)

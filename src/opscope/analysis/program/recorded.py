@@ -132,12 +132,9 @@ def charge(
 ) -> Int64:
     """The place of each activity; -1 for none.
 
-    Args:
-        operators: All operators.
-        activities: All activities.
-        at_operator: The place each operator was called from; -1 where none is known of itself.
-        forest: The intervals that places are positions of, to look up launch calls in; None if they are not.
-        backward_calls: For what the engine ran without a forward operator.
+    `at_operator` is where each operator was called from (-1: not known of itself). Places are positions
+    in the forest, in which launch calls are looked up; without it they are not. `backward_calls` are for
+    what the engine ran without a forward operator.
     """
     # By way of forward operators and callers; `last` is the operator that was asked last.
     asked = activities.operator

@@ -34,13 +34,7 @@ from opscope.text_enum import TextEnum
 
 
 class PathTree:
-    """Distinct paths. A node is a path: a name under the node of the path before it; -1 is the empty path.
-
-    Attributes:
-        names: Distinct names; a node refers to one by its position.
-        parents: Node before each node.
-        labels: Name of each node.
-    """
+    """Distinct paths: a node is a name (`labels`) under that of the path before it (`parents`), -1 for none."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -203,16 +197,12 @@ _BACKWARD = "[backward]"
 
 
 class StackBasis(TextEnum):
-    """What stands above the operators."""
-
     PYTHON = "python"
     MODULE = "module"
     OPERATOR = "operator"
 
 
 class StackWeight(TextEnum):
-    """What is counted."""
-
     DEVICE = "device"
     CPU = "cpu"
     LAUNCHES = "launches"
@@ -226,8 +216,6 @@ class BackwardPlace(TextEnum):
 
 
 class StackProfile(msgspec.Struct, frozen=True):
-    """The stacks of one trace."""
-
     name: str  # of the trace
     names: Sequence[str]  # what stacks are made of, shared by all profiles of a Session
     # Each as positions in `names`, outermost first; in the order of their names
@@ -248,18 +236,10 @@ def stack_profiles(
     backward: BackwardPlace | None = None,
     step: int | None = None,
 ) -> tuple[StackProfile, ...]:
-    """The stacks of each trace that has any.
+    """The stacks of each trace that has any, of one step if it is given.
 
-    Args:
-        session: The recording.
-        by: What stands above the operators; if None, Python frames where they were recorded.
-        weight: What is counted.
-        backward: Where the backward pass stands; by module under the forward operators, else where it ran, if
-            None.
-        step: Only what was launched in this step (of host time, what was spent in it).
-
-    Raises:
-        InputError: What is asked for was not recorded.
+    Above the operators stand Python frames where they were recorded, unless `by` says otherwise; the backward
+    pass stands under the forward operators if modules do, else where it ran.
     """
     basis = _basis(session, by)
     windows = _windows(session, step)
@@ -312,12 +292,7 @@ def _windows(session: Session, step: int | None) -> dict[int, tuple[int, int]] |
 
 
 class _Stacks:
-    """Call forest of a Session with the names of stacks.
-
-    Args:
-        basis: What stands above the operators.
-        windows: What to cut the intervals to, by trace; None for all.
-    """
+    """Call forest of a Session with the names of stacks, cut to windows of the traces if given."""
 
     def __init__(
         self, session: Session, basis: StackBasis, windows: dict[int, tuple[int, int]] | None

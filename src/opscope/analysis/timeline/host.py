@@ -154,12 +154,7 @@ _MOST_KEPT = 1 << 22
 
 
 class SessionRecords:
-    """All that was recorded of a Session's traces: what the timeline and the execution graphs are made of.
-
-    Attributes:
-        traces: Calls and device activities.
-        windows: By trace id, of traces that hold any event.
-    """
+    """All that was recorded of a Session's traces: what the timeline and the execution graphs are made of."""
 
     def __init__(
         self, session: Session, traces: tuple[TraceRecords, ...], windows: dict[int, TraceWindow]

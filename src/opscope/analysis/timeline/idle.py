@@ -132,11 +132,7 @@ class _Pieces(NamedTuple):
 def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, host: Host) -> IdleAccount:
     """The causes of every gap of a device.
 
-    Args:
-        device: The device.
-        gaps: Its idle time: all of the recording, since what a wait costs is spent from the first gap on.
-        calls: The trace's calls.
-        host: What its launching threads did.
+    The gaps are all of its idle time in the recording: what a wait costs is spent from the first gap on.
     """
     following = np.searchsorted(device.start_ns, gaps.end_ns, side="left")
     followed_by = np.where(following < len(device), following, -1)
@@ -278,9 +274,8 @@ def _charge_host(account: IdleAccount, pieces: list[_Pieces], calls: RuntimeCall
 def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tuple[Int64, Int64, Int64]:
     """Waits with no launch between them: group of each, the longest wait of each group, and its time lost.
 
-    `.item()` is a copy and a wait for its stream; without the one, the other would take as long.
-
-    `waits` are positions of the calls, by end, at least one.
+    `.item()` is a copy and a wait for its stream; without the one, the other would take as long. `waits` are
+    positions of the calls, by end, at least one.
     """
     launched_ns = np.sort(calls.start_ns[calls.is_launch])
     launches_at_start = np.searchsorted(launched_ns, calls.start_ns[waits], side="left")
@@ -307,8 +302,6 @@ _LONGEST = 10
 
 
 class DeviceIdle(msgspec.Struct, frozen=True):
-    """The idle time of one device in its window."""
-
     trace: TraceRecords
     window: TraceWindow
     host: Host

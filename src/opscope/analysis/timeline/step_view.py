@@ -58,8 +58,6 @@ class StepTime(msgspec.Struct, frozen=True):
 
 
 class LaneKind(TextEnum):
-    """What a row of the picture holds."""
-
     OPERATORS = "operators"
     CALLS = "runtime calls"
     STREAM = "stream"
@@ -68,8 +66,6 @@ class LaneKind(TextEnum):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """One row of events."""
-
     kind: LaneKind
     title: str  # what the row is of; rows of one thread follow each other
     start_ns: Int64  # start_ns, end_ns: of each event

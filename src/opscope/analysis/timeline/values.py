@@ -225,8 +225,6 @@ class HostTime(msgspec.Struct, frozen=True):
 
 
 class SkewEvidence(TextEnum):
-    """How collectives of several ranks were matched."""
-
     SEQUENCE = "sequence"
     ORDER = "order"
 

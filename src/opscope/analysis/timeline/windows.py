@@ -142,8 +142,8 @@ _LONGEST_LATENCY_NS = 1_000_000
 def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> StartGap | None:
     """The last gap of the start; None if there is none.
 
-    It ends where the work after it was launched, for what passes until that starts is no gap; or where the
-    device's first work starts, if that waited longer than a device does that has nothing else to do.
+    It ends where the work after it was launched; or where the device's first work starts, if that waited
+    longer than a device does that has nothing else to do.
     """
     work = columns(session, sql(__package__, "timeline:work"), [trace_id])
     starts, durations = work["start_ns"], work["duration_ns"]
