@@ -37,8 +37,7 @@ from opscope.analysis.launch_quality import (
     leading_kernel,
 )
 from opscope.analysis.measured_step import MeasuredStep, measured_steps
-from opscope.analysis.program.places import ProgramTotals
-from opscope.analysis.program.totals import program_totals
+from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, read_provenance
 from opscope.analysis.ranges import (
     GraphTotal,

@@ -1,27 +1,39 @@
-"""Where recorded work belongs in the program: lines of its functions, and places of its nn.Modules.
+"""Where work belongs in the program: device time by nn.Module and by source line, forward and backward.
 
 Calls of the program's functions, from known lines and of modules are read as arrays; what opscope's own
 recordings know beyond the trace (whose files, which attribute, which line) comes from their sidecars,
 everything else is judged by names. A place of a module is a path of recorded names. Calls that differ only in
 time, step or rank share one; a module called inside its own call (recursion) keeps the place it has there, so
 paths stay finite.
+
+Σ self time over modules = `module_ns` and over lines = `line_ns`, to the nanosecond, neither above all device
+time: every activity is charged to one place or to none.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.analysis.arrays import NONE, Columns, Flags, columns, sum_by
-from opscope.analysis.program.recorded import ProgramActivities, call_forest, inherit
+from opscope.analysis.program.recorded import (
+    Operators,
+    ProgramActivities,
+    call_forest,
+    charge,
+    inherit,
+    read_activities,
+    read_operators,
+    within,
+)
 from opscope.ingest.linking import gather
-from opscope.ingest.nesting import Forest, Int64
+from opscope.ingest.nesting import Forest, Int64, enclosing
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.queries import sql
@@ -210,17 +222,79 @@ def read_frames(session: Session, structure: ProgramStructure) -> Frames:
     return Frames(**rows, is_running=is_running, functions=list(functions.values()))
 
 
-class Line(msgspec.Struct, frozen=True):
-    """A line as LineTotal describes it."""
+def program_totals(session: Session) -> ProgramTotals:
+    """Device time by module and by line; empty where neither modules nor stacks were recorded."""
+    has_frames, has_modules, has_texts = session.query(
+        "SELECT EXISTS (FROM frames), EXISTS (FROM modules), "
+        "EXISTS (SELECT 1 FROM operators WHERE call_stack IS NOT NULL)"
+    )[0]
+    if not has_frames and not has_texts:
+        return ProgramTotals()
+    operators = read_operators(session)
+    activities = read_activities(session, operators.first_id)
+    is_host = not len(activities)
+    if is_host:  # the work is what operators do themselves on the CPU
+        activities = read_activities(session, operators.first_id, of_host=True)
+    backward: Flags = gather(operators.engine, activities.operator) >= 0
 
-    file: str
-    line: int
-    function: str
-    kind: LineKind
-    calls: int | None
+    def figures(place: Int64, count: int) -> Int64:
+        """int64[4, count]: time in all, forward and backward, and kernels, of what is charged to each."""
+        self_ns = sum_by(place, activities.duration_ns, count)
+        forward_ns = sum_by(np.where(backward, NONE, place), activities.duration_ns, count)
+        kernels = sum_by(place, activities.is_kernel.astype(np.int64), count)
+        return np.stack((self_ns, forward_ns, self_ns - forward_ns, kernels))
+
+    modules: tuple[ModuleTotal, ...] = ()
+    lines: list[LineTotal] = []
+    charged, figured = np.empty(0, dtype=np.int64), np.empty((4, 0), dtype=np.int64)
+    if has_frames:
+        structure = read_structure(session)
+        frames = read_frames(session, structure)
+        if has_modules:
+            forest, calls = frames.nested(frames.module_id >= 0)
+            places, place_of_call = module_places(session, structure, forest, calls.module_id)
+            place = gather(place_of_call, _charged(operators, activities, frames, forest))
+            call_counts = np.bincount(place_of_call, minlength=len(places)).tolist()
+            modules = _module_totals(places, call_counts, figures(place, len(places)), is_host=is_host)
+        if not is_host:
+            forest, calls = frames.nested((frames.function >= 0) | (frames.line >= 0))
+            lines, line_of_frame = _lines_of_frames(forest, calls)
+            charged = gather(line_of_frame, _charged(operators, activities, frames, forest))
+    if has_texts and not np.any(charged >= 0) and not is_host:
+        lines, charged = _lines_of_texts(session, operators, activities)
+    figured = figures(charged, len(lines)) if len(charged) else figured
+    used = set(charged[charged >= 0].tolist())
+    totals = [
+        replace(one, self_device_ns=ns[0], forward_ns=ns[1], backward_ns=ns[2], kernel_launches=ns[3])
+        for index, (one, ns) in enumerate(zip(lines, figured.T.tolist(), strict=True))
+        if index in used
+    ]
+    totals.sort(key=lambda line: (-line.self_device_ns, line.file, line.line, line.function))
+    return ProgramTotals(
+        modules,
+        tuple(totals),
+        sum(one.self_cpu_ns if is_host else one.self_device_ns for one in modules),
+        sum(one.self_device_ns for one in totals),
+        has_modules,
+        has_stacks=True,
+    )
 
 
-def lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[Line], Int64]:
+def _charged(operators: Operators, activities: ProgramActivities, frames: Frames, forest: Forest) -> Int64:
+    """The call each activity is charged to, as a position in the forest."""
+    calls = frames.at(frames.is_backward_call)
+    calls = calls.at(np.argsort(calls.start_ns, kind="stable"))
+    made_at = enclosing(forest, calls.thread, calls.start_ns)
+    made = calls.trace, calls.start_ns, calls.end_ns, made_at
+    return charge(operators, activities, within(forest, operators), forest, made)
+
+
+def _line(file: str, line: int, function: str, kind: LineKind, *, calls: int | None = None) -> LineTotal:
+    """A line to which nothing is charged yet."""
+    return LineTotal(file, line, function, calls, 0, 0, 0, 0, kind)
+
+
+def _lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[LineTotal], Int64]:
     """The distinct lines, and the line of each frame; -1 for a call whose caller is not among the frames.
 
     `frames` are those of the forest, in preorder: of program functions, and other calls that were made from
@@ -232,7 +306,7 @@ def lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[Line], Int64]:
     keys = np.stack((function, executed, np.where(is_function, frames.is_running, 0)))
     distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
     calls = np.bincount(frames.function[is_function], minlength=len(frames.functions)).tolist()
-    lines: list[Line] = []
+    lines: list[LineTotal] = []
     index = []
     for where, line, running in distinct.T.tolist():
         index.append(len(lines) if where >= 0 else -1)
@@ -240,42 +314,33 @@ def lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[Line], Int64]:
             name = frames.functions[where]
             kind = LineKind.RUNNING if running else LineKind.FUNCTION
             at = (line, name.function, LineKind.EXECUTED) if line >= 0 else (name.line, name.function, kind)
-            lines.append(Line(name.file, *at, calls[where]))
+            lines.append(_line(name.file, *at, calls=calls[where]))
     return lines, np.array(index, dtype=np.int64)[inverse.reshape(-1)]
 
 
-def innermost_line(call_stack: str) -> Line | None:
-    """The innermost frame of the program in a stack as text, `inner;…;outer`, each at its current line."""
-    for text in call_stack.split(";"):
-        name = parse_frame(text)
-        if name is not None and is_program_file(name.file):
-            return Line(name.file, name.line, name.function, LineKind.EXECUTED, None)
-    return None
+def _lines_of_texts(
+    session: Session, operators: Operators, activities: ProgramActivities
+) -> tuple[list[LineTotal], Int64]:
+    """Lines of the oldest format, which keeps each operator's stack as text, and that of each activity.
 
-
-def line_totals(
-    lines: list[Line], charged: Int64, activities: ProgramActivities, backward: Flags
-) -> tuple[LineTotal, ...]:
-    """Totals of the lines under which something was launched, most device time first.
-
-    `charged` is the line of each activity, -1 for none; `backward` whether the engine launched it.
+    `inner;…;outer`, each frame at its current line: the innermost one of the program counts.
     """
-    count, duration_ns = len(lines), activities.duration_ns
-    self_ns = sum_by(charged, duration_ns, count)
-    forward_ns = sum_by(np.where(backward, NONE, charged), duration_ns, count)
-    kernels = sum_by(charged, activities.is_kernel.astype(np.int64), count)
-    figures = np.stack((self_ns, forward_ns, self_ns - forward_ns, kernels)).T.tolist()
-    used = np.flatnonzero(np.bincount(charged[charged >= 0], minlength=count)).tolist()
-    totals = []
-    for index in used:
-        one, (own_ns, ahead_ns, behind_ns, launches) = lines[index], figures[index]
-        where = one.file, one.line, one.function, one.calls
-        totals.append(LineTotal(*where, own_ns, ahead_ns, behind_ns, launches, one.kind))
-    return tuple(sorted(totals, key=lambda line: (-line.self_device_ns, line.file, line.line, line.function)))
-
-
-# Name of a module in its caller, by (trace, name of the caller's module, own recorded name); None if unknown.
-AttributeName = Callable[[int, str, str], str | None]
+    found: dict[int, LineTotal] = {}
+    for key, text in session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators"):
+        parsed = (parse_frame(frame) for frame in (text or "").split(";"))
+        name = next((one for one in parsed if one is not None and is_program_file(one.file)), None)
+        if name is not None:
+            found[key] = _line(name.file, name.line, name.function, LineKind.EXECUTED)
+    lines = list(dict.fromkeys(found.values()))
+    rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
+    keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
+    of_key = [lines.index(found[key]) if key in found else NONE for key in keys.tolist()]
+    own = np.full(len(operators), NONE)
+    own[rows["operator_id"] - operators.first_id] = np.array(of_key, dtype=np.int64)[inverse]
+    around = inherit(np.where(own >= 0, np.arange(len(own)), NONE), operators.parent, operators.depth)
+    # As with frames: of what the engine ran, only stacks that were taken inside of it count.
+    at_operator = gather(own, np.where(around >= operators.engine, around, NONE))
+    return lines, charge(operators, activities, at_operator, None)
 
 
 class ModulePlace(msgspec.Struct, frozen=True):
@@ -288,18 +353,12 @@ class ModulePlace(msgspec.Struct, frozen=True):
     class_name: str  # its class
 
 
-def read_modules(session: Session) -> dict[int, tuple[int, str, str]]:
-    rows = session.query("SELECT module_id, trace_id, name, class_name FROM modules")
-    return {module_id: (trace, name, class_name) for module_id, trace, name, class_name in rows}
-
-
 def module_places(
-    forest: Forest,
-    module_id: Int64,
-    modules: dict[int, tuple[int, str, str]],
-    attribute_name: AttributeName = lambda *_: None,
+    session: Session, structure: ProgramStructure, forest: Forest, module_id: Int64
 ) -> tuple[list[ModulePlace], Int64]:
     """The places of module calls, each after the one around it; and the place of each call."""
+    rows = session.query("SELECT module_id, trace_id, name, class_name FROM modules")
+    modules = {module_id: rest for module_id, *rest in rows}
     places: list[ModulePlace] = []
     known: dict[tuple[int, str, str], int] = {}
     found = np.full(len(forest), NONE)
@@ -320,7 +379,7 @@ def module_places(
                 continue
             segment = name
             if parent >= 0:
-                segment = attribute_name(trace, places[parent].name, name) or name
+                segment = structure.attribute_name(trace, places[parent].name, name) or name
             key = (parent, name, segment)
             if key not in known:
                 known[key] = len(places)
@@ -331,44 +390,31 @@ def module_places(
     return places, found
 
 
-def module_totals(
-    places: list[ModulePlace],
-    place_of_call: Int64,
-    charged: Int64,
-    activities: ProgramActivities,
-    backward: Flags,
+def _module_totals(
+    places: list[ModulePlace], calls: list[int], figures: Int64, *, is_host: bool
 ) -> tuple[ModuleTotal, ...]:
-    """Totals of all places, in tree order.
-
-    `charged` is the place of each activity, -1 for none; `backward` whether the engine launched it.
-    """
-    count = len(places)
-    self_ns = sum_by(charged, activities.duration_ns, count)
-    forward_ns = sum_by(np.where(backward, NONE, charged), activities.duration_ns, count)
-    kernels = sum_by(charged, activities.is_kernel.astype(np.int64), count)
-    calls = np.bincount(place_of_call, minlength=count).tolist()
-    totals = np.stack((self_ns, forward_ns, self_ns - forward_ns, kernels))
-    # Each place comes after the one around it, so from the end every subtree is whole when it is added.
-    for index in range(count - 1, -1, -1):
-        if places[index].parent >= 0:
-            totals[:, places[index].parent] += totals[:, index]
+    """Totals of all places, each before those inside it, the one with more time first."""
+    self_ns, totals, inside = figures[0].tolist(), figures.copy(), defaultdict(list)
     paths: list[str] = []
-    for place in places:
-        paths.append(f"{paths[place.parent]}.{place.segment}" if place.parent >= 0 else place.segment)
-    # Each before those inside it, the one with more time first.
-    figures, inside = totals.T.tolist(), defaultdict(list)
     for index, place in enumerate(places):
         inside[place.parent].append(index)
+        paths.append(f"{paths[place.parent]}.{place.segment}" if place.parent >= 0 else place.segment)
+    # Each place comes after the one around it, so from the end every subtree is whole when it is added.
+    for index in range(len(places) - 1, -1, -1):
+        if places[index].parent >= 0:
+            totals[:, places[index].parent] += totals[:, index]
     found, pending = [], [-1]
     while pending:
         index = pending.pop()
         if index >= 0:
-            one = places[index]
-            own = calls[index], int(self_ns[index])
-            found.append(ModuleTotal(paths[index], one.class_name, one.depth, *own, *figures[index]))
+            one, (total_ns, *rest) = places[index], totals[:, index].tolist()
+            own, none = (self_ns[index], total_ns), (0, 0)
+            device, cpu = (none, own) if is_host else (own, none)
+            named = paths[index], one.class_name, one.depth, calls[index]
+            found.append(ModuleTotal(*named, *device, *rest, *cpu))
         # The last one is taken first.
         pending += sorted(
-            inside[index], key=lambda one: (-figures[one][0], _natural(places[one].segment)), reverse=True
+            inside[index], key=lambda one: (-totals[0, one], _natural(places[one].segment)), reverse=True
         )
     return tuple(found)
 

@@ -101,13 +101,8 @@ def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
 _MOST_STEPS = 64
 
 
-class BackwardCalls(Columns, frozen=True):
-    """Calls that run a backward pass, `[start_ns, end_ns)` by start, each with the place it was made from."""
-
-    trace: Int64
-    start_ns: Int64
-    end_ns: Int64
-    place: Int64
+# Calls that run a backward pass, by start: their traces, starts, ends, and the places they were made from.
+BackwardCalls = tuple[Int64, Int64, Int64, Int64]
 
 
 def within(forest: Forest, operators: Operators) -> Int64:
@@ -175,14 +170,14 @@ def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -
 
 def _caller(calls: BackwardCalls, trace: Int64, time_ns: Int64) -> Int64:
     """Place of the one backward call of the trace that was open; -1 where none or several were."""
+    traces, start_ns, end_ns, place = calls
     found = np.full(len(trace), NONE)
     for one in np.unique(trace).tolist():
-        own = np.flatnonzero(calls.trace == one)
-        here = np.flatnonzero(trace == one)
-        started = np.searchsorted(calls.start_ns[own], time_ns[here], side="right")
-        ended = np.searchsorted(np.sort(calls.end_ns[own]), time_ns[here], side="right")
+        own, here = np.flatnonzero(traces == one), np.flatnonzero(trace == one)
+        started = np.searchsorted(start_ns[own], time_ns[here], side="right")
+        ended = np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right")
         alone = started - ended == 1
         latest = own[started[alone] - 1]
-        is_open = calls.end_ns[latest] > time_ns[here[alone]]
-        found[here[alone][is_open]] = calls.place[latest[is_open]]
+        is_open = end_ns[latest] > time_ns[here[alone]]
+        found[here[alone][is_open]] = place[latest[is_open]]
     return found
