@@ -313,7 +313,6 @@ class DeviceIdle(msgspec.Struct, frozen=True):
 class _Gap(NamedTuple):
     """One gap and whom the device waited for until `handed_ns`; `threads` has the launching one first."""
 
-    place: int
     start_ns: int
     end_ns: int
     handed_ns: int
@@ -333,66 +332,56 @@ class _Kind(IntEnum):
 
 
 class _OpenRange(NamedTuple):
-    """A host range open in a gap; the name of an operator or frame is still to be looked up."""
+    """A host range open in a gap."""
 
     kind: _Kind
     key: int
-    name: str | None
+    name: str | None  # of an operator or frame still to be looked up
     is_own: bool
     duration_ns: int
     open_ns: int
 
 
 def longest_gaps(
-    session: Session, devices: Sequence[DeviceIdle], functions: NamedRanges
-) -> list[tuple[IdleGap, ...]]:
-    """The longest gaps of each device, the longest first; of equal ones the earlier."""
-    gaps = [(idle, gap, _telling(idle, gap)) for idle in devices for gap in _longest(idle)]
-    names: dict[tuple[int, int], str] = {}
-    for kind, query in _NAMES_SQL.items():
-        keys = sorted({one.key for _, _, one in gaps if one is not None and one.kind is kind})
-        if keys:
-            names |= {(kind, key): name for key, name in session.query(query, [keys])}
-    activities = dict(session.query("SELECT name_id, name FROM kernel_names"))
-    found: dict[int, list[IdleGap]] = {id(idle): [] for idle in devices}
-    for idle, gap, telling in gaps:
-        device, ended_by = idle.device, int(idle.account.followed_by[gap.place])
-        is_ended = ended_by >= 0 and int(device.start_ns[ended_by]) == gap.end_ns
-        step = int(device.step[ended_by]) if is_ended else -1
-        found[id(idle)].append(
-            IdleGap(
-                start_ns=gap.start_ns,
-                duration_ns=gap.end_ns - gap.start_ns,
-                cause=gap.cause,
-                step=step if step >= 0 else idle.window.step_at(gap.start_ns),
-                host=_blamed(idle, gap) if telling is None else telling.name or names.get(telling[:2]),
-                line=_line(idle.trace, gap, functions),
-                ended_by=activities.get(int(device.name_id[ended_by])) if is_ended else None,
-            )
-        )
-    return [tuple(found[id(idle)]) for idle in devices]
+    session: Session, idle: DeviceIdle, functions: NamedRanges, activities: Mapping[int, str]
+) -> Iterator[IdleGap]:
+    """The longest gaps of a device, the longest first; of equal ones the earlier.
 
-
-_NAMES_SQL = {
-    _Kind.OPERATOR: "SELECT operator_id, name FROM operators WHERE list_contains(?::BIGINT[], operator_id)",
-    _Kind.FRAME: "SELECT frame_id, name FROM frames WHERE list_contains(?::BIGINT[], frame_id)",
-}
-
-
-def _longest(idle: DeviceIdle) -> Iterator[_Gap]:
-    account = idle.account
-    start_ns, end_ns = account.gaps
-    for index in np.lexsort((start_ns, start_ns - end_ns))[:_LONGEST].tolist():
-        own = int(account.thread[index])
-        yield _Gap(
-            index,
-            int(start_ns[index]),
-            int(end_ns[index]),
+    `activities` are names by name id.
+    """
+    account, device = idle.account, idle.device
+    starts_ns, ends_ns = account.gaps
+    for index in np.lexsort((starts_ns, starts_ns - ends_ns))[:_LONGEST].tolist():
+        own, ended_by = int(account.thread[index]), int(account.followed_by[index])
+        gap = _Gap(
+            int(starts_ns[index]),
+            int(ends_ns[index]),
             int(account.handed_ns[index]),
             CAUSES[int(account.by_cause[:, index].argmax())],
             account.blamed_call(index),
             () if own < 0 else (own, *(one for one in idle.trace.launch_threads if one != own)),
         )
+        is_ended = ended_by >= 0 and int(device.start_ns[ended_by]) == gap.end_ns
+        step = int(device.step[ended_by]) if is_ended else -1
+        telling = _telling(idle, gap)
+        host = _blamed(idle, gap) if telling is None else telling.name
+        if telling is not None and telling.kind in _NAMES_SQL:
+            host = session.scalar(_NAMES_SQL[telling.kind], [telling.key])
+        yield IdleGap(
+            start_ns=gap.start_ns,
+            duration_ns=gap.end_ns - gap.start_ns,
+            cause=gap.cause,
+            step=step if step >= 0 else idle.window.step_at(gap.start_ns),
+            host=host,
+            line=_line(idle.trace, gap, functions),
+            ended_by=activities.get(int(device.name_id[ended_by])) if is_ended else None,
+        )
+
+
+_NAMES_SQL = {
+    _Kind.OPERATOR: "SELECT name FROM operators WHERE operator_id = ?",
+    _Kind.FRAME: "SELECT name FROM frames WHERE frame_id = ?",
+}
 
 
 def _blamed(idle: DeviceIdle, gap: _Gap) -> str | None:

@@ -300,7 +300,7 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
     ]
     functions = called_functions(session, hosts.values())
     annotations = named_ranges(hosts.values())
-    gaps = longest_gaps(session, devices, functions)
+    names = dict(session.query("SELECT name_id, name FROM kernel_names"))
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:
         trace = one.trace
@@ -310,7 +310,9 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
     )
     by_device = [(one.device, one.trace.calls, one.occupation.window) for one in devices]
     return Timeline(
-        partitions=tuple(_partition(one, longest) for one, longest in zip(devices, gaps, strict=True)),
+        partitions=tuple(
+            _partition(one, tuple(longest_gaps(session, one, functions, names))) for one in devices
+        ),
         waits=waiting_calls(session, traces, windows, blamed, functions, annotations),
         latencies=_known(launch_latency(device, calls) for device, calls, _ in by_device),
         queues=_known(queue_depth(*args) for args in by_device),
