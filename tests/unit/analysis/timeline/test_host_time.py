@@ -83,21 +83,20 @@ class TestHostTime:
 class TestTheRecordersPart:
     def test_is_events_times_their_costs(self) -> None:
         counts = (100, 10, 40, 60)
-        found = estimate_recorder(dict(zip(RECORDED_EVENT_NS, counts, strict=True)), 2, most_ns=1e9)
-        assert found is not None
-        assert found.ns == (100 * 2100 + 10 * 1200 + 40 * 740 + 60 * 500) / 2
-        assert "50 operators with shapes" in found.basis
-        assert "30 Python frames" in found.basis
-        assert "bounded" not in found.basis
+        events = dict(zip(RECORDED_EVENT_NS, counts, strict=True))
+        ns, basis = estimate_recorder(events, 2, most_ns=1e9)
+        assert ns == (100 * 2100 + 10 * 1200 + 40 * 740 + 60 * 500) / 2
+        assert "50 operators with shapes" in str(basis)
+        assert "30 Python frames" in str(basis)
+        assert "bounded" not in str(basis)
 
     def test_is_no_more_than_the_step_leaves(self) -> None:
-        found = estimate_recorder(NOTHING | {"operators": 100}, 1, most_ns=5_000.0)
-        assert found is not None
-        assert found.ns == 5_000
-        assert "bounded" in found.basis
+        ns, basis = estimate_recorder(NOTHING | {"operators": 100}, 1, most_ns=5_000.0)
+        assert ns == 5_000
+        assert "bounded" in str(basis)
 
     def test_is_unknown_where_nothing_was_recorded(self) -> None:
-        assert estimate_recorder(NOTHING, 3, most_ns=1e9) is None
+        assert estimate_recorder(NOTHING, 3, most_ns=1e9) == (None, None)
 
     def test_counts_the_launching_threads_within_the_steps(self, timeline: Measure) -> None:
         shapes: dict[str, Any] = {"Input Dims": [[4, 4]]}
