@@ -21,7 +21,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -47,6 +47,7 @@ from opscope.analysis.step_model import (
     StepExecution,
     StepModel,
     gain_of,
+    ranked_totals,
     step_models,
 )
 from opscope.analysis.straggler import Straggler
@@ -313,16 +314,12 @@ class Job:
         """
         if self.graph is None:
             return ()
-        total_ns: Counter[tuple[int, str, str | None]] = Counter()
+        total_ns: Counter[tuple[Any, ...]] = Counter()
         for place, passed in sorted(_across_ranks(self.graph, self.models).items()):
             model = self.models[place]
             for piece in model.pieces(passed):
                 total_ns[model.trace.trace_id, piece.kind, piece.name] += piece.ns
-        whole_ns = sum(total_ns.values()) or 1
-        ranked = sorted(
-            total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1], item[0][2] or "")
-        )
-        return tuple(JobPath(*key, ns / self.graph.steps, ns / whole_ns) for key, ns in ranked if ns)
+        return tuple(JobPath(*row) for row in ranked_totals(total_ns, self.graph.steps))
 
     def as_fast_as_median(self, trace_id: int) -> JobChange | None:
         """One rank whose host and device take no longer than the median of the others; None if not known."""
@@ -415,13 +412,6 @@ def choose_ranks(
 
 def _middle(ranks: Sequence[R], step_ns: Callable[[R], float]) -> R:
     return sorted(ranks, key=step_ns)[len(ranks) // 2]
-
-
-def job_of(
-    models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]], middle: int | None = None
-) -> Job | None:
-    """The ranks of a Session together; None where no step launched anything. Arguments as of `Job`."""
-    return Job(models, collectives, middle) if models else None
 
 
 class RankExamination(msgspec.Struct, frozen=True):

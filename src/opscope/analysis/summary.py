@@ -25,7 +25,6 @@ from opscope.analysis.job_model import (
     RankExamination,
     choose_ranks,
     examination_of,
-    job_of,
     look_at_job,
 )
 from opscope.analysis.launch_quality import (
@@ -505,7 +504,7 @@ class Summary:
             models = step_models(self.session, self._records, chosen)
         else:
             models = tuple(one for one in self.step_models if one.trace.trace_id in chosen)
-        return job_of(models, self.collectives.activities, middle)
+        return Job(models, self.collectives.activities, middle) if models else None
 
     @cached_property
     def job_outlook(self) -> JobOutlook | None:
