@@ -273,8 +273,8 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
             account = account_for_idle(device, occupied.idle, trace.calls, host).part(occupied.is_inside)
             account = account if occupied.busy_ns else account.unused()
             devices.append(DeviceIdle(trace, window, host, device, occupied, account))
-    functions = called_functions(session, hosts.values())
-    annotations = named_ranges(hosts.values())
+    threads = [thread for host in hosts.values() for thread in host.threads]
+    functions, annotations = called_functions(session, threads), named_ranges(session, threads)
     names = dict(session.query("SELECT name_id, name FROM kernel_names"))
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:

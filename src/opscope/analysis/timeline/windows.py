@@ -280,15 +280,14 @@ def find_start_ups(
 
     The span is from the first event to the end of the last.
     """
-    bounds = [(step.start_ns, step.end_ns) for step in steps]
-    if len(steps) < 2:
-        start_ns, end_ns = (bounds or [span_ns])[0]
-        (once,) = _once(session, trace_id, [(start_ns, end_ns)], recurs=False)
-        number = steps[0].number if steps else None
-        return _told(once, [], StartUp(trace_id, number, end_ns - start_ns, None, 0))
-    found: list[StartUp] = []
-    of_steps: list[_Once] = []
+    bounds = [(step.start_ns, step.end_ns) for step in steps] or [span_ns]
     durations = [end_ns - start_ns for start_ns, end_ns in bounds]
+    if len(steps) < 2:
+        number = steps[0].number if steps else None
+        once = _once(session, trace_id, bounds, recurs=False)
+        return _told(once, 0, [], StartUp(trace_id, number, durations[0], None, 0))
+    found: list[StartUp] = []
+    of_steps: _Once | None = None
     kernels = dict(session.query(_KERNELS_SQL, [trace_id]))
     for place, step in enumerate(steps[:-1]):
         least = _SAME_WORK * kernels[step.number]
@@ -298,7 +297,7 @@ def find_start_ups(
             break
         of_steps = of_steps or _once(session, trace_id, bounds, recurs=True)
         one = StartUp(trace_id, step.number, durations[place], round(usual_ns), 0)
-        told = _told(of_steps[place], [of_steps[other] for other in later], one)
+        told = _told(of_steps, place, later, one)
         if not told or told[0].once_ns < _LEAST_ONCE * (durations[place] - usual_ns):
             break
         found += told
@@ -311,29 +310,25 @@ def first_calls(session: Session, trace_id: int) -> Arrays:
     return columns(session, sql(__package__, "timeline:first_calls"), parameters)
 
 
-class _Once(NamedTuple):
-    """Time of one step in what comes once: in all, and by name, where one may lie in another."""
-
-    whole_ns: int
-    by_name_ns: dict[str, int]
+# Time of each interval in what comes once: in all, and by name, where one may lie in another.
+_Once = tuple[Int64, dict[str, Int64]]
 
 
-def _told(mine: _Once, others: Sequence[_Once], one: StartUp) -> tuple[StartUp, ...]:
+def _told(once: _Once, place: int, later: list[int], one: StartUp) -> tuple[StartUp, ...]:
     """A step with its time in what comes once, beyond what is usual of others; nothing if that is none."""
 
-    def beyond(own_ns: int, others_ns: list[int]) -> int:
-        return max(0, own_ns - round(float(np.median(others_ns or [0]))))
+    def beyond(ns: Int64) -> int:
+        usual = round(float(np.median(ns[later]))) if later else 0
+        return max(0, int(ns[place]) - usual)
 
-    once_ns = beyond(mine.whole_ns, [other.whole_ns for other in others])
-    named = [
-        (beyond(ns, [other.by_name_ns.get(name, 0) for other in others]), name)
-        for name, ns in mine.by_name_ns.items()
-    ]
-    longest = sorted((-ns, name) for ns, name in named if ns >= max(1, _LEAST_OF_NAME * once_ns))[:_NAMES]
-    return (replace(one, once_ns=once_ns, names=tuple(name for _, name in longest)),) if once_ns else ()
+    once_ns = beyond(once[0])
+    least_ns = max(1, _LEAST_OF_NAME * once_ns)
+    named = sorted((-beyond(ns), name) for name, ns in once[1].items() if ns[place])
+    names = tuple(name for ns, name in named if -ns >= least_ns)[:_NAMES]
+    return (replace(one, once_ns=once_ns, names=names),) if once_ns else ()
 
 
-def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *, recurs: bool) -> list[_Once]:
+def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *, recurs: bool) -> _Once:
     """What comes once, in each interval; of launches and the recorder, only what steps tell to recur."""
     parameters = {
         "trace": trace_id,
@@ -352,9 +347,5 @@ def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *,
         for name in sorted(set(found["name"]))
         for mine in [found["name"] == name]
     }
-    whole_ns = overlap(merge(*spans.values()), starts, ends).tolist()
-    named_ns = {name: overlap(span, starts, ends).tolist() for name, span in spans.items()}
-    return [
-        _Once(ns, {name: of_name[place] for name, of_name in named_ns.items()})
-        for place, ns in enumerate(whole_ns)
-    ]
+    whole_ns = overlap(merge(*spans.values()), starts, ends)
+    return whole_ns, {name: overlap(span, starts, ends) for name, span in spans.items()}
