@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,8 @@ from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.resolution.annotate import annotate
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class GeneratedCode(msgspec.Struct, frozen=True):
@@ -111,8 +113,8 @@ _KERNELS_SQL = (
 )
 
 _GENERATED_SQL = """
-SELECT n.name AS kernel, s.kind, s.graph, s.original_aten, s.source_nodes, s.modules, s.post_grad_nodes,
-    s.stacks, s.copy
+SELECT n.name, s.stacks, s.copy, s.kind, s.graph, s.original_aten, s.source_nodes, s.modules,
+    s.post_grad_nodes
 FROM kernel_sources s JOIN kernel_names n USING (name_id) ORDER BY n.name, s.graph, s.hash"""
 
 _FUNCTIONS_SQL = """
@@ -131,10 +133,24 @@ def read_provenance(session: Session) -> Provenance:
     annotate(session)
     functions: dict[str, list[NativeFunctionUse]] = defaultdict(list)
     for row in session.records(_FUNCTIONS_SQL):
-        functions[row["operator"]].append(_function(row))
+        functions[row["operator"]].append(
+            NativeFunctionUse(
+                **{name: row[name] for name in _FUNCTION_FIELDS},
+                overload_grade=_grade(row["overload_grade"]),
+                tags=tuple(row["tags"] or ()),
+                details=json.loads(row["details"] or "{}"),
+                location=_location("", row),
+                stub_location=_location("stub_", row),
+            )
+        )
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
-    for row in session.records(_GENERATED_SQL):
-        generated[row["kernel"]].append(_generated(row))
+    for kernel, stacks, copy, kind, graph, *lists in session.query(_GENERATED_SQL):
+        frames = [frame for stack in json.loads(stacks or "[]") for frame in stack[-1:]]
+        lines = {f"{frame['file']}:{frame['line']}": frame.get("code") for frame in frames}
+        aten, nodes, modules, lowered = (tuple(names or ()) for names in lists)
+        generated[kernel].append(
+            GeneratedCode(kind, graph, aten, nodes, modules, lowered, tuple(lines.items()), copy)
+        )
     rows = session.records(sql(__package__, "triton_kernels")) if session.scalar(_HAS_TRITON_SQL) else ()
     triton: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -142,12 +158,24 @@ def read_provenance(session: Session) -> Provenance:
         configurations = json.loads(row["configurations"] or "[]")
         if stated or configurations:
             triton[row["name"]] = {**stated, "configurations": configurations}
+    kernels = {
+        row["name"]: KernelFacts(
+            **{name: row[name] for name in ("name", "category", "function", "library", "family")},
+            binary=row["registered_by"],
+            fields=json.loads(row["fields"] or "{}"),
+            grades=json.loads(row["grades"] or "{}"),
+            units=tuple(row["units"] or ()),
+            unit_grade=_grade(row["unit_grade"]),
+            location=_location("", row),
+            template=_location("template_", row),
+            generated=tuple(generated.get(row["name"], ())),
+            triton=triton.get(row["name"], {}),
+        )
+        for row in session.records(_KERNELS_SQL)
+    }
     recognition = session.records("SELECT * FROM recognition")[0]
     return Provenance(
-        kernels={
-            row["name"]: _kernel(row, generated.get(row["name"], ()), triton.get(row["name"], {}))
-            for row in session.records(_KERNELS_SQL)
-        },
+        kernels=kernels,
         functions={name: tuple(uses) for name, uses in functions.items()},
         torch_version=recognition["torch_version"],
         tables_version=recognition["operator_table"],
@@ -158,80 +186,36 @@ def read_provenance(session: Session) -> Provenance:
     )
 
 
-def limited(provenance: Provenance, grade: Grade) -> Provenance:
-    """The same, nothing in it known better than by that grade: the release is itself only so well known."""
-
-    def weaker(known: Grade | None) -> Grade | None:
-        return None if known is None else weakest((known, grade))
-
-    def place(known: SourceLocation | None) -> SourceLocation | None:
-        if known is None:
-            return None
-        return replace(
-            known, file_grade=weaker(known.file_grade) or grade, line_grade=weaker(known.line_grade)
-        )
-
-    def function(use: NativeFunctionUse) -> NativeFunctionUse:
-        places = {"location": place(use.location), "stub_location": place(use.stub_location)}
-        return replace(use, overload_grade=weaker(use.overload_grade), **places)
-
-    def kernel(facts: KernelFacts) -> KernelFacts:
-        places = {"location": place(facts.location), "template": place(facts.template)}
-        return replace(facts, unit_grade=weaker(facts.unit_grade), **places)
-
-    return replace(
-        provenance,
-        kernels={name: kernel(facts) for name, facts in provenance.kernels.items()},
-        functions={name: tuple(map(function, uses)) for name, uses in provenance.functions.items()},
-    )
-
-
-def _generated(row: dict[str, Any]) -> GeneratedCode:
-    frames = [frame for stack in json.loads(row["stacks"] or "[]") for frame in stack[-1:]]
-    lines = {f"{frame['file']}:{frame['line']}": frame.get("code") for frame in frames}
-    return GeneratedCode(
-        row["kind"],
-        row["graph"],
-        tuple(row["original_aten"] or ()),
-        tuple(row["source_nodes"] or ()),
-        tuple(row["modules"] or ()),
-        tuple(row["post_grad_nodes"] or ()),
-        tuple(lines.items()),
-        row["copy"],
-    )
-
-
-def _kernel(
-    row: dict[str, Any], generated: Iterable[GeneratedCode], triton: Mapping[str, Any]
-) -> KernelFacts:
-    return KernelFacts(
-        **{name: row[name] for name in ("name", "category", "function", "library", "family")},
-        binary=row["registered_by"],
-        fields=json.loads(row["fields"] or "{}"),
-        grades=json.loads(row["grades"] or "{}"),
-        units=tuple(row["units"] or ()),
-        unit_grade=_grade(row["unit_grade"]),
-        location=_location("", row),
-        template=_location("template_", row),
-        generated=tuple(generated),
-        triton=triton,
-    )
-
-
 _FUNCTION_FIELDS = (
     "name", "overload", "kind", "category", "schema", "structured_delegate", "dispatch_key",
     "cuda_function", "stub", "yaml_line", "calls", "self_device_ns",
 )  # fmt: skip
 
 
-def _function(row: dict[str, Any]) -> NativeFunctionUse:
-    return NativeFunctionUse(
-        **{name: row[name] for name in _FUNCTION_FIELDS},
-        overload_grade=_grade(row["overload_grade"]),
-        tags=tuple(row["tags"] or ()),
-        details=json.loads(row["details"] or "{}"),
-        location=_location("", row),
-        stub_location=_location("stub_", row),
+def limited(provenance: Provenance, grade: Grade) -> Provenance:
+    """The same, nothing in it known better than by that grade: the release is itself only so well known."""
+
+    def weaker(known: Grade | None) -> Grade | None:
+        return None if known is None else weakest((known, grade))
+
+    def weaken(one: T, *grades: str) -> T:
+        return replace(one, **{name: weaker(getattr(one, name)) for name in grades})
+
+    def place(known: SourceLocation | None) -> SourceLocation | None:
+        return None if known is None else weaken(known, "file_grade", "line_grade")
+
+    def function(use: NativeFunctionUse) -> NativeFunctionUse:
+        weak = weaken(use, "overload_grade")
+        return replace(weak, location=place(use.location), stub_location=place(use.stub_location))
+
+    def kernel(facts: KernelFacts) -> KernelFacts:
+        weak = weaken(facts, "unit_grade")
+        return replace(weak, location=place(facts.location), template=place(facts.template))
+
+    return replace(
+        provenance,
+        kernels={name: kernel(facts) for name, facts in provenance.kernels.items()},
+        functions={name: tuple(map(function, uses)) for name, uses in provenance.functions.items()},
     )
 
 
@@ -264,16 +248,14 @@ def kernel_title(facts: KernelFacts) -> str:
 
 
 def title_of(function: str, arguments: Sequence[str], functor: str) -> str:
-    """The function without its namespaces and CUTLASS's wrapper, and the functor without its namespaces."""
-    title, applied = _unwrapped(function, arguments), _last(functor)
-    return f"{title}<… {applied} …>" if applied else title
+    """The function without its namespaces, and the functor without its; of CUTLASS's wrapper what it wraps.
 
-
-def _unwrapped(function: str, arguments: Sequence[str]) -> str:
-    """`gelu` of `at::native::gelu`; `cutlass_80_gemm_…` of `cutlass::Kernel2<cutlass_80_gemm_…>`."""
-    last, first = _last(function), arguments[0] if arguments else ""
+    `gelu` of `at::native::gelu`; `cutlass_80_gemm_…` of `cutlass::Kernel2<cutlass_80_gemm_…>`.
+    """
+    last, first, applied = _last(function), arguments[0] if arguments else "", _last(functor)
     is_wrapper = last in _WRAPPERS and "cutlass" in f"{function}<{first}"
-    return (is_wrapper and _last(first.partition("<")[0])) or last
+    title = (is_wrapper and _last(first.partition("<")[0])) or last
+    return f"{title}<… {applied} …>" if applied else title
 
 
 def _last(qualified: str) -> str:

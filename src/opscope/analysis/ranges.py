@@ -32,34 +32,19 @@ _ATTENTION = frozenset(
 
 
 class RangeTotal(msgspec.Struct, frozen=True):
-    """All ranges of one group.
+    """All ranges of one group."""
 
-    Attributes:
-        name: Phase of an engine's steps, or what the expression found in the names.
-        calls: Ranges.
-        device_ns: Device time of what was launched in them.
-        host_ns: Host time of the ranges; what nests counts twice.
-        device_fraction: Share of all device time (0–1).
-        kernels: Kernels launched.
-        engine: Of an engine's steps; else None.
-        phase: Likewise.
-        requests: Of all steps together; None of other ranges.
-        tokens: Read and generated; None where the annotations do not count them.
-        device_ns_per_token: Device time of one token.
-        layers: Attention launches in each range; None where their number differs or is zero.
-    """
-
-    name: str
-    calls: int
-    device_ns: int
-    host_ns: int
-    device_fraction: float
+    name: str  # phase of an engine's steps, or what the expression found in the names
+    calls: int  # ranges
+    device_ns: int  # of what was launched in them
+    host_ns: int  # of the ranges; what nests counts twice
+    device_fraction: float  # of all device time
     kernels: int
-    engine: str | None = None
+    engine: str | None = None  # of an engine's steps; else None, like what follows
     phase: ServingPhase | None = None
-    requests: int | None = None
-    tokens: int | None = None
-    layers: int | None = None
+    requests: int | None = None  # of all steps together
+    tokens: int | None = None  # read and generated; None where the annotations do not count them
+    layers: int | None = None  # attention launches in each range; None where their number differs or is zero
 
     @property
     def device_ns_per_token(self) -> float | None:
