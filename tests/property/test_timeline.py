@@ -407,14 +407,14 @@ def test_parts_of_the_window_are_those_of_its_ticks(scene: Scene) -> None:
     assert Counter({name: ticks for name, ticks in expected.items() if ticks}) == +Counter(
         {
             "window": total(found.window) // TICK,
-            "COMPUTE": found.compute_ns // TICK,
-            "COMMUNICATION": found.exposed_communication_ns // TICK,
-            "COPY": found.exposed_copy_ns // TICK,
+            "COMPUTE": found.parts.compute_ns // TICK,
+            "COMMUNICATION": found.parts.exposed_communication_ns // TICK,
+            "COPY": found.parts.exposed_copy_ns // TICK,
             "idle": int(idle_ns) // TICK,
-            "communication": found.communication_ns // TICK,
-            "copies": found.copy_ns // TICK,
-            "outside": found.outside_ns // TICK,
-            "launched_outside": found.launched_outside_ns // TICK,
+            "communication": found.parts.communication_ns // TICK,
+            "copies": found.parts.copy_ns // TICK,
+            "outside": found.parts.outside_steps_ns // TICK,
+            "launched_outside": found.parts.launched_outside_ns // TICK,
         }
     )
 

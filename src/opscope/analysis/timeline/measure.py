@@ -271,7 +271,7 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
             window, host = windows[trace.trace_id], hosts[trace.trace_id]
             occupied = occupation(device, window)
             account = account_for_idle(device, occupied.idle, trace.calls, host).part(occupied.is_inside)
-            account = account if occupied.busy_ns else account.unused()
+            account = account if occupied.parts.busy_ns else account.unused()
             devices.append(DeviceIdle(trace, window, host, device, occupied, account))
     threads = [thread for host in hosts.values() for thread in host.threads]
     functions, annotations = called_functions(session, threads), named_ranges(session, threads)
@@ -315,24 +315,13 @@ def _known(found: Iterable[T | None]) -> tuple[T, ...]:
 
 
 def _partition(one: DeviceIdle, longest: tuple[IdleGap, ...]) -> TimePartition:
-    parts, account = one.occupation, one.account
-    by_cause = account.by_cause.sum(axis=1).tolist()
-    return TimePartition(
-        trace_id=one.trace.trace_id,
+    by_cause = one.account.by_cause.sum(axis=1).tolist()
+    return replace(
+        one.occupation.parts,
         rank=one.trace.rank,
-        device=one.device.device,
-        span_ns=total(parts.window),
-        compute_ns=parts.compute_ns,
-        exposed_copy_ns=parts.exposed_copy_ns,
-        exposed_communication_ns=parts.exposed_communication_ns,
         idle_ns=sum(by_cause),
         idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
         longest_gaps=longest,
-        copy_ns=parts.copy_ns,
-        communication_ns=parts.communication_ns,
-        window=one.window.kind,
-        outside_steps_ns=parts.outside_ns,
-        launched_outside_ns=parts.launched_outside_ns,
     )
 
 
@@ -340,7 +329,7 @@ def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) ->
     for trace_id, group in groupby(devices, key=lambda one: one.trace.trace_id):
         mine = list(group)
         window = mine[0].window.counted
-        busy_ns = {one.device.device: one.occupation.busy_ns for one in mine}
+        busy_ns = {one.device.device: one.occupation.parts.busy_ns for one in mine}
         if window.steps:
             busy_ns = Counter()
             for step in device_steps:

@@ -56,6 +56,11 @@ class StepTime(msgspec.Struct, frozen=True):
     idle_by_cause: Mapping[IdleCause, int]
     gaps: _Gaps
 
+    @property
+    def is_used(self) -> bool:
+        busy_ns = self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
+        return busy_ns > 0 or len(self.gaps.start_ns) != 1
+
 
 class LaneKind(TextEnum):
     OPERATORS = "operators"
@@ -109,17 +114,8 @@ def step_times(records: SessionRecords, *, most: int) -> tuple[StepTime, ...]:
     for trace, device in devices:
         window, host = records.windows[trace.trace_id], hosts[trace.trace_id]
         mine = list(_device_steps(trace, device, window, host, each))
-        found += (
-            mine
-            if any(
-                len(one.gaps.start_ns) != 1
-                or one.compute_ns
-                or one.exposed_communication_ns
-                or one.exposed_copy_ns
-                for one in mine
-            )
-            else []
-        )
+        if any(one.is_used for one in mine):
+            found += mine
     return tuple(found[:most])
 
 
@@ -139,7 +135,7 @@ def _device_steps(
         end_ns = end_ns if next_ns is None else min(end_ns, next_ns)
         mine = (gap_ns.start_ns >= start_ns) & (gap_ns.end_ns <= end_ns)
         by_cause = account.by_cause[:, mine].sum(axis=1).tolist()
-        parts = occupation(device, TraceWindow(start_ns, end_ns))
+        parts = occupation(device, TraceWindow(start_ns, end_ns)).parts
         yield StepTime(
             trace.trace_id,
             trace.rank,

@@ -40,7 +40,7 @@ from opscope.analysis.arrays import (
     total,
 )
 from opscope.analysis.timeline.records import COME_ONCE, CallRole, DeviceRecords, WorkKind, names_of
-from opscope.analysis.timeline.values import DeviceStep, StartGap, StartUp, WindowKind
+from opscope.analysis.timeline.values import DeviceStep, StartGap, StartUp, TimePartition, WindowKind
 from opscope.benchmarking.statistics import usual_and_limit
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
@@ -170,22 +170,12 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
 
 
 class Occupation(msgspec.Struct, frozen=True):
-    """What one device did in its window, and outside of it."""
+    """What one device did in its window, and outside of it; why it was idle is not yet known."""
 
+    parts: TimePartition
     window: Spans
-    compute_ns: int
-    exposed_communication_ns: int
-    exposed_copy_ns: int
-    communication_ns: int
-    copy_ns: int
-    outside_ns: int  # busy time outside of the window
-    launched_outside_ns: int  # busy time in the window in which all that ran was launched outside of steps
     idle: Spans  # idle moments of the whole recording, cut where the window begins and ends
     is_inside: Flags  # whether each of them is in the window
-
-    @property
-    def busy_ns(self) -> int:
-        return self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
 
 
 def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
@@ -210,18 +200,22 @@ def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
     keep = gaps.end_ns > gaps.start_ns
     _, *pieces = cut(gaps.start_ns[keep], gaps.end_ns[keep], np.concatenate(window))
     idle = Spans(*pieces)
-    return Occupation(
-        window=window,
+    parts = TimePartition(
+        trace_id=device.trace_id,
+        rank=None,
+        device=device.device,
+        span_ns=total(window),
         compute_ns=compute_ns,
-        exposed_communication_ns=kernels_ns - compute_ns,
         exposed_copy_ns=busy_ns - kernels_ns,
-        communication_ns=measure(by_work[WorkKind.COMMUNICATION]),
+        exposed_communication_ns=kernels_ns - compute_ns,
+        idle_ns=total(window) - busy_ns,
         copy_ns=measure(by_work[WorkKind.COPY]),
-        outside_ns=total(busy) - busy_ns,
+        communication_ns=measure(by_work[WorkKind.COMMUNICATION]),
+        window=trace.kind,
+        outside_steps_ns=total(busy) - busy_ns,
         launched_outside_ns=busy_ns - measure(of_steps),
-        idle=idle,
-        is_inside=covering(window, idle.start_ns) >= 0,
     )
+    return Occupation(parts, window, idle, covering(window, idle.start_ns) >= 0)
 
 
 def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
