@@ -12,6 +12,7 @@ from itertools import chain, groupby, pairwise
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from opscope.analysis.arrays import Spans, covering, merge, overlap, subtract, total
 from opscope.analysis.timeline.host import (
