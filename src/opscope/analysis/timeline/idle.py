@@ -266,8 +266,12 @@ def _charge_host(account: IdleAccount, pieces: list[_Pieces], calls: RuntimeCall
     if len(after):
         lost_ns = calls.end_ns[waits] - calls.start_ns[waits] - account.blamed_ns(len(calls))[waits]
         group, longest, limit_ns = _waits_for_the_same(waits, np.maximum(lost_ns, 0), calls)
-        late_ns[after] = _first_of_each(group[last[after]], host_ns[after], limit_ns)
-        account.blame(gap[after], longest[group[last[after]]], late_ns[after], calls)
+        # Of each amount, in order, what its group's limit still allows.
+        of, amount_ns = group[last[after]], host_ns[after]
+        before_ns = np.cumsum(amount_ns) - amount_ns
+        spent_ns = before_ns - before_ns[np.searchsorted(of, of, side="left")]
+        late_ns[after] = np.clip(limit_ns[of] - spent_ns, 0, amount_ns)
+        account.blame(gap[after], longest[of], late_ns[after], calls)
     account.charge(gap, IdleCause.HOST_LAUNCH, host_ns - late_ns)
 
 
@@ -289,13 +293,6 @@ def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tu
     # Threads may wait at the same time; together they lose no more than passes.
     passed_ns = calls.end_ns[waits[last]] - np.minimum.reduceat(calls.start_ns[waits], first)
     return group, longest, np.minimum(sum_by(group, lost_ns, len(first)), passed_ns)
-
-
-def _first_of_each(group: Int64, amount: Int64, limit: Int64) -> Int64:
-    """Of each amount, in order, what its group's limit still allows. `group` ascends and indexes `limit`."""
-    before = np.cumsum(amount) - amount
-    begins = np.searchsorted(group, group, side="left")
-    return np.clip(limit[group] - (before - before[begins]), 0, amount)
 
 
 _LONGEST = 10
