@@ -519,10 +519,9 @@ def look_at_job(
         what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, gain, rank=collectives.ranks[late]))
     # Activities by process group and name of the collective, then by trace.
     kernels: dict[tuple[str | None, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for one in collectives.matched:
-        for kernel in one.kernels:
-            of_total = kernels[one.kernels[0].members, one.kernels[0].title or ""]
-            of_total[kernel.trace_id].add(kernel.activity_id)
+    for of_one in collectives.matched:
+        for kernel in of_one:
+            kernels[of_one[0].members, of_one[0].title or ""][kernel.trace_id].add(kernel.activity_id)
     for total in collectives.totals[:_COLLECTIVES]:
         gain = job.gain(job.overlapped(kernels[total.members, total.name]))
         what_ifs.append(
