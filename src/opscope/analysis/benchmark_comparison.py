@@ -103,10 +103,7 @@ def _by_point(results: Iterable[BenchmarkResult]) -> dict[Key, BenchmarkResult]:
 
 
 def _common_environment(results: Sequence[BenchmarkResult]) -> dict[str, str]:
-    """What the points of one side were measured on and with; different values side by side.
-
-    The machine's CPU and the GPU count only where they were used.
-    """
+    """What one side was measured on and with, as far as that was used; different values side by side."""
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for result in results:
         environment = result.environment

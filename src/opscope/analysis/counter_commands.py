@@ -39,10 +39,7 @@ _TELLING = 16
 
 
 def kernel_filter(names: Iterable[str]) -> KernelFilter:
-    """The filter of ncu for kernels as a recording names them.
-
-    It matches by function and functor, so kernels that differ in types alone pass too.
-    """
+    """The filter of ncu for kernels as recordings name them; those that differ in types alone pass too."""
     return filter_of_functions(map(_function, names))
 
 
@@ -150,10 +147,7 @@ def _longest(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
 
 
 def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> tuple[int, int, int] | None:
-    """The first of the shortest windows that cover most time of the named kernels; None without any.
-
-    Its start, its end and the time of all launches of the kinds in it.
-    """
+    """Start, end and worth of the shortest window of most time of the named kernels; None without any."""
     worth: Counter[Kind] = Counter()
     for launch in launches:
         if launch.kind[0] in names:
@@ -219,10 +213,7 @@ def find_improvements(
     efficiency: Efficiency,
     compute_capability: str | None,
 ) -> dict[str, OperatorImprovement]:
-    """By operator name, for those that launched kernels.
-
-    Operators are ranked by self device time, `quality` by device time.
-    """
+    """By operator name, for those that launched kernels. `quality` comes by device time."""
     longest = [
         (one, kernel)
         for one in operators

@@ -180,10 +180,7 @@ class _Launch(NamedTuple):
 
 
 def recorded_name(kernel: KernelCounters) -> str:
-    """A kernel's name as Kineto writes it, which is not how ncu demangles.
-
-    Where this machine cannot demangle, ncu's own text.
-    """
+    """A kernel's name as Kineto writes it; where this machine cannot demangle, ncu's own text."""
     if not kernel.mangled_name.startswith("_Z"):
         return kernel.mangled_name or kernel.name
     return demangle(kernel.mangled_name) or kernel.name

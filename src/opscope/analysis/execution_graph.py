@@ -277,10 +277,7 @@ def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> Critica
 
 
 class StepsWindow(NamedTuple):
-    """The steps of a trace: their thread (None if not recorded), when each began, and when the last ended.
-
-    Streams are busy with what was not recorded until `held_until_ns`.
-    """
+    """The steps of a trace: streams are busy with what was not recorded until `held_until_ns`."""
 
     thread_id: int | None
     began_ns: tuple[int, ...]
@@ -297,10 +294,7 @@ class Sync(NamedTuple):
 def build_graph(
     trace: TraceRecords, host: Host, window: StepsWindow, syncs: Mapping[int, Sync] | None = None
 ) -> ExecutionGraph | None:
-    """The execution graph of one trace's steps; None where nothing was launched in them.
-
-    `syncs` are by position of the call.
-    """
+    """The graph of one trace's steps (`syncs` by position of the call); None where they launched nothing."""
     work, tail_ns = _work(trace, window)
     if not len(work) or not trace.launch_threads:
         return None

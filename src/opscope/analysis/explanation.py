@@ -102,13 +102,11 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain(name: str, session: Session | None = None, *, torch_version: str | None = None) -> Explanation:
-    """Everything known of a name.
+    """Everything known of a name, with its calls in a recording if one is given.
 
-    Args:
-        name: An operator (`aten::gelu`, `gelu`, `aten::add.Tensor`), a kernel name (demangled or mangled; of
-            one in the recording also its function's name), a category (`matrix`) or a file (`SoftMax.cu`).
-        session: A recording whose calls to add; None for the names alone.
-        torch_version: Release to answer for without a recording; the installed one, else the newest packaged.
+    `aten::gelu`, `gelu`, `aten::add.Tensor`; a kernel's name, demangled or mangled (of one in the
+    recording also its function's); a category (`matrix`) or a file (`SoftMax.cu`). Without a recording
+    the release answers that is asked for, else the installed one, else the newest packaged.
 
     Raises:
         InputError: Nothing is known by that name (the message names similar ones), or of that release.
@@ -376,10 +374,7 @@ def _known_files(known: Provenance, summary: Summary | None) -> dict[str, str]:
 
 
 def _unknown_name(wanted: str, known: Mapping[str, str]) -> InputError:
-    """The error that nothing is known by a name; it names similar ones.
-
-    `known` are full names by what people type of them.
-    """
+    """The error names similar ones; `known` are full names by what people type of them."""
     last = wanted.rpartition("::")[2].rpartition("/")[2]
     close = difflib.get_close_matches(last, known, n=_SIMILAR, cutoff=_ALIKE)
     similar = ", ".join(known[name] for name in close)

@@ -110,10 +110,7 @@ class JobGraph(NamedTuple):
 
 
 def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]) -> JobGraph | None:
-    """The graphs of these ranks as one; None where their collectives contradict each other.
-
-    `collectives` are activities that are one collective each, by trace id.
-    """
+    """The graphs of these ranks as one; None where collectives (activities by trace id) contradict it."""
     graphs = [model.graph for model in models]
     bounds = tuple(np.cumsum([0, *map(len, graphs)]).tolist())
     # The node of each collective by rank's place, of those that lie in the steps of two ranks or more.
@@ -308,10 +305,7 @@ class Job:
 
     @cached_property
     def path(self) -> tuple[JobPath, ...]:
-        """The critical path of the recorded steps across ranks, the largest first; fractions sum to 1.
-
-        Empty where ranks are not simulated together.
-        """
+        """The critical path of the recorded steps across ranks, the largest first; empty without a graph."""
         if self.graph is None:
             return ()
         total_ns: Counter[tuple[Any, ...]] = Counter()
@@ -504,10 +498,7 @@ class JobOutlook(msgspec.Struct, frozen=True):
 def look_at_job(
     job: Job | None, collectives: JobCollectives, straggler: Straggler | None
 ) -> JobOutlook | None:
-    """What is known of the ranks together; None where they cannot be simulated together.
-
-    Without a straggler the rank that is waited for most is tried.
-    """
+    """What is known of the ranks together; without a straggler the one that is waited for most is tried."""
     if job is None or job.graph is None:
         return None
     what_ifs = []

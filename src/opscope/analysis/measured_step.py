@@ -111,10 +111,7 @@ class MeasuredStep(msgspec.Struct, frozen=True):
 def measured_steps(
     session: Session, windows: Mapping[int, TraceWindow], hosts: Iterable[HostTime]
 ) -> tuple[MeasuredStep, ...]:
-    """The step of each trace that tells one, by trace.
-
-    Steps that begin the program are left out; `hosts` are for the busy time.
-    """
+    """The step of each trace that tells one, by trace, without steps that begin the program."""
     recorded_ns = {
         trace_id: sum(step.end_ns - step.start_ns for step in steps) / len(steps)
         for trace_id, window in windows.items()

@@ -167,10 +167,7 @@ _UNKNOWN_REASON = "no rule for this operator"
 
 
 def measure_efficiency(session: Session, limits: DeviceLimits | None) -> Efficiency:
-    """How far everything in a Session is from the limits; fills the cost tables if they are empty.
-
-    Where devices differ or are unknown there are no limits: then costs are known, no distances.
-    """
+    """How far everything is from the limits, if there are any; fills the cost tables if they are empty."""
     fill_costs(session)
     device = common_device(session)
     known = limits if device is None else device
@@ -181,10 +178,7 @@ def measure_efficiency(session: Session, limits: DeviceLimits | None) -> Efficie
 def efficiency_of(
     calls: Iterable[CostedCall], launches: Mapping[int, tuple[Launches, ...]], model: RooflineModel
 ) -> Efficiency:
-    """The Efficiency of distinct calls.
-
-    A call without launches is left out.
-    """
+    """The Efficiency of distinct calls; one without launches is left out."""
     found: list[CallEfficiency] = []
     by_operator: dict[str, list[Roofline]] = defaultdict(list)
     # Under None all launches of the kernel, whoever launched it.
@@ -507,10 +501,7 @@ def _may_be_cached(work: Work, attainable: AttainableTime, limits: DeviceLimits 
 def bound_ns_of(
     work: Work, attainable: AttainableTime | None, *, shortest_kernel_ns: float | None = None
 ) -> dict[Bound, int]:
-    """Device time of work by what limits it; what is unknown is left out.
-
-    `attainable` is of the costed part; `shortest_kernel_ns` as measured of the device.
-    """
+    """Device time of work by what limits it, without what is unknown; `attainable` is of the costed part."""
     bound_ns = {Bound.LAUNCH: work.launch_bound_ns} if work.launch_bound_ns else {}
     rest_ns, bound = work.device_ns - work.launch_bound_ns, None
     if not rest_ns:

@@ -389,10 +389,7 @@ _Names = dict[Hashable, list[str]]
 def pair_kernels(
     removed: Mapping[str, int], added: Mapping[str, int], facts: Callable[[str], KernelFacts]
 ) -> list[tuple[str, str]]:
-    """Pairs (removed, added) of one operator's kernels of one kind; each kernel is in one pair at most.
-
-    Both sides are times of kernels by name.
-    """
+    """Pairs (removed, added) of one operator's kernels of one kind, given by time; each in one at most."""
     pairs: list[tuple[str, str]] = []
     left, right = dict(removed), dict(added)
 

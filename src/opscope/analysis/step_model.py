@@ -80,9 +80,9 @@ class Gain(msgspec.Struct, frozen=True):
 def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], error: float) -> Gain:
     """The gain of a change, and its interval.
 
-    `changed` gives the step with the change, by the number of the way in which hosts may have run (the likely
-    one first) and how much of the change comes true; `error` is how far the device time it saves may be off,
-    as a fraction of it.
+    `changed` gives the step by the number of the way in which hosts may have run, the likely one first,
+    and how much of the change comes true; `error` is the fraction by which the device time it saves may
+    be off.
     """
     strengths = (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
     gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths]
@@ -305,10 +305,7 @@ class GraphChange:
         return float((self.model.graph.duration_ns * (1.0 - kept)).sum()) / self.model.graph.steps
 
     def apply(self, host: HostSpeed, strength: float = 1.0) -> float:
-        """A mean step with the change.
-
-        `strength` is how much of the change comes true on the device.
-        """
+        """A mean step with the change, where so much of it comes true on the device."""
         lag_ns, duration_ns = self.edited(host, strength)
         return max(simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns, self.least_ns)
 
@@ -595,10 +592,7 @@ class StepModel:
         return self.step_ns - change.apply(self.host)
 
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
-        """What a step gets shorter by a change.
-
-        `error` is how far the device time that it saves may be off, as a fraction of it.
-        """
+        """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
         return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
 
     @cached_property

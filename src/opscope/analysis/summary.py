@@ -109,28 +109,20 @@ class BestSet(msgspec.Struct, frozen=True):
 class Summary:
     """What one Session holds, ready to render. A section is computed when it is first asked for.
 
-    `complete` computes all of them; until then the Session must stay open. `having` gives
-    sections other values.
-
-    Attributes:
-        traces: The sources.
-        ranks: Of each trace; None if unknown.
-        device_time_ns: Time of all device activities.
-        attributed_ns: The part of it that belongs to an operator.
-        set_aside_ns: Time of device records that cannot be right, in no other figure.
-        window_ns: The longest recording window.
+    `complete` computes all of them; until then the Session must stay open. `having` gives sections other
+    values.
     """
 
-    traces: tuple[str, ...]
-    ranks: tuple[int | None, ...]
-    device_time_ns: int
-    attributed_ns: int
-    set_aside_ns: int
+    traces: tuple[str, ...]  # the sources
+    ranks: tuple[int | None, ...]  # of each trace; None if unknown
+    device_time_ns: int  # of all device activities
+    attributed_ns: int  # the part of it that belongs to an operator
+    set_aside_ns: int  # time of device records that cannot be right, in no other figure
     cpu_time_ns: int
     kernel_launches: int
     activity_count: int
     operator_calls: int
-    window_ns: int | None
+    window_ns: int | None  # the longest recording window
 
     _repr_html_ = notebook_html
 
@@ -175,11 +167,7 @@ class Summary:
         return other
 
     def complete(self) -> Summary:
-        """Compute every section, so that the Session may be closed; returns the Summary.
-
-        Raises:
-            InputError: The file of measured limits cannot be used, or is of another GPU than the recording.
-        """
+        """Compute every section, so that the Session may be closed; returns the Summary."""
         for name in _SECTIONS:
             getattr(self, name)
         for name in _UNTIL_COMPLETE:

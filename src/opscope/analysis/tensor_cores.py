@@ -97,10 +97,7 @@ class TensorCoreEvidence(msgspec.Struct, frozen=True):
 def tensor_core_evidence(  # noqa: PLR0911 - each answer where its reason is known
     kernel: DecodedKernel, data_type: DataType | None = None, compute_capability: str | None = None
 ) -> TensorCoreEvidence:
-    """The evidence of one kernel.
-
-    Without a `data_type` of the operands, what the name says counts.
-    """
+    """The evidence of one kernel; without a type of the operands, what the name says counts."""
     if kernel.family is None:
         return TensorCoreEvidence(None, "nothing is known of the kernel")
     if not is_product(kernel):

@@ -81,10 +81,7 @@ def call_forest(thread: Int64, start_ns: Int64, end_ns: Int64, sequence: Int64) 
 
 
 def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
-    """For each position of a forest the value of the innermost one around it, itself included, that has one.
-
-    Values and parents are -1 for none.
-    """
+    """The value of the innermost of a forest around each, itself included, that has one; -1 for none."""
     found: Int64 = own.copy()
     if not len(found) or not np.any(own >= 0):
         return found

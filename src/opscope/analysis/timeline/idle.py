@@ -342,10 +342,7 @@ class _OpenRange(NamedTuple):
 def longest_gaps(
     session: Session, idle: DeviceIdle, functions: NamedRanges, activities: Mapping[int, str]
 ) -> Iterator[IdleGap]:
-    """The longest gaps of a device, the longest first; of equal ones the earlier.
-
-    `activities` are names by name id.
-    """
+    """The longest gaps of a device, the longest first; of equal ones the earlier."""
     account, device = idle.account, idle.device
     starts_ns, ends_ns = account.gaps
     for index in np.lexsort((starts_ns, starts_ns - ends_ns))[:_LONGEST].tolist():
@@ -420,10 +417,7 @@ def _telling(idle: DeviceIdle, gap: _Gap) -> _OpenRange | None:
 
 
 def _open(idle: DeviceIdle, gap: _Gap, thread: int, kinds: Sequence[_Kind]) -> Iterator[_OpenRange]:
-    """Of each kind of ranges of a thread, the one open longest, and the shortest open for at least half.
-
-    Of the gap until its end was launched.
-    """
+    """Before the launch that ends a gap: of each kind the range open longest, and the shortest for half."""
     events, trace = idle.host.threads[thread], idle.trace
     tables = (events.operators, events.calls, events.frames, events.annotations, events.ranges)
     for kind in kinds:
@@ -462,10 +456,7 @@ def waiting_calls(  # noqa: PLR0917 - what a place is told by
     functions: NamedRanges,
     annotations: NamedRanges,
 ) -> tuple[WaitingCall, ...]:
-    """Calls of launching threads that wait for the device, those that cost most idle time first.
-
-    `windows`, and the idle time blamed on each call, are by trace id.
-    """
+    """Calls of launching threads that wait for the device, those that cost most idle time first."""
     chosen: list[tuple[TraceRecords, Int64]] = []
     for trace in traces:
         calls = trace.calls

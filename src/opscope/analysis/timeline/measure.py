@@ -63,10 +63,9 @@ _UNCERTAINTY = "within a third on that host, a factor of two on others"
 def estimate_recorder(
     events: Mapping[str, int], steps: int, *, most_ns: float
 ) -> tuple[float | None, str | None]:
-    """What recording added to each of the steps, and how that is known; None if nothing was recorded.
+    """What recording added to each of the steps, `most_ns` at most, and how that is known; None for nothing.
 
-    `events` are how many were recorded in all of them, by kind of `RECORDED_EVENT_NS`; `most_ns` is what it
-    cannot exceed.
+    `events` are how many were recorded in all of them, by kind of `RECORDED_EVENT_NS`.
     """
     parts = [(events[what], what, cost_ns) for what, cost_ns in RECORDED_EVENT_NS.items() if events[what]]
     if not parts or steps < 1:
@@ -95,11 +94,7 @@ def count_host_events(host: Host, window: Spans) -> dict[str, int]:
 def _host_time(
     trace: TraceRecords, host: Host, window: TraceWindow, busy_ns: Mapping[int, int]
 ) -> HostTime | None:
-    """The host time of a trace's step; None where no launch was recorded.
-
-    Where there are no steps, all that was recorded counts as one. `busy_ns` is of what they launched, by
-    device.
-    """
+    """The host time of a trace's step (all that was recorded, without steps); None where no launch was."""
     if not trace.launch_threads:
         return None
     start_ns, end_ns = window.host

@@ -157,10 +157,7 @@ def step_view(
     times: Sequence[StepTime],
     path: Sequence[PathPiece],
 ) -> StepView:
-    """One step, event by event.
-
-    `times` are the step on each device of its trace; the path is empty if unknown.
-    """
+    """One step on each device of its trace, event by event; the path is empty if unknown."""
     first = times[0]
     start_ns, end_ns = first.start_ns, max(one.end_ns for one in times)
     trace = next(one for one in records.traces if one.trace_id == first.trace_id)

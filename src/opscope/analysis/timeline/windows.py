@@ -270,10 +270,7 @@ _LEAST_OF_NAME = 0.05  # of the time in all such calls
 def find_start_ups(
     session: Session, trace_id: int, steps: Sequence[Step], span_ns: tuple[int, int]
 ) -> tuple[StartUp, ...]:
-    """The steps of a trace that begin the program, by start.
-
-    The span is from the first event to the end of the last.
-    """
+    """The steps of a trace that begin the program, by start; its span is used where there are none."""
     bounds = [(step.start_ns, step.end_ns) for step in steps] or [span_ns]
     durations = [end_ns - start_ns for start_ns, end_ns in bounds]
     if len(steps) < 2:
