@@ -24,6 +24,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.session_limits import common_device
@@ -305,6 +306,9 @@ def work_by_kernel(call: Work) -> Iterator[tuple[str, Work]]:
         yield name, Work(tuple(launches), call.cost, repeats, costed_ns)
 
 
+_GEOMETRY = ("blocks", "threads", "registers_per_thread", "shared_memory_bytes")
+
+
 def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tuple[Launches, ...]]:
     """Launches by call id of table `call_costs`, most device time first. Needs its tables filled."""
     names = session.query("SELECT name_id, name FROM kernel_names")
@@ -312,28 +316,18 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
     parameters = [helpers, _AT_ONCE_NS, names_of(session, *HOLD_UP)]
     by_call: dict[int, list[Launches]] = defaultdict(list)
     for row in session.records(sql(__package__, "launched_calls"), parameters):
-        decoded, quality = decode(row["name"]), None
-        if row["kind"] == "kernel":
-            # As far as it matters to filling the device: extents of all dimensions multiplied.
-            grid, block = (None if size is None else (size, 1, 1) for size in (row["blocks"], row["threads"]))
-            use = row["registers_per_thread"], row["shared_memory_bytes"]
-            geometry = LaunchGeometry(grid, block, *use, None, row["launches"], row["total_ns"])
-            quality = LaunchQuality(decoded, geometry, device=device)
+        # As far as it matters to filling the device: extents of all dimensions multiplied.
+        blocks, threads, registers, shared_bytes = (row.pop(name) for name in _GEOMETRY)
+        grid, block = (None if size is None else (size, 1, 1) for size in (blocks, threads))
+        one, quality = Launches(**{name: row[name] for name in row if name != "call_id"}), None
+        if one.kind == "kernel":
+            use = registers, shared_bytes, None, one.count, one.total_ns
+            geometry = LaunchGeometry(grid, block, *use)
+            quality = LaunchQuality(one.decoded, geometry, device=device)
         # A collective's time is not its own: it ends when the last device has come.
-        is_shared = decoded.family in _ELSEWHERE_FAMILIES
-        by_call[row["call_id"]].append(
-            Launches(
-                row["name"],
-                row["kind"],
-                row["is_helper"],
-                row["launches"],
-                row["total_ns"],
-                0 if is_shared else row["launch_bound_ns"],
-                row["sole_launches"],
-                row["sole_ns"],
-                quality,
-            )
-        )
+        is_shared = one.decoded.family in _ELSEWHERE_FAMILIES
+        bound_ns = 0 if is_shared else one.launch_bound_ns
+        by_call[row["call_id"]].append(replace(one, launch_bound_ns=bound_ns, quality=quality))
     return {call_id: tuple(launches) for call_id, launches in by_call.items()}
 
 
