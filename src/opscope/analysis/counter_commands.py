@@ -251,32 +251,42 @@ def find_improvements(
 def _topics(
     operator: OperatorTotal, kernel: KernelTotal, launch: LaunchQuality | None, roofline: Roofline | None
 ) -> Iterable[Improvement]:
-    yield Improvement(Topic.LAUNCHES, _launches(operator), needs_counters=False)
-    yield Improvement(Topic.OCCUPANCY, _occupancy(launch), needs_counters=True)
-    coalesced = _coalescing(kernel, roofline)
-    yield Improvement(Topic.COALESCING, coalesced, needs_counters=coalesced is None)
-    unshared = launch is not None and launch.geometry.shared_memory_bytes == 0
-    yield Improvement(
-        Topic.BANK_CONFLICTS,
-        "none: the kernel uses no shared memory" if unshared else None,
-        needs_counters=not unshared,
-    )
-    divergence = None
-    if launch is not None and launch.partial_warp_loss:
-        share = 100 * launch.partial_warp_loss
-        divergence = (
-            f"blocks of {launch.thread_count} threads leave {share:.0f} % of their warps' lanes unused"
-        )
-    yield Improvement(Topic.DIVERGENCE, divergence, needs_counters=True)
-    yield Improvement(Topic.FUSION, _fusion(operator, roofline), needs_counters=False)
-
-
-def _launches(operator: OperatorTotal) -> str | None:
     short = [one for one in operator.kernels if one.kind == "kernel" and one.total_ns < _SHORT_NS * one.calls]
     calls, total_ns = sum(one.calls for one in short), sum(one.total_ns for one in short)
-    if not calls or total_ns < _RELEVANT * operator.self_device_ns:
-        return None
-    return f"{calls:,} run {total_ns / calls / 1e3:.2f} µs on average, no longer than a launch costs the host"
+    launches = None
+    if calls and total_ns >= _RELEVANT * operator.self_device_ns:
+        mean_us = total_ns / calls / 1e3
+        launches = f"{calls:,} run {mean_us:.2f} µs on average, no longer than a launch costs the host"
+    yield Improvement(Topic.LAUNCHES, launches, needs_counters=False)
+    yield Improvement(Topic.OCCUPANCY, _occupancy(launch), needs_counters=True)
+    # Only proof that accesses are coalesced; what is only likely is left to counters.
+    width = None if kernel.facts is None else kernel.facts.fields.get("vector_width")
+    is_memory_bound = roofline is not None and roofline.bound is Bound.MEMORY
+    fraction = (roofline.fraction if roofline is not None else None) or 0.0
+    coalesced = None
+    if is_memory_bound and fraction >= _NEARLY_ALL:
+        share = f"{100 * fraction:.0f} % of the memory limit"
+        coalesced = f"accesses are coalesced: least bytes alone flow at {share}"
+    elif isinstance(width, int) and width > 1:
+        coalesced = f"each thread loads {width} neighboring elements at once, by the kernel's name"
+    yield Improvement(Topic.COALESCING, coalesced, needs_counters=coalesced is None)
+    unshared = launch is not None and launch.geometry.shared_memory_bytes == 0
+    conflicts = "none: the kernel uses no shared memory" if unshared else None
+    yield Improvement(Topic.BANK_CONFLICTS, conflicts, needs_counters=not unshared)
+    divergence = None
+    if launch is not None and launch.partial_warp_loss:
+        unused = f"{100 * launch.partial_warp_loss:.0f} % of their warps' lanes unused"
+        divergence = f"blocks of {launch.thread_count} threads leave {unused}"
+    yield Improvement(Topic.DIVERGENCE, divergence, needs_counters=True)
+    fusion = None
+    if operator.kernel_launches > operator.calls > 0 and len(operator.kernels) > 1:
+        per_call = operator.kernel_launches / operator.calls
+        fusion = f"{per_call:.1f} kernels per call pass their results through device memory"
+    elif operator.category in _POINTWISE:
+        fusion = "pointwise: fused into the operator before or after, its own reads and writes would go away"
+    elif operator.category in _ROW_WISE and is_memory_bound:
+        fusion = "a pointwise neighbor fused into it would cost it no further bytes"
+    yield Improvement(Topic.FUSION, fusion, needs_counters=False)
 
 
 def _occupancy(launch: LaunchQuality | None) -> str | None:
@@ -293,25 +303,3 @@ def _occupancy(launch: LaunchQuality | None) -> str | None:
     if launch.waves is not None:
         text += f"; {launch.waves.count:.2f} waves, {100 * launch.waves.tail_loss:.0f} % of their slots empty"
     return text
-
-
-def _coalescing(kernel: KernelTotal, roofline: Roofline | None) -> str | None:
-    """Proof that accesses are coalesced; what is only likely is left to counters."""
-    width = None if kernel.facts is None else kernel.facts.fields.get("vector_width")
-    if roofline is not None and roofline.bound is Bound.MEMORY and (roofline.fraction or 0) >= _NEARLY_ALL:
-        share = 100 * (roofline.fraction or 0)
-        return f"accesses are coalesced: least bytes alone flow at {share:.0f} % of the memory limit"
-    if isinstance(width, int) and width > 1:
-        return f"each thread loads {width} neighboring elements at once, by the kernel's name"
-    return None
-
-
-def _fusion(operator: OperatorTotal, roofline: Roofline | None) -> str | None:
-    if operator.kernel_launches > operator.calls > 0 and len(operator.kernels) > 1:
-        per_call = operator.kernel_launches / operator.calls
-        return f"{per_call:.1f} kernels per call pass their results through device memory"
-    if operator.category in _POINTWISE:
-        return "pointwise: fused into the operator before or after, its own reads and writes would go away"
-    if operator.category in _ROW_WISE and roofline is not None and roofline.bound is Bound.MEMORY:
-        return "a pointwise neighbor fused into it would cost it no further bytes"
-    return None
