@@ -112,19 +112,6 @@ _KERNELS_SQL = (
     "SELECT n.name, p.* EXCLUDE (name_id) FROM kernel_provenance p JOIN kernel_names n USING (name_id)"
 )
 
-_GENERATED_SQL = """
-SELECT n.name, s.stacks, s.copy, s.kind, s.graph, s.original_aten, s.source_nodes, s.modules,
-    s.post_grad_nodes
-FROM kernel_sources s JOIN kernel_names n USING (name_id) ORDER BY n.name, s.graph, s.hash"""
-
-_FUNCTIONS_SQL = """
-SELECT c.name AS operator, f.*, c.calls, c.self_device_ns FROM native_functions f JOIN (
-    SELECT name, native_function_id, sum(calls)::BIGINT AS calls,
-        sum(self_device_ns)::BIGINT AS self_device_ns
-    FROM operator_functions GROUP BY ALL) c USING (native_function_id)
-ORDER BY c.self_device_ns DESC, c.calls DESC, f.native_function_id"""
-
-
 _LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
 _HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_sources)"
 
@@ -132,7 +119,7 @@ _HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_s
 def read_provenance(session: Session) -> Provenance:
     annotate(session)
     functions: dict[str, list[NativeFunctionUse]] = defaultdict(list)
-    for row in session.records(_FUNCTIONS_SQL):
+    for row in session.records(sql(__package__, "provenance:functions")):
         functions[row["operator"]].append(
             NativeFunctionUse(
                 **{name: row[name] for name in _FUNCTION_FIELDS},
@@ -144,7 +131,7 @@ def read_provenance(session: Session) -> Provenance:
             )
         )
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
-    for kernel, stacks, copy, kind, graph, *lists in session.query(_GENERATED_SQL):
+    for kernel, stacks, copy, kind, graph, *lists in session.query(sql(__package__, "provenance:generated")):
         frames = [frame for stack in json.loads(stacks or "[]") for frame in stack[-1:]]
         lines = {f"{frame['file']}:{frame['line']}": frame.get("code") for frame in frames}
         aten, nodes, modules, lowered = (tuple(names or ()) for names in lists)
@@ -284,29 +271,14 @@ class Accuracy(msgspec.Struct, frozen=True):
     torch_kernel_ns: int = 0  # time of torch's own kernels, of which the `aten_kernel_…` are
 
 
-# Torch's own kernels: written in PyTorch, or compiled into it from the templates of these libraries.
-# Attention kernels name no library: their namespaces are those that PyTorch gives its copies.
-_KERNEL_TIMES_SQL = """
-SELECT coalesce(p.library IN ('aten', 'cub', 'thrust'), false) OR contains(n.name, 'pytorch_flash::')
-        OR contains(n.name, 'PyTorchMemEffAttention::') AS is_own, len(p.units) > 0 AS has_unit,
-    len(p.units) = 1 AS has_single_unit, p.family IS NOT NULL AS has_family,
-    p.grades->>'family' AS family_grade, p.unit_grade, p.line_grade, sum(a.duration_ns)::BIGINT AS ns
-FROM device_activities a JOIN kernel_provenance p USING (name_id) JOIN kernel_names n USING (name_id)
-GROUP BY ALL"""
-
-_OPERATOR_TIMES_SQL = """
-SELECT f.name LIKE 'aten::%' AS is_aten,
-    f.yaml_line IS NOT NULL OR (f.details->'candidates') IS NOT NULL AS has_entry, f.overload_grade,
-    coalesce(f.stub_file_grade, f.file_grade) AS file_grade,
-    coalesce(f.stub_line_grade, f.line_grade) AS line_grade, sum(c.self_device_ns)::BIGINT AS ns
-FROM operator_functions c JOIN native_functions f USING (native_function_id)
-WHERE c.self_device_ns > 0 GROUP BY ALL"""
-
 _Rows = list[dict[str, Any]]
 
 
 def measure_accuracy(session: Session, *, device_time_ns: int, attributed_ns: int) -> Accuracy:
-    kernels, operators = session.records(_KERNEL_TIMES_SQL), session.records(_OPERATOR_TIMES_SQL)
+    kernels, operators = (
+        session.records(sql(__package__, "provenance:kernel_times")),
+        session.records(sql(__package__, "provenance:operator_times")),
+    )
     own_kernels = [row for row in kernels if row["is_own"]]
     aten = [row for row in operators if row["is_aten"]]
 

@@ -150,7 +150,7 @@ class Summary:
         traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
         self.traces = tuple(source for source, _ in traces)
         self.ranks = tuple(rank for _, rank in traces)
-        vars(self).update(session.records(_TOTALS_SQL)[0])
+        vars(self).update(session.records(sql(__package__, "summary:totals"))[0])
         vars(self).update(known)
 
     def __eq__(self, other: object) -> bool:
@@ -191,7 +191,7 @@ class Summary:
     def devices(self) -> tuple[DeviceTime, ...]:
         """Devices in use, by trace."""
         found = {}
-        for row in self.session.records(_DEVICES_SQL):
+        for row in self.session.records(sql(__package__, "summary:devices")):
             found[row["trace_id"], row["device"]] = DeviceTime(**row)
         for one in self.timeline.partitions:
             at = one.trace_id, one.device
@@ -202,13 +202,13 @@ class Summary:
     @cached_property
     def steps(self) -> tuple[StepTotal, ...]:
         """Profiler steps, by trace and start."""
-        return tuple(StepTotal(*row) for row in self.session.query(_STEPS_SQL))
+        return tuple(StepTotal(*row) for row in self.session.query(sql(__package__, "summary:steps")))
 
     @cached_property
     def environments(self) -> tuple[Environment, ...]:
         """What traces of opscope's own recorder were recorded on."""
         found = []
-        for (text,) in self.session.query(_ENVIRONMENTS_SQL):
+        for (text,) in self.session.query(sql(__package__, "summary:environments")):
             # A saved session may be a stranger's.
             with suppress(*UNREADABLE_JSON):
                 found.append(msgspec.json.decode(text, type=Environment))
@@ -217,7 +217,7 @@ class Summary:
     @cached_property
     def unattributed_ns(self) -> dict[str, int]:
         """Device time without an operator, by reason."""
-        return dict(self.session.query(_UNATTRIBUTED_SQL))
+        return dict(self.session.query(sql(__package__, "summary:unattributed")))
 
     @cached_property
     def operators(self) -> tuple[OperatorTotal, ...]:
@@ -542,37 +542,6 @@ _UNTIL_COMPLETE = (
 _COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.
 _SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))
-
-_TOTALS_SQL = """
-SELECT (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities) AS device_time_ns,
-    (SELECT coalesce(sum(self_device_ns), 0)::BIGINT FROM operators) AS attributed_ns,
-    (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM set_aside) AS set_aside_ns,
-    (SELECT coalesce(sum(self_cpu_ns), 0)::BIGINT FROM operators) AS cpu_time_ns,
-    (SELECT count(*) FROM device_activities WHERE kind = 'kernel') AS kernel_launches,
-    (SELECT count(*) FROM device_activities) AS activity_count,
-    (SELECT count(*) FROM operators) AS operator_calls,
-    (SELECT max(window_end_ns - window_start_ns) FROM traces) AS window_ns"""
-
-_DEVICES_SQL = """
-SELECT d.trace_id, rank, device, name, CASE WHEN compute_major IS NOT NULL THEN
-    compute_major || '.' || compute_minor END AS compute_capability, sm_count, memory_bytes,
-    span_ns, busy_ns, idle_ns, activity_count
-FROM devices d JOIN traces USING (trace_id) WHERE activity_count > 0 ORDER BY d.trace_id, device"""
-
-_ENVIRONMENTS_SQL = """
-SELECT DISTINCT (value::JSON->'$.environment')::VARCHAR AS environment FROM metadata
-WHERE key LIKE 'sidecar:%' AND environment IS NOT NULL ORDER BY 1"""
-
-_UNATTRIBUTED_SQL = """
-SELECT attribution, sum(duration_ns)::BIGINT FROM device_activities
-WHERE operator_id IS NULL GROUP BY attribution ORDER BY 2 DESC, 1"""
-
-_STEPS_SQL = """
-SELECT trace_id, step, duration_ns, device_ns, kernel_count, coalesce(cpu_ns, 0)
-FROM steps LEFT JOIN (
-    SELECT trace_id, step, sum(self_cpu_ns)::BIGINT AS cpu_ns FROM operators GROUP BY trace_id, step
-) USING (trace_id, step)
-ORDER BY trace_id, start_ns"""
 
 
 def summarize(
