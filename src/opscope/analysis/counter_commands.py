@@ -265,8 +265,8 @@ def _topics(
     fraction = (roofline.fraction if roofline is not None else None) or 0.0
     coalesced = None
     if is_memory_bound and fraction >= _NEARLY_ALL:
-        share = f"{100 * fraction:.0f} % of the memory limit"
-        coalesced = f"accesses are coalesced: least bytes alone flow at {share}"
+        share = 100 * fraction
+        coalesced = f"accesses are coalesced: least bytes alone flow at {share:.0f} % of the memory limit"
     elif isinstance(width, int) and width > 1:
         coalesced = f"each thread loads {width} neighboring elements at once, by the kernel's name"
     yield Improvement(Topic.COALESCING, coalesced, needs_counters=coalesced is None)
@@ -275,8 +275,8 @@ def _topics(
     yield Improvement(Topic.BANK_CONFLICTS, conflicts, needs_counters=not unshared)
     divergence = None
     if launch is not None and launch.partial_warp_loss:
-        unused = f"{100 * launch.partial_warp_loss:.0f} % of their warps' lanes unused"
-        divergence = f"blocks of {launch.thread_count} threads leave {unused}"
+        threads, loss = launch.thread_count, 100 * launch.partial_warp_loss
+        divergence = f"blocks of {threads} threads leave {loss:.0f} % of their warps' lanes unused"
     yield Improvement(Topic.DIVERGENCE, divergence, needs_counters=True)
     fusion = None
     if operator.kernel_launches > operator.calls > 0 and len(operator.kernels) > 1:

@@ -327,11 +327,11 @@ def _uncoalesced(kernel: CountedKernel) -> Iterator[Finding]:
     sectors, ideal = counters.count(Quantity.GLOBAL_SECTORS), counters.count(Quantity.GLOBAL_SECTORS_IDEAL)
     is_apart = counters.loads.bytes_per_sector is not None or counters.stores.bytes_per_sector is not None
     if not is_apart and sectors and ideal and sectors >= excess * ideal:
-        times = f"touch {sectors / ideal:.1f} times the sectors that would hold their bytes"
         yield _finding(
             kernel,
             "uncoalesced_accesses",
-            f"its accesses to global memory {times}",
+            f"its accesses to global memory touch {sectors / ideal:.1f} times the sectors that would hold their "
+            "bytes",
             sectors=sectors,
             ideal_sectors=ideal,
         )

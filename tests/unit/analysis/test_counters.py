@@ -63,7 +63,6 @@ def test_every_launch_alike_of_one_call_settles_it(load: Load, report_of: Report
     )
     (found,) = join_counters(report_of("k"), session)
     assert (found.match, found.operators, found.launches) == (Match.SAME_CALL, ("aten::square",), 2)
-    assert found.call is not None
     assert (found.call.shapes, found.call.calls, found.call.activities_per_call) == ("[[8]]", 2, 1)
     assert found.recorded_ns == 10_000
 
@@ -122,7 +121,6 @@ def test_launches_from_before_the_recording_leave_no_doubt(load: Load, report_of
 def test_a_launch_of_no_operator_says_how_it_was_launched(load: Load, report_of: ReportOf) -> None:
     trace = TraceBuilder().launch(1).kernel("k", 60, 5)
     (found,) = join_counters(report_of("k"), load(trace))
-    assert found.call is not None
     assert (found.call.operator, found.call.attribution) == (None, "outside_operator")
 
 

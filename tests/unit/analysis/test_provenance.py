@@ -85,7 +85,6 @@ def test_what_is_limited_is_known_no_better(known: Provenance) -> None:
     lower = limited(known, Grade.NEIGHBOR_VERSION)
     softmax, fill = function(lower, "aten::_softmax"), lower.kernels[FILL_KERNEL]
     assert softmax.overload_grade is Grade.NEIGHBOR_VERSION
-    assert softmax.location is not None
     assert (softmax.location.file_grade, softmax.location.line_grade) == (Grade.NEIGHBOR_VERSION,) * 2
     assert place(softmax.location) == place(function(known, "aten::_softmax").location).replace(":", ":≈")
     assert (softmax.stub_location, fill.unit_grade) == (None, Grade.NEIGHBOR_VERSION)
@@ -188,7 +187,6 @@ def fractions(accuracy: Accuracy) -> Mapping[str, float | None]:
 
 def test_of_a_recording(example_summary: Summary) -> None:
     accuracy = example_summary.accuracy
-    assert accuracy is not None
     assert_consistent(accuracy)
     assert accuracy.attributed_fraction == example_summary.attributed_fraction
     assert accuracy.aten_kernel_unit_fraction == 1.0
@@ -199,14 +197,12 @@ def test_of_a_recording(example_summary: Summary) -> None:
 @pytest.mark.parametrize("name", ["bert_train_bf16", "bert_compile_bf16", "misc_ops_fp32", "own_kernels"])
 def test_of_real_traces(load: Callable[..., Session], shared: Any, name: str) -> None:
     accuracy = Summary(load(shared / "traces" / "h200" / f"{name}.json.gz")).accuracy
-    assert accuracy is not None
     assert_consistent(accuracy)
     assert accuracy.family_fraction == 1.0
 
 
 def test_without_device_time_nothing_is_claimed(load: Callable[..., Session]) -> None:
     accuracy = Summary(load(TraceBuilder().operator("aten::mm", 0, 5))).accuracy
-    assert accuracy is not None
     assert set(fractions(accuracy).values()) == {None}
     assert set(map(len, accuracy.by_grade.values())) == {0}
 

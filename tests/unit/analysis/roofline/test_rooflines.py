@@ -341,7 +341,6 @@ def test_one_way_traffic_is_held_against_its_own_rate(
 ) -> None:
     faster = replace(limits, read=limit(4.5e12), write=limit(4.2e12))
     found = memory_limit(CallCost(read_bytes=read, written_bytes=written), faster)
-    assert found is not None
     assert found.per_s == rate
 
 

@@ -218,7 +218,6 @@ class TestTheGapAtTheStart:
 
     def test_the_host_of_such_a_step_is_not_the_slower_side(self, load: Callable[..., Session]) -> None:
         job = Summary(load(self.at_work_before())).job
-        assert job is not None
         assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
         assert job.host_ns <= 900_000
         assert not job.is_host_bound
