@@ -330,8 +330,8 @@ def _uncoalesced(kernel: CountedKernel) -> Iterator[Finding]:
         yield _finding(
             kernel,
             "uncoalesced_accesses",
-            f"its accesses to global memory touch {sectors / ideal:.1f} times the sectors that would hold their "
-            "bytes",
+            f"its accesses to global memory touch {sectors / ideal:.1f} times the sectors that would hold "
+            "their bytes",
             sectors=sectors,
             ideal_sectors=ideal,
         )

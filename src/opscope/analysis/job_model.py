@@ -445,11 +445,9 @@ def examine_ranks(session: Session) -> dict[int, RankExamination]:
     found = {}
     for trace, timeline in zip(records.traces, timelines, strict=True):
         model = models.get(trace.trace_id)
-        if model is None:
-            found[trace.trace_id] = RankExamination(timeline=timeline)
-        else:
-            packed = zlib.compress(pickle.dumps((model.graph, model.loading)), 1)
-            found[trace.trace_id] = replace(examination_of(model), timeline=timeline, packed=packed)
+        one = RankExamination() if model is None else examination_of(model)
+        packed = b"" if model is None else zlib.compress(pickle.dumps((model.graph, model.loading)), 1)
+        found[trace.trace_id] = replace(one, timeline=timeline, packed=packed)
     return found
 
 
@@ -503,11 +501,9 @@ def look_at_job(
         return None
     what_ifs = []
     most = max(collectives.skews, key=lambda one: one.awaited_ns, default=None)
-    late = most.trace_id if most is not None and most.awaited_ns else None
-    late = late if straggler is None else straggler.trace_id
-    if late is not None and (change := job.as_fast_as_median(late)) is not None:
-        gain = job.gain(change)
-        what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, gain, rank=collectives.ranks[late]))
+    late = straggler or (most if most is not None and most.awaited_ns else None)
+    if late is not None and (change := job.as_fast_as_median(late.trace_id)) is not None:
+        what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, job.gain(change), rank=late.rank))
     # Activities by process group and name of the collective, then by trace.
     kernels: dict[tuple[str | None, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for of_one in collectives.matched:

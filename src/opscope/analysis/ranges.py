@@ -21,7 +21,6 @@ from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import ServingPhase, engine_of, serving_step
 
 _BY_RANGE = "range:"
-_COUNTED = "[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+"
 # One launch of these for each layer; others prepare or finish what they do.
 _ATTENTION = frozenset(
     (
@@ -118,15 +117,6 @@ def _pattern(by: str) -> re.Pattern[str]:
         raise InputError(f"'{text}' is not a regular expression ({error})", hint=hint) from error
 
 
-def annotation_kinds(session: Session) -> tuple[str, ...]:
-    """Names of annotations with … for numbers and hashes, the most frequent first."""
-    rows = session.query(
-        f"SELECT regexp_replace(name, '{_COUNTED}', '…', 'g') AS kind FROM annotations "
-        "WHERE side = 'host' AND name IS NOT NULL GROUP BY kind ORDER BY count(*) DESC, kind"
-    )
-    return tuple(row[0] for row in rows)
-
-
 def _total(
     name: str, rows: list[dict[str, Any]], names: dict[int, str], device_time_ns: int, *, is_engine: bool
 ) -> RangeTotal:
@@ -161,13 +151,3 @@ class GraphTotal(msgspec.Struct, frozen=True):
     evidence: ReplayEvidence | None  # how replays were matched; None if they were not
     file: str | None  # trace that tells them
     reason: str | None  # why its operators are unknown, or what of them is
-
-
-def graph_totals(session: Session) -> tuple[GraphTotal, ...]:
-    """CUDA graphs whose replays were recorded, most device time first."""
-    rows = session.records(
-        "SELECT graph, count(*) AS replays, max(activity_count) AS activities, "
-        "sum(device_ns)::BIGINT AS device_ns, source, evidence, file, reason "
-        "FROM graph_replays GROUP BY ALL ORDER BY 4 DESC, 1, 5, 6"
-    )
-    return tuple(msgspec.convert(rows, list[GraphTotal]))

@@ -41,8 +41,6 @@ from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, 
 from opscope.analysis.ranges import (
     GraphTotal,
     RangeTotal,
-    annotation_kinds,
-    graph_totals,
     range_totals,
     serving_engine,
 )
@@ -267,12 +265,13 @@ class Summary:
     @cached_property
     def annotation_kinds(self) -> tuple[str, ...]:
         """Names of annotations with … for numbers and hashes, the most frequent first."""
-        return annotation_kinds(self.session)
+        return tuple(kind for (kind,) in self.session.query(sql(__package__, "summary:annotation_kinds")))
 
     @cached_property
     def graphs(self) -> tuple[GraphTotal, ...]:
         """CUDA graphs whose replays were recorded, most device time first."""
-        return graph_totals(self.session)
+        rows = self.session.records(sql(__package__, "summary:graphs"))
+        return tuple(msgspec.convert(rows, list[GraphTotal]))
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:

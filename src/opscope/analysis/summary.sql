@@ -34,3 +34,15 @@ FROM steps LEFT JOIN (
     SELECT trace_id, step, sum(self_cpu_ns)::BIGINT AS cpu_ns FROM operators GROUP BY trace_id, step
 ) USING (trace_id, step)
 ORDER BY trace_id, start_ns
+
+-- :name annotation_kinds
+-- One row per name of host annotations with … for numbers and hashes, the most frequent first. Reads annotations.
+SELECT regexp_replace(name, '[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+', '…', 'g') AS kind
+FROM annotations WHERE side = 'host' AND name IS NOT NULL GROUP BY kind ORDER BY count(*) DESC, kind
+
+-- :name graphs
+-- One row per CUDA graph whose replays were recorded and are known alike, most device time (in ns) first.
+-- Reads graph_replays.
+SELECT graph, count(*) AS replays, max(activity_count) AS activities, sum(device_ns)::BIGINT AS device_ns, source, evidence,
+    file, reason
+FROM graph_replays GROUP BY ALL ORDER BY 4 DESC, 1, 5, 6

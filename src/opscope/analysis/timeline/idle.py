@@ -121,12 +121,8 @@ class IdleAccount:
         return min(shares)[1] if shares else -1
 
 
-class _Pieces(NamedTuple):
-    """Parts of gaps in which no blocking call begins or ends; `host_ns` of each is the host's own."""
-
-    gap: Int64
-    start_ns: Int64
-    host_ns: Int64
+# Parts of gaps in which no blocking call begins or ends: gap, start, and the host's own time in each.
+_Pieces = tuple[Int64, Int64, Int64]
 
 
 def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, host: Host) -> IdleAccount:
@@ -192,7 +188,7 @@ def _charge_thread(
             host_ns += share
         else:
             account.charge(gap, cause, share)
-    return _Pieces(gap, start_ns, host_ns)
+    return gap, start_ns, host_ns
 
 
 # Position of the first layer that is not of the launching thread itself.
