@@ -166,17 +166,8 @@ def find_bubbles(
             busy_ns = overlap(computing.get((trace_id, device), NOTHING), *waiting)
             bubble_ns += total(waiting) - int(busy_ns.sum())
         times = step_times.get(trace_id, ())
-        stages.append(
-            PipelineStage(
-                trace_id,
-                ranks[trace_id],
-                len(mine),
-                max(1, len(times)),
-                bubble_ns,
-                sum(times),
-                ideal.get(trace_id),
-            )
-        )
+        of_steps = max(1, len(times)), bubble_ns, sum(times), ideal.get(trace_id)
+        stages.append(PipelineStage(trace_id, ranks[trace_id], len(mine), *of_steps))
     return tuple(stages)
 
 

@@ -259,6 +259,12 @@ class Launches(msgspec.Struct, frozen=True):
     def decoded(self) -> DecodedKernel:
         return decode(self.kernel)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its time goes over a link to the host or another device."""
+        one = self.decoded
+        return one.family in _ELSEWHERE_FAMILIES or one.copy_direction in _ELSEWHERE_COPIES
+
 
 class Work(msgspec.Struct, frozen=True, dict=True):
     """Launches that together did `repeats` times the work of `cost`."""
@@ -427,15 +433,8 @@ class RooflineModel(msgspec.Struct, frozen=True):
     compute_capability: str | None = None
 
 
-class AttainableTime(msgspec.Struct, frozen=True):
-    """Device time that work needs at the device's limits, by resource; overlapped, the longer counts."""
-
-    memory_ns: float
-    compute_ns: float
-
-    @property
-    def total_ns(self) -> float:
-        return max(self.memory_ns, self.compute_ns)
+# Device time in ns that work needs at the device's limits, by memory and by computing; the longer counts.
+AttainableTime = tuple[float, float]
 
 
 def roofline_of(work: Work, model: RooflineModel) -> Roofline:
@@ -446,25 +445,23 @@ def roofline_of(work: Work, model: RooflineModel) -> Roofline:
     memory = memory_limit(cost, limits)
     # Time of the costed part at the limits, where no cost, rate that matters or device is unknown.
     attainable = None
-    is_elsewhere = 2 * work.time_where(_is_elsewhere) > work.device_ns
+    is_elsewhere = 2 * work.time_where(lambda one: one.is_elsewhere) > work.device_ns
     if is_costed and memory is not None and not is_elsewhere and (compute.flop_per_s or not flop_count):
-        attainable = AttainableTime(
-            memory_ns=min_bytes / memory.per_s * 1e9,
-            compute_ns=flop_count / compute.flop_per_s * 1e9 if compute.flop_per_s else 0.0,
-        )
+        compute_ns = flop_count / compute.flop_per_s * 1e9 if compute.flop_per_s else 0.0
+        attainable = min_bytes / memory.per_s * 1e9, compute_ns
     shortest_ns = None if limits is None else limits.smallest_kernel_ns
     bound_ns = bound_ns_of(work, attainable, shortest_kernel_ns=shortest_ns)
-    is_resident = attainable is not None and _may_be_cached(work, attainable, limits)
+    is_resident = attainable is not None and _may_be_cached(work, attainable[0], limits)
     is_excess, most_ns = False, _MOST_FRACTION * costed_ns
     if attainable is not None:
-        is_excess = attainable.compute_ns > most_ns or (attainable.memory_ns > most_ns and not is_resident)
+        is_excess = attainable[1] > most_ns or (attainable[0] > most_ns and not is_resident)
     held = None if is_excess else attainable
     return Roofline(
         device_ns=work.device_ns,
         costed_ns=costed_ns if is_costed else 0,
         flop_count=flop_count if is_costed else None,
         min_bytes=min_bytes if is_costed else None,
-        attainable_ns=None if held is None else held.total_ns,
+        attainable_ns=None if held is None else max(held),
         bound=_most(bound_ns, work.device_ns),
         bound_ns=bound_ns,
         data_type=compute.data_type,
@@ -475,21 +472,14 @@ def roofline_of(work: Work, model: RooflineModel) -> Roofline:
     )
 
 
-def _is_elsewhere(one: Launches) -> bool:
-    """Whether its time goes over a link to the host or another device."""
-    decoded = one.decoded
-    return decoded.family in _ELSEWHERE_FAMILIES or decoded.copy_direction in _ELSEWHERE_COPIES
-
-
-def _may_be_cached(work: Work, attainable: AttainableTime, limits: DeviceLimits | None) -> bool:
+def _may_be_cached(work: Work, memory_ns: float, limits: DeviceLimits | None) -> bool:
     """Whether the level-2 cache may hold all bytes of one call, or enough of them to outrun memory."""
     l2_bytes = (None if limits is None else limits.l2_bytes) or _LARGEST_L2_BYTES
     min_bytes = work.cost.min_bytes or 0
     if min_bytes < l2_bytes:
         return True
-    from_memory_ns = attainable.memory_ns * (min_bytes - l2_bytes) / min_bytes
-    is_faster = attainable.memory_ns > work.costed_ns
-    return is_faster and min_bytes < 2 * l2_bytes and from_memory_ns <= work.costed_ns
+    from_memory_ns = memory_ns * (min_bytes - l2_bytes) / min_bytes
+    return min_bytes < 2 * l2_bytes and from_memory_ns <= work.costed_ns < memory_ns
 
 
 def bound_ns_of(
@@ -513,12 +503,13 @@ def bound_ns_of(
         # A grid of fewer blocks than multiprocessors has the peak of those that get one.
         main_ns = sum(one.total_ns for one in work.main)
         used_ns = sum(_sm_share(one) * one.total_ns for one in work.main)
-        compute_ns = attainable.compute_ns / (used_ns / main_ns if main_ns else 1.0)
-        is_far = max(compute_ns, attainable.memory_ns) < _NEAR_ROOF * work.costed_ns
+        memory_ns, compute_ns = attainable
+        compute_ns /= used_ns / main_ns if main_ns else 1.0
+        is_far = max(compute_ns, memory_ns) < _NEAR_ROOF * work.costed_ns
         if is_far and (is_latency or is_most(lambda one: one.quality and one.quality.is_underfilled)):
             bound = Bound.LATENCY
-        elif attainable.total_ns:
-            bound = Bound.COMPUTE if compute_ns > attainable.memory_ns else Bound.MEMORY
+        elif max(attainable):
+            bound = Bound.COMPUTE if compute_ns > memory_ns else Bound.MEMORY
     return bound_ns if bound is None else {**bound_ns, bound: rest_ns}
 
 

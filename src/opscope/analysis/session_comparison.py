@@ -110,17 +110,13 @@ class _Sums:
             self.step_ns[sample] += time_ns
 
 
-def _by_key() -> defaultdict[Any, _Sums]:
-    return defaultdict(_Sums)
-
-
 @dataclass
 class _Parts:
     """Sums of one owner: in all, by overload and shapes, and by kernel."""
 
     total: _Sums = field(default_factory=_Sums)
-    variants: defaultdict[Any, _Sums] = field(default_factory=_by_key)
-    kernels: defaultdict[KernelKey, _Sums] = field(default_factory=_by_key)
+    variants: defaultdict[Any, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
+    kernels: defaultdict[KernelKey, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
 
 
 class _Side:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from opscope.analysis.roofline import (
-    AttainableTime,
     Bound,
     Launches,
     Roofline,
@@ -186,7 +185,7 @@ def test_sums_of_sums_are_sums(first: list[Roofline], second: list[Roofline]) ->
 
 
 def bound(*parts: Launches, memory_ns: float = 0.0, compute_ns: float = 0.0) -> Bound | None:
-    found = bound_ns_of(work(cost(), *parts), AttainableTime(memory_ns, compute_ns))
+    found = bound_ns_of(work(cost(), *parts), (memory_ns, compute_ns))
     assert len(found) <= 1
     return next(iter(found), None)
 
@@ -231,7 +230,7 @@ def test_kernels_shorter_than_one_that_does_nothing_are_latency() -> None:
 def test_the_shortest_kernel_is_the_device_s_own_where_measured() -> None:
     found = bound_ns_of(
         work(cost(), launches(total_ns=30_000, count=10)),
-        AttainableTime(1_000, 0),
+        (1_000, 0),
         shortest_kernel_ns=3_100.0,
     )
     assert found == {Bound.LATENCY: 30_000}
@@ -239,7 +238,7 @@ def test_the_shortest_kernel_is_the_device_s_own_where_measured() -> None:
 
 def test_time_in_which_the_device_waited_for_the_host_is_apart() -> None:
     part = launches(total_ns=100_000, launch_bound_ns=60_000)
-    found = bound_ns_of(work(cost(), part), AttainableTime(90_000, 0))
+    found = bound_ns_of(work(cost(), part), (90_000, 0))
     assert found == {Bound.LAUNCH: 60_000, Bound.MEMORY: 40_000}
     whole = launches(total_ns=100_000, launch_bound_ns=100_000)
     assert bound_ns_of(work(cost(None, None), whole), None) == {Bound.LAUNCH: 100_000}
