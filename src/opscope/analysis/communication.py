@@ -1,19 +1,11 @@
 """What ranks send each other: on which links, by which clocks, what beside computation, and pipeline bubbles.
 
-Devices of one host have numbers of their own. So a group whose ranks name different devices is taken for one
-of one host, joined by NVLink where every such device has it, else by PCIe; a group in which a number returns
-is taken for one of several hosts, or of processes that each see one device: which network joins those, a
-trace does not tell.
-
-A stage of a pipeline waits in the kernels of its sends and receives, which run until the other side has come
-and the data are moved. Moving takes as long as the quickest kernel of the same size anywhere in the job; what
-a kernel takes longer, from its start on, is waiting, and a bubble where nothing is computed meanwhile. Sends
-and receives are told by NCCL's metadata: a kernel alone may as well be part of an all-to-all.
-
-A collective ends on all its ranks together, whatever their clocks say. So ranks of one process group are
-aligned by the median of what their ends of the same collectives differ by, and groups that share a rank are
-chained, the largest first. By how much aligned ends still differ is the error: it holds how far ends of a
-collective are really apart, and how clocks drift meanwhile.
+A group whose ranks name different devices is taken for one of one host, joined by NVLink where every such
+device has it, else by PCIe; where a number returns, a trace does not tell which network joins them. A stage
+of a pipeline waits in its sends and receives: a kernel takes longer than the quickest of the same size
+anywhere while the other side has not come, and that is a bubble where nothing is computed meanwhile. Clocks
+are aligned by collectives, which end on all their ranks together; by how much aligned ends still differ is
+the error.
 """
 
 from __future__ import annotations

@@ -1,19 +1,10 @@
 """The execution graph of a recorded program: simulated, it says how long a step takes, and would take.
 
 Nodes are moments of the recording: a launch call begins, a waiting call returns, a step begins or ends on a
-host thread, an activity ends on a device. A node comes when the last of what it depends on has come, after
-the lag of that edge, and its own duration:
-
-- thread order: what the host runs from one node of a thread to the next, waits left out;
-- stream order: an activity begins when the one before it on its stream has ended;
-- launch: and not before it was launched;
-- event: after `cudaStreamWaitEvent`, not before the other stream got so far;
-- wait: a blocking call returns when the activity that it waits for has ended;
-- hand-over: where a thread pauses and another runs meanwhile (backward), each goes on when the other is done.
-
-A lag is what was recorded of the edge that explains the node best, and what is typical of its kind (latency
-of a launch, gap between kernels, return from a wait) of the others: so the recording simulates as itself, and
-a change finds what lies behind. A node that none of its edges explains is counted: there an edge is missing.
+host thread, an activity ends on a device. A node comes when the last of what it depends on (`Edge`) has come,
+after the lag of that edge, and its own duration. A lag is what was recorded of the edge that explains the
+node best, and what is typical of its kind of the others: so the recording simulates as itself, and a change
+finds what lies behind. A node that none of its edges explains is counted: there an edge is missing.
 
 The recorded steps are simulated several times in a row, as a program runs them; the last round is the step.
 All times are integer nanoseconds. For the idea see Daydream (Zhu et al., USENIX ATC 2020).
@@ -69,12 +60,12 @@ class NodeKind(IntEnum):
 class Edge(IntEnum):
     """Why a node comes no earlier; each node has at most one of each slot: 0, 1 and 2."""
 
-    THREAD = 0
-    STREAM = 1
-    LAUNCH = 2
-    WAIT = 3
-    EVENT = 4
-    HAND_OVER = 5
+    THREAD = 0  # what the host runs from one node of a thread to the next, waits left out
+    STREAM = 1  # the activity before it on its stream has ended
+    LAUNCH = 2  # it was launched
+    WAIT = 3  # the activity that a blocking call waits for has ended
+    EVENT = 4  # another stream got so far, after `cudaStreamWaitEvent`
+    HAND_OVER = 5  # a thread paused while another ran (backward), which is done
 
 
 # Runs that depend on earlier levels alone: where they lie, and in there those of several nodes.

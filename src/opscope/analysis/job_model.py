@@ -1,15 +1,10 @@
 """The ranks of a job as one execution graph: a collective transfers once the last of its ranks has come.
 
-Each rank's graph stays as it is, but for what it waits in collectives: there a kernel begins where its own
-rank lets it, all begin to transfer when the last one has, and each ends so long after that as was recorded. A
-change is made on every rank and all are simulated together, so that a rank that waits for another gains
-nothing by being faster. Clocks of ranks are aligned by the ends of their collectives.
-
-A job of one rank, or of ranks whose collectives cannot be matched, is told by its middle rank alone. Of a job
-of too many events for one graph those ranks are in it for which the others wait most, and the middle one.
-
-What can be worked out of one rank alone is, where it is read: a process that reads many ranks hands it back
-with the tables, and the Summary takes it instead of working it out again.
+There a kernel begins where its own rank lets it, all begin to transfer when the last one has, and each ends
+so long after that as was recorded. A change is made on every rank and all are simulated together, so that a
+rank that waits for another gains nothing by being faster. Where that cannot be, the middle rank tells of the
+job; of too many events those ranks are in the graph for which the others wait most. What can be worked out of
+one rank alone is, where it is read: the Summary takes it instead of working it out again.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """What an execution graph does not know, and when that is too much to simulate a change by it.
 
-A recording may lack what ties its events: correlation ids, the host's side, events that were lost, clocks
-that agree. The graph bears it, each activity coming when it was recorded, and still simulates as itself; but
-what a change would bring rests on edges that are not there. A gain is withheld where
-
-- `MOST_UNTIED` or more of the activities have no edge that explains when they began;
-- of the step, as recorded or with the change, `MOST_UNEXPLAINED` or more is time that no known edge explains;
-- the recording says itself that events are lost, or its steps overlap.
-
-A launch explains an activity that begins until its call returns: the first call of a kernel loads its module.
+A recording may lack correlation ids, the host's side, events, clocks that agree. It still simulates as
+itself, each activity coming when it was recorded; but what a change would bring rests on edges that are not
+there. So a gain is withheld where too many activities have no edge that explains when they began, where too
+much of the step, as recorded or changed, is time that no edge explains, or where the recording says that
+events are lost. A launch explains an activity that begins until its call returns: the first call of a kernel
+loads its module.
 """
 
 from __future__ import annotations

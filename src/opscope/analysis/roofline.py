@@ -1,19 +1,13 @@
 """How far every call, operator and kernel is from the device's limits, and what binds it.
 
-Launches of alike calls, with the cost of one, are held against the peak of the type that computed and
-against memory's rate. Products are held against the units their kernel used, fp32 ones against TF32's peak
-where the name says tensor cores; fp16 ones against that of tensor cores even where CUDA cores computed, which
-shows how far they are. All other arithmetic runs on CUDA cores, in fp32 unless the numbers are fp64.
-
-What binds a call, with the thresholds, docs/roofline.md says: the host is asked first, then the roof that
-accounts for most of the time, then too little work; what is left is the nearer roof, from afar.
+Launches of alike calls, with the cost of one, are held against the peak of the type that computed (products
+against that of the units their kernel used, fp16 ones against tensor cores' in any case) and against memory's
+rate. What binds a call, with the thresholds, docs/roofline.md says: the host is asked first, then the roof
+that accounts for most of the time, then too little work; what is left is the nearer roof, from afar.
 
 Times are device time in integer nanoseconds, and exact: Σ device_ns, Σ costed_ns and Σ bound_ns of parts are
-those of the whole. Every activity belongs to exactly one distinct call, so Σ device_ns of the calls is all
-device time, and what is costed and what is not share it out exactly.
-
-Rates are per second of device time of the calls whose cost is known, `costed_ns`; fractions are 0–1; None is
-unknown.
+those of the whole, and every activity belongs to one distinct call. Rates are per second of the calls whose
+cost is known, `costed_ns`; fractions are 0–1; None is unknown.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
-"""The time that a device's figures are of, what it did then, and which steps are start-up.
+"""The time that a device's figures are of, its window, what it did then, and which steps are start-up.
 
-Where steps were recorded, the window is theirs: from the start of each to its end, with the recorder's own
-work between one and the next. A host runs ahead of its device, so the window of a device goes on until the
-work that a step launched is done. Where there are no steps, it is the span from the first event of host or
-device to the last, and the host's ends with its own last event; a gap that takes much of it, before which
-next to nothing ran, is set apart with what is before it. The parts of a window sum to it exactly, and with
-the work outside of it to all work.
-
-Of the first steps each is one of start-up if it is slower than is usual of those after it that do the same
-work, and at least half of that is time in calls and ranges that come once, beyond what they have of
-them. Such a step is left out of what is said of a mean step, and of no sum. The first step that is none ends
-the search, and the last one is never left out. Where a single step was recorded, or none, nothing tells what
-recurs: the time in such calls is told alone.
+Where steps were recorded, the window is theirs, and of a device goes on until the work that a step launched
+is done. Where there are none, it is the span from the first event to the last, without a gap at its start
+before which next to nothing ran. The parts of a window sum to it exactly, and with the work outside of it to
+all work. A first step is start-up if it is slower than is usual of those after it that do the same work, and
+at least half of that is time in calls and ranges that come once. It is left out of what is said of a mean
+step, and of no sum. Where a single step was recorded, or none, nothing tells what recurs: the time in such
+calls is told alone.
 """
 
 from __future__ import annotations
