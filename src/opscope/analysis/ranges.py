@@ -72,7 +72,15 @@ def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple
     `range:REGEX` is searched for in the names of annotations: they are grouped by what it finds, by its first
     group if it has one. None stands for the steps of a serving engine, by phase.
     """
-    pattern = None if by is None else _pattern(by)
+    pattern, hint = None, "Write --by range:REGEX"
+    if by is not None and not by.startswith(_BY_RANGE):
+        raise InputError(f"'{by}' names no grouping", hint=hint)
+    if by is not None:
+        text = by.removeprefix(_BY_RANGE)
+        try:
+            pattern = re.compile(text)
+        except re.error as error:
+            raise InputError(f"'{text}' is not a regular expression ({error})", hint=hint) from error
     rows = session.query(
         "SELECT annotation_id, name FROM annotations WHERE side = 'host' AND duration_ns >= 0 "
         "ORDER BY annotation_id"
@@ -105,16 +113,6 @@ def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple
         for name, number in groups.items()
     ]
     return tuple(sorted(totals, key=lambda one: (-one.device_ns, one.name)))
-
-
-def _pattern(by: str) -> re.Pattern[str]:
-    text, hint = by.removeprefix(_BY_RANGE), "Write --by range:REGEX"
-    if not by.startswith(_BY_RANGE):
-        raise InputError(f"'{by}' names no grouping", hint=hint)
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise InputError(f"'{text}' is not a regular expression ({error})", hint=hint) from error
 
 
 def _total(

@@ -84,15 +84,6 @@ def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
 Steps = Mapping[tuple[int, int], int]  # duration in ns, by trace and number
 
 
-def _steps(session: Session) -> Steps:
-    """The steps, without those that begin the program."""
-    durations: Counter[tuple[int, int]] = Counter()
-    for trace_id, window in read_windows(session).items():
-        for step in window.counted.steps:
-            durations[trace_id, step.number] += step.end_ns - step.start_ns
-    return dict(sorted(durations.items()))
-
-
 @dataclass
 class _Sums:
     """A `Use` in the making; a sample is a step, None outside of steps."""
@@ -217,7 +208,13 @@ def compare_sessions(
     sessions = reference, candidate
     has_device = all(one.scalar("SELECT EXISTS (FROM device_activities)") for one in sessions)
     metric = Metric.DEVICE if has_device else Metric.CPU
-    steps = [_steps(one) for one in sessions]
+    steps: list[Counter[tuple[int, int]]] = []
+    for session in sessions:
+        durations: Counter[tuple[int, int]] = Counter()
+        for trace_id, window in read_windows(session).items():
+            for step in window.counted.steps:  # without those that begin the program
+                durations[trace_id, step.number] += step.end_ns - step.start_ns
+        steps.append(durations)
     basis = Basis.STEP if all(steps) else Basis.TOTAL
     first, second = (_Side(one, own, metric, basis) for one, own in zip(sessions, steps, strict=True))
     return _Comparison(first, second, options or ComparisonOptions()).value(metric, basis)

@@ -7,7 +7,7 @@ once, by however much, is no straggler: its collective tells that.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -93,8 +93,15 @@ def find_straggler(
         return None
     awaited = late.awaited_ns / caused_ns
     counted = [one for one in rank_steps if (one.trace_id, one.step) not in left_out]
-    late_steps = Counter(_late_in_steps(counted, _LEAST_LAG_FRACTION * step_ns))
-    count = len({one.step for one in counted})
+    by_step: dict[int | None, list[RankStep]] = defaultdict(list)
+    for one in counted:
+        by_step[one.step].append(one)
+    count, late_steps = len(by_step), Counter[int]()
+    for ranks in by_step.values():
+        # Whom others waited for most, where each of them waited so long on the mean.
+        awaited_most = max(ranks, key=lambda one: one.awaited_ns)
+        if awaited_most.awaited_ns >= _LEAST_LAG_FRACTION * step_ns * (len(ranks) - 1) > 0:
+            late_steps[awaited_most.trace_id] += 1
     is_steady = awaited >= _LEAST_AWAITED_FRACTION
     if is_steady and count and late_steps[late.trace_id] <= count / 2:
         return None
@@ -112,14 +119,3 @@ def find_straggler(
         differences = [RankDifference(*row) for row in rows if max(row[1:3]) >= least_ns]
     late_count = late_steps[late.trace_id]
     return Straggler(late.trace_id, late.rank, kind, lag_ns, awaited, late_count, count, tuple(differences))
-
-
-def _late_in_steps(rank_steps: Sequence[RankStep], least_ns: float) -> Iterator[int]:
-    """Of each step the trace that others waited for most, where each of them waited so long on the mean."""
-    by_step: dict[int | None, list[RankStep]] = defaultdict(list)
-    for one in rank_steps:
-        by_step[one.step].append(one)
-    for ranks in by_step.values():
-        late = max(ranks, key=lambda one: one.awaited_ns)
-        if late.awaited_ns >= least_ns * (len(ranks) - 1) > 0:
-            yield late.trace_id

@@ -18,7 +18,6 @@ from opscope.analysis.arrays import NONE, Arrays, Flags, columns
 from opscope.analysis.program.places import module_places, read_structure
 from opscope.analysis.program.recorded import (
     Operators,
-    ProgramActivities,
     call_forest,
     inherit,
     read_activities,
@@ -293,7 +292,12 @@ class _Stacks:
         counted = activities.is_kernel if weight is StackWeight.LAUNCHES else np.ones(len(rows["step"]), bool)
         if step is not None:
             counted &= rows["step"] == step
-        above = gather(node, self._callers(activities))
+        # Frames that an operator opened may lie between it and the launch; other operators may not.
+        called = enclosing(self._forest, activities.call_thread, activities.call_start_ns)
+        around = gather(inherit(self._operator, self._forest.parent, self._forest.depth), called)
+        caller = gather(self._interval_of(), activities.operator)
+        caller = np.where((called >= 0) & (around == activities.operator), called, caller)
+        above = gather(node, caller)
         reasons, which = np.unique(rows["reason"].astype(str), return_inverse=True)
         unattributed = self.tree.name_ids(f"[unattributed: {reason}]" for reason in reasons.tolist())
         lost = np.flatnonzero((above < 0) & counted)
@@ -328,15 +332,6 @@ class _Stacks:
             own = gather(node, np.where(bare, self._operator, NONE))
             root[own >= 0] = own[own >= 0]
         return root
-
-    def _callers(self, activities: ProgramActivities) -> Int64:
-        """The interval each activity was launched in; -1 for none."""
-        forest = self._forest
-        caller = gather(self._interval_of(), activities.operator)
-        # Frames that an operator opened may lie between it and the launch; other operators may not.
-        called = enclosing(forest, activities.call_thread, activities.call_start_ns)
-        around = gather(inherit(self._operator, forest.parent, forest.depth), called)
-        return np.where((called >= 0) & (around == activities.operator), called, caller)
 
     def _interval_of(self) -> Int64:
         """The interval of each operator; -1 for none."""

@@ -40,14 +40,12 @@ from opscope.analysis.timeline.records import (
 from opscope.analysis.timeline.values import (
     DeviceStep,
     HostTime,
-    IdleGap,
     LaunchLatency,
     QueueDepth,
     QueueSeries,
     RankSkew,
     StepStatistics,
     Timeline,
-    TimePartition,
 )
 from opscope.analysis.timeline.windows import (
     TraceWindow,
@@ -271,7 +269,17 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
             devices.append(DeviceIdle(trace, window, host, device, occupied, account))
     threads = [thread for host in hosts.values() for thread in host.threads]
     functions, annotations = called_functions(session, threads), named_ranges(session, threads)
-    names = dict(session.query("SELECT name_id, name FROM kernel_names"))
+    names, partitions = dict(session.query("SELECT name_id, name FROM kernel_names")), []
+    for one in devices:
+        by_cause = one.account.by_cause.sum(axis=1).tolist()
+        found = replace(
+            one.occupation.parts,
+            rank=one.trace.rank,
+            idle_ns=sum(by_cause),
+            idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
+            longest_gaps=tuple(longest_gaps(session, one, functions, names)),
+        )
+        partitions.append(found)
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:
         trace = one.trace
@@ -281,9 +289,7 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
     )
     by_device = [(one.device, one.trace.calls, one.occupation.window) for one in devices]
     return Timeline(
-        partitions=tuple(
-            _partition(one, tuple(longest_gaps(session, one, functions, names))) for one in devices
-        ),
+        partitions=tuple(partitions),
         waits=waiting_calls(session, traces, windows, blamed, functions, annotations),
         latencies=_known(_launch_latency(device, calls) for device, calls, _ in by_device),
         queues=_known(_queue_depth(*args) for args in by_device),
@@ -308,17 +314,6 @@ def join_timelines(timelines: Sequence[Timeline], skews: tuple[RankSkew, ...]) -
 
 def _known(found: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(one for one in found if one is not None)
-
-
-def _partition(one: DeviceIdle, longest: tuple[IdleGap, ...]) -> TimePartition:
-    by_cause = one.account.by_cause.sum(axis=1).tolist()
-    return replace(
-        one.occupation.parts,
-        rank=one.trace.rank,
-        idle_ns=sum(by_cause),
-        idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
-        longest_gaps=longest,
-    )
 
 
 def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) -> Iterator[HostTime | None]:
