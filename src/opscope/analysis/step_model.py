@@ -595,25 +595,25 @@ class StepModel:
         """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
         return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
 
+    def _of_activities(self, column: str) -> Ints:
+        """A column of the device records by node; -1 of nodes of the host."""
+        graph, found = self.graph, np.full(len(self.graph), -1, dtype=np.int64)
+        for row, device in enumerate(self.trace.devices):
+            mine = np.flatnonzero(graph.device_row == row)
+            found[mine] = getattr(device, column)[graph.activity[mine]]
+        return _small(found)
+
+    def _of_calls(self, column: str) -> Ints:
+        """A column of the runtime calls by node, of an activity that of its launch; -1 of others."""
+        call, found = self.graph.call, np.full(len(self.graph), -1, dtype=np.int64)
+        found[call >= 0] = getattr(self.trace.calls, column)[call[call >= 0]]
+        return _small(found)
+
     @cached_property
     def _ids(self) -> dict[str, Ints]:
-        """What each node is of: operator, activity and name id; -1 for none."""
-        graph, count = self.graph, len(self.graph)
-        largest = max((int(one.activity_id.max(initial=0)) for one in self.trace.devices), default=0)
-        calls = self.trace.calls
-        largest = max(largest, int(calls.operator_id.max(initial=0)), int(calls.call_id.max(initial=0)))
-        # Of a long trace four arrays of this length are much.
-        kind = np.int32 if largest < 1 << 31 else np.int64
-        activity, name = np.full((2, count), -1, dtype=kind)
-        for row, device in enumerate(self.trace.devices):
-            mine = graph.device_row == row
-            activity[mine] = device.activity_id[graph.activity[mine]]
-            name[mine] = device.name_id[graph.activity[mine]]
-        operator = np.full(count, -1, dtype=kind)
-        call_id = operator.copy()
-        known = graph.call >= 0
-        operator[known] = self.trace.calls.operator_id[graph.call[known]]
-        call_id[known] = self.trace.calls.call_id[graph.call[known]]  # of an activity its launch
+        """What each node is of: operator, activity, call and name id; -1 for none."""
+        activity, name = self._of_activities("activity_id"), self._of_activities("name_id")
+        operator, call_id = self._of_calls("operator_id"), self._of_calls("call_id")
         return {"activity": activity, "name": name, "operator": operator, "call": call_id}
 
     @cached_property
@@ -638,11 +638,8 @@ class StepModel:
 
     @cached_property
     def is_communication(self) -> Flags:
-        graph, found = self.graph, np.zeros(len(self.graph), dtype=np.bool_)
-        for row, device in enumerate(self.trace.devices):
-            mine = np.flatnonzero(graph.device_row == row)
-            found[mine] = device.work[graph.activity[mine]] == WorkKind.COMMUNICATION
-        return found
+        is_one: Flags = self._of_activities("work") == WorkKind.COMMUNICATION
+        return is_one
 
     @cached_property
     def own_device_ns(self) -> float:
@@ -713,12 +710,8 @@ class StepModel:
 
     def pieces(self, passed: CriticalPath) -> list[PathPiece]:
         """What a path, or the part of one that runs through this trace, consists of, in order of time."""
-        graph, ids = self.graph, self._ids
-        nodes, edge = passed.node[::-1], passed.edge[::-1]
-        works = np.zeros(len(nodes), dtype=np.int64)
-        for row, device in enumerate(self.trace.devices):
-            mine = graph.device_row[nodes] == row
-            works[mine] = device.work[graph.activity[nodes[mine]]]
+        nodes, edge, ids = passed.node[::-1], passed.edge[::-1], self._ids
+        works = self._of_activities("work")[nodes]
         # Each node's edge (of what the host did, with the operator launched at its end), then what it lasted.
         launched = np.where(edge == Edge.THREAD, ids["operator"][nodes], -1)
         asked = self.session.query(
@@ -755,6 +748,11 @@ def ranked_totals(total_ns: Mapping[tuple[Any, ...], int], steps: int) -> Iterat
         return -item[1], *("" if part is None else part for part in item[0])
 
     return ((*key, ns / steps, ns / whole_ns) for key, ns in sorted(total_ns.items(), key=rank) if ns)
+
+
+def _small(ids: Int64) -> Ints:
+    """In half the memory where they allow it: of a long trace such arrays are much."""
+    return ids.astype(np.int32) if ids.max(initial=0) < 1 << 31 else ids
 
 
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
