@@ -184,47 +184,54 @@ def test_sums_of_sums_are_sums(first: list[Roofline], second: list[Roofline]) ->
     assert (whole.attainable_ns or 0) == pytest.approx(nested.attainable_ns or 0)
 
 
-def bound(*parts: Launches, memory_ns: float = 0.0, compute_ns: float = 0.0) -> Bound | None:
-    found = bound_ns_of(work(cost(), *parts), (memory_ns, compute_ns))
-    assert len(found) <= 1
-    return next(iter(found), None)
+HELPER = launches("memset", total_ns=10_000, blocks=1, is_helper=True)
+# Of launches with so much time at the memory's and at the units' rates, what binds.
+BOUND: list[tuple[str, tuple[Launches, ...], tuple[float, float], Bound | None]] = [
+    ("the roof of most of the time", (launches(),), (90_000, 10_000), Bound.MEMORY),
+    ("the roof of most of the time", (launches(),), (10_000, 90_000), Bound.COMPUTE),
+    ("a filled device far from both: the nearer", (launches(),), (2_000, 1_000), Bound.MEMORY),
+    ("less than a wave of 2,112 slots", (launches(blocks=1_000),), (49_000, 0), Bound.LATENCY),
+    ("near a roof all the same", (launches(blocks=1_000),), (51_000, 0), Bound.MEMORY),
+    ("a whole wave", (launches(blocks=2_112),), (20_000, 0), Bound.MEMORY),
+    # A grid smaller than the device has the peak of the multiprocessors it uses; memory serves few as all.
+    ("55 % of 96 of 132", (launches(blocks=96),), (0, 40_000), Bound.COMPUTE),
+    ("memory of a few", (launches(blocks=96),), (40_000, 0), Bound.LATENCY),
+    ("too far for a few", (launches(blocks=96),), (0, 30_000), Bound.LATENCY),
+    # They are those of the work, not of its helpers.
+    ("beside a helper", (launches(total_ns=90_000), HELPER), (0, 49_000), Bound.COMPUTE),
+    ("few beside a helper", (launches(blocks=96), HELPER), (0, 41_000), Bound.COMPUTE),
+    ("shorter than nothing takes", (launches(total_ns=19_000, count=10),), (9_000, 0), Bound.LATENCY),
+    ("short, but near", (launches(total_ns=19_000, count=10),), (10_000, 0), Bound.MEMORY),
+    ("not so short", (launches(total_ns=21_000, count=10),), (9_000, 0), Bound.MEMORY),
+    ("nothing needed", (launches(),), (0, 0), None),
+    ("nothing needed, and too little", (launches(total_ns=1_000),), (0, 0), Bound.LATENCY),
+    ("unknown geometry counts as filled", (launches(quality=None),), (1_000, 0), Bound.MEMORY),
+]
 
 
-def bound_of_unknown_cost(*parts: Launches) -> Bound | None:
-    return next(iter(bound_ns_of(work(cost(None, None), *parts), None)), None)
+@pytest.mark.parametrize(("what", "parts", "at_limits", "expected"), BOUND)
+def test_what_binds(
+    what: str, parts: tuple[Launches, ...], at_limits: tuple[float, float], expected: Bound | None
+) -> None:
+    found = bound_ns_of(work(cost(), *parts), at_limits)
+    assert list(found) == ([] if expected is None else [expected]), what
 
 
-def test_the_roof_that_accounts_for_most_of_the_time_binds() -> None:
-    assert bound(launches(), memory_ns=90_000, compute_ns=10_000) is Bound.MEMORY
-    assert bound(launches(), memory_ns=10_000, compute_ns=90_000) is Bound.COMPUTE
-
-
-def test_a_filled_device_far_from_both_roofs_is_bound_by_the_nearer() -> None:
-    assert bound(launches(), memory_ns=2_000, compute_ns=1_000) is Bound.MEMORY
-
-
-def test_less_than_a_wave_far_from_the_roofs_is_latency() -> None:
-    assert bound(launches(blocks=1_000), memory_ns=49_000) is Bound.LATENCY  # of 2,112 slots
-    assert bound(launches(blocks=1_000), memory_ns=51_000) is Bound.MEMORY
-    assert bound(launches(blocks=2_112), memory_ns=20_000) is Bound.MEMORY
-
-
-def test_a_grid_smaller_than_the_device_has_the_peak_of_the_multiprocessors_it_uses() -> None:
-    assert bound(launches(blocks=96), compute_ns=40_000) is Bound.COMPUTE  # 55 % of 96 of 132
-    assert bound(launches(blocks=96), memory_ns=40_000) is Bound.LATENCY  # memory serves few as it serves all
-    assert bound(launches(blocks=96), compute_ns=30_000) is Bound.LATENCY
-
-
-def test_multiprocessors_used_are_those_of_the_work_not_of_its_helpers() -> None:
-    helper = launches("memset", total_ns=10_000, blocks=1, is_helper=True)
-    assert bound(launches(blocks=10_000, total_ns=90_000), helper, compute_ns=49_000) is Bound.COMPUTE
-    assert bound(launches(blocks=96), helper, compute_ns=41_000) is Bound.COMPUTE
-
-
-def test_kernels_shorter_than_one_that_does_nothing_are_latency() -> None:
-    assert bound(launches(total_ns=19_000, count=10), memory_ns=9_000) is Bound.LATENCY
-    assert bound(launches(total_ns=19_000, count=10), memory_ns=10_000) is Bound.MEMORY
-    assert bound(launches(total_ns=21_000, count=10), memory_ns=9_000) is Bound.MEMORY
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"blocks": 8}, Bound.LATENCY),
+        ({"blocks": 9}, None),
+        ({"blocks": 10_000}, None),
+        ({"blocks": None}, None),
+        ({"total_ns": 1_000}, Bound.LATENCY),
+    ],
+)
+def test_of_unknown_cost_only_what_the_launch_alone_shows(
+    known: dict[str, int | None], expected: Bound | None
+) -> None:
+    found = bound_ns_of(work(cost(None, None), launches(**known)), None)
+    assert list(found) == ([] if expected is None else [expected])
 
 
 def test_the_shortest_kernel_is_the_device_s_own_where_measured() -> None:
@@ -242,26 +249,6 @@ def test_time_in_which_the_device_waited_for_the_host_is_apart() -> None:
     assert found == {Bound.LAUNCH: 60_000, Bound.MEMORY: 40_000}
     whole = launches(total_ns=100_000, launch_bound_ns=100_000)
     assert bound_ns_of(work(cost(None, None), whole), None) == {Bound.LAUNCH: 100_000}
-
-
-@pytest.mark.parametrize(
-    ("blocks", "expected"), [(8, Bound.LATENCY), (9, None), (10_000, None), (None, None)]
-)
-def test_of_unknown_cost_only_what_the_launch_alone_shows(blocks: int | None, expected: Bound | None) -> None:
-    assert bound_of_unknown_cost(launches(blocks=blocks)) is expected
-
-
-def test_short_kernels_of_unknown_cost_are_latency() -> None:
-    assert bound_of_unknown_cost(launches(total_ns=1_000)) is Bound.LATENCY
-
-
-def test_work_that_needs_nothing_is_bound_by_nothing_unless_too_little() -> None:
-    assert bound(launches()) is None
-    assert bound(launches(total_ns=1_000)) is Bound.LATENCY
-
-
-def test_unknown_geometry_counts_as_filled() -> None:
-    assert bound(launches(quality=None), memory_ns=1_000) is Bound.MEMORY
 
 
 FFMA = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas"  # noqa: E501
