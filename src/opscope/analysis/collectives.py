@@ -219,30 +219,11 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
     keys = [(kernels[0].members, kernels[0].title) for kernels in matched]
     parts = {key: part for part, key in enumerate(dict.fromkeys(keys))}
 
-    def totals(of_place: Sequence[int]) -> Iterator[CollectiveTotal]:
-        """Collectives summed up; `of_place` is the part that each counts to."""
-        figures = [columns[0], [of_place[place] for place in columns[0]], *columns[1:3], *columns[4:]]
-        members: dict[int, list[int]] = defaultdict(list)
-        for place, part in enumerate(of_place):
-            members[part].append(place)
-        for row in session.records(sql(__package__, "collectives:totals"), figures):
-            places = members[row.pop("part")]
-            first = matched[places[0]][0]
-            while_waiting = Counter[str | None]()
-            for place in places:
-                while_waiting.update(done.get(place, {}))
-            yield CollectiveTotal(
-                members=first.members,
-                process_group=first.group_name,
-                group_description=first.group_description,
-                parallelism=None,
-                name=first.title or "",
-                sequence=first.sequence if len(places) == 1 else None,
-                meanwhile=tuple(Meanwhile(name, ns) for name, ns in while_waiting.most_common()),
-                **row,
-            )
+    def figures(part_of: Sequence[int]) -> list[list[Any]]:
+        return [columns[0], [part_of[place] for place in columns[0]], *columns[1:3], *columns[4:]]
 
-    each = tuple(totals(range(len(matched))))
+    each = tuple(_totals(session, figures(range(len(matched))), matched, done))
+    by_name = _totals(session, figures([parts[key] for key in keys]), matched, done)
     links = _links(matched, [one.bus_bytes_per_s for one in each], common_spec(session), purpose)
 
     def linked(one: CollectiveTotal) -> CollectiveTotal:
@@ -260,8 +241,35 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
         stages,
         tuple(RankStep(*row) for row in steps),
         tuple(map(linked, each)),
-        tuple(map(linked, sorted(totals([parts[key] for key in keys]), key=rank, reverse=True))),
+        tuple(map(linked, sorted(by_name, key=rank, reverse=True))),
     )
+
+
+def _totals(
+    session: Session,
+    figures: list[list[Any]],
+    matched: Sequence[Sequence[CollectiveKernel]],
+    done: Mapping[int, Mapping[str | None, int]],
+) -> Iterator[CollectiveTotal]:
+    """Collectives summed up by part, which `figures` give to each; `done` is what last ranks did meanwhile."""
+    places: dict[int, dict[int, None]] = defaultdict(dict)
+    for place, part in zip(*figures[:2], strict=True):
+        places[part][place] = None
+    for row in session.records(sql(__package__, "collectives:totals"), figures):
+        mine = list(places[row.pop("part")])
+        first, meanwhile = matched[mine[0]][0], Counter[str | None]()
+        for place in mine:
+            meanwhile.update(done.get(place, {}))
+        yield CollectiveTotal(
+            members=first.members,
+            process_group=first.group_name,
+            group_description=first.group_description,
+            parallelism=None,
+            name=first.title or "",
+            sequence=first.sequence if len(mine) == 1 else None,
+            meanwhile=tuple(Meanwhile(name, ns) for name, ns in meanwhile.most_common()),
+            **row,
+        )
 
 
 # What joins the ranks of each process group, and what the group is for, by its members.

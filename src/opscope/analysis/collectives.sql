@@ -111,7 +111,7 @@ WITH kernels AS (
         CASE WHEN count(size_bytes) = count(*) THEN sum(size_bytes)::BIGINT END AS size_bytes,
         CASE WHEN count(transfer_ns) = count(*) THEN sum(transfer_ns)::BIGINT END AS transfer_ns,
         CASE WHEN count(wait_ns) = count(*) THEN sum(wait_ns)::BIGINT END AS wait_ns,
-        CASE WHEN count(factor * size_bytes / nullif(transfer_ns, 0)) = count(*) THEN sum(factor * size_bytes) END AS moved
+        CASE WHEN count(factor * size_bytes / nullif(transfer_ns, 0)) = count(*) THEN fsum(factor * size_bytes) END AS moved
     FROM collectives GROUP BY part
 )
 SELECT s.part, (SELECT count(DISTINCT trace_id) FROM kernels k WHERE k.part = s.part) AS ranks, calls, size_bytes,

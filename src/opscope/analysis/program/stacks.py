@@ -231,8 +231,8 @@ class _Stacks:
             found = {name: np.concatenate((column, frames[name])) for name, column in found.items()}
         if windows is not None:
             # Without a window, nothing of a trace.
-            low, high = np.ones_like(found["trace"]), np.zeros_like(found["trace"])
-            low, high = low.astype(np.int64), high.astype(np.int64)
+            count = len(found["trace"])
+            low, high = np.ones(count, np.int64), np.zeros(count, np.int64)
             for trace, (start_ns, end_ns) in windows.items():
                 low[found["trace"] == trace], high[found["trace"] == trace] = start_ns, end_ns
             found["start_ns"] = np.maximum(found["start_ns"], low)
