@@ -251,7 +251,7 @@ def _totals(
     matched: Sequence[Sequence[CollectiveKernel]],
     done: Mapping[int, Mapping[str | None, int]],
 ) -> Iterator[CollectiveTotal]:
-    """Collectives summed up by part, which `figures` give to each; `done` is what last ranks did meanwhile."""
+    """Collectives summed up by part, which `figures` give; `done` is what last ranks did meanwhile."""
     places: dict[int, dict[int, None]] = defaultdict(dict)
     for place, part in zip(*figures[:2], strict=True):
         places[part][place] = None
