@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from opscope.analysis.provenance import kernel_title, read_provenance
+from opscope.analysis.kernel_titles import kernel_title
+from opscope.analysis.provenance import read_provenance
 from opscope.analysis.totals import kernel_totals
 from opscope.capture.calls import profile_call
 from opscope.errors import CaptureError, OpscopeError

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import tomli
 
-from opscope.analysis.provenance import title_of
+from opscope.analysis.kernel_titles import title_of
 from opscope.analysis.tensor_cores import (
     TensorCoreUse,
     has_tensor_cores_for,

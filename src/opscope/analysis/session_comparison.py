@@ -22,8 +22,9 @@ from opscope.analysis.comparison_rules import (
     presence_of,
     time_change,
 )
+from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.measured_step import unrecorded_samples
-from opscope.analysis.provenance import KernelFacts, Provenance, kernel_title, read_provenance
+from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
 from opscope.analysis.timeline.windows import read_windows
 from opscope.benchmarking.statistics import FEWEST_ROUNDS
 from opscope.model.comparison import (

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject, is_file
-from opscope.analysis.provenance import KernelFacts, NativeFunctionUse, kernel_title
+from opscope.analysis.kernel_titles import kernel_title
+from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title

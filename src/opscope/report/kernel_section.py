@@ -10,8 +10,9 @@ from operator import attrgetter
 from typing import Any
 
 from opscope.analysis.counter_commands import OperatorImprovement
+from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
-from opscope.analysis.provenance import KernelFacts, kernel_title
+from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
 from opscope.launches.launch_explanation import Heading, Statement
 from opscope.model.evidence import Grade

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
-from opscope.analysis.provenance import title_of
+from opscope.analysis.kernel_titles import title_of
 from opscope.provenance.kernel_names.decoder import decode
 
 _ELLIPSIS = "…"

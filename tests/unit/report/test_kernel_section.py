@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
-from opscope.analysis.provenance import GeneratedCode, KernelFacts, kernel_title
+from opscope.analysis.provenance import GeneratedCode, KernelFacts
 from opscope.analysis.summary import Summary
 from opscope.launches.facts import LaunchGeometry
 from opscope.launches.launch_explanation import Heading, LaunchExplanation, Statement
