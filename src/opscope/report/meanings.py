@@ -46,6 +46,11 @@ def overview_meaning(summary: Summary) -> Meaning:
         return Meaning(f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording.")
     device, host = format_duration(step.device_ns), format_duration(step.host_ns)
     whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
+    if step.bound is StepBound.TURNS:
+        return Meaning(
+            f"CPU and GPU wait for each other: {whole} needs {host} of the CPU and {device} of the GPU. "
+            "Fewer waits, and less work of the CPU between steps, shorten it."
+        )
     if step.bound is StepBound.BALANCE:
         return Meaning(
             f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
