@@ -86,7 +86,7 @@ if __name__ == "__main__":
 _OUR_OVERLAP = """
 import json, sys, time
 started = time.perf_counter()
-from opscope.analysis.overlap import communication_overlap
+from opscope.analysis.communication import communication_overlap
 
 if __name__ == "__main__":
     imported = time.perf_counter()

@@ -10,6 +10,7 @@ _.barriers
 _.bubble_fraction
 _.candidate_interval_ns
 _.clean_window
+_.copy_ns
 _.decorator_line
 _.device_fraction
 _.device_ns_per_call
@@ -20,6 +21,7 @@ _.input_sets
 _.kernel_count
 _.largest_threads
 _.launch_error
+_.launched_outside_ns
 _.measured_at
 _.memory_clock_mhz
 _.operator_entry_fraction

@@ -27,10 +27,10 @@ from opscope.results import Source, load, print_report, several, summarize
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from opscope.analysis.communication import CommunicationOverlap
     from opscope.analysis.counters import CounterAnalysis
     from opscope.analysis.explanation import Explanation
     from opscope.analysis.nsys_reports import ReportTable
-    from opscope.analysis.overlap import CommunicationOverlap
     from opscope.analysis.summary import Summary
     from opscope.benchmarking.problem import Problem
     from opscope.hardware.devices import SearchResult
@@ -462,7 +462,7 @@ def overlap(source: Source | Sequence[Source]) -> tuple[CommunicationOverlap, ..
     Raises:
         InputError: The source cannot be read.
     """
-    from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415
+    from opscope.analysis.communication import communication_overlap  # noqa: PLC0415
 
     return communication_overlap([os.fspath(one) for one in several(source)])
 
@@ -547,7 +547,7 @@ def ncu(report: Source, trace: Source | Session | None = None) -> CounterAnalysi
         InputError: A file cannot be read.
         DependencyError: The reader is not installed.
     """
-    from opscope.analysis.counter_findings import analyze_counters  # noqa: PLC0415
+    from opscope.analysis.counters import analyze_counters  # noqa: PLC0415
     from opscope.toolchain.ncu_reading import read_report  # noqa: PLC0415
 
     read = read_report(Path(report))

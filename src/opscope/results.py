@@ -126,7 +126,7 @@ def load(
 
 
 def _examine_ranks(session: Session) -> Any:
-    from opscope.analysis.rank_examination import examine_ranks  # noqa: PLC0415 - for files of many ranks
+    from opscope.analysis.job_model import examine_ranks  # noqa: PLC0415 - for files of many ranks
 
     return examine_ranks(session)
 

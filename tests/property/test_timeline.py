@@ -19,14 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import opscope
-from opscope.analysis.cuda_calls import CallRole
+from opscope.analysis.arrays import total
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.device_windows import Step, TraceWindow, occupation
 from opscope.analysis.timeline.host import Host, Stall, ThreadEvents
 from opscope.analysis.timeline.idle import CAUSES, PAUSE_NS, account_for_idle
-from opscope.analysis.timeline.records import DeviceRecords, RuntimeCalls, WorkKind
-from opscope.analysis.timeline.spans import total
+from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls, WorkKind
 from opscope.analysis.timeline.values import IdleCause, Timeline
+from opscope.analysis.timeline.windows import Step, TraceWindow, occupation
 from opscope.model.session import Session
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
@@ -408,14 +407,14 @@ def test_parts_of_the_window_are_those_of_its_ticks(scene: Scene) -> None:
     assert Counter({name: ticks for name, ticks in expected.items() if ticks}) == +Counter(
         {
             "window": total(found.window) // TICK,
-            "COMPUTE": found.compute_ns // TICK,
-            "COMMUNICATION": found.exposed_communication_ns // TICK,
-            "COPY": found.exposed_copy_ns // TICK,
+            "COMPUTE": found.parts.compute_ns // TICK,
+            "COMMUNICATION": found.parts.exposed_communication_ns // TICK,
+            "COPY": found.parts.exposed_copy_ns // TICK,
             "idle": int(idle_ns) // TICK,
-            "communication": found.communication_ns // TICK,
-            "copies": found.copy_ns // TICK,
-            "outside": found.outside_ns // TICK,
-            "launched_outside": found.launched_outside_ns // TICK,
+            "communication": found.parts.communication_ns // TICK,
+            "copies": found.parts.copy_ns // TICK,
+            "outside": found.parts.outside_steps_ns // TICK,
+            "launched_outside": found.parts.launched_outside_ns // TICK,
         }
     )
 

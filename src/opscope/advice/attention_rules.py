@@ -10,7 +10,7 @@ from opscope.advice.attention_pattern import ComposedAttention
 from opscope.advice.kernel_times import AttentionMask, AttentionWork, attention_ns, attention_type
 from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, calls_taking, finds, listed, time_of
 from opscope.advice.rules import Rule
-from opscope.analysis.efficiency import CallEfficiency
+from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.step_model import GraphChange
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import parse_arguments

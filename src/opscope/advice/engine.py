@@ -26,7 +26,7 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
 from opscope.advice.capture import differing, in_the_way
 from opscope.advice.profiled_run import FINDERS, Advice, ProfiledRun
 from opscope.advice.rules import EngineWords, Rule, rule_book
-from opscope.analysis.job_model import Job, JobChange, job_of
+from opscope.analysis.job_model import Job, JobChange
 from opscope.analysis.step_model import Gain, step_models
 from opscope.analysis.summary import BestSet, Summary
 from opscope.analysis.timeline.host import read_session
@@ -65,7 +65,8 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     if not summary.has_device or not summary.is_usable:
         return summary.having(advice=())
     if job is None:
-        job = job_of(step_models(session, read_session(session)), summary.collectives.activities)
+        models = step_models(session, read_session(session))
+        job = Job(models, summary.collectives.activities) if models else None
     # What happens once is no part of a step, and nothing that its rules could make shorter.
     counted = summary.having(timeline=summary.counted_timeline, steps=summary.counted_steps)
     run = ProfiledRun(session, counted, job)

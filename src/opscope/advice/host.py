@@ -14,8 +14,8 @@ from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_
 from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
 from opscope.analysis.step_model import StepModel
-from opscope.analysis.timeline.start_up import first_calls
 from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
+from opscope.analysis.timeline.windows import first_calls
 from opscope.units import counted, format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from opscope.advice.profiled_run import ProfiledRun
-from opscope.analysis.efficiency import CallEfficiency, TensorCoreUse
+from opscope.analysis.roofline import CallEfficiency
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import CallArguments, TensorArgument, parse_arguments
 from opscope.operators.element_types import item_size_bytes

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from opscope.advice.image_calls import ImageCall, ImageKind, image_calls
 from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.step_model import GraphChange
+from opscope.analysis.tensor_cores import TensorCoreUse
 
 # Of the rule's numbers, by layer: forward and backward.
 _SHARES = {

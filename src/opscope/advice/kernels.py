@@ -12,8 +12,8 @@ import msgspec
 
 from opscope.advice.profiled_run import Advice, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.efficiency import Bound
 from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.roofline import Bound
 from opscope.analysis.step_model import GraphChange
 from opscope.analysis.tensor_cores import is_product
 from opscope.analysis.totals import KernelTotal

@@ -21,9 +21,9 @@ from opscope.advice.profiled_run import (
     time_of,
 )
 from opscope.advice.rules import Rule
-from opscope.analysis.efficiency import Bound, CallEfficiency, TensorCoreUse
+from opscope.analysis.roofline import Bound, CallEfficiency
 from opscope.analysis.step_model import GraphChange
-from opscope.analysis.tensor_cores import has_tensor_cores_for
+from opscope.analysis.tensor_cores import TensorCoreUse, has_tensor_cores_for
 from opscope.hardware.devices import DataType
 from opscope.model.finding import OPEN, Applicability
 from opscope.operators.arguments import parse_arguments

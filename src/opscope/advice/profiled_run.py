@@ -17,12 +17,12 @@ import msgspec
 from opscope.advice.attention_pattern import ComposedAttention, composed_attention
 from opscope.advice.kernel_times import Rates
 from opscope.advice.rules import Rule, RuleBook, rule_book
-from opscope.analysis.cuda_calls import OF_DRIVER_MEMORY, names_of
-from opscope.analysis.efficiency import CallEfficiency
 from opscope.analysis.job_model import Job
 from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.roofline import CallEfficiency
 from opscope.analysis.step_model import Gain, GraphChange, StepModel
 from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.records import OF_DRIVER_MEMORY, names_of
 from opscope.analysis.timeline.values import HostTime, IdleCause, WindowKind
 from opscope.hardware.devices import cuda_capability
 from opscope.model.finding import Applicability

@@ -11,6 +11,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from opscope.analysis.comparison_rules import (
     MedianResampler,
     Timing,
@@ -56,8 +58,16 @@ def compare_benchmarks(
         )
         for key, pair in matched.items()
     )
-    counts = _counts(row for change in points for row in change.rows)
     environments = (_common_environment(reference), _common_environment(candidate))
+    # Rows of both sides by verdict, and those without any, by why.
+    counts = Counter(
+        str(row.time.verdict or "untimed") if row.presence is Presence.BOTH else str(row.presence)
+        for change in points
+        for row in change.rows
+    )
+    findings = [*environment_finding(*environments)]
+    for pair in matched.values():
+        findings += [finding for finding in point_findings(*pair) if finding not in findings]
     verdict, reason = _overall(counts)
     return BenchmarkComparison(
         reference_source=reference_source,
@@ -70,8 +80,8 @@ def compare_benchmarks(
         only_in_candidate=tuple(key[0] for key in after if key not in before),
         verdict=verdict,
         verdict_reason=reason,
-        findings=_findings(environments, matched.values()),
-        counts=counts,
+        findings=most_severe_first(findings),
+        counts=dict(counts),
     )
 
 
@@ -93,10 +103,7 @@ def _by_point(results: Iterable[BenchmarkResult]) -> dict[Key, BenchmarkResult]:
 
 
 def _common_environment(results: Sequence[BenchmarkResult]) -> dict[str, str]:
-    """What the points of one side were measured on and with; different values side by side.
-
-    The machine's CPU and the GPU count only where they were used.
-    """
+    """What one side was measured on and with, as far as that was used; different values side by side."""
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for result in results:
         environment = result.environment
@@ -127,6 +134,14 @@ def _rows(
     obstacle = incomparable(reference, candidate)
     for name in dict.fromkeys((*rows_before, *rows_after)):
         before, after = rows_before.get(name), rows_after.get(name)
+        statuses = [row.status for row in (before, after) if row is not None]
+        # What a change of status is about; None where both are ok or a side lacks the row.
+        note = None
+        if before is not None and after is not None and {*statuses} != {Status.OK}:
+            row = after if after.status is not Status.OK else before
+            is_both = before.status is after.status
+            note = f"{after.status} on both sides" if is_both else f"{before.status} → {after.status}"
+            note = f"{note}: {row.reason}" if row.reason else note
         old, new = _titles(before), _titles(after)
         is_known = bool(before and after and before.profile and after.profile)
         times = _timing(before), _timing(after)
@@ -135,7 +150,7 @@ def _rows(
             presence=presence_of(before, after),
             reference_status=before.status if before else None,
             candidate_status=after.status if after else None,
-            status_note=_status_note(before, after),
+            status_note=note,
             time=time_change(*times, resampler, options.threshold, incomparable=obstacle),
             reference_launches=before.kernels_launched if before else None,
             candidate_launches=after.kernels_launched if after else None,
@@ -147,7 +162,6 @@ def _rows(
 
 
 def _timing(row: BenchmarkRow | None) -> Timing | None:
-    """The samples of a row that was timed; None of any other."""
     if row is None or row.status is not Status.OK or not row.samples_ns:
         return None
     samples_ns = tuple(float(sample) for sample in row.samples_ns)
@@ -155,19 +169,7 @@ def _timing(row: BenchmarkRow | None) -> Timing | None:
     return Timing(interval.median_ns, samples_ns, interval.bounds_ns)
 
 
-def _status_note(reference: BenchmarkRow | None, candidate: BenchmarkRow | None) -> str | None:
-    """What a change of status is about; None where both are ok or a side lacks the row."""
-    if reference is None or candidate is None or reference.status is candidate.status is Status.OK:
-        return None
-    row = candidate if candidate.status is not Status.OK else reference
-    told = f"{reference.status} → {candidate.status}"
-    if reference.status is candidate.status:
-        told = f"{candidate.status} on both sides"
-    return f"{told}: {row.reason}" if row.reason else told
-
-
 def _titles(row: BenchmarkRow | None) -> dict[str, str]:
-    """Titles of the kernels a call launches, by name."""
     profile = row.profile if row else None
     return {} if profile is None else {use.name: use.title for use in profile.kernels}
 
@@ -176,17 +178,6 @@ def _missing(titles: Mapping[str, str], others: Mapping[str, str]) -> tuple[str,
     """Kernels the others lack: their titles, their names where a title does not tell them apart."""
     known = set(others.values())
     return tuple(name if title in known else title for name, title in titles.items() if name not in others)
-
-
-def _counts(rows: Iterable[BenchmarkRowChange]) -> dict[str, int]:
-    """Rows of both sides by verdict, and those without any, by why."""
-    counts: Counter[str] = Counter()
-    for row in rows:
-        if row.presence is not Presence.BOTH:
-            counts[str(row.presence)] += 1
-        else:
-            counts[str(row.time.verdict or "untimed")] += 1
-    return dict(counts)
 
 
 def _overall(counts: Mapping[str, int]) -> tuple[Verdict | None, str]:
@@ -203,16 +194,6 @@ def _overall(counts: Mapping[str, int]) -> tuple[Verdict | None, str]:
     if len(directions) == 1:
         return directions.pop(), told
     return (Verdict.SAME if found == {Verdict.SAME} else Verdict.AMBIGUOUS), told
-
-
-def _findings(
-    environments: tuple[Mapping[str, str], Mapping[str, str]],
-    matched: Iterable[tuple[BenchmarkResult, BenchmarkResult]],
-) -> tuple[Finding, ...]:
-    found = [*environment_finding(*environments)]
-    for reference, candidate in matched:
-        found += [finding for finding in point_findings(reference, candidate) if finding not in found]
-    return most_severe_first(found)
 
 
 def incomparable(reference: BenchmarkResult, candidate: BenchmarkResult) -> str | None:
@@ -270,14 +251,10 @@ def _name(result: BenchmarkResult) -> str:
 
 
 def growth_exponent(points: Sequence[BenchmarkResult], name: str, parameter: str) -> float | None:
-    """The k of `time ∝ parameter**k`, by least squares of the logarithms, other parameters held constant.
+    """The k of `time ∝ parameter**k` of an implementation, by least squares of the logarithms.
 
-    Points that agree in all other parameters form a group with a level of its own; the slope is common.
-
-    Args:
-        points: Results of one sweep; those without a median of the implementation do not count.
-        name: The implementation.
-        parameter: A parameter with positive numbers as values.
+    Points that agree in all other parameters form a group with a level of its own; the slope is common. Those
+    without a median, or a positive number as value, do not count.
     """
     groups: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
     for point in points:
@@ -290,8 +267,7 @@ def growth_exponent(points: Sequence[BenchmarkResult], name: str, parameter: str
         groups[others].append((math.log(value), math.log(median_ns)))
     products = squares = 0.0
     for group in groups.values():
-        mean_x = sum(x for x, _ in group) / len(group)
-        mean_y = sum(y for _, y in group) / len(group)
-        products += sum((x - mean_x) * (y - mean_y) for x, y in group)
-        squares += sum((x - mean_x) ** 2 for x, _ in group)
+        x, y = np.array(group).T
+        products += float((x - x.mean()) @ (y - y.mean()))
+        squares += float((x - x.mean()) @ (x - x.mean()))
     return products / squares if squares > 0 else None

@@ -33,37 +33,31 @@ _WARMUP = 1  # attaching the profiler the first time takes longer than most call
 def call_profiler(calls: int = _CALLS) -> Callable[[Callable[[], object]], CallProfile]:
     """A function that records calls of another and says what one of them launches.
 
-    It raises CaptureError where nothing can be recorded, for instance because a profiler is running already;
-    the errors of the recorded function are its cause.
-
-    Calls that launch different kernels make counts that are no integers.
+    Calls that launch different kernels make counts that are no integers. It raises CaptureError where
+    nothing can be recorded, of which errors of the recorded function are the cause.
     """
 
     def inspect(fn: Callable[[], object]) -> CallProfile:
         with tempfile.TemporaryDirectory(prefix=scratch_prefix(), ignore_cleanup_errors=True) as folder:
-            return _recorded(fn, calls, Path(folder))
+            try:
+                _, cycle = profile_call(
+                    fn,
+                    output_dir=Path(folder),
+                    warmup=_WARMUP,
+                    active=calls,
+                    unrecorded=0,
+                    record_shapes=False,
+                    find_origins=recorded_origins,
+                )
+                with load([str(cycle.trace_path)]) as session:
+                    return call_profile_of(session, calls)
+            except OpscopeError:
+                raise
+            except Exception as error:  # of the user's function, or of the profiler beneath
+                reason = f"{type(error).__name__}: {error}".rstrip(": ")
+                raise CaptureError(f"the call could not be profiled ({reason})") from error
 
     return inspect
-
-
-def _recorded(fn: Callable[[], object], calls: int, folder: Path) -> CallProfile:
-    try:
-        _, cycle = profile_call(
-            fn,
-            output_dir=folder,
-            warmup=_WARMUP,
-            active=calls,
-            unrecorded=0,
-            record_shapes=False,
-            find_origins=recorded_origins,
-        )
-        with load([str(cycle.trace_path)]) as session:
-            return call_profile_of(session, calls)
-    except OpscopeError:
-        raise
-    except Exception as error:  # of the user's function, or of the profiler beneath
-        reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise CaptureError(f"the call could not be profiled ({reason})") from error
 
 
 def call_profile_of(session: Session, calls: int) -> CallProfile:

@@ -12,19 +12,27 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from opscope.analysis.clocks import RankClock, align
-from opscope.analysis.links import RankLink, link_of
-from opscope.analysis.pipeline import POINT_TO_POINT, PipelineStage, find_bubbles
+from opscope.analysis.arrays import NOTHING, Spans, merge, overlap, total
+from opscope.analysis.communication import (
+    POINT_TO_POINT,
+    PipelineStage,
+    RankClock,
+    RankLink,
+    align,
+    find_bubbles,
+    link_of,
+)
 from opscope.analysis.session_limits import common_spec
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import WorkKind
-from opscope.analysis.timeline.spans import NOTHING, Spans, merge, overlap, total
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
 from opscope.model.finding import Finding, Severity
@@ -42,8 +50,6 @@ _MISMATCHES = 5
 
 
 class CollectiveKernel(msgspec.Struct, frozen=True):
-    """A collective's kernel on one rank."""
-
     trace_id: int
     activity_id: int
     kernel: str
@@ -72,50 +78,13 @@ class CollectiveKernel(msgspec.Struct, frozen=True):
         return message_bytes(self.data_type, self.element_count)
 
 
-class MatchedCollective(msgspec.Struct, frozen=True, dict=True):
-    """One collective on the ranks that recorded it."""
+_duration_ns = attrgetter("duration_ns")
 
-    kernels: tuple[CollectiveKernel, ...]  # of each rank, by trace
-    ranks: tuple[int | None, ...]  # their ranks
-    exposed_ns: int  # time in which nothing but communication ran on a rank's device, summed over the ranks
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every rank of its group was recorded; else the last to arrive may not be among them."""
-        size = self.kernels[0].group_size
-        return size is None or size <= len(self.kernels)
-
-    @property
-    def transfer_ns(self) -> int | None:
-        """From the arrival of the last rank to the end; None if that rank may not be recorded."""
-        return min(one.duration_ns for one in self.kernels) if self.is_complete else None
-
-    @property
-    def wait_ns(self) -> int | None:
-        least = self.transfer_ns
-        return None if least is None else sum(one.duration_ns - least for one in self.kernels)
-
-    @cached_property
-    def last(self) -> int | None:
-        """Place in `kernels` of the rank that clearly came last; None if none did."""
-        if not self.is_complete:
-            return None
-        durations = [one.duration_ns for one in self.kernels]
-        place = durations.index(min(durations))
-        return place if max(durations) - durations[place] > _CLEARLY_LAST * durations[place] else None
-
-    @property
-    def algorithm_bytes_per_s(self) -> float | None:
-        """Bytes of the message per second while data moved; None if the size is unknown."""
-        size_bytes, transfer_ns = self.kernels[0].size_bytes, self.transfer_ns
-        return None if size_bytes is None or not transfer_ns else size_bytes / transfer_ns * 1e9
-
-    @property
-    def bus_bytes_per_s(self) -> float | None:
-        """Bytes per second on each rank's link while data moved; None if size or pattern are unknown."""
-        first, rate = self.kernels[0], self.algorithm_bytes_per_s
-        factor = bus_factor(first.title or "", first.group_size or len(self.kernels))
-        return None if factor is None or rate is None else factor * rate
+def transfer_ns(kernels: Sequence[CollectiveKernel]) -> int | None:
+    """Of one collective, from the arrival of the last rank to the end; None if that may not be recorded."""
+    size = kernels[0].group_size
+    return min(map(_duration_ns, kernels)) if size is None or size <= len(kernels) else None
 
 
 class Meanwhile(msgspec.Struct, frozen=True):
@@ -164,117 +133,27 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
 
 
 class JobCollectives(msgspec.Struct, frozen=True, dict=True):
-    """The collectives of a job."""
+    """Collectives of several ranks, in the order of their first kernels; kernels of each come by trace."""
 
     ranks: Mapping[int, int | None]
-    matched: tuple[MatchedCollective, ...] = ()  # in the order of their first rank
+    matched: tuple[tuple[CollectiveKernel, ...], ...] = ()
     evidence: SkewEvidence = SkewEvidence.ORDER  # how they were matched
     findings: tuple[Finding, ...] = ()  # sizes that differ, and ranks that lack a collective
-    # What the last rank of each matched one did while others waited, by place in `matched`
-    meanwhile: Mapping[int, tuple[Meanwhile, ...]] = msgspec.field(default_factory=dict)
-    spec: DeviceSpec | None = None  # the GPU of all ranks; None if they differ or it is unknown
     stages: tuple[PipelineStage, ...] = ()  # those of pipelines, and what they wait
-    # What ran the model tells of its only process group, `data` or `tensor`; None if nothing
-    purpose: str | None = None
-
-    @cached_property
-    def activities(self) -> list[dict[int, int]]:
-        """Activities that are one collective each, by trace id."""
-        return [{one.trace_id: one.activity_id for one in each.kernels} for each in self.matched]
-
-    @cached_property
-    def totals(self) -> tuple[CollectiveTotal, ...]:
-        groups: dict[Hashable, list[int]] = defaultdict(list)
-        for place, one in enumerate(self.matched):
-            groups[one.kernels[0].members, one.kernels[0].title].append(place)
-        return tuple(
-            sorted(
-                map(self._total, groups.values()),
-                key=lambda one: ((one.wait_ns or 0) + (one.transfer_ns or 0), one.exposed_ns),
-                reverse=True,
-            )
-        )
+    rank_steps: tuple[RankStep, ...] = ()  # how each rank arrived in each step, by step and trace
+    each: tuple[CollectiveTotal, ...] = ()  # in the order of `matched`
+    totals: tuple[CollectiveTotal, ...] = ()  # by process group and name, the longest first
 
     @property
-    def each(self) -> tuple[CollectiveTotal, ...]:
-        return tuple(self._total([place]) for place in range(len(self.matched)))
+    def activities(self) -> list[dict[int, int]]:
+        """Activities that are one collective each, by trace id."""
+        return [{one.trace_id: one.activity_id for one in kernels} for kernels in self.matched]
 
     @cached_property
     def clocks(self) -> dict[int, RankClock]:
         """The clock of each rank against one of them, by trace id; where it shares collectives."""
         return align(
-            {one.trace_id: one.start_ns + one.duration_ns for one in each.kernels} for each in self.matched
-        )
-
-    @cached_property
-    def _groups(self) -> dict[str | None, tuple[RankLink | None, Parallelism | None]]:
-        """What joins the ranks of each process group, and what the group is for."""
-        by_members: dict[str | None, list[MatchedCollective]] = defaultdict(list)
-        for one in self.matched:
-            by_members[one.kernels[0].members].append(one)
-        found = {}
-        for members, mine in by_members.items():
-            last = mine[-1].kernels
-            link = link_of(self.spec, [one.device for one in last], [one.bus_bytes_per_s for one in mine])
-            purpose = _parallelism(last[0].group_description, {one.kernels[0].title or "" for one in mine})
-            if purpose is None and self.purpose is not None and len(by_members) == 1:
-                purpose = Parallelism(self.purpose, "inferred")
-            found[members] = link, purpose
-        return found
-
-    def _total(self, places: Sequence[int]) -> CollectiveTotal:
-        found = [self.matched[place] for place in places]
-        first = found[0].kernels[0]
-        link, parallelism = self._groups[first.members]
-        last = Counter(one.ranks[one.last] for one in found if one.last is not None)
-        rank, count = max(last.items(), key=lambda item: (item[1], -(item[0] or 0)), default=(None, 0))
-        transfer_ns = _sum(one.transfer_ns for one in found)
-        size_bytes = _sum(one.kernels[0].size_bytes for one in found)
-        rates = [(one.bus_bytes_per_s, one.transfer_ns or 0) for one in found]
-        bus = sum((rate or 0.0) * ns for rate, ns in rates) / transfer_ns if transfer_ns else None
-        done = Counter[str | None]()
-        for place in places:
-            done.update({one.name: one.ns for one in self.meanwhile.get(place, ())})
-        return CollectiveTotal(
-            members=first.members,
-            process_group=first.group_name,
-            group_description=first.group_description,
-            parallelism=parallelism,
-            name=first.title or "",
-            sequence=first.sequence if len(found) == 1 else None,
-            ranks=len({trace.trace_id for one in found for trace in one.kernels}),
-            calls=len(found),
-            size_bytes=size_bytes,
-            last_rank=rank,
-            last_count=count,
-            wait_ns=_sum(one.wait_ns for one in found),
-            transfer_ns=transfer_ns,
-            exposed_ns=sum(one.exposed_ns for one in found),
-            algorithm_bytes_per_s=size_bytes / transfer_ns * 1e9
-            if size_bytes is not None and transfer_ns
-            else None,
-            bus_bytes_per_s=None if any(rate is None for rate, _ in rates) else bus,
-            link=link,
-            meanwhile=tuple(Meanwhile(name, ns) for name, ns in done.most_common()),
-        )
-
-    @cached_property
-    def rank_steps(self) -> tuple[RankStep, ...]:
-        """How each rank arrived in each step, by step and trace."""
-        found: dict[tuple[int | None, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        for one in self.matched:
-            least = min(one.kernels, key=lambda kernel: (kernel.duration_ns, kernel.trace_id))
-            waits = [kernel.duration_ns - least.duration_ns for kernel in one.kernels]
-            for kernel, wait_ns in zip(one.kernels, waits, strict=True):
-                of_rank = found[kernel.step, kernel.trace_id]
-                of_rank[0] += 1
-                of_rank[2] += wait_ns
-            of_last = found[least.step, least.trace_id]
-            of_last[1] += max(waits) > _CLEARLY_LAST * least.duration_ns
-            of_last[3] += sum(waits)
-        order = sorted(found, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
-        return tuple(
-            RankStep(trace_id, self.ranks[trace_id], step, *found[step, trace_id]) for step, trace_id in order
+            {one.trace_id: one.start_ns + one.duration_ns for one in kernels} for kernels in self.matched
         )
 
     @cached_property
@@ -291,12 +170,7 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
 
 
 def read_collectives(session: Session, records: SessionRecords) -> JobCollectives:
-    """The collectives that several ranks of a Session share.
-
-    None unless the traces are of different, known ranks.
-
-    Of traces with steps, collectives of these count.
-    """
+    """The collectives (of steps, where there are any) that traces of different, known ranks share."""
     ranks, windows = {trace.trace_id: trace.rank for trace in records.traces}, records.windows
     if len(ranks) < 2 or None in ranks.values() or len(set(ranks.values())) < len(ranks):
         return JobCollectives(ranks)
@@ -314,40 +188,114 @@ def read_collectives(session: Session, records: SessionRecords) -> JobCollective
     pairwise = [one for one in found if one.title in POINT_TO_POINT]
     by_sequence = [one for one in kernels if one.sequence is not None]
     if by_sequence:
-        runs = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
-        evidence, findings = SkewEvidence.SEQUENCE, _differences_by_sequence(by_sequence, ranks)
+        matched = _matched((one, (one.members, one.title, one.sequence)) for one in by_sequence)
+        evidence, findings = SkewEvidence.SEQUENCE, _differences(_by_sequence(by_sequence), ranks)
     else:
-        runs, differing = _in_order(kernels)
-        evidence, findings = SkewEvidence.ORDER, _differences_by_order(differing, ranks)
+        matched, differing = _in_order(kernels)
+        evidence, findings = SkewEvidence.ORDER, _differences(_by_order(differing), ranks)
     # When kernels that do not communicate ran.
     computing = {}
     for device in (device for trace in records.traces for device in trace.devices):
         mine = device.is_kernel & (device.work == WorkKind.COMPUTE)
         computing[device.trace_id, device.device] = merge((device.start_ns[mine], device.end_ns[mine]))
-    exposed = _exposed(runs, computing)
-    matched = tuple(
-        MatchedCollective(
-            tuple(run),
-            tuple(ranks[one.trace_id] for one in run),
-            sum(exposed[one.activity_id] for one in run),
-        )
-        for run in runs
-    )
-    done = _meanwhile(session, matched, communication)
+    exposed = _exposed(matched, computing)
+    rows = [
+        (place, one.trace_id, ranks[one.trace_id], one.step, one.duration_ns, exposed[one.activity_id],
+         of[0].size_bytes, bus_factor(of[0].title or "", of[0].group_size or len(of)),
+         transfer_ns(of) is not None)
+        for place, of in enumerate(matched)
+        for one in of
+    ]  # fmt: skip
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 9
+    steps = session.query(sql(__package__, "collectives:rank_steps"), columns[:5])
     step_times = {
         trace_id: [step.end_ns - step.start_ns for step in window.steps]
         for trace_id, window in windows.items()
     }
+    stages = find_bubbles(pairwise, ranks, computing, step_times)
+    done = _meanwhile(session, matched, communication)
+    purpose = session.scalar(sql(__package__, "collectives:purpose"))
+    # By group and name.
+    keys = [(kernels[0].members, kernels[0].title) for kernels in matched]
+    parts = {key: part for part, key in enumerate(dict.fromkeys(keys))}
+
+    def figures(part_of: Sequence[int]) -> list[list[Any]]:
+        return [columns[0], [part_of[place] for place in columns[0]], *columns[1:3], *columns[4:]]
+
+    each = tuple(_totals(session, figures(range(len(matched))), matched, done))
+    by_name = _totals(session, figures([parts[key] for key in keys]), matched, done)
+    links = _links(matched, [one.bus_bytes_per_s for one in each], common_spec(session), purpose)
+
+    def linked(one: CollectiveTotal) -> CollectiveTotal:
+        link, parallelism = links[one.members]
+        return replace(one, link=link, parallelism=parallelism)
+
+    def rank(one: CollectiveTotal) -> tuple[int, int]:
+        return (one.wait_ns or 0) + (one.transfer_ns or 0), one.exposed_ns
+
     return JobCollectives(
         ranks,
-        matched,
+        tuple(map(tuple, matched)),
         evidence,
-        tuple(findings),
-        done,
-        common_spec(session),
-        find_bubbles(pairwise, ranks, computing, step_times),
-        session.scalar(sql(__package__, "collectives:purpose")),
+        findings,
+        stages,
+        tuple(RankStep(*row) for row in steps),
+        tuple(map(linked, each)),
+        tuple(map(linked, sorted(by_name, key=rank, reverse=True))),
     )
+
+
+def _totals(
+    session: Session,
+    figures: list[list[Any]],
+    matched: Sequence[Sequence[CollectiveKernel]],
+    done: Mapping[int, Mapping[str | None, int]],
+) -> Iterator[CollectiveTotal]:
+    """Collectives summed up by part, which `figures` give; `done` is what last ranks did meanwhile."""
+    places: dict[int, dict[int, None]] = defaultdict(dict)
+    for place, part in zip(*figures[:2], strict=True):
+        places[part][place] = None
+    for row in session.records(sql(__package__, "collectives:totals"), figures):
+        mine = list(places[row.pop("part")])
+        first, meanwhile = matched[mine[0]][0], Counter[str | None]()
+        for place in mine:
+            meanwhile.update(done.get(place, {}))
+        yield CollectiveTotal(
+            members=first.members,
+            process_group=first.group_name,
+            group_description=first.group_description,
+            parallelism=None,
+            name=first.title or "",
+            sequence=first.sequence if len(mine) == 1 else None,
+            meanwhile=tuple(Meanwhile(name, ns) for name, ns in meanwhile.most_common()),
+            **row,
+        )
+
+
+# What joins the ranks of each process group, and what the group is for, by its members.
+_Links = Mapping[str | None, tuple[RankLink | None, Parallelism | None]]
+
+
+def _links(
+    matched: Sequence[Sequence[CollectiveKernel]],
+    rates: Sequence[float | None],
+    spec: DeviceSpec | None,
+    purpose: str | None,
+) -> _Links:
+    """`purpose` is what ran the model tells of its only process group, `data` or `tensor`; None."""
+    by_members: dict[str | None, list[int]] = defaultdict(list)
+    for place, kernels in enumerate(matched):
+        by_members[kernels[0].members].append(place)
+    found = {}
+    for members, places in by_members.items():
+        last = matched[places[-1]]
+        link = link_of(spec, [one.device for one in last], [rates[place] for place in places])
+        titles = {matched[place][0].title or "" for place in places}
+        parallelism = _parallelism(last[0].group_description, titles)
+        if parallelism is None and purpose is not None and len(by_members) == 1:
+            parallelism = Parallelism(purpose, "inferred")
+        found[members] = link, parallelism
+    return found
 
 
 def _in_order(
@@ -401,117 +349,106 @@ def _exposed(
 
 
 def _meanwhile(
-    session: Session, matched: Sequence[MatchedCollective], communication: Sequence[int]
-) -> dict[int, tuple[Meanwhile, ...]]:
-    """What the last rank's device did between the first arrival of another rank and its own."""
-    late = [(place, one.kernels[one.last]) for place, one in enumerate(matched) if one.last is not None]
-    if not late:
-        return {}
-    waited = {place: max(one.duration_ns for one in matched[place].kernels) for place, _ in late}
+    session: Session, matched: Sequence[Sequence[CollectiveKernel]], communication: Sequence[int]
+) -> dict[int, dict[str | None, int]]:
+    """What the last rank's device did, in ns, between the first arrival of another rank and its own.
+
+    By place of the collective, where the last rank is known and clearly came last.
+    """
+    late: dict[int, tuple[CollectiveKernel, int]] = {}
+    for place, kernels in enumerate(matched):
+        last, longest_ns = (
+            min(kernels, key=lambda one: one.duration_ns),
+            max(one.duration_ns for one in kernels),
+        )
+        if (
+            transfer_ns(kernels) is not None
+            and longest_ns - last.duration_ns > _CLEARLY_LAST * last.duration_ns
+        ):
+            late[place] = last, longest_ns
     asked = [
-        (place, one.trace_id, one.device, one.start_ns + one.duration_ns - waited[place], one.start_ns)
-        for place, one in late
+        (place, one.trace_id, one.device, one.start_ns + one.duration_ns - longest_ns, one.start_ns)
+        for place, (one, longest_ns) in late.items()
     ]
-    parameters = [*map(list, zip(*asked, strict=True)), list(communication)]
+    parameters = [*([list(column) for column in zip(*asked, strict=True)] or [[]] * 5), list(communication)]
     busy: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
     for place, *rest in session.query(sql(__package__, "collectives:meanwhile"), parameters):
         busy[place].append(tuple(rest))
     found = {}
-    for place, one in late:
+    for place, (one, longest_ns) in late.items():
         done: Counter[str | None] = Counter()
         for name, start_ns, end_ns in busy[place]:
             done[name] += end_ns - start_ns
         edges = np.array([rest for _, *rest in busy[place]], dtype=np.int64).reshape(-1, 2)
-        done[None] = waited[place] - one.duration_ns - total(merge((edges[:, 0], edges[:, 1])))
-        found[place] = tuple(Meanwhile(name, ns) for name, ns in done.most_common() if ns > 0)
+        done[None] = longest_ns - one.duration_ns - total(merge((edges[:, 0], edges[:, 1])))
+        found[place] = {name: ns for name, ns in done.most_common() if ns > 0}
     return found
 
 
-def _differences_by_sequence(
-    kernels: Sequence[CollectiveKernel], ranks: Mapping[int, int | None]
-) -> Iterator[Finding]:
-    """Sizes that differ under one number, and numbers that a rank lacks between two of its own."""
+# Where ranks should have launched the same: what it is, the kernel of each trace, and traces that lack it.
+_Place = tuple[str | None, str, Mapping[int, CollectiveKernel], list[int]]
+
+
+def _by_sequence(kernels: Sequence[CollectiveKernel]) -> Iterator[_Place]:
+    """Each number of a group; a rank lacks what lies between two of its own, or after its last one."""
     by_group: dict[Any, dict[int, dict[int, CollectiveKernel]]] = defaultdict(lambda: defaultdict(dict))
     for one in kernels:
         by_group[one.members, one.title][one.sequence or 0][one.trace_id] = one
-    mismatched, missing = [], []
     for (_, title), numbers in by_group.items():
         traces = sorted({trace_id for found in numbers.values() for trace_id in found})
         own = {one: [number for number, found in numbers.items() if one in found] for one in traces}
         for number, found in sorted(numbers.items()):
-            odd = _odd({one: _signature(kernel) for one, kernel in found.items()})
-            if odd:
-                mismatched.append((title, f"number {number}", found, odd))
             absent = [one for one in traces if one not in found and min(own[one]) < number < max(own[one])]
-            if absent:
-                missing.append((title, f"number {number}", absent))
+            yield title, f"number {number}", found, absent
         ends = {one: max(own[one]) for one in traces}
         latest = Counter(ends.values()).most_common(1)[0][0]
         hung = [one for one in traces if ends[one] < latest]
         if hung and len(traces) > 2:
             after = f"number after {min(ends[one] for one in hung)}, where others went on to {latest}"
-            missing.append((title, after, hung))
-    yield from _mismatch_findings(mismatched, ranks)
-    yield from _missing_findings(missing, ranks)
+            yield title, after, {}, hung
 
 
-def _differences_by_order(
-    differing: Sequence[Mapping[int, Sequence[CollectiveKernel]]], ranks: Mapping[int, int | None]
-) -> Iterator[Finding]:
+def _by_order(differing: Sequence[Mapping[int, Sequence[CollectiveKernel]]]) -> Iterator[_Place]:
     """The first place of a group and step at which ranks launched other collectives, sizes or fewer."""
-    mismatched, missing = [], []
     for runs in differing:
-        step = next(run[0].step for run in runs.values() if run)
         for place in range(max(map(len, runs.values()))):
             here = {one: run[place] for one, run in runs.items() if place < len(run)}
-            absent = [one for one, run in runs.items() if place >= len(run)]
-            odd = _odd({one: _signature(kernel) for one, kernel in here.items()})
-            where = f"collective {place + 1} of step {step}"
-            if odd:
-                title = next(kernel.title for one, kernel in here.items() if one not in odd)
-                mismatched.append((title, where, here, odd))
-            elif absent:
-                missing.append((next(iter(here.values())).title, where, absent))
+            odd, absent = _odd(here), [one for one, run in runs.items() if place >= len(run)]
             if odd or absent:
+                first = next(kernel for one, kernel in here.items() if one not in odd)
+                where = f"collective {place + 1} of step {first.step}"
+                yield first.title, where, here, [] if odd else absent
                 break
-    yield from _mismatch_findings(mismatched, ranks)
-    yield from _missing_findings(missing, ranks)
 
 
-def _odd(signatures: Mapping[int, Hashable]) -> list[int]:
-    """The traces that differ from most of them."""
-    usual, _ = Counter(signatures.values()).most_common(1)[0]
+def _odd(kernels: Mapping[int, CollectiveKernel]) -> list[int]:
+    signatures = {one: _signature(kernel) for one, kernel in kernels.items()}
+    usual = Counter(signatures.values()).most_common(1)[0][0] if signatures else None
     return [one for one, signature in signatures.items() if signature != usual]
 
 
-def _mismatch_findings(
-    found: Sequence[tuple[str | None, str, Mapping[int, CollectiveKernel], list[int]]],
-    ranks: Mapping[int, int | None],
-) -> Iterator[Finding]:
-    for title, where, kernels, odd in found[:_MISMATCHES]:
-        usual = next(kernel for one, kernel in kernels.items() if one not in odd)
-        theirs = kernels[odd[0]]
-        yield Finding(
-            "collectives.mismatch",
-            Severity.ERROR,
-            f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
-            f"{_what(theirs)} where the others launched {_what(usual)}.",
-            "Ranks of a collective must pass the same number of elements: check how their inputs differ.",
-            evidence={"ranks": [ranks[one] for one in odd], "where": where},
-        )
-
-
-def _missing_findings(
-    found: Sequence[tuple[str | None, str, list[int]]], ranks: Mapping[int, int | None]
-) -> Iterator[Finding]:
-    for title, where, absent in found[:_MISMATCHES]:
-        yield Finding(
-            "collectives.missing",
-            Severity.ERROR,
-            f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in.",
-            "A rank that skips a collective makes the others hang.",
-            evidence={"ranks": [ranks[one] for one in absent], "where": where},
-        )
+def _differences(places: Iterable[_Place], ranks: Mapping[int, int | None]) -> tuple[Finding, ...]:
+    mismatched, missing = [], []
+    for title, where, kernels, absent in places:
+        if odd := _odd(kernels):
+            usual = next(kernel for one, kernel in kernels.items() if one not in odd)
+            message = (
+                f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
+                f"{_what(kernels[odd[0]])} where the others launched {_what(usual)}."
+            )
+            evidence = {"ranks": [ranks[one] for one in odd], "where": where}
+            advice = (
+                "Ranks of a collective must pass the same number of elements: check how their inputs differ."
+            )
+            mismatched.append(
+                Finding("collectives.mismatch", Severity.ERROR, message, advice, evidence=evidence)
+            )
+        if absent:
+            message = f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in."
+            evidence = {"ranks": [ranks[one] for one in absent], "where": where}
+            advice = "A rank that skips a collective makes the others hang."
+            missing.append(Finding("collectives.missing", Severity.ERROR, message, advice, evidence=evidence))
+    return (*mismatched[:_MISMATCHES], *missing[:_MISMATCHES])
 
 
 def _what(kernel: CollectiveKernel) -> str:
@@ -526,11 +463,6 @@ def _named(traces: Sequence[int], ranks: Mapping[int, int | None]) -> str:
     names = [str(ranks[one]) for one in traces[:_NAMED_RANKS]]
     more = f" and {len(traces) - _NAMED_RANKS} more" if len(traces) > _NAMED_RANKS else ""
     return f"rank{'s' if len(traces) > 1 else ''} {', '.join(names)}{more}"
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    found = list(values)
-    return None if None in found else sum(one or 0 for one in found)
 
 
 # What frameworks call their groups: DeviceMesh ("mesh_tp"), Megatron ("TENSOR_MODEL_PARALLEL_GROUP").

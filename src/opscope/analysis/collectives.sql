@@ -37,13 +37,25 @@ JOIN kernel_names n USING (name_id) LEFT JOIN operators o USING (operator_id)
 WHERE NOT list_contains(?::INTEGER[], a.name_id)
 ORDER BY i.place, a.start_ns, a.activity_id
 
--- :name operators
--- One row per operator name and trace: its calls within steps, and its own time on the device and on the host, in ns.
--- Parameter: steps to leave out, as trace and number. Reads operators.
-SELECT trace_id, name, sum(self_device_ns)::BIGINT AS device_ns, sum(self_cpu_ns)::BIGINT AS host_ns, count(*) AS calls
-FROM operators WHERE step IS NOT NULL AND NOT list_contains($1::BIGINT[][], [trace_id, step])
-GROUP BY trace_id, name
-ORDER BY trace_id, name
+-- :name beyond_others
+-- One row per operator of one rank: its own time in a step on the device and on the host, in ns, and its calls, beyond the
+-- median of the other ranks. Parameters: that trace, and of it and the others the ids and how many steps each has; steps
+-- to leave out, as trace and number. Reads operators.
+WITH ranks AS (SELECT unnest($2::INTEGER[]) AS trace_id, unnest($3::INTEGER[]) AS steps), spent AS (
+    SELECT trace_id, name, sum(self_device_ns)::BIGINT AS device_ns, sum(self_cpu_ns)::BIGINT AS host_ns, count(*) AS calls
+    FROM operators WHERE step IS NOT NULL AND NOT list_contains($4::BIGINT[][], [trace_id, step])
+    GROUP BY trace_id, name
+), per_step AS (
+    SELECT late.name, r.trace_id = late.trace_id AS is_late, coalesce(s.device_ns, 0) / steps AS device_ns,
+        coalesce(s.host_ns, 0) / steps AS host_ns, coalesce(s.calls, 0) / steps AS calls
+    FROM spent late CROSS JOIN ranks r
+    LEFT JOIN spent s ON s.trace_id = r.trace_id AND s.name IS NOT DISTINCT FROM late.name
+    WHERE late.trace_id = $1
+)
+FROM (SELECT name, any_value(device_ns) FILTER (is_late) - median(device_ns) FILTER (NOT is_late) AS device_ns,
+    any_value(host_ns) FILTER (is_late) - median(host_ns) FILTER (NOT is_late) AS host_ns,
+    any_value(calls) FILTER (is_late) - median(calls) FILTER (NOT is_late) AS calls
+FROM per_step GROUP BY name) ORDER BY -greatest(device_ns, host_ns), name
 
 -- :name purpose
 -- What the only process group is for: DistributedDataParallel names its forward so; tensors whose parts are on
@@ -55,3 +67,54 @@ SELECT CASE
         WHERE o.name = '_c10d_functional::all_reduce' AND p.name = 'Redistribute'
     ) THEN 'tensor'
 END
+
+-- :name rank_steps
+-- One row per step (NULL: none) and trace: rank, collectives, how often it clearly came last (a tenth of the transfer
+-- before the first), and ns that its kernels waited and that those of others waited for it. Parameters: of each kernel of
+-- a matched collective the collective's place, the trace, its rank, the step and the duration in ns.
+WITH kernels AS (
+    SELECT unnest($1::INTEGER[]) AS place, unnest($2::INTEGER[]) AS trace_id, unnest($3::INTEGER[]) AS rank,
+        unnest($4::INTEGER[]) AS step, unnest($5::BIGINT[]) AS duration_ns
+), compared AS (
+    SELECT *, min(duration_ns) OVER of AS least_ns, max(duration_ns) OVER of AS most_ns,
+        sum(duration_ns) OVER of - count(*) OVER of * min(duration_ns) OVER of AS awaited_ns,
+        row_number() OVER (PARTITION BY place ORDER BY duration_ns, trace_id) = 1 AS is_last
+    FROM kernels WINDOW of AS (PARTITION BY place)
+)
+SELECT trace_id, rank, step, count(*), count(*) FILTER (is_last AND most_ns - least_ns > 0.1 * least_ns),
+    sum(duration_ns - least_ns)::BIGINT, coalesce(sum(awaited_ns) FILTER (is_last), 0)::BIGINT
+FROM compared GROUP BY ALL ORDER BY step NULLS FIRST, trace_id
+
+-- :name totals
+-- One row per part of the matched collectives: ranks, calls, bytes of their messages, ns that kernels waited, ns from the
+-- arrival of the last rank to the end, ns in which nothing else ran, which rank most often clearly came last and how
+-- often, bytes per second of messages and on each link while data moved; NULL where one of them is unknown. Parameters: of
+-- each kernel the collective's place and part, trace, rank, duration in ns, exposed ns, bytes of the message, bytes on a
+-- link for each of these, and whether all of its ranks were recorded.
+WITH kernels AS (
+    SELECT unnest($1::INTEGER[]) AS place, unnest($2::INTEGER[]) AS part, unnest($3::INTEGER[]) AS trace_id,
+        unnest($4::INTEGER[]) AS rank, unnest($5::BIGINT[]) AS duration_ns, unnest($6::BIGINT[]) AS exposed_ns,
+        unnest($7::BIGINT[]) AS size_bytes, unnest($8::DOUBLE[]) AS factor, unnest($9::BOOLEAN[]) AS is_complete
+), collectives AS (
+    SELECT place, part, size_bytes, factor, sum(exposed_ns) AS exposed_ns,
+        CASE WHEN is_complete THEN min(duration_ns) END AS transfer_ns,
+        CASE WHEN is_complete THEN sum(duration_ns) - count(*) * min(duration_ns) END AS wait_ns,
+        CASE WHEN is_complete AND max(duration_ns) - min(duration_ns) > 0.1 * min(duration_ns)
+            THEN arg_min(rank, (duration_ns, trace_id)) END AS last_rank
+    FROM kernels GROUP BY place, part, size_bytes, factor, is_complete
+), lasts AS (
+    SELECT part, arg_max(last_rank, (times, -last_rank)) AS last_rank, max(times) AS last_count
+    FROM (SELECT part, last_rank, count(*) AS times FROM collectives WHERE last_rank IS NOT NULL GROUP BY ALL)
+    GROUP BY part
+), summed AS (
+    SELECT part, count(*) AS calls, sum(exposed_ns)::BIGINT AS exposed_ns,
+        CASE WHEN count(size_bytes) = count(*) THEN sum(size_bytes)::BIGINT END AS size_bytes,
+        CASE WHEN count(transfer_ns) = count(*) THEN sum(transfer_ns)::BIGINT END AS transfer_ns,
+        CASE WHEN count(wait_ns) = count(*) THEN sum(wait_ns)::BIGINT END AS wait_ns,
+        CASE WHEN count(factor * size_bytes / nullif(transfer_ns, 0)) = count(*) THEN fsum(factor * size_bytes) END AS moved
+    FROM collectives GROUP BY part
+)
+SELECT s.part, (SELECT count(DISTINCT trace_id) FROM kernels k WHERE k.part = s.part) AS ranks, calls, size_bytes,
+    last_rank, coalesce(last_count, 0) AS last_count, wait_ns, transfer_ns, exposed_ns,
+    size_bytes / nullif(transfer_ns, 0) * 1e9 AS algorithm_bytes_per_s, moved / nullif(transfer_ns, 0) * 1e9 AS bus_bytes_per_s
+FROM summed s LEFT JOIN lasts USING (part) ORDER BY part

@@ -25,7 +25,6 @@ from opscope.benchmarking.statistics import (
 from opscope.model.benchmark import Interval, Verdict, reciprocal
 from opscope.model.comparison import (
     BenchmarkComparison,
-    BenchmarkRowChange,
     FailOn,
     Presence,
     SessionComparison,
@@ -67,56 +66,56 @@ def time_change(
     *,
     incomparable: str | None = None,
 ) -> TimeChange:
-    """Both times with ratio, interval and verdict.
+    """Both times with ratio, interval and verdict; None of a side that lacks the thing.
 
-    Args:
-        reference: None where the reference lacks the thing.
-        candidate: Likewise.
-        resampler: What makes intervals of ratios from samples.
-        threshold: Differences up to this share are none.
-        incomparable: Why the two times mean different things, if they do: no verdict is given then.
+    Differences up to the threshold, a share, are none. Where the two times mean different things, no verdict
+    is given, and `incomparable` says why.
     """
+    verdict: Verdict | None = None
+    ratio = interval = None
     if reference is None or candidate is None:
-        side = "candidate" if reference is None else "reference"
-        return _change(reference, candidate, reason=f"only in the {side}")
-    if incomparable is not None:
-        return _change(reference, candidate, verdict=Verdict.AMBIGUOUS, reason=incomparable)
-    if reference.value_ns == candidate.value_ns and reference.samples_ns == candidate.samples_ns:
-        return _change(reference, candidate, verdict=Verdict.SAME, reason="equal to the nanosecond")
-    if not reference.value_ns or not candidate.value_ns:
-        side = "candidate" if reference.value_ns else "reference"
-        return _change(reference, candidate, reason=f"no time in the {side}")
-    fewest = min(len(reference.samples_ns), len(candidate.samples_ns))
-    if fewest < FEWEST_ROUNDS:
-        reason = "one measurement each gives no interval"
-        if fewest > 1:
-            reason = f"{fewest} samples, {FEWEST_ROUNDS} needed for an interval"
-        return _change(reference, candidate, verdict=Verdict.AMBIGUOUS, reason=reason)
-    return _judged(reference, candidate, resampler, threshold)
+        reason = f"only in the {'candidate' if reference is None else 'reference'}"
+    else:
+        ratio = candidate.value_ns / reference.value_ns if reference.value_ns else None
+        fewest = min(len(reference.samples_ns), len(candidate.samples_ns))
+        if incomparable is not None:
+            verdict, reason = Verdict.AMBIGUOUS, incomparable
+        elif reference.value_ns == candidate.value_ns and reference.samples_ns == candidate.samples_ns:
+            verdict, reason = Verdict.SAME, "equal to the nanosecond"
+        elif not reference.value_ns or not candidate.value_ns:
+            reason = f"no time in the {'candidate' if reference.value_ns else 'reference'}"
+        elif fewest < FEWEST_ROUNDS:
+            verdict, reason = Verdict.AMBIGUOUS, "one measurement each gives no interval"
+            if fewest > 1:
+                reason = f"{fewest} samples, {FEWEST_ROUNDS} needed for an interval"
+        else:
+            verdict, interval = _judged(reference, candidate, resampler, threshold)
+            reason = _reason(verdict, interval, threshold)
+    return TimeChange(
+        reference_ns=None if reference is None else reference.value_ns,
+        candidate_ns=None if candidate is None else candidate.value_ns,
+        reference_interval_ns=None if reference is None else reference.interval_ns,
+        candidate_interval_ns=None if candidate is None else candidate.interval_ns,
+        ratio=ratio,
+        ratio_interval=interval,
+        verdict=verdict,
+        reason=reason,
+    )
 
 
-def _judged(reference: Timing, candidate: Timing, resampler: RatioResampler, threshold: float) -> TimeChange:
-    sides = [(one.value_ns, one.samples_ns) for one in (reference, candidate)]
-    is_slower = sides[1] > sides[0]
+def _judged(
+    reference: Timing, candidate: Timing, resampler: RatioResampler, threshold: float
+) -> tuple[Verdict, Interval]:
+    is_slower = (candidate.value_ns, candidate.samples_ns) > (reference.value_ns, reference.samples_ns)
     slow, fast = (candidate, reference) if is_slower else (reference, candidate)
     low, high = resampler.interval(np.asarray(slow.samples_ns), np.asarray(fast.samples_ns))
     # Samples of two runs share no rounds, so there is one interval, not two.
-    ratio = RatioInterval(
-        ratio=slow.value_ns / fast.value_ns,
-        low=low,
-        high=high,
-        within_low=low,
-        within_high=high,
-        rounds=min(len(slow.samples_ns), len(fast.samples_ns)),
-    )
-    verdict, _ = judge(ratio, threshold)
-    interval = ratio.bounds
-    if not is_slower:
-        verdict = _OPPOSITE.get(verdict, verdict)
-        interval = reciprocal(interval)
-    return _change(
-        reference, candidate, interval, verdict=verdict, reason=_reason(verdict, interval, threshold)
-    )
+    ratio, rounds = slow.value_ns / fast.value_ns, min(len(slow.samples_ns), len(fast.samples_ns))
+    found = RatioInterval(ratio=ratio, low=low, high=high, within_low=low, within_high=high, rounds=rounds)
+    verdict, _ = judge(found, threshold)
+    if is_slower:
+        return verdict, found.bounds
+    return _OPPOSITE.get(verdict, verdict), reciprocal(found.bounds)
 
 
 _NEAR_ONE = 0.1  # ratios nearer to 1 are told with three decimals
@@ -133,29 +132,6 @@ def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
     if verdict is Verdict.AMBIGUOUS:
         return f"{text}: neither a difference nor equality within {within} is established"
     return f"{text} {verdict}"
-
-
-def _change(
-    reference: Timing | None,
-    candidate: Timing | None,
-    ratio_interval: Interval | None = None,
-    *,
-    verdict: Verdict | None = None,
-    reason: str,
-) -> TimeChange:
-    ratio = None
-    if reference is not None and candidate is not None and reference.value_ns:
-        ratio = candidate.value_ns / reference.value_ns
-    return TimeChange(
-        reference_ns=None if reference is None else reference.value_ns,
-        candidate_ns=None if candidate is None else candidate.value_ns,
-        reference_interval_ns=None if reference is None else reference.interval_ns,
-        candidate_interval_ns=None if candidate is None else candidate.interval_ns,
-        ratio=ratio,
-        ratio_interval=ratio_interval,
-        verdict=verdict,
-        reason=reason,
-    )
 
 
 class RatioResampler:
@@ -302,26 +278,21 @@ def _benchmark_reasons(comparison: BenchmarkComparison, fail_on: FailOn) -> tupl
             reasons.append(_sentence(name, row.time))
         elif row.is_broken and fail_on is FailOn.SLOWER:
             reasons.append(f"{name} was ok and is {row.candidate_status}")
-        if fail_on is FailOn.DIFFERENT:
-            reasons += _row_differences(name, row)
-    if fail_on is FailOn.DIFFERENT:
-        count = len(comparison.only_in_reference) + len(comparison.only_in_candidate)
-        reasons += [f"{count} benchmarks have no counterpart"] if count else []
+        if fail_on is not FailOn.DIFFERENT:
+            continue
+        if row.presence is not Presence.BOTH:
+            reasons.append(f"{name} was {row.presence}")
+        elif row.reference_status is not row.candidate_status:
+            reasons.append(f"{name} was {row.reference_status} and is {row.candidate_status}")
+        before, after = row.reference_launches, row.candidate_launches
+        if before is not None and after is not None and before != after:
+            reasons.append(f"{name} launches {after:g} kernels a call instead of {before:g}")
+        elif row.kernels_added or row.kernels_removed:
+            reasons.append(f"{name} launches other kernels")
+    count = len(comparison.only_in_reference) + len(comparison.only_in_candidate)
+    if count and fail_on is FailOn.DIFFERENT:
+        reasons.append(f"{count} benchmarks have no counterpart")
     return tuple(reasons)
-
-
-def _row_differences(name: str, row: BenchmarkRowChange) -> list[str]:
-    found = []
-    if row.presence is not Presence.BOTH:
-        found.append(f"{name} was {row.presence}")
-    elif row.reference_status is not row.candidate_status:
-        found.append(f"{name} was {row.reference_status} and is {row.candidate_status}")
-    before, after = row.reference_launches, row.candidate_launches
-    if before is not None and after is not None and before != after:
-        found.append(f"{name} launches {after:g} kernels a call instead of {before:g}")
-    elif row.kernels_added or row.kernels_removed:
-        found.append(f"{name} launches other kernels")
-    return found
 
 
 def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Finding]:

@@ -20,8 +20,6 @@ class KernelOutlook(msgspec.Struct, frozen=True):
 
 
 class CompiledFile(msgspec.Struct, frozen=True):
-    """What a compilation came to."""
-
     compilation: Compilation  # its facts
     outlooks: tuple[KernelOutlook, ...]  # of its kernels, in their order
     findings: tuple[Finding, ...]  # what is to be said

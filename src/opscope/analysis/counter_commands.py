@@ -1,7 +1,9 @@
-"""What to profile with ncu: the kernels that matter, and the command that tells what a recording cannot.
+"""What hardware counters are to be read: of which kernels, by which command of ncu, for which open questions.
 
 The kernels are chosen by a recording of the program or a first quick profile. ncu profiles one window of the
-launches that its filter matches, so the window is chosen that covers most of the chosen kernels' time.
+launches that its filter matches, so the window is chosen that covers most of the chosen kernels' time. Of an
+operator the topics are those a kernel engineer asks about: a statement is made only where the recording
+proves it; everything else is left to counters, with the command that reads them.
 """
 
 from __future__ import annotations
@@ -10,15 +12,19 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.analysis.counters import Kind, extent, recorded_name
+from opscope.analysis.launch_quality import LaunchQuality
+from opscope.analysis.roofline import Bound, Efficiency, Roofline
+from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.errors import CaptureError, InputError
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoder import decode
+from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_command import (
     Collection,
     KernelFilter,
@@ -26,17 +32,14 @@ from opscope.toolchain.ncu_command import (
     filter_of_mangled_names,
     options_of,
 )
-from opscope.toolchain.ncu_report import TOPICS, Extent, NcuReport, metrics_to_collect
+from opscope.toolchain.ncu_report import TOPICS, NcuReport, metrics_to_collect
 
 # Element types, numbers and flags are shorter.
 _TELLING = 16
 
 
 def kernel_filter(names: Iterable[str]) -> KernelFilter:
-    """The filter of ncu for kernels as a recording names them.
-
-    It matches by function and functor, so kernels that differ in types alone pass too.
-    """
+    """The filter of ncu for kernels as recordings name them; those that differ in types alone pass too."""
     return filter_of_functions(map(_function, names))
 
 
@@ -74,13 +77,18 @@ def suggest_command(
 
 
 class CollectionPlan(msgspec.Struct, frozen=True):
-    """Launches to profile."""
-
     kernels: KernelFilter
     launch_skip: int  # matching launches to pass over
     launch_count: int
     covered_fraction: float  # of all kernel time, by launches of the kinds profiled
     names: tuple[str, ...]  # most time first, as recordings name them
+
+
+class Launch(NamedTuple):
+    """One launch of a sequence; those of one kind do alike work."""
+
+    kind: Kind
+    duration_ns: int
 
 
 def plan_by_recording(session: Session, *, kernels: int, limit: int) -> CollectionPlan:
@@ -90,91 +98,208 @@ def plan_by_recording(session: Session, *, kernels: int, limit: int) -> Collecti
     like the first recorded one; none is passed over unless the limit leaves no choice.
     """
     launches = [
-        Launch(name, extent(sizes[0:3]), extent(sizes[3:6]), sizes[6])
+        Launch((name, extent(sizes[0:3]), extent(sizes[3:6])), sizes[6])
         for name, *sizes in session.query(sql(__package__, "step_launches"))
     ]
-    names = longest_kernels(launches, kernels)
+    names = _longest(launches, kernels)
     matches = kernel_filter(names)
-    covered = {name for name in {launch.name for launch in launches} if matches.covers(name)}
-    matching = [launch for launch in launches if launch.name in covered]
-    window = best_window(matching, names, limit)
+    covered = {name for name in {launch.kind[0] for launch in launches} if matches.covers(name)}
+    window = best_window([launch for launch in launches if launch.kind[0] in covered], names, limit)
     if window is None:
         raise InputError("the recording holds no kernels", hint="Record the GPU's activities too")
-    if window.end <= limit:
-        window = Window(0, window.end, window.covered_ns)
-    return _plan(matches, window, launches, names)
+    start, end, covered_ns = window
+    start = start if end > limit else 0
+    return CollectionPlan(matches, start, end - start, _share(covered_ns, launches), names)
 
 
 def plan_by_profile(report: NcuReport, *, kernels: int, limit: int) -> CollectionPlan:
     """The longest-running kernels of a profile of the same program that holds every launch's time."""
     launches = [
-        Launch(kernel.mangled_name, kernel.grid, kernel.block, kernel.duration_ns)
+        Launch((kernel.mangled_name, kernel.grid, kernel.block), kernel.duration_ns)
         for kernel in report.kernels
         if kernel.duration_ns is not None
     ]
-    names = longest_kernels(launches, kernels)
-    matching = [launch for launch in launches if launch.name in names]
+    names = _longest(launches, kernels)
+    matching = [launch for launch in launches if launch.kind[0] in names]
     window = best_window(matching[::-1], names, limit)  # the last ones, for the program has warmed up
     if window is None:
         raise CaptureError("the first profile holds no kernel times")
-    window = Window(len(matching) - window.end, len(matching) - window.start, window.covered_ns)
+    start, end, covered_ns = window
     shown = {kernel.mangled_name: recorded_name(kernel) for kernel in report.kernels}
-    plan = _plan(filter_of_mangled_names(names), window, launches, names)
-    return replace(plan, names=tuple(shown[name] for name in names))
+    return CollectionPlan(
+        filter_of_mangled_names(names),
+        len(matching) - end,
+        end - start,
+        _share(covered_ns, launches),
+        tuple(shown[name] for name in names),
+    )
 
 
-def _plan(
-    matches: KernelFilter, window: Window, launches: Sequence[Launch], names: tuple[str, ...]
-) -> CollectionPlan:
-    total_ns = sum(launch.duration_ns for launch in launches)
-    covered = window.covered_ns / total_ns if total_ns else 0.0
-    return CollectionPlan(matches, window.start, window.end - window.start, covered, names)
+def _share(covered_ns: int, launches: Sequence[Launch]) -> float:
+    return covered_ns / (sum(launch.duration_ns for launch in launches) or 1)
 
 
-class Launch(msgspec.Struct, frozen=True):
-    """One launch of a sequence: how it is named, its geometry, its time."""
-
-    name: str
-    grid: Extent | None
-    block: Extent | None
-    duration_ns: int
-
-    @property
-    def kind(self) -> Kind:
-        """Launches alike in this do alike work."""
-        return self.name, self.grid, self.block
-
-
-class Window(msgspec.Struct, frozen=True):
-    """Launches `start` up to `end` of a sequence; `covered_ns` is the time of all launches of their kinds."""
-
-    start: int
-    end: int
-    covered_ns: int
-
-
-def longest_kernels(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
-    """Names of the kernels that take most time in all, the longest first."""
+def _longest(launches: Iterable[Launch], count: int) -> tuple[str, ...]:
     by_name: Counter[str] = Counter()
     for launch in launches:
-        by_name[launch.name] += launch.duration_ns
+        by_name[launch.kind[0]] += launch.duration_ns
     return tuple(name for name, _ in by_name.most_common(count))
 
 
-def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> Window | None:
-    """The first of the shortest windows that cover most time of the named kernels; None without any."""
-    wanted = frozenset(names)
+def best_window(launches: Sequence[Launch], names: Iterable[str], limit: int) -> tuple[int, int, int] | None:
+    """Start, end and worth of the shortest window of most time of the named kernels; None without any."""
     worth: Counter[Kind] = Counter()
     for launch in launches:
-        if launch.name in wanted:
+        if launch.kind[0] in names:
             worth[launch.kind] += launch.duration_ns
+    best = None
+    for start, first in enumerate(launches):
+        if first.kind in worth:
+            firsts: dict[Kind, int] = {}
+            for index, launch in enumerate(launches[start : start + limit], start):
+                if launch.kind in worth:
+                    firsts.setdefault(launch.kind, index)
+            found = start, max(firsts.values()) + 1, sum(worth[kind] for kind in firsts)
+            if best is None or (found[2], start - found[1]) > (best[2], best[0] - best[1]):
+                best = found
+    return best
 
-    def window(start: int) -> Window:
-        firsts: dict[Kind, int] = {}
-        for index, launch in enumerate(launches[start : start + limit], start):
-            if launch.kind in worth:
-                firsts.setdefault(launch.kind, index)
-        return Window(start, max(firsts.values()) + 1, sum(worth[kind] for kind in firsts))
 
-    starts = (index for index, launch in enumerate(launches) if launch.name in wanted)
-    return max(map(window, starts), key=lambda one: (one.covered_ns, one.start - one.end), default=None)
+# Above this share of the memory limit scattered accesses are excluded: a warp that used half of each 32-byte
+# sector could not reach more than half of it.
+_NEARLY_ALL = 0.75
+# Median duration of cudaLaunchKernel in recordings of PyTorch 2.11 on an H200 host (4.0 to 4.6 µs): shorter
+# kernels cannot keep the device busy alone.
+_SHORT_NS = 4_000
+_RELEVANT = 0.2  # of an operator's device time; less is noise in its report
+_POINTWISE = frozenset(("elementwise", "activation"))
+_ROW_WISE = frozenset(("normalization", "reduction"))
+
+
+class Topic(TextEnum):
+    """What can be improved; also the order of a report."""
+
+    LAUNCHES = "launches"
+    OCCUPANCY = "occupancy"
+    COALESCING = "coalescing"
+    BANK_CONFLICTS = "bank conflicts"
+    DIVERGENCE = "divergence"
+    FUSION = "fusion"
+
+
+class Improvement(msgspec.Struct, frozen=True):
+    """One topic: what is known of it, or None; `needs_counters` where only they can tell the rest."""
+
+    topic: Topic
+    known: str | None
+    needs_counters: bool
+
+
+class OperatorImprovement(msgspec.Struct, frozen=True):
+    """All topics for the kernel an operator spends most time in, and the ncu command for the open ones.
+
+    The command counts launches from the start of the recording; launches before it come on top.
+    """
+
+    kernel: str
+    topics: tuple[Improvement, ...]
+    command: str | None
+
+
+def find_improvements(
+    session: Session,
+    operators: Iterable[OperatorTotal],
+    quality: Iterable[LaunchQuality],
+    efficiency: Efficiency,
+    compute_capability: str | None,
+) -> dict[str, OperatorImprovement]:
+    """By operator name, for those that launched kernels. `quality` comes by device time."""
+    longest = [
+        (one, kernel)
+        for one in operators
+        if (kernel := next((each for each in one.kernels if each.kind == "kernel"), None)) is not None
+    ]
+    first: dict[tuple[str | None, str], LaunchQuality] = {}
+    for launch in quality:
+        first.setdefault((launch.operator, launch.kernel.name), launch)
+    # Place of each kernel's longest launch among those its filter matches, in the order they began.
+    names = [name for (name,) in session.query("SELECT name FROM kernel_names WHERE kind = 'kernel'")]
+    alike = {}
+    for _, kernel in longest:
+        matches = kernel_filter([kernel.name])
+        alike[kernel.name] = [name for name in names if name == kernel.name or matches.covers(name)]
+    pairs = [(one.name, kernel.name, name) for one, kernel in longest for name in alike[kernel.name]]
+    columns = [list(column) for column in zip(*pairs, strict=True)] if pairs else [[], [], []]
+    rows = session.query(sql(__package__, "launch_indices"), columns)
+    indices = {(operator, kernel): index for operator, kernel, index in rows}
+    found = {}
+    for operator, kernel in longest:
+        key = (operator.name, kernel.name)
+        topics = tuple(_topics(operator, kernel, first.get(key), efficiency.operators.get(operator.name)))
+        open_topics = [one.topic for one in topics if one.needs_counters]
+        command = None
+        if open_topics:
+            names = [str(topic) for topic in open_topics if topic is not Topic.OCCUPANCY]
+            names += ["achieved occupancy", "stall reasons"]
+            command = suggest_command(
+                kernel.name, indices.get(key, 0), topics=names, compute_capability=compute_capability
+            )
+        found[operator.name] = OperatorImprovement(kernel.name, topics, command)
+    return found
+
+
+def _topics(
+    operator: OperatorTotal, kernel: KernelTotal, launch: LaunchQuality | None, roofline: Roofline | None
+) -> Iterable[Improvement]:
+    short = [one for one in operator.kernels if one.kind == "kernel" and one.total_ns < _SHORT_NS * one.calls]
+    calls, total_ns = sum(one.calls for one in short), sum(one.total_ns for one in short)
+    launches = None
+    if calls and total_ns >= _RELEVANT * operator.self_device_ns:
+        mean_us = total_ns / calls / 1e3
+        launches = f"{calls:,} run {mean_us:.2f} µs on average, no longer than a launch costs the host"
+    yield Improvement(Topic.LAUNCHES, launches, needs_counters=False)
+    yield Improvement(Topic.OCCUPANCY, _occupancy(launch), needs_counters=True)
+    # Only proof that accesses are coalesced; what is only likely is left to counters.
+    width = None if kernel.facts is None else kernel.facts.fields.get("vector_width")
+    is_memory_bound = roofline is not None and roofline.bound is Bound.MEMORY
+    fraction = (roofline.fraction if roofline is not None else None) or 0.0
+    coalesced = None
+    if is_memory_bound and fraction >= _NEARLY_ALL:
+        share = 100 * fraction
+        coalesced = f"accesses are coalesced: least bytes alone flow at {share:.0f} % of the memory limit"
+    elif isinstance(width, int) and width > 1:
+        coalesced = f"each thread loads {width} neighboring elements at once, by the kernel's name"
+    yield Improvement(Topic.COALESCING, coalesced, needs_counters=coalesced is None)
+    unshared = launch is not None and launch.geometry.shared_memory_bytes == 0
+    conflicts = "none: the kernel uses no shared memory" if unshared else None
+    yield Improvement(Topic.BANK_CONFLICTS, conflicts, needs_counters=not unshared)
+    divergence = None
+    if launch is not None and launch.partial_warp_loss:
+        threads, loss = launch.thread_count, 100 * launch.partial_warp_loss
+        divergence = f"blocks of {threads} threads leave {loss:.0f} % of their warps' lanes unused"
+    yield Improvement(Topic.DIVERGENCE, divergence, needs_counters=True)
+    fusion = None
+    if operator.kernel_launches > operator.calls > 0 and len(operator.kernels) > 1:
+        per_call = operator.kernel_launches / operator.calls
+        fusion = f"{per_call:.1f} kernels per call pass their results through device memory"
+    elif operator.category in _POINTWISE:
+        fusion = "pointwise: fused into the operator before or after, its own reads and writes would go away"
+    elif operator.category in _ROW_WISE and is_memory_bound:
+        fusion = "a pointwise neighbor fused into it would cost it no further bytes"
+    yield Improvement(Topic.FUSION, fusion, needs_counters=False)
+
+
+def _occupancy(launch: LaunchQuality | None) -> str | None:
+    if launch is None or launch.active is None or launch.occupancy is None:
+        return None
+    held = launch.active
+    limited = " and ".join(str(limiter).replace("_", " ") for limiter in held.limiters)
+    text = (
+        f"{100 * launch.occupancy:.0f} % of the warps a multiprocessor holds ({held.warps_per_sm} of "
+        f"{held.max_warps_per_sm}), limited by {limited}"
+    )
+    if launch.idle_sm_count:
+        return f"{text}; {launch.block_count:,} blocks leave {launch.idle_sm_count} of {launch.sm_count} idle"
+    if launch.waves is not None:
+        text += f"; {launch.waves.count:.2f} waves, {100 * launch.waves.tail_loss:.0f} % of their slots empty"
+    return text

@@ -1,22 +1,34 @@
-"""Counters of a kernel launch with what a recording knows of the call that made it.
+"""What hardware counters say of kernels, beside what a recording knows of the calls that launched them.
 
-A fact that neither holds is None, and a comparison that cannot be made says why.
+A fact that neither holds is None, and a comparison that cannot be made says why. Each observation is a small
+function, silent where all is well or its counter was not collected; numbers stand in `counters.toml`, with
+their reasons.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from itertools import chain
 from statistics import median_low
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import tomli
 
-from opscope.model.finding import Finding
+from opscope.analysis.kernel_titles import title_of
+from opscope.analysis.tensor_cores import (
+    TensorCoreUse,
+    has_tensor_cores_for,
+    is_product,
+    operand_type,
+    tensor_core_evidence,
+)
+from opscope.hardware.devices import DataType
+from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import notebook_html
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -26,44 +38,22 @@ from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.text_enum import MeaningEnum
-from opscope.toolchain.ncu_report import Extent, KernelCounters, NcuReport, Quantity
-
-
-class Threshold(msgspec.Struct, frozen=True):
-    """A number that counters are held against, and why it is what it is."""
-
-    value: float
-    reason: str
-
-
-class StallReason(msgspec.Struct, frozen=True):
-    """What a reason to stall means, and what helps."""
-
-    meaning: str
-    remedy: str | None = None
-
+from opscope.toolchain.ncu_report import WIDEST_REQUEST_SECTORS, Extent, KernelCounters, NcuReport, Quantity
 
 # States of a warp that has nothing to wait for: it issues, or another warp was taken.
 NO_STALL = frozenset({"selected", "not_selected"})
 
 
-class CounterBook(msgspec.Struct, frozen=True):
-    """What `counters.toml` holds, by name."""
-
-    thresholds: Mapping[str, Threshold]
-    stalls: Mapping[str, StallReason]
-    findings: Mapping[str, Mapping[str, str]]
-    rules: Mapping[str, Mapping[str, str]]
-
-
 @cache
-def counter_book() -> CounterBook:
+def counter_book() -> dict[str, Any]:
+    """What `counters.toml` holds: thresholds with their reasons, stalls, findings by code, NVIDIA's rules."""
     text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomli.loads(text), CounterBook)
+    document: dict[str, Any] = tomli.loads(text)
+    return document
 
 
-def threshold(name: str) -> float:
-    return counter_book().thresholds[name].value
+def _threshold(name: str) -> float:
+    return float(counter_book()["thresholds"][name]["value"])
 
 
 class Match(MeaningEnum):
@@ -82,21 +72,6 @@ class CounterLimit(MeaningEnum):
     DRAM = "dram", "device memory"
     CACHES = "caches", "the caches: more bytes pass them than reach memory"
     LATENCY = "latency", "neither: it waits"
-
-
-def limit_of(kernel: KernelCounters) -> CounterLimit | None:
-    """What limits a kernel; None where throughput was not collected."""
-    compute, memory = kernel.ratio(Quantity.SM_FRACTION), kernel.ratio(Quantity.MEMORY_FRACTION)
-    dram = kernel.ratio(Quantity.DRAM_FRACTION)
-    if compute is None or memory is None:
-        return None
-    if max(compute, memory) < threshold("waiting_fraction"):
-        return CounterLimit.LATENCY
-    if compute >= memory:
-        return CounterLimit.COMPUTE
-    if dram is None:
-        return None
-    return CounterLimit.DRAM if dram >= threshold("dram_share") * memory else CounterLimit.CACHES
 
 
 class CountedCall(msgspec.Struct, frozen=True):
@@ -129,15 +104,29 @@ class CountedKernel(msgspec.Struct, frozen=True):
     @property
     def title(self) -> str:
         """`vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>`; the name where it has no parts."""
-        if self.decoded.function is None:
-            return self.name
-        function = self.decoded.function.rpartition("::")[2]
-        functor = (self.decoded.functor or "").rpartition("::")[2]
-        return f"{function}<… {functor} …>" if functor else function
+        one = self.decoded
+        return (
+            self.name
+            if one.function is None
+            else title_of(one.function, one.template_arguments, one.functor or "")
+        )
 
     @property
     def limit(self) -> CounterLimit | None:
-        return limit_of(self.counters)
+        """What limits it; None where throughput was not collected."""
+        compute, memory, dram = (
+            self.counters.ratio(one)
+            for one in (Quantity.SM_FRACTION, Quantity.MEMORY_FRACTION, Quantity.DRAM_FRACTION)
+        )
+        if compute is None or memory is None:
+            return None
+        if max(compute, memory) < _threshold("waiting_fraction"):
+            return CounterLimit.LATENCY
+        if compute >= memory:
+            return CounterLimit.COMPUTE
+        if dram is None:
+            return None
+        return CounterLimit.DRAM if dram >= _threshold("dram_share") * memory else CounterLimit.CACHES
 
     @property
     def min_bytes(self) -> int | None:
@@ -180,7 +169,6 @@ class CounterAnalysis(msgspec.Struct, frozen=True):
 
 
 Kind = tuple[str, Extent | None, Extent | None]
-_UNKNOWN = -1
 
 
 class _Launch(NamedTuple):
@@ -192,13 +180,16 @@ class _Launch(NamedTuple):
 
 
 def recorded_name(kernel: KernelCounters) -> str:
-    """A kernel's name as Kineto writes it, which is not how ncu demangles.
-
-    Where this machine cannot demangle, ncu's own text.
-    """
+    """A kernel's name as Kineto writes it; where this machine cannot demangle, ncu's own text."""
     if not kernel.mangled_name.startswith("_Z"):
         return kernel.mangled_name or kernel.name
     return demangle(kernel.mangled_name) or kernel.name
+
+
+def extent(sizes: Sequence[int | None]) -> Extent | None:
+    """Blocks or threads along x, y and z; None where one is unknown."""
+    x, y, z = sizes
+    return None if x is None or y is None or z is None else (x, y, z)
 
 
 def join_counters(report: NcuReport, session: Session | None = None) -> tuple[CountedKernel, ...]:
@@ -215,81 +206,262 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
         alike[launch.kind].append(launch)
     steps = int(session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps"))
     activities = dict(session.query("SELECT call_id, count(*) FROM activity_costs GROUP BY call_id"))
-    launched = {launch.call_id for launch in launches}
-    calls = {}
-    for call in read_costs(session):
-        if call.call_id in launched:
-            operator = call.name if call.attribution is None else None
-            each = activities[call.call_id] / call.calls
-            calls[call.call_id] = CountedCall(
-                operator, call.overload, call.shapes, call.types, call.concrete, call.calls, each,
-                call.attribution, call.cost,
-            )  # fmt: skip
+    calls = {
+        call.call_id: CountedCall(
+            call.name if call.attribution is None else None, call.overload, call.shapes, call.types,
+            call.concrete, call.calls, activities[call.call_id] / call.calls, call.attribution, call.cost,
+        )
+        for call in read_costs(session)
+        if call.call_id in activities
+    }  # fmt: skip
     kinds = [(name, kernel.grid, kernel.block) for kernel, name in zip(report.kernels, names, strict=True)]
-    by_order = _by_order(kinds, launches)
-    return tuple(
-        _counted(kernel, kind[0], alike.get(kind, ()), calls, call_id, steps=steps)
-        for kernel, kind, call_id in zip(report.kernels, kinds, by_order, strict=True)
-    )
+    found = []
+    for kernel, kind, by_order in zip(report.kernels, kinds, _by_order(kinds, launches), strict=True):
+        # What was launched before the recording began has an operator too, only not a recorded one.
+        mine = [one for one in alike[kind] if one.is_launch_recorded] or alike[kind]
+        call_ids = {one.call_id for one in mine}
+        match, call_id = Match.NOT_RECORDED if not call_ids else Match.AMBIGUOUS, None
+        if len(call_ids) == 1:
+            match, call_id = Match.SAME_CALL, mine[0].call_id
+        elif call_ids and by_order is not None:
+            match, call_id = Match.ORDER, by_order
+        of_call = [one for one in mine if call_id in (None, one.call_id)]
+        operators = {calls[one.call_id].operator for one in of_call}
+        in_steps = sum(one.step is not None for one in of_call)
+        found.append(
+            CountedKernel(
+                counters=kernel,
+                name=kind[0],
+                decoded=decode(kind[0]),
+                match=match,
+                call=None if call_id is None else calls[call_id],
+                operators=tuple(sorted(one for one in operators if one is not None)),
+                launches=len(of_call),
+                launches_per_step=in_steps / steps if steps and in_steps else None,
+                recorded_ns=median_low(one.duration_ns for one in of_call) if of_call else None,
+            )
+        )
+    return tuple(found)
 
 
-def extent(sizes: Sequence[int | None]) -> Extent | None:
-    """Blocks or threads along x, y and z; None where one is unknown."""
-    x, y, z = sizes
-    return None if x is None or y is None or z is None else (x, y, z)
-
-
-def _by_order(kinds: Sequence[Kind], launches: Sequence[_Launch]) -> list[int | None]:
+def _by_order(kinds: Sequence[Kind], launches: Sequence[_Launch]) -> Iterator[int | None]:
     """The call of each profiled launch, where every place the sequence occurs at agrees on it."""
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(launch.kind for launch in launches))}
-    wanted = [numbers[kind] for kind in kinds if kind in numbers]
     recorded = np.array([numbers[launch.kind] for launch in launches], dtype=np.int64)
+    wanted = [numbers[kind] for kind in kinds if kind in numbers]
     starts = np.arange(max(0, len(recorded) - len(wanted) + 1))
     for offset, number in enumerate(wanted):
         starts = starts[recorded[starts + offset] == number]
-    call_ids = np.array(
-        [launch.call_id if launch.is_launch_recorded else _UNKNOWN for launch in launches], dtype=np.int64
-    )
-    found: list[int | None] = []
-    for offset in range(len(wanted)):
-        calls = np.setdiff1d(call_ids[starts + offset], [_UNKNOWN])
-        found.append(int(calls[0]) if len(calls) == 1 else None)
-    places = iter(found)
-    return [next(places) if kind in numbers else None for kind in kinds]
+    offset = 0
+    for kind in kinds:
+        places = (starts + offset).tolist() if kind in numbers else []
+        calls = {launches[one].call_id for one in places if launches[one].is_launch_recorded}
+        yield calls.pop() if len(calls) == 1 else None
+        offset += kind in numbers
 
 
-def _counted(
-    kernel: KernelCounters,
-    name: str,
-    alike: Sequence[_Launch],
-    calls: Mapping[int, CountedCall],
-    call_by_order: int | None,
-    *,
-    steps: int,
-) -> CountedKernel:
-    # What was launched before the recording began has an operator too, only not a recorded one.
-    alike = [launch for launch in alike if launch.is_launch_recorded] or alike
-    call_ids = {launch.call_id for launch in alike}
-    call_id: int | None = None
-    if not call_ids:
-        match = Match.NOT_RECORDED
-    elif len(call_ids) == 1:
-        match, call_id = Match.SAME_CALL, next(iter(call_ids))
-    elif call_by_order is not None:
-        match, call_id = Match.ORDER, call_by_order
-    else:
-        match = Match.AMBIGUOUS
-    of_call = [launch for launch in alike if call_id is None or launch.call_id == call_id]
-    operators = {calls[launch.call_id].operator for launch in of_call}
-    in_steps = sum(launch.step is not None for launch in of_call)
-    return CountedKernel(
-        counters=kernel,
-        name=name,
-        decoded=decode(name),
-        match=match,
-        call=None if call_id is None else calls[call_id],
-        operators=tuple(sorted(one for one in operators if one is not None)),
-        launches=len(of_call),
-        launches_per_step=in_steps / steps if steps and in_steps else None,
-        recorded_ns=median_low(launch.duration_ns for launch in of_call) if of_call else None,
+def analyze_counters(report: NcuReport, session: Session | None = None) -> CounterAnalysis:
+    """The kernels of a report with findings, and with the operators of a recording if one is given."""
+    kernels = join_counters(report, session)
+    sources = [] if session is None else session.query("SELECT source FROM traces ORDER BY trace_id")
+    return CounterAnalysis(report, kernels, counter_findings(kernels), tuple(source for (source,) in sources))
+
+
+def counter_findings(kernels: Sequence[CountedKernel]) -> tuple[Finding, ...]:
+    """All findings: most severe first, then by gain, then in the order of the report.
+
+    Launches alike that show the same are said once, by the one that took longest.
+    """
+    said: dict[tuple[str, Any], Finding] = {}
+    for kernel in sorted(kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0)):
+        for finding in chain.from_iterable(rule(kernel) for rule in _RULES):
+            kind = kernel.name, kernel.counters.grid, kernel.counters.block
+            said.setdefault((finding.code, kind), finding)
+
+    def rank(one: Finding) -> tuple[int, float, int]:
+        return one.severity.rank, -(one.estimated_gain_ns_per_step or 0.0), one.evidence["launch"]
+
+    return tuple(sorted(said.values(), key=rank))
+
+
+def _finding(
+    kernel: CountedKernel,
+    code: str,
+    message: str,
+    suggestion: str | None = None,
+    gain: Mapping[str, Any] | None = None,
+    **evidence: Any,
+) -> Finding:
+    shared = counter_book()["findings"][code]
+    return Finding(
+        f"counters.{code}",
+        Severity(shared["severity"]),
+        f"{kernel.title} (launch {kernel.counters.index}): {message}.",
+        f"{suggestion or shared['suggestion']}.",
+        evidence={"launch": kernel.counters.index, "kernel": kernel.name, **evidence},
+        **(gain or {}),
     )
+
+
+def _uncoalesced(kernel: CountedKernel) -> Iterator[Finding]:
+    """Loads, or stores, that touch more sectors than their bytes need; together where not counted apart."""
+    counters, excess = kernel.counters, _threshold("sector_excess")
+    whole = (counters.loads.sectors or 0) + (counters.stores.sectors or 0)
+    for what, access in (("load", counters.loads), ("store", counters.stores)):
+        sectors, ideal = access.sectors_per_request, access.ideal_sectors_per_request
+        if sectors is None or (access.sectors or 0) < _threshold("access_share") * whole:
+            continue
+        # Without the bytes asked for, only what no width of access explains is certain.
+        is_wasteful, needed = sectors > WIDEST_REQUEST_SECTORS, f"the widest needs {WIDEST_REQUEST_SECTORS}"
+        if ideal is not None:
+            is_wasteful, needed = sectors >= excess * ideal, f"{ideal:.1f} would hold its bytes"
+        if is_wasteful:
+            yield _finding(
+                kernel,
+                f"uncoalesced_{what}s",
+                f"a {what} of a warp touches {sectors:.1f} sectors of 32 bytes where {needed}",
+                sectors_per_request=sectors,
+                ideal_sectors_per_request=ideal,
+                sectors=access.sectors,
+            )
+    sectors, ideal = counters.count(Quantity.GLOBAL_SECTORS), counters.count(Quantity.GLOBAL_SECTORS_IDEAL)
+    is_apart = counters.loads.bytes_per_sector is not None or counters.stores.bytes_per_sector is not None
+    if not is_apart and sectors and ideal and sectors >= excess * ideal:
+        yield _finding(
+            kernel,
+            "uncoalesced_accesses",
+            f"its accesses to global memory touch {sectors / ideal:.1f} times the sectors that would hold "
+            "their bytes",
+            sectors=sectors,
+            ideal_sectors=ideal,
+        )
+
+
+def _bank_conflicts(kernel: CountedKernel) -> Iterator[Finding]:
+    shared, fraction = kernel.counters.shared, kernel.counters.shared.conflict_fraction
+    # Share of a multiprocessor's active cycles that conflicts take, at one wavefront a cycle.
+    active, sm_count = kernel.counters.ratio(Quantity.ACTIVE_CYCLES), kernel.counters.device.sm_count
+    cycles = None
+    if active and sm_count and shared.excess is not None:
+        cycles = shared.excess / (active * sm_count)
+    is_costly = cycles is None or cycles >= _threshold("conflict_cycles_fraction")
+    if fraction is not None and fraction >= _threshold("conflict_fraction") and is_costly:
+        cost = "" if cycles is None else f", {_percent(cycles)} of its cycles"
+        yield _finding(
+            kernel,
+            "bank_conflicts",
+            f"{_percent(fraction)} of the passes through shared memory repeat others for bank conflicts"
+            f"{cost}",
+            conflict_fraction=fraction,
+            excess_wavefronts=shared.excess,
+            cycles_fraction=cycles,
+        )
+
+
+def _extra_traffic(kernel: CountedKernel) -> Iterator[Finding]:
+    """More bytes of device memory than inputs and outputs have: something is read or written twice."""
+    ratio, least, moved = kernel.traffic_ratio, kernel.min_bytes, kernel.counters.dram_bytes
+    l2_bytes, call = kernel.counters.device.l2_bytes, kernel.call
+    if ratio is None or least is None or moved is None or ratio < _threshold("traffic_ratio") or call is None:
+        return
+    if l2_bytes is not None and least < l2_bytes:
+        return  # ncu empties the caches first, and what fits in them says nothing of larger sizes
+    # How often inputs are read: counted, or what follows if outputs are written once.
+    read, reads, cost = kernel.counters.count(Quantity.DRAM_READ_BYTES), "", call.cost
+    if cost.read_bytes and read is not None:
+        reads = f" (it reads its inputs {read / cost.read_bytes:.1f} times)"
+    elif cost.read_bytes and cost.written_bytes is not None:
+        times = (moved - cost.written_bytes) / cost.read_bytes
+        reads = f" (if it writes its outputs once, it reads its inputs {times:.1f} times)"
+    gain = {}
+    if kernel.limit is CounterLimit.DRAM and kernel.recorded_ns and kernel.launches_per_step:
+        gain = {
+            "estimated_gain_ns_per_step": kernel.recorded_ns * kernel.launches_per_step * (1 - 1 / ratio),
+            "gain_basis": "the recorded time of these launches, times the share of bytes above the minimum: "
+            "device memory limits the kernel",
+        }
+    operator = f" of {call.operator}" if call.operator else ""
+    yield _finding(
+        kernel,
+        "extra_traffic",
+        f"it moves {moved / 1e6:,.0f} MB of device memory where inputs and outputs{operator} have "
+        f"{least / 1e6:,.0f} MB: {ratio:.2f} × the minimum{reads}",
+        gain=gain,
+        dram_bytes=moved,
+        min_bytes=least,
+        traffic_ratio=ratio,
+        dram_read_bytes=read,
+        min_read_bytes=cost.read_bytes,
+    )
+
+
+def _cache_bound(kernel: CountedKernel) -> Iterator[Finding]:
+    """Caches at their limit while device memory idles: many sectors for few bytes."""
+    memory = kernel.counters.ratio(Quantity.MEMORY_FRACTION)
+    dram = kernel.counters.ratio(Quantity.DRAM_FRACTION)
+    # Products reuse what they load: their caches are meant to be busy.
+    is_held_up = kernel.limit is CounterLimit.CACHES and not is_product(kernel.decoded)
+    if memory is None or dram is None or not is_held_up:
+        return
+    if memory >= _threshold("busy_fraction") and memory >= _threshold("cache_share") * dram:
+        yield _finding(
+            kernel,
+            "cache_bound",
+            f"the caches run at {_percent(memory)} of their peak and device memory at {_percent(dram)}: many "
+            "more bytes pass the caches than are needed",
+            memory_throughput_fraction=memory,
+            dram_throughput_fraction=dram,
+        )
+
+
+def _idle_tensor_cores(kernel: CountedKernel) -> Iterator[Finding]:
+    tensor, operands = kernel.counters.ratio(Quantity.TENSOR_FRACTION), operand_type(kernel.decoded)
+    capability = kernel.counters.device.compute_capability
+    if tensor is None or tensor >= _threshold("tensor_pipe_fraction") or operands is None:
+        return
+    use = tensor_core_evidence(kernel.decoded, operands, capability).use
+    is_idle = is_product(kernel.decoded) and use not in (TensorCoreUse.USED, TensorCoreUse.NOT_APPLICABLE)
+    if is_idle and has_tensor_cores_for(operands, capability):
+        is_fp32 = operands is DataType.FP32
+        yield _finding(
+            kernel,
+            "idle_tensor_cores",
+            f"it multiplies {operands}, but tensor cores were active in {_percent(tensor, 1)} of the cycles",
+            None if is_fp32 else "Align the sizes of the product to 16 bytes",
+            {"change": 'torch.set_float32_matmul_precision("high")' if is_fp32 else None},
+            tensor_pipe_fraction=tensor,
+            operand_type=str(operands),
+        )
+
+
+def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
+    """What NVIDIA's rules say, in their words, with what helps."""
+    used = (kernel.counters.ratio(Quantity.SM_FRACTION), kernel.counters.ratio(Quantity.MEMORY_FRACTION))
+    is_busy = any(fraction is not None and fraction >= _threshold("busy_fraction") for fraction in used)
+    holds = {"any": True, "idle": not is_busy, "waiting": kernel.limit is CounterLimit.LATENCY}
+    for advice in kernel.counters.advice:
+        rule = counter_book()["rules"].get(advice.rule)
+        if rule is None or not holds[rule["of"]]:
+            continue
+        # `Long Scoreboard Stalls`
+        stall = counter_book()["stalls"].get(
+            advice.title.removesuffix(" Stalls").lower().replace(" ", "_"), {}
+        )
+        suggestion = rule.get("suggestion") or stall.get("remedy")
+        share = advice.speedup_fraction
+        estimate = "" if share is None else f" ({_percent(share)} of its time)"
+        launch = kernel.counters.index
+        yield Finding(
+            f"ncu.{advice.rule}",
+            Severity.INFO,
+            f"{kernel.title} (launch {launch}): NVIDIA's rule {advice.rule} applies{estimate}. {advice.text}",
+            suggestion and f"{suggestion}.",
+            evidence={"launch": launch, "kernel": kernel.name, "estimated_speedup_fraction": share},
+        )
+
+
+def _percent(fraction: float, decimals: int = 0) -> str:
+    return f"{100 * fraction:.{decimals}f} %"
+
+
+_RULES = (_extra_traffic, _uncoalesced, _cache_bound, _bank_conflicts, _idle_tensor_cores, _passed_on)

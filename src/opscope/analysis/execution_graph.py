@@ -1,19 +1,10 @@
 """The execution graph of a recorded program: simulated, it says how long a step takes, and would take.
 
 Nodes are moments of the recording: a launch call begins, a waiting call returns, a step begins or ends on a
-host thread, an activity ends on a device. A node comes when the last of what it depends on has come, after
-the lag of that edge, and its own duration:
-
-- thread order: what the host runs from one node of a thread to the next, waits left out;
-- stream order: an activity begins when the one before it on its stream has ended;
-- launch: and not before it was launched;
-- event: after `cudaStreamWaitEvent`, not before the other stream got so far;
-- wait: a blocking call returns when the activity that it waits for has ended;
-- hand-over: where a thread pauses and another runs meanwhile (backward), each goes on when the other is done.
-
-A lag is what was recorded of the edge that explains the node best, and what is typical of its kind (latency
-of a launch, gap between kernels, return from a wait) of the others: so the recording simulates as itself, and
-a change finds what lies behind. A node that none of its edges explains is counted: there an edge is missing.
+host thread, an activity ends on a device. A node comes when the last of what it depends on (`Edge`) has come,
+after the lag of that edge, and its own duration. A lag is what was recorded of the edge that explains the
+node best, and what is typical of its kind of the others: so the recording simulates as itself, and a change
+finds what lies behind. A node that none of its edges explains is counted: there an edge is missing.
 
 The recorded steps are simulated several times in a row, as a program runs them; the last round is the step.
 All times are integer nanoseconds. For the idea see Daydream (Zhu et al., USENIX ATC 2020).
@@ -30,11 +21,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from opscope.analysis.columns import Columns, Flags
-from opscope.analysis.cuda_calls import CallRole
+from opscope.analysis.arrays import Columns, Flags, covering
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS, Host
-from opscope.analysis.timeline.records import TraceRecords, blocked_launches
-from opscope.analysis.timeline.spans import covering
+from opscope.analysis.timeline.records import CallRole, TraceRecords, blocked_launches
 from opscope.ingest.nesting import Int64
 
 if TYPE_CHECKING:
@@ -60,8 +49,6 @@ _STEPS_SIMULATED = 6
 
 
 class NodeKind(IntEnum):
-    """What comes to pass at a node."""
-
     ORIGIN = 0
     TAIL = 1  # of a stream: the end of what was launched on it before
     MARK = 2  # a step begins or ends
@@ -73,12 +60,12 @@ class NodeKind(IntEnum):
 class Edge(IntEnum):
     """Why a node comes no earlier; each node has at most one of each slot: 0, 1 and 2."""
 
-    THREAD = 0
-    STREAM = 1
-    LAUNCH = 2
-    WAIT = 3
-    EVENT = 4
-    HAND_OVER = 5
+    THREAD = 0  # what the host runs from one node of a thread to the next, waits left out
+    STREAM = 1  # the activity before it on its stream has ended
+    LAUNCH = 2  # it was launched
+    WAIT = 3  # the activity that a blocking call waits for has ended
+    EVENT = 4  # another stream got so far, after `cudaStreamWaitEvent`
+    HAND_OVER = 5  # a thread paused while another ran (backward), which is done
 
 
 # Runs that depend on earlier levels alone: where they lie, and in there those of several nodes.
@@ -173,15 +160,9 @@ def simulate(
 ) -> Simulation:
     """The graph with other lags or durations than its own; as often in a row as makes the step steady.
 
-    A node ends at `max(end[before] + lag over its edges) + duration`. Within a run, `total` is the sum
-    of lags and durations along it, so that `end - total` is what of it came last so far.
-
-    Args:
-        graph: The graph.
-        lag_ns: int64[3, n].
-        duration_ns: int64[n].
-        rounds: How often; 1 begins with streams as occupied as they were recorded.
-        is_idle: Once, with streams that have nothing to do.
+    A node ends at `max(end[before] + lag over its edges) + duration`. Within a run, `total` is the sum of
+    lags and durations along it, so that `end - total` is what of it came last so far. One round begins
+    with streams as occupied as they were recorded; `is_idle`: one, with streams that have nothing to do.
     """
     order, place, before, follows, levels = graph.order
     lags = (graph.lag_ns if lag_ns is None else lag_ns)[:, order]
@@ -257,8 +238,6 @@ def run_order(before: Int64, given: Int64, sequence: Sequence[int] | Int64) -> R
 
 
 class CriticalPath(NamedTuple):
-    """What the steps could not have gone faster without; the last first."""
-
     node: Int64  # int64[n], its nodes
     edge: Ints  # int64[n], the `Edge` by which each came
     edge_ns: Int64  # int64[n], how long that took
@@ -289,10 +268,7 @@ def critical_path(graph: ExecutionGraph, lag_ns: Int64 | None = None) -> Critica
 
 
 class StepsWindow(NamedTuple):
-    """The steps of a trace: their thread (None if not recorded), when each began, and when the last ended.
-
-    Streams are busy with what was not recorded until `held_until_ns`.
-    """
+    """The steps of a trace: streams are busy with what was not recorded until `held_until_ns`."""
 
     thread_id: int | None
     began_ns: tuple[int, ...]
@@ -301,8 +277,6 @@ class StepsWindow(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """A synchronization whose streams were recorded."""
-
     stream: int  # the stream that waits; where the host waits, the one it waits for
     source: int | None = None  # the stream waited for by another one; None where the host waits
     source_call: int | None = None  # position of the call that recorded the event waited for; None if unknown
@@ -311,10 +285,7 @@ class Sync(NamedTuple):
 def build_graph(
     trace: TraceRecords, host: Host, window: StepsWindow, syncs: Mapping[int, Sync] | None = None
 ) -> ExecutionGraph | None:
-    """The execution graph of one trace's steps; None where nothing was launched in them.
-
-    `syncs` are by position of the call.
-    """
+    """The graph of one trace's steps (`syncs` by position of the call); None where they launched nothing."""
     work, tail_ns = _work(trace, window)
     if not len(work) or not trace.launch_threads:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import msgspec
@@ -49,8 +49,6 @@ _CATEGORIES = frozenset((OTHER, *(one.name for one in categories()), *(one.categ
 
 
 class Subject(TextEnum):
-    """What a name is the name of."""
-
     OPERATOR = "operator"
     KERNEL = "kernel"
     CATEGORY = "category"
@@ -66,8 +64,6 @@ class ExplainedKernel(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """All that is known of one name."""
-
     name: str  # as found: `gelu` becomes `aten::gelu`
     subject: Subject  # what it names
     torch_version: str | None  # release the answers are for; None if unknown
@@ -106,13 +102,11 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain(name: str, session: Session | None = None, *, torch_version: str | None = None) -> Explanation:
-    """Everything known of a name.
+    """Everything known of a name, with its calls in a recording if one is given.
 
-    Args:
-        name: An operator (`aten::gelu`, `gelu`, `aten::add.Tensor`), a kernel name (demangled or mangled; of
-            one in the recording also its function's name), a category (`matrix`) or a file (`SoftMax.cu`).
-        session: A recording whose calls to add; None for the names alone.
-        torch_version: Release to answer for without a recording; the installed one, else the newest packaged.
+    `aten::gelu`, `gelu`, `aten::add.Tensor`; a kernel's name, demangled or mangled (of one in the
+    recording also its function's); a category (`matrix`) or a file (`SoftMax.cu`). Without a recording
+    the release answers that is asked for, else the installed one, else the newest packaged.
 
     Raises:
         InputError: Nothing is known by that name (the message names similar ones), or of that release.
@@ -153,7 +147,8 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
         )
     )
     if explanation is None:
-        raise _unknown_name(wanted, _known_names(table, summary, sorted(_CATEGORIES)))
+        names = (entry.name for entry in table.functions)
+        raise _unknown_name(wanted, names, summary, _CATEGORIES)
     return explanation
 
 
@@ -208,11 +203,7 @@ class _Asked(msgspec.Struct, frozen=True):
 def _operator_name(
     wanted: str, table: OperatorTable, summary: Summary | None
 ) -> tuple[str, str | None] | None:
-    """The operator that is meant and the overload, if one is named.
-
-    Raises:
-        InputError: The operator has no such overload.
-    """
+    """The operator that is meant and the overload, if one is named."""
     recorded = {operator.name for operator in summary.operators} if summary else set()
     base, has_overload, overload = wanted.partition(".")
     for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}"):
@@ -310,7 +301,9 @@ def _file(name: str, asked: _Asked) -> Explanation:
     functions = tuple(use for uses in known.functions.values() for use in uses if _touches(use, name))
     kernels = [one for one in summary.kernels if one.facts and _touches(one.facts, name)] if summary else []
     if not functions and not kernels:
-        raise _unknown_name(name, _known_files(known, summary))
+        index = nearest_index(known.torch_version)
+        files = [file for use in chain(*known.functions.values()) for file in _files_of(use)]
+        raise _unknown_name(name, [*files, *(() if index is None else index.files)], summary)
     own = {kernel.name for kernel in kernels}
     operators = [
         one
@@ -331,7 +324,6 @@ def _all_functions(asked: _Asked) -> Provenance:
 
 
 def _files_of(one: NativeFunctionUse | KernelFacts) -> list[str]:
-    """Files that a function, or a kernel, lies in."""
     if isinstance(one, NativeFunctionUse):
         return [place.file for place in (one.location, one.stub_location) if place is not None]
     return [*one.units, *(place.file for place in (one.location, one.template) if place is not None)]
@@ -363,39 +355,26 @@ def _uses(kernels: Iterable[KernelTotal], summary: Summary) -> tuple[ExplainedKe
     return tuple(uses)
 
 
-def _known_names(table: OperatorTable, summary: Summary | None, categories: Iterable[str]) -> dict[str, str]:
-    """Operators, kernels of a recording and categories, by the last part of their names."""
-    names = {entry.name for entry in table.functions}
-    if summary is not None:
-        names |= {operator.name for operator in summary.operators}
-        names |= {one.facts.function for one in summary.kernels if one.facts and one.facts.function}
-    short = {name.rpartition("::")[2]: name for name in sorted(names)}
-    return {**short, **{name: name for name in categories}}
-
-
-def _known_files(known: Provenance, summary: Summary | None) -> dict[str, str]:
-    """Names of source files without folders: those of an index of the release, and those of a recording."""
-    index = nearest_index(known.torch_version)
-    files = set(index.files if index is not None else ())
+def _unknown_name(
+    wanted: str, names: Iterable[str], summary: Summary | None, categories: Iterable[str] = ()
+) -> InputError:
+    """The error that nothing is known by a name; it names similar ones, and a recording's."""
     facts = [one.facts for one in summary.kernels if one.facts is not None] if summary is not None else []
-    of_each: list[NativeFunctionUse | KernelFacts] = [*facts, *chain(*known.functions.values())]
-    files.update(file for one in of_each for file in _files_of(one))
-    names = sorted({file.rpartition("/")[2] for file in files})
-    return dict(zip(names, names, strict=True))
-
-
-def _unknown_name(wanted: str, known: Mapping[str, str]) -> InputError:
-    """The error that nothing is known by a name; it names similar ones.
-
-    `known` are full names by what people type of them.
-    """
-    last = wanted.rpartition("::")[2].rpartition("/")[2]
-    close = difflib.get_close_matches(last, known, n=_SIMILAR, cutoff=_ALIKE)
-    similar = ", ".join(known[name] for name in close)
-    hint = (
-        f"Similar: {similar}"
-        if similar
-        else "Give an operator (aten::gelu), a kernel name in quotes, a category (matrix) or a source file "
-        "(SoftMax.cu)"
-    )
+    every = {*names, *categories}
+    if categories:
+        every |= {one.function for one in facts if one.function}
+        every |= {operator.name for operator in summary.operators} if summary is not None else set()
+    else:
+        every |= {file for one in facts for file in _files_of(one)}
+    # By what people type of them: the last part.
+    known = {_last_part(name): name if categories else _last_part(name) for name in sorted(every)}
+    close = difflib.get_close_matches(_last_part(wanted), known, n=_SIMILAR, cutoff=_ALIKE)
+    hint = f"Similar: {', '.join(known[name] for name in close)}"
+    if not close:
+        hint = "Give an operator (aten::gelu), a kernel name in quotes, a category (matrix) or a source file "
+        hint += "(SoftMax.cu)"
     return InputError(f"nothing is known by the name {wanted!r}", hint=hint)
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition("::")[2].rpartition("/")[2]

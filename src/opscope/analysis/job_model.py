@@ -1,37 +1,57 @@
 """The ranks of a job as one execution graph: a collective transfers once the last of its ranks has come.
 
-Each rank's graph stays as it is, but for what it waits in collectives: there a kernel begins where its own
-rank lets it, all begin to transfer when the last one has, and each ends so long after that as was recorded. A
-change is made on every rank and all are simulated together, so that a rank that waits for another gains
-nothing by being faster. Clocks of ranks are aligned by the ends of their collectives.
-
-A job of one rank, or of ranks whose collectives cannot be matched, is told by its middle rank alone. Of a job
-of too many events for one graph those ranks are in it for which the others wait most, and the middle one.
+There a kernel begins where its own rank lets it, all begin to transfer when the last one has, and each ends
+so long after that as was recorded. A change is made on every rank and all are simulated together, so that a
+rank that waits for another gains nothing by being faster. Where that cannot be, the middle rank tells of the
+job; of too many events those ranks are in the graph for which the others wait most. What can be worked out of
+one rank alone is, where it is read: the Summary takes it instead of working it out again.
 """
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.clocks import align
+from opscope.analysis.arrays import Spans
+from opscope.analysis.collectives import JobCollectives
+from opscope.analysis.communication import align
 from opscope.analysis.execution_graph import (
     NEVER_NS,
     CriticalPath,
+    ExecutionGraph,
     NodeKind,
     RunOrder,
     run_order,
     simulate,
 )
-from opscope.analysis.step_model import NEXT_TO_NOTHING, Gain, GraphChange, StepExecution, StepModel, gain_of
+from opscope.analysis.step_model import (
+    NEXT_TO_NOTHING,
+    Gain,
+    GraphChange,
+    HostSpeed,
+    StepExecution,
+    StepModel,
+    gain_of,
+    ranked_totals,
+    step_models,
+)
+from opscope.analysis.straggler import Straggler
+from opscope.analysis.timeline.host import read_session
+from opscope.analysis.timeline.measure import measure_timeline
+from opscope.analysis.timeline.values import Timeline
 from opscope.ingest.nesting import Int64
+from opscope.model.session import Session
+from opscope.text_enum import TextEnum
 
 R = TypeVar("R")
 # Nodes of all ranks together, for which a simulation takes some tenth of a second.
@@ -85,10 +105,7 @@ class JobGraph(NamedTuple):
 
 
 def joined(models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]]) -> JobGraph | None:
-    """The graphs of these ranks as one; None where their collectives contradict each other.
-
-    `collectives` are activities that are one collective each, by trace id.
-    """
+    """The graphs of these ranks as one; None where collectives (activities by trace id) contradict it."""
     graphs = [model.graph for model in models]
     bounds = tuple(np.cumsum([0, *map(len, graphs)]).tolist())
     # The node of each collective by rank's place, of those that lie in the steps of two ranks or more.
@@ -185,8 +202,6 @@ def _topological(before: Int64, given: Int64) -> list[int] | None:
 
 
 class JobChange(NamedTuple):
-    """A change made on every rank."""
-
     changes: tuple[GraphChange, ...]
 
     def __and__(self, other: JobChange) -> JobChange:
@@ -196,16 +211,9 @@ class JobChange(NamedTuple):
 class Job:
     """The mean step of all ranks of a Session.
 
-    Args:
-        models: The steps of its ranks, or of those of them that are simulated, by trace id.
-        collectives: Activities that are one collective each, by trace id.
-        middle: Trace id of the middle rank; found among these if None.
-
-    Attributes:
-        ranks: The steps of each, by trace id.
-        middle: That of the middle rank by its time, the slower of two.
-        models: The ranks that are simulated together; the middle one alone where they cannot be.
-        graph: Their graph; None of one rank.
+    `ranks` are the steps of each, or of those that are simulated, `middle` that of the middle rank by its
+    time, the slower of two (that of a trace id if it is given). `models` are the ranks that are simulated
+    together, by `graph`; where they cannot be, the middle one alone.
     """
 
     def __init__(
@@ -292,22 +300,15 @@ class Job:
 
     @cached_property
     def path(self) -> tuple[JobPath, ...]:
-        """The critical path of the recorded steps across ranks, the largest first; fractions sum to 1.
-
-        Empty where ranks are not simulated together.
-        """
+        """The critical path of the recorded steps across ranks, the largest first; empty without a graph."""
         if self.graph is None:
             return ()
-        total_ns: Counter[tuple[int, str, str | None]] = Counter()
+        total_ns: Counter[tuple[Any, ...]] = Counter()
         for place, passed in sorted(_across_ranks(self.graph, self.models).items()):
             model = self.models[place]
             for piece in model.pieces(passed):
                 total_ns[model.trace.trace_id, piece.kind, piece.name] += piece.ns
-        whole_ns = sum(total_ns.values()) or 1
-        ranked = sorted(
-            total_ns.items(), key=lambda item: (-item[1], item[0][0], item[0][1], item[0][2] or "")
-        )
-        return tuple(JobPath(*key, ns / self.graph.steps, ns / whole_ns) for key, ns in ranked if ns)
+        return tuple(JobPath(*row) for row in ranked_totals(total_ns, self.graph.steps))
 
     def as_fast_as_median(self, trace_id: int) -> JobChange | None:
         """One rank whose host and device take no longer than the median of the others; None if not known."""
@@ -399,12 +400,114 @@ def choose_ranks(
 
 
 def _middle(ranks: Sequence[R], step_ns: Callable[[R], float]) -> R:
-    """The middle one by its time, the slower of two."""
     return sorted(ranks, key=step_ns)[len(ranks) // 2]
 
 
-def job_of(
-    models: Sequence[StepModel], collectives: Sequence[Mapping[int, int]], middle: int | None = None
-) -> Job | None:
-    """The ranks of a Session together; None where no step launched anything. Arguments as of `Job`."""
-    return Job(models, collectives, middle) if models else None
+class RankExamination(msgspec.Struct, frozen=True):
+    """What is known of one rank."""
+
+    execution: StepExecution | None = None  # its simulated step; None where nothing was launched in one
+    hosts: tuple[HostSpeed, ...] = ()  # how fast its host may have been, as `StepModel.hosts`
+    node_count: int = 0  # of its execution graph
+    timeline: Timeline = Timeline()  # of this rank alone
+    packed: bytes = b""  # what `unpacked` gives, compressed: few of many ranks are simulated together
+    first_thread: int = 0  # what to add to the threads in there
+
+    def unpacked(self) -> tuple[ExecutionGraph | None, dict[int, Spans]]:
+        """Its execution graph, and when its threads waited for data."""
+        if self.execution is None:
+            return None, {}
+        graph, loading = pickle.loads(zlib.decompress(self.packed))
+        threads = np.where(graph.thread_id >= 0, graph.thread_id + self.first_thread, -1)
+        graph = replace(graph, trace_id=self.execution.trace_id, thread_id=threads)
+        return graph, {self.first_thread + thread: spans for thread, spans in loading.items()}
+
+    def moved(self, ids: Mapping[str, int]) -> RankExamination:
+        """The same in a Session where ids are larger by this, by table."""
+        execution = self.execution
+        if execution is not None:
+            execution = replace(execution, trace_id=execution.trace_id + ids["traces"])
+        timeline = self.timeline.moved(ids["traces"], ids["runtime_calls"])
+        first_thread = self.first_thread + ids["threads"]
+        return replace(self, execution=execution, timeline=timeline, first_thread=first_thread)
+
+
+def examine_ranks(session: Session) -> dict[int, RankExamination]:
+    records = read_session(session)
+    # First: what they take beside the graphs of a long trace is too much.
+    timelines = [measure_timeline(session, one) for one in records.of_each()]
+    models = {model.trace.trace_id: model for model in step_models(session, records)}
+    found = {}
+    for trace, timeline in zip(records.traces, timelines, strict=True):
+        model = models.get(trace.trace_id)
+        one = RankExamination() if model is None else examination_of(model)
+        packed = b"" if model is None else zlib.compress(pickle.dumps((model.graph, model.loading)), 1)
+        found[trace.trace_id] = replace(one, timeline=timeline, packed=packed)
+    return found
+
+
+def examination_of(model: StepModel) -> RankExamination:
+    return RankExamination(model.execution, model.hosts, len(model.graph))
+
+
+_COLLECTIVES = 5
+
+
+class WhatIfKind(TextEnum):
+    """A change whose worth is simulated."""
+
+    RANK_AS_MEDIAN = "rank_as_fast_as_median"
+    OVERLAPPED = "collective_overlapped"
+
+
+class WhatIf(msgspec.Struct, frozen=True):
+    """A change of one rank, or of collectives of one group and name, and what a step would get shorter."""
+
+    kind: WhatIfKind
+    gain: Gain
+    rank: int | None = None
+    process_group: str | None = None
+    name: str | None = None
+
+
+class JobOutlook(msgspec.Struct, frozen=True):
+    """The ranks of a job, simulated together."""
+
+    ranks: int  # how many the job has here
+    simulated: int  # how many of them are in the simulation
+    step_ns: float  # a step of them without the profiler
+    path: tuple[JobPath, ...]  # the critical path of the recorded steps across ranks, the largest first
+    what_ifs: tuple[WhatIf, ...]  # changes by kind, the most worth first
+
+    @property
+    def path_by_trace(self) -> dict[int, float]:
+        """Share of the critical path that runs through each rank, by trace id, the largest first."""
+        found: dict[int, float] = defaultdict(float)
+        for one in self.path:
+            found[one.trace_id] += one.fraction
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def look_at_job(
+    job: Job | None, collectives: JobCollectives, straggler: Straggler | None
+) -> JobOutlook | None:
+    """What is known of the ranks together; without a straggler the one that is waited for most is tried."""
+    if job is None or job.graph is None:
+        return None
+    what_ifs = []
+    most = max(collectives.skews, key=lambda one: one.awaited_ns, default=None)
+    late = straggler or (most if most is not None and most.awaited_ns else None)
+    if late is not None and (change := job.as_fast_as_median(late.trace_id)) is not None:
+        what_ifs.append(WhatIf(WhatIfKind.RANK_AS_MEDIAN, job.gain(change), rank=late.rank))
+    # Activities by process group and name of the collective, then by trace.
+    kernels: dict[tuple[str | None, str], dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for of_one in collectives.matched:
+        for kernel in of_one:
+            kernels[of_one[0].members, of_one[0].title or ""][kernel.trace_id].add(kernel.activity_id)
+    for total in collectives.totals[:_COLLECTIVES]:
+        gain = job.gain(job.overlapped(kernels[total.members, total.name]))
+        what_ifs.append(
+            WhatIf(WhatIfKind.OVERLAPPED, gain, process_group=total.process_group, name=total.name)
+        )
+    what_ifs.sort(key=lambda one: -one.gain.ns)
+    return JobOutlook(len(collectives.ranks), len(job.models), job.step_ns, job.path, tuple(what_ifs))

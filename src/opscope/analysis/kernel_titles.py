@@ -1,6 +1,6 @@
 """Short titles of kernels: the function, with the functor that a generic one was given.
 
-A title stands for a name and is not one: the full name is always kept beside it.
+A title stands for a name and is not one: the full name is always kept beside it. Imports nothing that reads.
 """
 
 from __future__ import annotations
@@ -23,16 +23,14 @@ def kernel_title(facts: KernelFacts) -> str:
 
 
 def title_of(function: str, arguments: Sequence[str], functor: str) -> str:
-    """The function without its namespaces and CUTLASS's wrapper, and the functor without its namespaces."""
-    title, applied = _unwrapped(function, arguments), _last(functor)
-    return f"{title}<… {applied} …>" if applied else title
+    """The function without its namespaces, and the functor without its; of CUTLASS's wrapper what it wraps.
 
-
-def _unwrapped(function: str, arguments: Sequence[str]) -> str:
-    """`gelu` of `at::native::gelu`; `cutlass_80_gemm_…` of `cutlass::Kernel2<cutlass_80_gemm_…>`."""
-    last, first = _last(function), arguments[0] if arguments else ""
+    `gelu` of `at::native::gelu`; `cutlass_80_gemm_…` of `cutlass::Kernel2<cutlass_80_gemm_…>`.
+    """
+    last, first, applied = _last(function), arguments[0] if arguments else "", _last(functor)
     is_wrapper = last in _WRAPPERS and "cutlass" in f"{function}<{first}"
-    return (is_wrapper and _last(first.partition("<")[0])) or last
+    title = (is_wrapper and _last(first.partition("<")[0])) or last
+    return f"{title}<… {applied} …>" if applied else title
 
 
 def _last(qualified: str) -> str:

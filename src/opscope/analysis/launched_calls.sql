@@ -1,6 +1,6 @@
 -- One row per distinct call, activity name and launch geometry: launches, their device time in ns, the part of it whose
 -- call the host issued more slowly than the device did it (`launch_bound_ns`), and those that are the only main one of
--- their call (`sole_launches`, `sole_ns`). Parameters: name ids of helpers, which are no main work; ns after the end of
+-- their call (`sole_count`, `sole_ns`). Parameters: name ids of helpers, which are no main work; ns after the end of
 -- its launch call within which an activity that waits for nothing starts; names of calls that hold the host up and launch
 -- nothing. Reads activity_costs, device_activities, kernel_names, operators, runtime_calls.
 WITH queued AS (
@@ -31,16 +31,16 @@ WITH queued AS (
     LEFT JOIN operators o ON o.operator_id = i.issue_id
     LEFT JOIN waits w ON w.operator_id = i.issue_id
 )
-SELECT c.call_id, n.name, l.kind,
+SELECT c.call_id, n.name AS kernel, l.kind,
     l.grid_x * l.grid_y * l.grid_z AS blocks, l.block_x * l.block_y * l.block_z AS threads,
     l.registers_per_thread, l.shared_memory_bytes, any_value(l.is_helper) AS is_helper,
-    count(*) AS launches, sum(l.duration_ns)::BIGINT AS total_ns,
+    count(*) AS count, sum(l.duration_ns)::BIGINT AS total_ns,
     coalesce(sum(l.duration_ns) FILTER (j.is_launch_bound), 0)::BIGINT AS launch_bound_ns,
-    count(*) FILTER (j.main_launches = 1 AND NOT l.is_helper) AS sole_launches,
+    count(*) FILTER (j.main_launches = 1 AND NOT l.is_helper) AS sole_count,
     coalesce(sum(l.duration_ns) FILTER (j.main_launches = 1 AND NOT l.is_helper), 0)::BIGINT AS sole_ns
 FROM launched l
 JOIN activity_costs c USING (activity_id)
 JOIN judged j USING (issue_id)
 JOIN kernel_names n USING (name_id)
 GROUP BY ALL
-ORDER BY c.call_id, total_ns DESC, n.name, blocks, threads
+ORDER BY c.call_id, total_ns DESC, kernel, blocks, threads

@@ -1,23 +1,16 @@
 """How long a step takes without the profiler, beside how long it took recorded.
 
-A recorder stretches the host, so a recorded step is not the program's. Recordings of opscope also time steps
-while nothing is attached (`capture.step_clock`); of other traces only the recorded step is known, and what
-depends on the other is None.
+Recordings of opscope also time steps while nothing is attached (`capture.step_clock`); of other traces what
+depends on that is None. Of a stretch of steps that followed each other the first sample is warm-up, and of
+the earlier half of the rest everything up to the last sample that is slower than is usual of the later half
+(`usual_and_limit`): compilation comes in bursts, with quick steps in between. Steps before a profiler was
+first attached count alone if there are six of them in three samples, for what it leaves behind may slow later
+ones (by 1.3 where the host decides, on an H100).
 
-Which samples count, by stretch of steps that followed each other:
-
-1. The first sample of a stretch is warm-up: the program's first step, or the first after a pause for
-   writing.
-2. Of the rest, the later half tells what is usual. In the earlier half, everything up to the last sample
-   that is slower than that (`usual_and_limit`) is warm-up. (Compilation and tuning come in bursts, with quick
-   steps in between.)
-3. Steps before a profiler was attached for the first time count alone if there are six of them in three
-   samples, for what a profiler leaves behind may slow later ones (by 1.3 where the host decides, on an H100).
-
-A step's time is the longer of two: by the host's clock, and between the device's events. A loop that does not
-wait runs ahead of the device until the launch queue is full, and then only the device's period is true; a
-device that works off its queue is quicker than the loop, and then only the host's is. Where both took as long
-altogether, the device's events tell how the time was spread.
+A step's time is the longer of two. A loop that does not wait runs ahead of the device until the launch queue
+is full, and then only the device's period is true; a device that works off its queue is quicker than the
+loop, and then only the host's is. Where both took as long altogether, the device's events tell how the time
+was spread.
 """
 
 from __future__ import annotations
@@ -28,8 +21,8 @@ from itertools import groupby
 import msgspec
 import numpy as np
 
-from opscope.analysis.timeline.device_windows import TraceWindow
 from opscope.analysis.timeline.values import HostTime
+from opscope.analysis.timeline.windows import TraceWindow
 from opscope.benchmarking.statistics import CONFIDENCE, FEWEST_ROUNDS, median_interval, usual_and_limit
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace, UnrecordedStep
@@ -111,10 +104,7 @@ class MeasuredStep(msgspec.Struct, frozen=True):
 def measured_steps(
     session: Session, windows: Mapping[int, TraceWindow], hosts: Iterable[HostTime]
 ) -> tuple[MeasuredStep, ...]:
-    """The step of each trace that tells one, by trace.
-
-    Steps that begin the program are left out; `hosts` are for the busy time.
-    """
+    """The step of each trace that tells one, by trace, without steps that begin the program."""
     recorded_ns = {
         trace_id: sum(step.end_ns - step.start_ns for step in steps) / len(steps)
         for trace_id, window in windows.items()

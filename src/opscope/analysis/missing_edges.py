@@ -1,14 +1,11 @@
 """What an execution graph does not know, and when that is too much to simulate a change by it.
 
-A recording may lack what ties its events: correlation ids, the host's side, events that were lost, clocks
-that agree. The graph bears it, each activity coming when it was recorded, and still simulates as itself; but
-what a change would bring rests on edges that are not there. A gain is withheld where
-
-- `MOST_UNTIED` or more of the activities have no edge that explains when they began;
-- of the step, as recorded or with the change, `MOST_UNEXPLAINED` or more is time that no known edge explains;
-- the recording says itself that events are lost, or its steps overlap.
-
-A launch explains an activity that begins until its call returns: the first call of a kernel loads its module.
+A recording may lack correlation ids, the host's side, events, clocks that agree. It still simulates as
+itself, each activity coming when it was recorded; but what a change would bring rests on edges that are not
+there. So a gain is withheld where too many activities have no edge that explains when they began, where too
+much of the step, as recorded or changed, is time that no edge explains, or where the recording says that
+events are lost. A launch explains an activity that begins until its call returns: the first call of a kernel
+loads its module.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ import numpy as np
 
 from opscope.analysis.execution_graph import TOLERANCE_NS, ExecutionGraph
 from opscope.analysis.timeline.records import RuntimeCalls, TraceRecords
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.units import format_fraction
 
@@ -26,23 +24,18 @@ MOST_UNTIED = 0.1
 # The same recordings are short of 4.4 % at most; gains below 2 % of a step are not told.
 MOST_UNEXPLAINED = 0.05
 
-_LOST = """
-SELECT code FROM findings
-WHERE trace_id = ? AND code IN ('trace.truncated', 'trace.compression_damaged') ORDER BY code"""
-_OVERLAPPING = """
-SELECT step, next_step FROM (
-    SELECT step, start_ns + duration_ns AS end_ns, lead(step) OVER by_start AS next_step,
-        lead(start_ns) OVER by_start AS next_start_ns
-    FROM steps WHERE trace_id = ? WINDOW by_start AS (ORDER BY start_ns, step))
-WHERE end_ns - next_start_ns > ? LIMIT 1"""
-
 
 def missing_edges(session: Session, trace: TraceRecords, graph: ExecutionGraph, origin_ns: int) -> str | None:
     """Why no change of a trace's steps can be simulated, in words; None if nothing much is missing."""
-    reasons = [f"events are lost ({code})" for (code,) in session.query(_LOST, [trace.trace_id])]
+    reasons = [
+        f"events are lost ({code})"
+        for (code,) in session.query(sql(__package__, "missing_edges:lost"), [trace.trace_id])
+    ]
     reasons += [
         f"steps {one} and {other} overlap"
-        for one, other in session.query(_OVERLAPPING, [trace.trace_id, TOLERANCE_NS])
+        for one, other in session.query(
+            sql(__package__, "missing_edges:overlapping"), [trace.trace_id, TOLERANCE_NS]
+        )
     ]
     activities, untied = int((graph.activity >= 0).sum()), _untied(trace.calls, graph, origin_ns)
     if sum(untied.values()) >= MOST_UNTIED * activities:

@@ -31,15 +31,17 @@ class Report(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]
     count_column: str
     name_column: str
-    is_size: bool = False
-    has_category: bool = False
+
+    @property
+    def is_size(self) -> bool:
+        return self.sources == ("size",)
 
     @property
     def columns(self) -> tuple[str, ...]:
         unit = "MB" if self.is_size else "ns"
         head = (f"Total ({unit})",) if self.is_size else ("Time (%)", f"Total Time ({unit})")
         figures = tuple(f"{word} ({unit})" for word in ("Avg", "Med", "Min", "Max", "StdDev"))
-        category = ("Category",) if self.has_category else ()
+        category = ("Category",) if len(self.sources) > 1 else ()
         return (*head, self.count_column, *figures, *category, self.name_column)
 
 
@@ -50,30 +52,15 @@ class ReportTable(msgspec.Struct, frozen=True):
     rows: tuple[_Row, ...]
 
 
+_MEMORY, _BOTH = "CUDA GPU MemOps Summary", "CUDA GPU Summary (Kernels/MemOps)"
 REPORTS = {
     report.name: report
     for report in (
         Report("cuda_api_sum", "CUDA API Summary", ("api",), "Num Calls", "Name"),
         Report("cuda_gpu_kern_sum", "CUDA GPU Kernel Summary", ("kernel",), "Instances", "Name"),
-        Report(
-            "cuda_gpu_mem_time_sum", "CUDA GPU MemOps Summary (by Time)", ("memory",), "Count", "Operation"
-        ),
-        Report(
-            "cuda_gpu_mem_size_sum",
-            "CUDA GPU MemOps Summary (by Size)",
-            ("size",),
-            "Count",
-            "Operation",
-            is_size=True,
-        ),
-        Report(
-            "cuda_gpu_sum",
-            "CUDA GPU Summary (Kernels/MemOps)",
-            ("kernel", "memory"),
-            "Instances",
-            "Operation",
-            has_category=True,
-        ),
+        Report("cuda_gpu_mem_time_sum", f"{_MEMORY} (by Time)", ("memory",), "Count", "Operation"),
+        Report("cuda_gpu_mem_size_sum", f"{_MEMORY} (by Size)", ("size",), "Count", "Operation"),
+        Report("cuda_gpu_sum", _BOTH, ("kernel", "memory"), "Instances", "Operation"),
     )
 }
 _CATEGORIES = {"kernel": "CUDA_KERNEL", "memory": "MEMORY_OPER"}
@@ -91,15 +78,7 @@ def wanted_reports(names: Sequence[str] | None) -> list[str]:
 
 
 def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, ...]:
-    """The reports of these names, in their order.
-
-    Args:
-        session: Of a Kineto trace, of an nsys export, or saved.
-        names: Of `REPORTS`; `:base` after one shows kernels by their function's name alone, as with nsys.
-
-    Raises:
-        InputError: There is no such report.
-    """
+    """The reports of these names, in order; `:base` after one shows kernels by their function alone."""
     found: list[ReportTable] = []
     statistics: dict[str, list[_Row]] = {}
     recorded = session.query(_NAMES)
@@ -111,10 +90,12 @@ def report_tables(session: Session, names: Sequence[str]) -> tuple[ReportTable, 
                 hint=f"There are {', '.join(REPORTS)}; :base after a name shortens kernel names",
             )
         if style not in statistics:
-            labels = [
-                _base_name(own) if style == "base" else nsys_name or _operation_name(own)
-                for _, own, nsys_name in recorded
-            ]
+            labels = []
+            for _, own, nsys_name in recorded:
+                label = _operation_name(own)
+                if style == "base" and label == own:  # without namespaces, parameters and template arguments
+                    label = (decode(own).function or own).rpartition("::")[2]
+                labels.append(label if style == "base" else nsys_name or label)
             parameters = [[name_id for name_id, _, _ in recorded], labels]
             statistics[style] = session.records(sql(__package__, "nsys_statistics"), parameters)
         found.append(_table(REPORTS[report], statistics[style]))
@@ -140,37 +121,20 @@ def _operation_name(name: str) -> str:
     return f"[CUDA memcpy {match['unified'] or ''}{source}-to-{target}]"
 
 
-def _base_name(name: str) -> str:
-    """The function of a kernel without namespaces, parameters and template arguments."""
-    operation = _operation_name(name)
-    if operation != name:
-        return operation
-    return (decode(name).function or name).rpartition("::")[2]
-
-
 def _table(report: Report, statistics: list[_Row]) -> ReportTable:
     rows = [row for row in statistics if row["source"] in report.sources]
     rows.sort(key=lambda row: (-row["total"], row["label"]))
-    whole = sum(row["total"] for row in rows)
-    values = _sizes if report.is_size else _times
-    shown = (dict(zip(report.columns, values(report, row, whole), strict=True)) for row in rows)
-    return ReportTable(report, tuple(shown))
-
-
-def _times(report: Report, row: _Row, whole: float) -> tuple[Any, ...]:
-    return (
-        round(100 * row["total"] / whole, 1) if whole else 0.0,
-        int(row["total"]),
-        row["instances"],
-        *(round(row[name], 1) for name in ("mean", "median")),
-        *(int(row[name]) for name in ("least", "most")),
-        round(row["deviation"], 1),
-        *((_CATEGORIES[row["source"]],) if report.has_category else ()),
-        row["label"],
-    )
-
-
-def _sizes(_report: Report, row: _Row, _whole: float) -> tuple[Any, ...]:
-    figures = (row[name] for name in ("total", "mean", "median", "least", "most", "deviation"))
-    total, *rest = (round(value / _BYTES_PER_MB, 3) for value in figures)
-    return (total, row["instances"], *rest, row["label"])
+    whole, table = sum(row["total"] for row in rows), []
+    for row in rows:
+        figures: list[Any] = [row[name] for name in ("mean", "median", "least", "most", "deviation")]
+        if report.is_size:
+            total, *figures = (round(value / _BYTES_PER_MB, 3) for value in (row["total"], *figures))
+            values = [total, row["instances"], *figures]
+        else:
+            share = round(100 * row["total"] / whole, 1) if whole else 0.0
+            mean, median, least, most, deviation = figures
+            figures = [round(mean, 1), round(median, 1), int(least), int(most), round(deviation, 1)]
+            values = [share, int(row["total"]), row["instances"], *figures]
+        category = [_CATEGORIES[row["source"]]] if len(report.sources) > 1 else []
+        table.append(dict(zip(report.columns, [*values, *category, row["label"]], strict=True)))
+    return ReportTable(report, tuple(table))

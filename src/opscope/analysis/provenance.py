@@ -2,14 +2,17 @@
 
 Reads `kernel_provenance`, `native_functions`, `operator_functions`, `recognition`; fills them first if
 needed.
+
+Accuracy is how much of the device time each statement about it covers, and how well; every fraction is of
+device time in integer nanoseconds. `docs/accuracy.md` gives the method in words.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +22,8 @@ from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.resolution.annotate import annotate
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class GeneratedCode(msgspec.Struct, frozen=True):
@@ -107,19 +112,6 @@ _KERNELS_SQL = (
     "SELECT n.name, p.* EXCLUDE (name_id) FROM kernel_provenance p JOIN kernel_names n USING (name_id)"
 )
 
-_GENERATED_SQL = """
-SELECT n.name AS kernel, s.kind, s.graph, s.original_aten, s.source_nodes, s.modules, s.post_grad_nodes,
-    s.stacks, s.copy
-FROM kernel_sources s JOIN kernel_names n USING (name_id) ORDER BY n.name, s.graph, s.hash"""
-
-_FUNCTIONS_SQL = """
-SELECT c.name AS operator, f.*, c.calls, c.self_device_ns FROM native_functions f JOIN (
-    SELECT name, native_function_id, sum(calls)::BIGINT AS calls,
-        sum(self_device_ns)::BIGINT AS self_device_ns
-    FROM operator_functions GROUP BY ALL) c USING (native_function_id)
-ORDER BY c.self_device_ns DESC, c.calls DESC, f.native_function_id"""
-
-
 _LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
 _HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_sources)"
 
@@ -127,11 +119,25 @@ _HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_s
 def read_provenance(session: Session) -> Provenance:
     annotate(session)
     functions: dict[str, list[NativeFunctionUse]] = defaultdict(list)
-    for row in session.records(_FUNCTIONS_SQL):
-        functions[row["operator"]].append(_function(row))
+    for row in session.records(sql(__package__, "provenance:functions")):
+        functions[row["operator"]].append(
+            NativeFunctionUse(
+                **{name: row[name] for name in _FUNCTION_FIELDS},
+                overload_grade=_grade(row["overload_grade"]),
+                tags=tuple(row["tags"] or ()),
+                details=json.loads(row["details"] or "{}"),
+                location=_location("", row),
+                stub_location=_location("stub_", row),
+            )
+        )
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
-    for row in session.records(_GENERATED_SQL):
-        generated[row["kernel"]].append(_generated(row))
+    for kernel, stacks, copy, kind, graph, *lists in session.query(sql(__package__, "provenance:generated")):
+        frames = [frame for stack in json.loads(stacks or "[]") for frame in stack[-1:]]
+        lines = {f"{frame['file']}:{frame['line']}": frame.get("code") for frame in frames}
+        aten, nodes, modules, lowered = (tuple(names or ()) for names in lists)
+        generated[kernel].append(
+            GeneratedCode(kind, graph, aten, nodes, modules, lowered, tuple(lines.items()), copy)
+        )
     rows = session.records(sql(__package__, "triton_kernels")) if session.scalar(_HAS_TRITON_SQL) else ()
     triton: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -139,12 +145,24 @@ def read_provenance(session: Session) -> Provenance:
         configurations = json.loads(row["configurations"] or "[]")
         if stated or configurations:
             triton[row["name"]] = {**stated, "configurations": configurations}
+    kernels = {
+        row["name"]: KernelFacts(
+            **{name: row[name] for name in ("name", "category", "function", "library", "family")},
+            binary=row["registered_by"],
+            fields=json.loads(row["fields"] or "{}"),
+            grades=json.loads(row["grades"] or "{}"),
+            units=tuple(row["units"] or ()),
+            unit_grade=_grade(row["unit_grade"]),
+            location=_location("", row),
+            template=_location("template_", row),
+            generated=tuple(generated.get(row["name"], ())),
+            triton=triton.get(row["name"], {}),
+        )
+        for row in session.records(_KERNELS_SQL)
+    }
     recognition = session.records("SELECT * FROM recognition")[0]
     return Provenance(
-        kernels={
-            row["name"]: _kernel(row, generated.get(row["name"], ()), triton.get(row["name"], {}))
-            for row in session.records(_KERNELS_SQL)
-        },
+        kernels=kernels,
         functions={name: tuple(uses) for name, uses in functions.items()},
         torch_version=recognition["torch_version"],
         tables_version=recognition["operator_table"],
@@ -155,80 +173,36 @@ def read_provenance(session: Session) -> Provenance:
     )
 
 
-def limited(provenance: Provenance, grade: Grade) -> Provenance:
-    """The same, nothing in it known better than by that grade: the release is itself only so well known."""
-
-    def weaker(known: Grade | None) -> Grade | None:
-        return None if known is None else weakest((known, grade))
-
-    def place(known: SourceLocation | None) -> SourceLocation | None:
-        if known is None:
-            return None
-        return replace(
-            known, file_grade=weaker(known.file_grade) or grade, line_grade=weaker(known.line_grade)
-        )
-
-    def function(use: NativeFunctionUse) -> NativeFunctionUse:
-        places = {"location": place(use.location), "stub_location": place(use.stub_location)}
-        return replace(use, overload_grade=weaker(use.overload_grade), **places)
-
-    def kernel(facts: KernelFacts) -> KernelFacts:
-        places = {"location": place(facts.location), "template": place(facts.template)}
-        return replace(facts, unit_grade=weaker(facts.unit_grade), **places)
-
-    return replace(
-        provenance,
-        kernels={name: kernel(facts) for name, facts in provenance.kernels.items()},
-        functions={name: tuple(map(function, uses)) for name, uses in provenance.functions.items()},
-    )
-
-
-def _generated(row: dict[str, Any]) -> GeneratedCode:
-    frames = [frame for stack in json.loads(row["stacks"] or "[]") for frame in stack[-1:]]
-    lines = {f"{frame['file']}:{frame['line']}": frame.get("code") for frame in frames}
-    return GeneratedCode(
-        row["kind"],
-        row["graph"],
-        tuple(row["original_aten"] or ()),
-        tuple(row["source_nodes"] or ()),
-        tuple(row["modules"] or ()),
-        tuple(row["post_grad_nodes"] or ()),
-        tuple(lines.items()),
-        row["copy"],
-    )
-
-
-def _kernel(
-    row: dict[str, Any], generated: Iterable[GeneratedCode], triton: Mapping[str, Any]
-) -> KernelFacts:
-    return KernelFacts(
-        **{name: row[name] for name in ("name", "category", "function", "library", "family")},
-        binary=row["registered_by"],
-        fields=json.loads(row["fields"] or "{}"),
-        grades=json.loads(row["grades"] or "{}"),
-        units=tuple(row["units"] or ()),
-        unit_grade=_grade(row["unit_grade"]),
-        location=_location("", row),
-        template=_location("template_", row),
-        generated=tuple(generated),
-        triton=triton,
-    )
-
-
 _FUNCTION_FIELDS = (
     "name", "overload", "kind", "category", "schema", "structured_delegate", "dispatch_key",
     "cuda_function", "stub", "yaml_line", "calls", "self_device_ns",
 )  # fmt: skip
 
 
-def _function(row: dict[str, Any]) -> NativeFunctionUse:
-    return NativeFunctionUse(
-        **{name: row[name] for name in _FUNCTION_FIELDS},
-        overload_grade=_grade(row["overload_grade"]),
-        tags=tuple(row["tags"] or ()),
-        details=json.loads(row["details"] or "{}"),
-        location=_location("", row),
-        stub_location=_location("stub_", row),
+def limited(provenance: Provenance, grade: Grade) -> Provenance:
+    """The same, nothing in it known better than by that grade: the release is itself only so well known."""
+
+    def weaker(known: Grade | None) -> Grade | None:
+        return None if known is None else weakest((known, grade))
+
+    def weaken(one: T, *grades: str) -> T:
+        return replace(one, **{name: weaker(getattr(one, name)) for name in grades})
+
+    def place(known: SourceLocation | None) -> SourceLocation | None:
+        return None if known is None else weaken(known, "file_grade", "line_grade")
+
+    def function(use: NativeFunctionUse) -> NativeFunctionUse:
+        weak = weaken(use, "overload_grade")
+        return replace(weak, location=place(use.location), stub_location=place(use.stub_location))
+
+    def kernel(facts: KernelFacts) -> KernelFacts:
+        weak = weaken(facts, "unit_grade")
+        return replace(weak, location=place(facts.location), template=place(facts.template))
+
+    return replace(
+        provenance,
+        kernels={name: kernel(facts) for name, facts in provenance.kernels.items()},
+        functions={name: tuple(map(function, uses)) for name, uses in provenance.functions.items()},
     )
 
 
@@ -247,3 +221,72 @@ def _location(prefix: str, row: Mapping[str, Any]) -> SourceLocation | None:
 
 def _grade(text: str | None) -> Grade | None:
     return None if text is None else Grade(text)
+
+
+UNKNOWN = "unknown"  # stands beside the grades where nothing is claimed
+
+
+class Accuracy(msgspec.Struct, frozen=True):
+    """Fractions of device time, 0–1; None where there is no such time."""
+
+    attributed_fraction: float | None  # time that belongs to an operator
+    operator_entry_fraction: float | None  # time of operators that reach an entry of native_functions.yaml
+    aten_operator_entry_fraction: float | None  # the same, of the time of `aten::` operators alone
+    aten_operator_file_fraction: float | None  # time of `aten::` operators whose function or stub has a file
+    aten_operator_line_fraction: float | None  # and a line in it
+    aten_kernel_unit_fraction: float | None  # time of torch's own kernels whose translation unit is known
+    aten_kernel_single_unit_fraction: float | None  # and is exactly one
+    family_fraction: float | None  # time of device activities whose family is known
+    # For each kind of fact its shares by grade, `unknown` included. They sum to 1; there are none where there
+    # is no such time.
+    by_grade: Mapping[str, Mapping[str, float]] = msgspec.field(default_factory=dict)
+    # Self device time of `aten::` operators; the `aten_operator_…` are fractions of it
+    aten_operator_ns: int = 0
+    torch_kernel_ns: int = 0  # time of torch's own kernels, of which the `aten_kernel_…` are
+
+
+_Rows = list[dict[str, Any]]
+
+
+def measure_accuracy(session: Session, *, device_time_ns: int, attributed_ns: int) -> Accuracy:
+    kernels, operators = (
+        session.records(sql(__package__, "provenance:kernel_times")),
+        session.records(sql(__package__, "provenance:operator_times")),
+    )
+    own_kernels = [row for row in kernels if row["is_own"]]
+    aten = [row for row in operators if row["is_aten"]]
+
+    def time_ns(rows: _Rows, where: str = "ns") -> int:
+        return sum(row["ns"] for row in rows if row[where])
+
+    def share(rows: _Rows, where: str, whole_ns: int | None = None) -> float | None:
+        whole_ns = time_ns(rows) if whole_ns is None else whole_ns
+        return time_ns(rows, where) / whole_ns if whole_ns else None
+
+    def by_grade(rows: _Rows, column: str) -> dict[str, float]:
+        graded: dict[str, int] = defaultdict(int)
+        for row in rows:
+            graded[row[column] or UNKNOWN] += row["ns"]
+        whole_ns = sum(graded.values())
+        return {grade: ns / whole_ns for grade, ns in sorted(graded.items())} if whole_ns else {}
+
+    return Accuracy(
+        attributed_fraction=attributed_ns / device_time_ns if device_time_ns else None,
+        operator_entry_fraction=share(operators, "has_entry", device_time_ns),
+        aten_operator_entry_fraction=share(aten, "has_entry"),
+        aten_operator_file_fraction=share(aten, "file_grade"),
+        aten_operator_line_fraction=share(aten, "line_grade"),
+        aten_kernel_unit_fraction=share(own_kernels, "has_unit"),
+        aten_kernel_single_unit_fraction=share(own_kernels, "has_single_unit"),
+        family_fraction=share(kernels, "has_family"),
+        by_grade={
+            "kernel_unit": by_grade(own_kernels, "unit_grade"),
+            "kernel_line": by_grade(own_kernels, "line_grade"),
+            "kernel_family": by_grade(kernels, "family_grade"),
+            "operator_entry": by_grade(operators, "overload_grade"),
+            "operator_file": by_grade(operators, "file_grade"),
+            "operator_line": by_grade(operators, "line_grade"),
+        },
+        aten_operator_ns=time_ns(aten),
+        torch_kernel_ns=time_ns(own_kernels),
+    )

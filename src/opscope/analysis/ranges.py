@@ -21,7 +21,6 @@ from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import ServingPhase, engine_of, serving_step
 
 _BY_RANGE = "range:"
-_COUNTED = "[A-Za-z0-9]*[0-9][A-Za-z0-9]{20,}|[0-9]+"
 # One launch of these for each layer; others prepare or finish what they do.
 _ATTENTION = frozenset(
     (
@@ -32,34 +31,19 @@ _ATTENTION = frozenset(
 
 
 class RangeTotal(msgspec.Struct, frozen=True):
-    """All ranges of one group.
+    """All ranges of one group."""
 
-    Attributes:
-        name: Phase of an engine's steps, or what the expression found in the names.
-        calls: Ranges.
-        device_ns: Device time of what was launched in them.
-        host_ns: Host time of the ranges; what nests counts twice.
-        device_fraction: Share of all device time (0–1).
-        kernels: Kernels launched.
-        engine: Of an engine's steps; else None.
-        phase: Likewise.
-        requests: Of all steps together; None of other ranges.
-        tokens: Read and generated; None where the annotations do not count them.
-        device_ns_per_token: Device time of one token.
-        layers: Attention launches in each range; None where their number differs or is zero.
-    """
-
-    name: str
-    calls: int
-    device_ns: int
-    host_ns: int
-    device_fraction: float
+    name: str  # phase of an engine's steps, or what the expression found in the names
+    calls: int  # ranges
+    device_ns: int  # of what was launched in them
+    host_ns: int  # of the ranges; what nests counts twice
+    device_fraction: float  # of all device time
     kernels: int
-    engine: str | None = None
+    engine: str | None = None  # of an engine's steps; else None, like what follows
     phase: ServingPhase | None = None
-    requests: int | None = None
-    tokens: int | None = None
-    layers: int | None = None
+    requests: int | None = None  # of all steps together
+    tokens: int | None = None  # read and generated; None where the annotations do not count them
+    layers: int | None = None  # attention launches in each range; None where their number differs or is zero
 
     @property
     def device_ns_per_token(self) -> float | None:
@@ -85,16 +69,18 @@ def serving_engine(session: Session) -> str | None:
 def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple[RangeTotal, ...]:
     """Groups of ranges, most device time first; empty where no annotation is of an engine or fits.
 
-    Args:
-        session: With its annotations.
-        by: `range:REGEX`, searched for in the names of annotations: they are grouped by what it finds, by its
-            first group if it has one. None for the steps of a serving engine, by phase.
-        device_time_ns: Of the whole Session.
-
-    Raises:
-        InputError: It is no such expression.
+    `range:REGEX` is searched for in the names of annotations: they are grouped by what it finds, by its first
+    group if it has one. None stands for the steps of a serving engine, by phase.
     """
-    pattern = None if by is None else _pattern(by)
+    pattern, hint = None, "Write --by range:REGEX"
+    if by is not None and not by.startswith(_BY_RANGE):
+        raise InputError(f"'{by}' names no grouping", hint=hint)
+    if by is not None:
+        text = by.removeprefix(_BY_RANGE)
+        try:
+            pattern = re.compile(text)
+        except re.error as error:
+            raise InputError(f"'{text}' is not a regular expression ({error})", hint=hint) from error
     rows = session.query(
         "SELECT annotation_id, name FROM annotations WHERE side = 'host' AND duration_ns >= 0 "
         "ORDER BY annotation_id"
@@ -127,25 +113,6 @@ def range_totals(session: Session, by: str | None, device_time_ns: int) -> tuple
         for name, number in groups.items()
     ]
     return tuple(sorted(totals, key=lambda one: (-one.device_ns, one.name)))
-
-
-def _pattern(by: str) -> re.Pattern[str]:
-    text, hint = by.removeprefix(_BY_RANGE), "Write --by range:REGEX"
-    if not by.startswith(_BY_RANGE):
-        raise InputError(f"'{by}' names no grouping", hint=hint)
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise InputError(f"'{text}' is not a regular expression ({error})", hint=hint) from error
-
-
-def annotation_kinds(session: Session) -> tuple[str, ...]:
-    """Names of annotations with … for numbers and hashes, the most frequent first."""
-    rows = session.query(
-        f"SELECT regexp_replace(name, '{_COUNTED}', '…', 'g') AS kind FROM annotations "
-        "WHERE side = 'host' AND name IS NOT NULL GROUP BY kind ORDER BY count(*) DESC, kind"
-    )
-    return tuple(row[0] for row in rows)
 
 
 def _total(
@@ -182,13 +149,3 @@ class GraphTotal(msgspec.Struct, frozen=True):
     evidence: ReplayEvidence | None  # how replays were matched; None if they were not
     file: str | None  # trace that tells them
     reason: str | None  # why its operators are unknown, or what of them is
-
-
-def graph_totals(session: Session) -> tuple[GraphTotal, ...]:
-    """CUDA graphs whose replays were recorded, most device time first."""
-    rows = session.records(
-        "SELECT graph, count(*) AS replays, max(activity_count) AS activities, "
-        "sum(device_ns)::BIGINT AS device_ns, source, evidence, file, reason "
-        "FROM graph_replays GROUP BY ALL ORDER BY 4 DESC, 1, 5, 6"
-    )
-    return tuple(msgspec.convert(rows, list[GraphTotal]))

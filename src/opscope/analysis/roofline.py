@@ -1,16 +1,13 @@
 """How far every call, operator and kernel is from the device's limits, and what binds it.
 
-Launches of alike calls, with the cost of one, are held against the peak of the type that computed and
-against memory's rate. Products are held against the units their kernel used, fp32 ones against TF32's peak
-where the name says tensor cores; fp16 ones against that of tensor cores even where CUDA cores computed, which
-shows how far they are. All other arithmetic runs on CUDA cores, in fp32 unless the numbers are fp64.
-
-What binds a call, with the thresholds, docs/roofline.md says: the host is asked first, then the roof that
-accounts for most of the time, then too little work; what is left is the nearer roof, from afar.
+Launches of alike calls, with the cost of one, are held against the peak of the type that computed (products
+against that of the units their kernel used, fp16 ones against tensor cores' in any case) and against memory's
+rate. What binds a call, with the thresholds, docs/roofline.md says: the host is asked first, then the roof
+that accounts for most of the time, then too little work; what is left is the nearer roof, from afar.
 
 Times are device time in integer nanoseconds, and exact: Σ device_ns, Σ costed_ns and Σ bound_ns of parts are
-those of the whole. Every activity belongs to exactly one distinct call, so Σ device_ns of the calls is all
-device time, and what is costed and what is not share it out exactly.
+those of the whole, and every activity belongs to one distinct call. Rates are per second of the calls whose
+cost is known, `costed_ns`; fractions are 0–1; None is unknown.
 """
 
 from __future__ import annotations
@@ -21,19 +18,18 @@ from functools import cached_property
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from opscope.analysis.cuda_calls import HOLD_UP, names_of
-from opscope.analysis.efficiency import (
-    Bound,
-    CallEfficiency,
-    CostCoverage,
-    Efficiency,
-    Roofline,
-    TensorCoreUse,
-)
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.session_limits import common_device
-from opscope.analysis.tensor_cores import TensorCoreEvidence, is_product, operand_type, tensor_core_evidence
+from opscope.analysis.tensor_cores import (
+    TensorCoreEvidence,
+    TensorCoreUse,
+    is_product,
+    operand_type,
+    tensor_core_evidence,
+)
+from opscope.analysis.timeline.records import HOLD_UP, names_of
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import DeviceFacts, LaunchGeometry
@@ -43,16 +39,130 @@ from opscope.operators.call_cost import CallCost, FlopSource
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
+from opscope.text_enum import MeaningEnum
+
+
+class Bound(MeaningEnum):
+    """What limits a call. A closed set."""
+
+    COMPUTE = "compute", "its operations take longer than moving its bytes"
+    MEMORY = "memory", "moving its bytes takes longer than its operations"
+    LATENCY = "latency", "too little work to fill the device once"
+    LAUNCH = "launch", "shorter than its launch on the host"
+
+
+class Roofline(msgspec.Struct, frozen=True):
+    """A set of calls held against the device's limits."""
+
+    device_ns: int  # their device time
+    costed_ns: int  # the part of it whose bytes and operations are known; everything below is about that part
+    flop_count: int | None = None  # sum over its calls; None without any
+    min_bytes: int | None = None  # likewise
+    # Time the same work needs at the device's limits: per call the longer of bytes over bandwidth and
+    # operations over the peak of their type. None if no limit is known.
+    attainable_ns: float | None = None
+    # What limits most of its device time; None where that is unknown for half of it
+    bound: Bound | None = None
+    # Device time by what limits it. May reach beyond the costed part: that a call is shorter than its launch
+    # shows without knowing its cost.
+    bound_ns: Mapping[Bound, int] = msgspec.field(default_factory=dict)
+    # Type whose peak was taken for most of the time; None where nothing was computed
+    data_type: DataType | None = None
+    tensor_cores: TensorCoreUse | None = None  # for most of the time of products; None if unknown
+    # The part of `costed_ns` that `attainable_ns` is about, so that the fraction compares like with like;
+    # None: all of it. Collectives and copies to or from the host are held against nothing.
+    held_ns: int | None = None
+    # The part of `held_ns` whose calls move fewer bytes than the level-2 cache holds (or, if faster than
+    # memory, less than twice as many). Such data may come from there: a fraction above 1 then is no error.
+    cache_resident_ns: int = 0
+    # The part of `costed_ns` that took less time than what was counted needs at the limits, though no cache
+    # explains it: it did less (one tensor passed twice, a causal mask, Winograd's algorithm). It is held
+    # against nothing.
+    excess_ns: int = 0
+
+    @property
+    def arithmetic_intensity(self) -> float | None:
+        return None if self.flop_count is None or not self.min_bytes else self.flop_count / self.min_bytes
+
+    @property
+    def achieved_flop_per_s(self) -> float | None:
+        return (
+            None if self.flop_count is None or not self.costed_ns else self.flop_count / self.costed_ns * 1e9
+        )
+
+    @property
+    def achieved_bytes_per_s(self) -> float | None:
+        return None if self.min_bytes is None or not self.costed_ns else self.min_bytes / self.costed_ns * 1e9
+
+    @property
+    def fraction(self) -> float | None:
+        """Attainable over actual time: 1 is at the limit, more only where a cache served.
+
+        None where less than half of the costed time is held against the limits.
+        """
+        held_ns = self.costed_ns if self.held_ns is None else self.held_ns
+        if self.attainable_ns is None or not held_ns or held_ns * 2 < self.costed_ns:
+            return None
+        return self.attainable_ns / held_ns
+
+
+class CallEfficiency(msgspec.Struct, frozen=True):
+    """Calls of one operator with the same arguments. `shapes` and `concrete` are JSON text as recorded.
+
+    `operator` is the activity's name for launches of no operator (`attribution` then says why they have
+    none). `kernels` are the distinct names it launched, most time first; `gap_ns` is what reaching the limit
+    would save, device time minus attainable time; None if unknown.
+    """
+
+    call_id: int
+    operator: str
+    overload: str | None
+    shapes: str | None
+    types: str | None
+    concrete: str | None
+    calls: int
+    kernels: tuple[str, ...]
+    cost: CallCost
+    roofline: Roofline
+    attribution: str | None = None
+
+    @property
+    def gap_ns(self) -> float | None:
+        attainable_ns = self.roofline.attainable_ns
+        return None if attainable_ns is None else max(0.0, self.roofline.device_ns - attainable_ns)
+
+
+class CostCoverage(msgspec.Struct, frozen=True):
+    """The share of all device time whose cost is known.
+
+    `uncosted` names the operators, or activities of none, whose bytes or operations are unknown: name, time
+    in ns, the reason of most of it; most time first. Complete: with Σ `costed_ns` of the calls it is all
+    device time.
+    """
+
+    bytes_fraction: float | None = None
+    flop_fraction: float | None = None
+    uncosted: tuple[tuple[str, int, str], ...] = ()
+
+
+class Efficiency(msgspec.Struct, frozen=True):
+    """Everything known of a Session's distance from the limits."""
+
+    limits: DeviceLimits | None = None  # of the device; None where devices differ or are unknown
+    coverage: CostCoverage = CostCoverage()
+    operators: Mapping[str, Roofline] = msgspec.field(default_factory=dict)  # by operator name
+    # By (operator name, kernel name), and under None as operator of all launches of the kernel together,
+    # whoever launched it. A kernel has its call's cost where it alone does the call's work.
+    kernels: Mapping[tuple[str | None, str], Roofline] = msgspec.field(default_factory=dict)
+    calls: tuple[CallEfficiency, ...] = ()  # the distinct calls, most device time first
+
 
 _Key = TypeVar("_Key", bound=Hashable)
 _UNKNOWN_REASON = "no rule for this operator"
 
 
 def measure_efficiency(session: Session, limits: DeviceLimits | None) -> Efficiency:
-    """How far everything in a Session is from the limits; fills the cost tables if they are empty.
-
-    Where devices differ or are unknown there are no limits: then costs are known, no distances.
-    """
+    """How far everything is from the limits, if there are any; fills the cost tables if they are empty."""
     fill_costs(session)
     device = common_device(session)
     known = limits if device is None else device
@@ -63,10 +173,7 @@ def measure_efficiency(session: Session, limits: DeviceLimits | None) -> Efficie
 def efficiency_of(
     calls: Iterable[CostedCall], launches: Mapping[int, tuple[Launches, ...]], model: RooflineModel
 ) -> Efficiency:
-    """The Efficiency of distinct calls.
-
-    A call without launches is left out.
-    """
+    """The Efficiency of distinct calls; one without launches is left out."""
     found: list[CallEfficiency] = []
     by_operator: dict[str, list[Roofline]] = defaultdict(list)
     # Under None all launches of the kernel, whoever launched it.
@@ -146,6 +253,12 @@ class Launches(msgspec.Struct, frozen=True):
     def decoded(self) -> DecodedKernel:
         return decode(self.kernel)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether its time goes over a link to the host or another device."""
+        one = self.decoded
+        return one.family in _ELSEWHERE_FAMILIES or one.copy_direction in _ELSEWHERE_COPIES
+
 
 class Work(msgspec.Struct, frozen=True, dict=True):
     """Launches that together did `repeats` times the work of `cost`."""
@@ -193,6 +306,9 @@ def work_by_kernel(call: Work) -> Iterator[tuple[str, Work]]:
         yield name, Work(tuple(launches), call.cost, repeats, costed_ns)
 
 
+_GEOMETRY = ("blocks", "threads", "registers_per_thread", "shared_memory_bytes")
+
+
 def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tuple[Launches, ...]]:
     """Launches by call id of table `call_costs`, most device time first. Needs its tables filled."""
     names = session.query("SELECT name_id, name FROM kernel_names")
@@ -200,28 +316,18 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
     parameters = [helpers, _AT_ONCE_NS, names_of(session, *HOLD_UP)]
     by_call: dict[int, list[Launches]] = defaultdict(list)
     for row in session.records(sql(__package__, "launched_calls"), parameters):
-        decoded, quality = decode(row["name"]), None
-        if row["kind"] == "kernel":
-            # As far as it matters to filling the device: extents of all dimensions multiplied.
-            grid, block = (None if size is None else (size, 1, 1) for size in (row["blocks"], row["threads"]))
-            use = row["registers_per_thread"], row["shared_memory_bytes"]
-            geometry = LaunchGeometry(grid, block, *use, None, row["launches"], row["total_ns"])
-            quality = LaunchQuality(decoded, geometry, device=device)
+        # As far as it matters to filling the device: extents of all dimensions multiplied.
+        blocks, threads, registers, shared_bytes = (row.pop(name) for name in _GEOMETRY)
+        grid, block = (None if size is None else (size, 1, 1) for size in (blocks, threads))
+        one, quality = Launches(**{name: row[name] for name in row if name != "call_id"}), None
+        if one.kind == "kernel":
+            use = registers, shared_bytes, None, one.count, one.total_ns
+            geometry = LaunchGeometry(grid, block, *use)
+            quality = LaunchQuality(one.decoded, geometry, device=device)
         # A collective's time is not its own: it ends when the last device has come.
-        is_shared = decoded.family in _ELSEWHERE_FAMILIES
-        by_call[row["call_id"]].append(
-            Launches(
-                row["name"],
-                row["kind"],
-                row["is_helper"],
-                row["launches"],
-                row["total_ns"],
-                0 if is_shared else row["launch_bound_ns"],
-                row["sole_launches"],
-                row["sole_ns"],
-                quality,
-            )
-        )
+        is_shared = one.decoded.family in _ELSEWHERE_FAMILIES
+        bound_ns = 0 if is_shared else one.launch_bound_ns
+        by_call[row["call_id"]].append(replace(one, launch_bound_ns=bound_ns, quality=quality))
     return {call_id: tuple(launches) for call_id, launches in by_call.items()}
 
 
@@ -321,15 +427,8 @@ class RooflineModel(msgspec.Struct, frozen=True):
     compute_capability: str | None = None
 
 
-class AttainableTime(msgspec.Struct, frozen=True):
-    """Device time that work needs at the device's limits, by resource; overlapped, the longer counts."""
-
-    memory_ns: float
-    compute_ns: float
-
-    @property
-    def total_ns(self) -> float:
-        return max(self.memory_ns, self.compute_ns)
+# Device time in ns that work needs at the device's limits, by memory and by computing; the longer counts.
+AttainableTime = tuple[float, float]
 
 
 def roofline_of(work: Work, model: RooflineModel) -> Roofline:
@@ -340,25 +439,23 @@ def roofline_of(work: Work, model: RooflineModel) -> Roofline:
     memory = memory_limit(cost, limits)
     # Time of the costed part at the limits, where no cost, rate that matters or device is unknown.
     attainable = None
-    is_elsewhere = 2 * work.time_where(_is_elsewhere) > work.device_ns
+    is_elsewhere = 2 * work.time_where(lambda one: one.is_elsewhere) > work.device_ns
     if is_costed and memory is not None and not is_elsewhere and (compute.flop_per_s or not flop_count):
-        attainable = AttainableTime(
-            memory_ns=min_bytes / memory.per_s * 1e9,
-            compute_ns=flop_count / compute.flop_per_s * 1e9 if compute.flop_per_s else 0.0,
-        )
+        compute_ns = flop_count / compute.flop_per_s * 1e9 if compute.flop_per_s else 0.0
+        attainable = min_bytes / memory.per_s * 1e9, compute_ns
     shortest_ns = None if limits is None else limits.smallest_kernel_ns
     bound_ns = bound_ns_of(work, attainable, shortest_kernel_ns=shortest_ns)
-    is_resident = attainable is not None and _may_be_cached(work, attainable, limits)
+    is_resident = attainable is not None and _may_be_cached(work, attainable[0], limits)
     is_excess, most_ns = False, _MOST_FRACTION * costed_ns
     if attainable is not None:
-        is_excess = attainable.compute_ns > most_ns or (attainable.memory_ns > most_ns and not is_resident)
+        is_excess = attainable[1] > most_ns or (attainable[0] > most_ns and not is_resident)
     held = None if is_excess else attainable
     return Roofline(
         device_ns=work.device_ns,
         costed_ns=costed_ns if is_costed else 0,
         flop_count=flop_count if is_costed else None,
         min_bytes=min_bytes if is_costed else None,
-        attainable_ns=None if held is None else held.total_ns,
+        attainable_ns=None if held is None else max(held),
         bound=_most(bound_ns, work.device_ns),
         bound_ns=bound_ns,
         data_type=compute.data_type,
@@ -369,30 +466,20 @@ def roofline_of(work: Work, model: RooflineModel) -> Roofline:
     )
 
 
-def _is_elsewhere(one: Launches) -> bool:
-    """Whether its time goes over a link to the host or another device."""
-    decoded = one.decoded
-    return decoded.family in _ELSEWHERE_FAMILIES or decoded.copy_direction in _ELSEWHERE_COPIES
-
-
-def _may_be_cached(work: Work, attainable: AttainableTime, limits: DeviceLimits | None) -> bool:
+def _may_be_cached(work: Work, memory_ns: float, limits: DeviceLimits | None) -> bool:
     """Whether the level-2 cache may hold all bytes of one call, or enough of them to outrun memory."""
     l2_bytes = (None if limits is None else limits.l2_bytes) or _LARGEST_L2_BYTES
     min_bytes = work.cost.min_bytes or 0
     if min_bytes < l2_bytes:
         return True
-    from_memory_ns = attainable.memory_ns * (min_bytes - l2_bytes) / min_bytes
-    is_faster = attainable.memory_ns > work.costed_ns
-    return is_faster and min_bytes < 2 * l2_bytes and from_memory_ns <= work.costed_ns
+    from_memory_ns = memory_ns * (min_bytes - l2_bytes) / min_bytes
+    return min_bytes < 2 * l2_bytes and from_memory_ns <= work.costed_ns < memory_ns
 
 
 def bound_ns_of(
     work: Work, attainable: AttainableTime | None, *, shortest_kernel_ns: float | None = None
 ) -> dict[Bound, int]:
-    """Device time of work by what limits it; what is unknown is left out.
-
-    `attainable` is of the costed part; `shortest_kernel_ns` as measured of the device.
-    """
+    """Device time of work by what limits it, without what is unknown; `attainable` is of the costed part."""
     bound_ns = {Bound.LAUNCH: work.launch_bound_ns} if work.launch_bound_ns else {}
     rest_ns, bound = work.device_ns - work.launch_bound_ns, None
     if not rest_ns:
@@ -410,12 +497,13 @@ def bound_ns_of(
         # A grid of fewer blocks than multiprocessors has the peak of those that get one.
         main_ns = sum(one.total_ns for one in work.main)
         used_ns = sum(_sm_share(one) * one.total_ns for one in work.main)
-        compute_ns = attainable.compute_ns / (used_ns / main_ns if main_ns else 1.0)
-        is_far = max(compute_ns, attainable.memory_ns) < _NEAR_ROOF * work.costed_ns
+        memory_ns, compute_ns = attainable
+        compute_ns /= used_ns / main_ns if main_ns else 1.0
+        is_far = max(compute_ns, memory_ns) < _NEAR_ROOF * work.costed_ns
         if is_far and (is_latency or is_most(lambda one: one.quality and one.quality.is_underfilled)):
             bound = Bound.LATENCY
-        elif attainable.total_ns:
-            bound = Bound.COMPUTE if compute_ns > attainable.memory_ns else Bound.MEMORY
+        elif max(attainable):
+            bound = Bound.COMPUTE if compute_ns > memory_ns else Bound.MEMORY
     return bound_ns if bound is None else {**bound_ns, bound: rest_ns}
 
 

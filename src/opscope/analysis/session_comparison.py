@@ -7,20 +7,13 @@ totals is the sum of the rows' differences.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import median
 from typing import Any, TypeVar
 
-from opscope.analysis.compared_session import (
-    ComparedRecording,
-    ComparedSession,
-    KernelKey,
-    OperatorUse,
-    Sums,
-    read_recording,
-)
 from opscope.analysis.comparison_rules import (
     MeanResampler,
     MedianResampler,
@@ -30,7 +23,9 @@ from opscope.analysis.comparison_rules import (
     time_change,
 )
 from opscope.analysis.kernel_titles import kernel_title
-from opscope.analysis.provenance import KernelFacts
+from opscope.analysis.measured_step import unrecorded_samples
+from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
+from opscope.analysis.timeline.windows import read_windows
 from opscope.benchmarking.statistics import FEWEST_ROUNDS
 from opscope.model.comparison import (
     Basis,
@@ -41,32 +36,165 @@ from opscope.model.comparison import (
     OperatorChange,
     Presence,
     SessionComparison,
-    TimeChange,
+    SessionSide,
     UnattributedChange,
     Use,
     VariantChange,
 )
+from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
+from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.categories import OTHER
+from opscope.provenance.categories import OTHER, category_of
 from opscope.units import format_duration, format_fraction
 
-_COUNTER = re.compile(r"(?:_\d+)+$")
-# Fields of a name that say how a kernel of the same family computes, with their words.
-_TOLD = {
-    "operand_type": "operands", "tile": "tile", "stages": "stages", "cluster": "cluster", "layout": "layout",
-    "vector_width": "vector width", "variant": "form", "architecture": "architecture", "split_k": "split K",
-    "tensor_core": "tensor cores", "epilogue": "epilogue", "mma_shape": "matrix instruction",
-    "head_dimension": "head dimension", "library": "library", "copy_direction": "direction",
-    "host_memory": "host memory",
-}  # fmt: skip
-_MOST_TOLD = 4
-
-# Below this share of a side's time other input shapes are a detail.
-_RELEVANT_FRACTION = 0.05
-_NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
-
 Row = TypeVar("Row", OperatorChange, KernelChange, VariantChange, UnattributedChange)
+Owner = tuple[str | None, str | None]  # an operator's name, or why there is none
+KernelKey = tuple[str, str]  # name and kind
+
+_VERSIONS_SQL = "SELECT torch_version, cuda_version, driver_version FROM traces"
+_CPUS_SQL = """
+SELECT value::JSON->>'$.environment.cpu' FROM metadata WHERE key LIKE 'sidecar:%'"""
+_DEVICES_SQL = """
+SELECT coalesce(name, 'unnamed device'), count(*) FROM devices WHERE activity_count > 0
+GROUP BY ALL ORDER BY 1"""
+
+
+def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
+    """What a Session tells of where it was recorded."""
+
+    def joined(values: Iterable[str | None]) -> str | None:
+        return ", ".join(sorted({value for value in values if value})) or None
+
+    # The release the kernels were recognized by, unless it is only the one that fits best.
+    is_certain = provenance.torch_version_grade in {Grade.EXACT, Grade.RELEASE_INDEX}
+    recognized = provenance.torch_version if is_certain else None
+    rows = session.query(_VERSIONS_SQL)
+    torch, cuda, driver = (joined(row[column] for row in rows) for column in range(3))
+    devices = [name if count == 1 else f"{count} × {name}" for name, count in session.query(_DEVICES_SQL)]
+    facts = {
+        "GPU": ", ".join(devices),
+        "CPU": None if devices else joined(cpu for (cpu,) in session.query(_CPUS_SQL)),
+        "PyTorch": torch or recognized,
+        "CUDA": cuda,
+        "CUDA driver": driver,
+    }
+    return {label: value for label, value in facts.items() if value}
+
+
+Steps = Mapping[tuple[int, int], int]  # duration in ns, by trace and number
+
+
+@dataclass
+class _Sums:
+    """A `Use` in the making; a sample is a step, None outside of steps."""
+
+    calls: int = 0
+    launches: int = 0
+    time_ns: int = 0
+    step_ns: Counter[int] = field(default_factory=Counter)
+
+    def add(self, sample: int | None, *, calls: int = 0, launches: int = 0, time_ns: int = 0) -> None:
+        self.calls += calls
+        self.launches += launches
+        self.time_ns += time_ns
+        if sample is not None:
+            self.step_ns[sample] += time_ns
+
+
+@dataclass
+class _Parts:
+    """Sums of one owner: in all, by overload and shapes, and by kernel."""
+
+    total: _Sums = field(default_factory=_Sums)
+    variants: defaultdict[Any, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
+    kernels: defaultdict[KernelKey, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
+
+
+class _Side:
+    """One recording, counted by a metric over a basis; what lies outside steps is left out and counted apart.
+
+    Ranks of one step wait for each other, so a sample is a step of all ranks, where all have the same steps.
+    """
+
+    def __init__(self, session: Session, steps: Steps, metric: Metric, basis: Basis) -> None:
+        self.provenance, self.has_steps = read_provenance(session), bool(steps)
+        self.sources = tuple(
+            source for (source,) in session.query("SELECT source FROM traces ORDER BY trace_id")
+        )
+        self.environment = _environment(session, self.provenance)
+        self.unrecorded_ns = unrecorded_samples(session)
+        # Python frames slow the host down.
+        self.has_stacks = bool(session.scalar("SELECT EXISTS (FROM frames)"))
+        self.findings = tuple(session.findings())
+        steps = steps if basis is Basis.STEP else {}
+        traces, numbers = {trace_id for trace_id, _ in steps}, sorted({step for _, step in steps})
+        is_shared = len(steps) == len(traces) * len(numbers)
+        samples = {key: numbers.index(key[1]) if is_shared else at for at, key in enumerate(sorted(steps))}
+        self.sample_count = len(set(samples.values()))
+        self.ranks_per_step = max(1, len(traces)) if is_shared else 1
+        self.owners: defaultdict[Owner, _Parts] = defaultdict(_Parts)
+        self.total, self.outside, self.wall = _Sums(), _Sums(), _Sums()
+        for key, duration_ns in steps.items():
+            self.wall.add(samples[key], calls=1, time_ns=duration_ns)
+        launches = session.records(sql(__package__, "compared_launches"))
+        self.has_device = bool(launches)
+        for row in (*session.records(sql(__package__, "compared_operators")), *launches):
+            is_call, step = "kernel" not in row, (row["trace_id"], row["step"])
+            counted = {"calls": row["calls"]} if is_call else {}
+            if not is_call:
+                counted["launches"] = row["launches"] if row["kind"] == "kernel" else 0
+            if is_call == (metric is Metric.CPU):
+                counted["time_ns"] = row["time_ns"]
+            if basis is Basis.STEP and step not in samples:
+                self.outside.add(None, **counted)
+                continue
+            sample, operator = samples.get(step), row["operator"]
+            owner = self.owners[operator, None if operator is not None else row["attribution"]]
+            for sums in (self.total, owner.total, owner.variants[row["overload"], row["input_shapes"]]):
+                sums.add(sample, **counted)
+            if not is_call:
+                owner.kernels[row["kernel"], row["kind"]].add(sample, calls=row["launches"], **counted)
+
+    def use(self, sums: _Sums | None) -> Use | None:
+        """Sums as a value; None of what this side lacks."""
+        if sums is None:
+            return None
+        by_step = tuple(sums.step_ns[sample] for sample in range(self.sample_count))
+        return Use(sums.calls, sums.launches, sums.time_ns, by_step)
+
+    def timing(self, use: Use | None) -> Timing | None:
+        """A use per step of one rank."""
+        if use is None:
+            return None
+        by_step = tuple(step_ns / self.ranks_per_step for step_ns in use.step_ns)
+        return Timing(use.time_ns / (self.ranks_per_step * self.sample_count or 1), by_step)
+
+    @property
+    def value(self) -> SessionSide:
+        return SessionSide(
+            sources=self.sources,
+            ranks=len(self.sources),
+            steps=self.sample_count,
+            ranks_per_step=self.ranks_per_step,
+            has_device=self.has_device,
+            whole_ns=self.total.time_ns + self.outside.time_ns,
+            outside_steps_ns=self.outside.time_ns,
+            outside_steps_launches=self.outside.launches,
+            launches=self.total.launches,
+            environment=self.environment,
+        )
+
+    def facts(self, kernel: str) -> KernelFacts:
+        return self.provenance.kernels.get(kernel) or KernelFacts(kernel, OTHER)
+
+    def category(self, operator: str | None, kernel: str | None = None) -> str:
+        """Of an operator; of a kernel, where the operator is one no table knows."""
+        own = OTHER
+        if operator is not None:
+            functions = self.provenance.functions.get(operator, ())
+            own = functions[0].category if functions else category_of(operator)
+        return own if own != OTHER or kernel is None else self.facts(kernel).category
 
 
 def compare_sessions(
@@ -78,106 +206,112 @@ def compare_sessions(
     in total. Operators match by name, their calls by overload and input shapes, kernels by name or by
     what their names decode to.
     """
-    recordings = (read_recording(reference), read_recording(candidate))
-    metric = Metric.DEVICE if all(recording.has_device for recording in recordings) else Metric.CPU
-    basis = Basis.STEP if all(recording.steps for recording in recordings) else Basis.TOTAL
-    first, second = (ComparedSession(recording, metric, basis) for recording in recordings)
-    return _Matcher(first, second, options or ComparisonOptions()).comparison(metric, basis)
+    sessions = reference, candidate
+    has_device = all(one.scalar("SELECT EXISTS (FROM device_activities)") for one in sessions)
+    metric = Metric.DEVICE if has_device else Metric.CPU
+    steps: list[Counter[tuple[int, int]]] = []
+    for session in sessions:
+        durations: Counter[tuple[int, int]] = Counter()
+        for trace_id, window in read_windows(session).items():
+            for step in window.counted.steps:  # without those that begin the program
+                durations[trace_id, step.number] += step.end_ns - step.start_ns
+        steps.append(durations)
+    basis = Basis.STEP if all(steps) else Basis.TOTAL
+    first, second = (_Side(one, own, metric, basis) for one, own in zip(sessions, steps, strict=True))
+    return _Comparison(first, second, options or ComparisonOptions()).value(metric, basis)
 
 
-class _Matcher:
+class _Comparison:
     """Pairs the things of two sides and judges their times."""
 
-    def __init__(
-        self, reference: ComparedSession, candidate: ComparedSession, options: ComparisonOptions
-    ) -> None:
-        self.reference = reference
-        self.candidate = candidate
-        self._options = options
+    def __init__(self, reference: _Side, candidate: _Side, options: ComparisonOptions) -> None:
+        self._reference, self._candidate, self._options = reference, candidate, options
         self._resampler = MeanResampler(options.seed)
 
-    def comparison(self, metric: Metric, basis: Basis) -> SessionComparison:
-        reference, candidate = self.reference, self.candidate
-        operators = _ranked(map(self._operator, sorted({*reference.operators, *candidate.operators})))
-        reasons = sorted({*reference.unattributed, *candidate.unattributed})
-        has_steps = basis is Basis.STEP
+    def value(self, metric: Metric, basis: Basis) -> SessionComparison:
+        reference, candidate, options = self._reference, self._candidate, self._options
+        owners = sorted({*reference.owners, *candidate.owners}, key=lambda one: (one[0] or "", one[1] or ""))
+        operators = _ranked(self._operator(name) for name, _ in owners if name is not None)
+        unrecorded, samples = None, (reference.unrecorded_ns, candidate.unrecorded_ns)
+        if all(samples):
+            first, second = (Timing(median(times_ns), times_ns) for times_ns in samples)
+            unrecorded = time_change(first, second, MedianResampler(options.seed), options.threshold)
         return SessionComparison(
-            reference=reference.side(),
-            candidate=candidate.side(),
+            reference=reference.value,
+            candidate=candidate.value,
             metric=metric,
             basis=basis,
-            options=self._options,
+            options=options,
             total=self._change(reference.total, candidate.total)["time"],
-            wall=self._change(reference.wall(), candidate.wall())["time"] if has_steps else None,
-            unrecorded=self._unrecorded(),
+            wall=self._change(reference.wall, candidate.wall)["time"] if basis is Basis.STEP else None,
+            unrecorded=unrecorded,
             operators=operators,
-            unattributed=_ranked(map(self._unattributed, reasons)),
+            unattributed=_ranked(
+                UnattributedChange(reason=reason, **self._of_owner((None, reason)))
+                for _, reason in owners
+                if reason is not None
+            ),
             categories=self._categories(operators, metric),
-            findings=comparison_findings(reference, candidate, metric, basis, operators),
+            findings=_findings((reference, candidate), metric, basis, operators),
         )
 
-    def _unrecorded(self) -> TimeChange | None:
-        sides = (self.reference.recording.unrecorded_ns, self.candidate.recording.unrecorded_ns)
-        if not all(sides):
-            return None
-        first, second = (Timing(median(times_ns), times_ns) for times_ns in sides)
-        resampler = MedianResampler(self._options.seed)
-        return time_change(first, second, resampler, self._options.threshold)
-
-    def _change(self, reference: Sums | None, candidate: Sums | None) -> dict[str, Any]:
+    def _change(self, reference: _Sums | None, candidate: _Sums | None) -> dict[str, Any]:
         """The fields of a `Change`: both sides per step (in all, without steps), and the verdict."""
-        first, second = self.reference.use(reference), self.candidate.use(candidate)
-        timings = _timing(first, self.reference), _timing(second, self.candidate)
+        first, second = self._reference.use(reference), self._candidate.use(candidate)
+        timings = self._reference.timing(first), self._candidate.timing(second)
         time = time_change(*timings, self._resampler, self._options.threshold)
         return {
             "presence": presence_of(first, second), "reference": first, "candidate": second, "time": time
         }  # fmt: skip
 
     def _operator(self, name: str) -> OperatorChange:
-        before, after = self.reference.operators.get(name), self.candidate.operators.get(name)
-        kernels = self._kernels(name, before, after)
-        old, new = before.variants if before else {}, after.variants if after else {}
+        old, new = (
+            one.owners[name, None].variants if (name, None) in one.owners else {}
+            for one in (self._reference, self._candidate)
+        )
+        fields = self._of_owner((name, None))
+        # Its own category; of an operator no table knows, that of its longest kernel.
+        own = self._reference.category(name)
+        own = self._candidate.category(name) if own == OTHER else own
+        times_ns: dict[str, float] = defaultdict(float)
+        for kernel in fields["kernels"]:
+            times_ns[kernel.category] += (kernel.time.reference_ns or 0) + (kernel.time.candidate_ns or 0)
+        longest = max(times_ns, key=lambda category: (times_ns[category], category), default=OTHER)
         return OperatorChange(
             name=name,
-            category=self._operator_category(name, kernels),
+            category=longest if own == OTHER else own,
             variants=_ranked(
                 VariantChange(
                     overload=key[0], input_shapes=key[1], **self._change(old.get(key), new.get(key))
                 )
                 for key in dict.fromkeys((*old, *new))
             ),
-            kernels=kernels,
-            **self._change(before.total if before else None, after.total if after else None),
+            **fields,
         )
 
-    def _unattributed(self, reason: str) -> UnattributedChange:
-        before, after = self.reference.unattributed.get(reason), self.candidate.unattributed.get(reason)
-        return UnattributedChange(
-            reason=reason,
-            kernels=self._kernels(None, before, after),
-            **self._change(before.total if before else None, after.total if after else None),
-        )
-
-    def _kernels(
-        self, operator: str | None, reference: OperatorUse | None, candidate: OperatorUse | None
-    ) -> tuple[KernelChange, ...]:
-        before = reference.kernels if reference else {}
-        after = candidate.kernels if candidate else {}
+    def _of_owner(self, owner: Owner) -> dict[str, Any]:
+        """The fields of its total, and its kernels."""
+        first, second = self._reference.owners.get(owner), self._candidate.owners.get(owner)
+        before, after = first.kernels if first else {}, second.kernels if second else {}
         pairs: list[tuple[KernelKey | None, KernelKey | None]] = [
             (key, key) for key in before if key in after
         ]
         left = {key: sums.time_ns for key, sums in before.items() if key not in after}
         right = {key: sums.time_ns for key, sums in after.items() if key not in before}
         for kind in sorted({key[1] for key in left}):
-            for old, new in pair_kernels(_of_kind(left, kind), _of_kind(right, kind), self._facts):
+            gone, came = ({name: ns for (name, of), ns in one.items() if of == kind} for one in (left, right))
+            for old, new in pair_kernels(gone, came, self._facts):
                 pairs.append(((old, kind), (new, kind)))
                 del left[old, kind], right[new, kind]
-        pairs += [(key, None) for key in left]
-        pairs += [(None, key) for key in right]
-        return _ranked(
-            self._kernel(operator, old, new, self._change(old and before.get(old), new and after.get(new)))
+        pairs += [*((key, None) for key in left), *((None, key) for key in right)]
+        kernels = _ranked(
+            self._kernel(owner[0], old, new, self._change(old and before.get(old), new and after.get(new)))
             for old, new in pairs
         )
+        return {
+            "kernels": kernels,
+            **self._change(first.total if first else None, second.total if second else None),
+        }
 
     def _kernel(
         self, operator: str | None, old: KernelKey | None, new: KernelKey | None, facts: dict[str, Any]
@@ -187,63 +321,38 @@ class _Matcher:
             facts["presence"] = Presence.REPLACED
             change = describe_replacement(self._facts(old[0]), self._facts(new[0]))
         before, after = old and old[0], new and new[0]
-        side, name = (self.reference, before) if before else (self.candidate, after)
+        side, name = (self._reference, before) if before else (self._candidate, after)
         return KernelChange(
             operator=operator,
             kind=(old or new or ("", ""))[1],
             category=side.category(operator, name),
             reference_name=before,
             candidate_name=after,
-            reference_title=None if before is None else kernel_title(self.reference.facts(before)),
-            candidate_title=None if after is None else kernel_title(self.candidate.facts(after)),
+            reference_title=None if before is None else kernel_title(self._reference.facts(before)),
+            candidate_title=None if after is None else kernel_title(self._candidate.facts(after)),
             change=change,
             **facts,
         )
 
     def _facts(self, kernel: str) -> KernelFacts:
         """By whichever side knows the name."""
-        facts = self.reference.facts(kernel)
-        return facts if facts.function or facts.family else self.candidate.facts(kernel)
-
-    def _operator_category(self, name: str, kernels: Iterable[KernelChange]) -> str:
-        """Its own; of an operator no table knows, that of its longest kernel."""
-        own = self.reference.category(name)
-        if own == OTHER:
-            own = self.candidate.category(name)
-        if own != OTHER:
-            return own
-        times_ns: dict[str, float] = defaultdict(float)
-        for kernel in kernels:
-            times_ns[kernel.category] += (kernel.time.reference_ns or 0) + (kernel.time.candidate_ns or 0)
-        return max(times_ns, key=lambda category: (times_ns[category], category), default=OTHER)
+        facts = self._reference.facts(kernel)
+        return facts if facts.function or facts.family else self._candidate.facts(kernel)
 
     def _categories(self, operators: Iterable[OperatorChange], metric: Metric) -> tuple[CategoryChange, ...]:
-        before: dict[str, float] = defaultdict(float)
-        after: dict[str, float] = defaultdict(float)
+        spent: tuple[dict[str, float], ...] = (defaultdict(float), defaultdict(float))
         for one in operators:
-            if metric is Metric.CPU:
-                before[self.reference.category(one.name)] += one.time.reference_ns or 0
-                after[self.candidate.category(one.name)] += one.time.candidate_ns or 0
-                continue
-            for kernel in one.kernels:
-                if old := kernel.reference_name:
-                    before[self.reference.category(one.name, old)] += kernel.time.reference_ns or 0
-                if new := kernel.candidate_name:
-                    after[self.candidate.category(one.name, new)] += kernel.time.candidate_ns or 0
-        rows = [CategoryChange(name, before[name], after[name]) for name in sorted({*before, *after})]
+            for side, of_side, which in zip((self._reference, self._candidate), spent, _SIDES, strict=True):
+                if metric is Metric.CPU:
+                    of_side[side.category(one.name)] += getattr(one.time, f"{which}_ns") or 0
+                    continue
+                for kernel in one.kernels:
+                    if name := getattr(kernel, f"{which}_name"):
+                        ns = getattr(kernel.time, f"{which}_ns") or 0
+                        of_side[side.category(one.name, name)] += ns
+        names = sorted({*spent[0], *spent[1]})
+        rows = [CategoryChange(name, *(of_side.get(name, 0.0) for of_side in spent)) for name in names]
         return tuple(sorted(rows, key=lambda row: (-abs(row.difference_ns), row.category)))
-
-
-def _timing(use: Use | None, side: ComparedSession) -> Timing | None:
-    if use is None:
-        return None
-    ranks, samples = side.ranks_per_step, side.sample_count
-    by_step = tuple(step_ns / ranks for step_ns in use.step_ns)
-    return Timing(use.time_ns / (ranks * samples or 1), by_step)
-
-
-def _of_kind(times_ns: Mapping[KernelKey, int], kind: str) -> dict[str, int]:
-    return {name: time_ns for (name, of_kind), time_ns in times_ns.items() if of_kind == kind}
 
 
 def _ranked(rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -256,39 +365,50 @@ def _ranked(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(sorted(rows, key=key))
 
 
+_COUNTER = re.compile(r"(?:_\d+)+$")
+# Fields of a name that say how a kernel of the same family computes, with their words.
+_TOLD = {
+    "operand_type": "operands", "tile": "tile", "stages": "stages", "cluster": "cluster", "layout": "layout",
+    "vector_width": "vector width", "variant": "form", "architecture": "architecture", "split_k": "split K",
+    "tensor_core": "tensor cores", "epilogue": "epilogue", "mma_shape": "matrix instruction",
+    "head_dimension": "head dimension", "library": "library", "copy_direction": "direction",
+    "host_memory": "host memory",
+}  # fmt: skip
+_MOST_TOLD = 4
+
+
+_Names = dict[Hashable, list[str]]
+
+
 def pair_kernels(
     removed: Mapping[str, int], added: Mapping[str, int], facts: Callable[[str], KernelFacts]
 ) -> list[tuple[str, str]]:
-    """Pairs (removed, added) of one operator's kernels of one kind; each kernel is in one pair at most.
-
-    Both sides are times of kernels by name.
-    """
+    """Pairs (removed, added) of one operator's kernels of one kind, given by time; each in one at most."""
     pairs: list[tuple[str, str]] = []
     left, right = dict(removed), dict(added)
+
+    def by_sign(
+        sign: Callable[[KernelFacts], Hashable], times_ns: Mapping[str, int]
+    ) -> dict[Hashable, list[str]]:
+        """Names of one sign, the longest in time first; without those that have none."""
+        groups: dict[Hashable, list[str]] = defaultdict(list)
+        for name in sorted(times_ns, key=lambda name: (-times_ns[name], name)):
+            if (key := sign(facts(name))) is not None:
+                groups[key].append(name)
+        return groups
+
     for sign in (
         _same_code,
         _same_fusion,
         attrgetter("function"),
         lambda facts: facts.family and (facts.family, facts.fields.get("direction")),
     ):
-        others = _by_sign(sign, right, facts)
-        for key, names in _by_sign(sign, left, facts).items():
+        others = by_sign(sign, right)
+        for key, names in by_sign(sign, left).items():
             for old, new in zip(names, others.get(key, ()), strict=False):
                 pairs.append((old, new))
                 del left[old], right[new]
     return pairs
-
-
-def _by_sign(
-    sign: Callable[[KernelFacts], Hashable], times_ns: Mapping[str, int], facts: Callable[[str], KernelFacts]
-) -> dict[Hashable, list[str]]:
-    """Names of one sign, the longest in time first; without those that have none."""
-    groups: dict[Hashable, list[str]] = defaultdict(list)
-    for name in sorted(times_ns, key=lambda name: (-times_ns[name], name)):
-        key = sign(facts(name))
-        if key is not None:
-            groups[key].append(name)
-    return groups
 
 
 def _same_code(facts: KernelFacts) -> Hashable:
@@ -311,20 +431,14 @@ def describe_replacement(old: KernelFacts, new: KernelFacts) -> str:
     if told:
         return ", ".join(told[:_MOST_TOLD])
     if _same_code(old) is not None and _same_code(old) == _same_code(new):
-        return _arguments(old, new)
+        pairs = zip(old.template_arguments, new.template_arguments, strict=False)
+        changed = [(name, before, after) for (name, before), (_, after) in pairs if before != after]
+        if not changed or any(len(before) + len(after) > 60 for _, before, after in changed):
+            return "other template arguments"
+        return ", ".join(f"{name or 'argument'} {one} → {two}" for name, one, two in changed[:_MOST_TOLD])
     if _same_fusion(old) is not None and _same_fusion(old) == _same_fusion(new):
         return "renumbered"
     return f"another kernel of the family {new.family}" if new.family else "another kernel"
-
-
-def _arguments(old: KernelFacts, new: KernelFacts) -> str:
-    pairs = zip(old.template_arguments, new.template_arguments, strict=False)
-    changed = [(name, before, after) for (name, before), (_, after) in pairs if before != after]
-    if not changed or any(len(before) + len(after) > 60 for _, before, after in changed):
-        return "other template arguments"
-    return ", ".join(
-        f"{name or 'argument'} {before} → {after}" for name, before, after in changed[:_MOST_TOLD]
-    )
 
 
 def _word(value: object) -> str:
@@ -336,33 +450,24 @@ def _word(value: object) -> str:
 
 
 _SIDES = ("reference", "candidate")
+# Below this share of a side's time other input shapes are a detail.
+_RELEVANT_FRACTION = 0.05
+_NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
 
 
-def comparison_findings(
-    reference: ComparedSession,
-    candidate: ComparedSession,
-    metric: Metric,
-    basis: Basis,
-    operators: Sequence[OperatorChange],
+def _findings(
+    sides: tuple[_Side, _Side], metric: Metric, basis: Basis, operators: Sequence[OperatorChange]
 ) -> tuple[Finding, ...]:
-    sides = (reference, candidate)
-    recordings = (reference.recording, candidate.recording)
     found = [
-        *environment_finding(recordings[0].environment, recordings[1].environment),
-        *_recording_findings(recordings, metric),
+        *environment_finding(sides[0].environment, sides[1].environment),
+        *_recording_findings(sides, metric),
         *_input_finding(operators),
-        *(_step_findings(sides) if basis is Basis.STEP else _totals_findings(sides)),
+        *_basis_findings(sides, basis),
     ]
-    if recordings[0].has_stacks != recordings[1].has_stacks:
-        message = (
-            f"Only the {_SIDES[recordings[1].has_stacks]} was recorded with Python stacks, which slows the "
-            "host down: CPU times and the duration of steps do not compare."
-        )
-        found.append(Finding("compare.recording_differs", Severity.WARNING, message))
     # What makes one side's own data doubtful. Unattributed time has rows of its own.
     said = {_NO_DEVICE_CODE} if metric is Metric.CPU else set()
-    for name, recording in zip(_SIDES, recordings, strict=True):
-        for one in recording.findings:
+    for name, side in zip(_SIDES, sides, strict=True):
+        for one in side.findings:
             is_said = one.code in said or one.code.startswith("attribution.")
             if one.severity is not Severity.INFO and not is_said:
                 message = f"{name.capitalize()}: {one.message}"
@@ -370,9 +475,9 @@ def comparison_findings(
     return most_severe_first(found)
 
 
-def _recording_findings(recordings: Sequence[ComparedRecording], metric: Metric) -> Iterator[Finding]:
+def _recording_findings(sides: tuple[_Side, _Side], metric: Metric) -> Iterator[Finding]:
     """What the two hold that does not compare."""
-    lacking = [name for name, one in zip(_SIDES, recordings, strict=True) if not one.has_device]
+    lacking = [name for name, one in zip(_SIDES, sides, strict=True) if not one.has_device]
     if metric is Metric.CPU and len(lacking) == 2:
         yield Finding(
             "compare.cpu_time",
@@ -387,7 +492,7 @@ def _recording_findings(recordings: Sequence[ComparedRecording], metric: Metric)
             "for the other side is mostly the time of launching work.",
             "Record both with CUDA activities",
         )
-    ranks = [len(recording.sources) for recording in recordings]
+    ranks = [len(side.sources) for side in sides]
     if ranks[0] != ranks[1]:
         yield Finding(
             "compare.ranks_differ",
@@ -424,8 +529,12 @@ def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
     )
 
 
-def _step_findings(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
-    steps = [side.sample_count for side in sides]
+def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Finding]:
+    """What the steps that are compared, or their lack, leave open; and that stacks slow one side down."""
+    steps, lacking = [side.sample_count for side in sides], _SIDES[sides[0].has_steps]
+    few = "One recording each, without steps, is not enough"
+    if basis is Basis.STEP:
+        few = "One step is not enough" if min(steps) == 1 else f"{min(steps)} steps of a side are too few"
     if steps[0] != steps[1]:
         yield Finding(
             "compare.steps_differ",
@@ -433,11 +542,24 @@ def _step_findings(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
             f"The reference holds {steps[0]} steps, the candidate {steps[1]}: all figures are per step.",
             evidence={"reference_steps": steps[0], "candidate_steps": steps[1]},
         )
-    count = min(steps)
-    if count < FEWEST_ROUNDS:
-        few = "One step is not enough" if count == 1 else f"{count} steps of a side are too few"
-        yield from _no_interval(few, sides)
-    outside = [side.side().outside_steps_ns for side in sides]
+    if sides[0].has_steps != sides[1].has_steps:
+        yield Finding(
+            "compare.steps_missing",
+            Severity.WARNING,
+            f"The {lacking} recorded no steps, so whole recordings are compared, however much each holds.",
+            "Record both with a schedule of steps",
+        )
+    # What sides that differ lack for a verdict.
+    is_other = len({(side.use(side.total), side.sample_count) for side in sides}) > 1
+    if is_other and min(steps) < FEWEST_ROUNDS:
+        yield Finding(
+            "compare.no_interval",
+            Severity.INFO,
+            f"{few} for an interval: times are shown, but only equal ones get a verdict. Launches and "
+            "kernels are exact.",
+            f"Record {FEWEST_ROUNDS} steps or more on both sides.",
+        )
+    outside = [side.outside.time_ns for side in sides]
     if any(outside):
         yield Finding(
             "compare.outside_steps",
@@ -446,27 +568,10 @@ def _step_findings(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
             f"{format_duration(outside[1])} of the candidate.",
             evidence={"reference_ns": outside[0], "candidate_ns": outside[1]},
         )
-
-
-def _totals_findings(sides: Sequence[ComparedSession]) -> Iterator[Finding]:
-    lacking = [name for name, side in zip(_SIDES, sides, strict=True) if not side.recording.steps]
-    if len(lacking) == 1:
+    if sides[0].has_stacks != sides[1].has_stacks:
         yield Finding(
-            "compare.steps_missing",
+            "compare.recording_differs",
             Severity.WARNING,
-            f"The {lacking[0]} recorded no steps, so whole recordings are compared, however much each holds.",
-            "Record both with a schedule of steps",
-        )
-    yield from _no_interval("One recording each, without steps, is not enough", sides)
-
-
-def _no_interval(what: str, sides: Sequence[ComparedSession]) -> Iterator[Finding]:
-    """What sides that differ lack for a verdict."""
-    if len({(side.use(side.total), side.sample_count) for side in sides}) > 1:
-        yield Finding(
-            "compare.no_interval",
-            Severity.INFO,
-            f"{what} for an interval: times are shown, but only equal ones get a verdict. Launches and "
-            "kernels are exact.",
-            f"Record {FEWEST_ROUNDS} steps or more on both sides.",
+            f"Only the {_SIDES[sides[1].has_stacks]} was recorded with Python stacks, which slows the "
+            "host down: CPU times and the duration of steps do not compare.",
         )

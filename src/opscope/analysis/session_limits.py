@@ -53,15 +53,7 @@ def common_spec(session: Session) -> DeviceSpec | None:
 def limits_of_session(
     session: Session, measured_dir: Path | None = None, ceilings_file: Path | None = None
 ) -> tuple[DeviceLimits | None, str | None]:
-    """The limits of the GPU a Session was recorded on.
-
-    Args:
-        session: With its table `devices`.
-        measured_dir: Folder of measurements, which may not exist; None to look in none.
-        ceilings_file: A measurement to be used whatever the folder holds.
-
-    Returns:
-        The limits, or None; and why there are none, or which measurements were passed over, or None.
+    """The limits of the GPU a Session was recorded on; and why there are none, or what was passed over.
 
     Raises:
         InputError: The file cannot be used, or is of another GPU than the recording.

@@ -7,15 +7,15 @@ both and the error of what the change makes of kernels give the gain its interva
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from opscope.analysis.columns import Flags, columns
+from opscope.analysis.arrays import Flags, Spans, columns, merge, overlap
 from opscope.analysis.execution_graph import (
     NEVER_NS,
     TOLERANCE_NS,
@@ -34,9 +34,8 @@ from opscope.analysis.measured_step import UnrecordedTime, measured_steps
 from opscope.analysis.missing_edges import missing_edges, unexplained
 from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import TraceRecords, WorkKind
-from opscope.analysis.timeline.spans import Spans, merge, overlap
 from opscope.ingest.nesting import Int64
-from opscope.model.session import Session, registered
+from opscope.model.session import Session
 from opscope.text_enum import MeaningEnum
 
 Float64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -81,9 +80,9 @@ class Gain(msgspec.Struct, frozen=True):
 def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], error: float) -> Gain:
     """The gain of a change, and its interval.
 
-    `changed` gives the step with the change, by the number of the way in which hosts may have run (the likely
-    one first) and how much of the change comes true; `error` is how far the device time it saves may be off,
-    as a fraction of it.
+    `changed` gives the step by the number of the way in which hosts may have run, the likely one first,
+    and how much of the change comes true; `error` is the fraction by which the device time it saves may
+    be off.
     """
     strengths = (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
     gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths]
@@ -108,16 +107,6 @@ class PathPiece(NamedTuple):
     name: str | None
     start_ns: int
     ns: int
-
-
-class _Stretches(NamedTuple):
-    """Pieces of a path as columns."""
-
-    kind: Int64  # position in `_PATH_KINDS`
-    # Of what the host did, the operator launched at its end; of activities, the name; -1 for none
-    named: Int64
-    until_ns: Int64  # when each ended
-    ns: Int64  # how long each took
 
 
 _BALANCED = 0.05  # of the longer side: no nearer is what simulations of the two are worth
@@ -201,8 +190,8 @@ class GraphChange:
 
     def scale_calls(self, factors: dict[int, float]) -> GraphChange:
         """Device time of distinct calls, by call id, times a factor."""
-        for call_id, factor in factors.items():
-            self.scale(self.model.call_of_node == call_id, factor)
+        calls, place = np.unique(self.model.call_of_node, return_inverse=True)
+        self.duration_scale *= np.array([factors.get(one, 1.0) for one in calls.tolist()])[place]
         return self
 
     def drop(self, nodes: Flags) -> GraphChange:
@@ -320,10 +309,7 @@ class GraphChange:
         return float((self.model.graph.duration_ns * (1.0 - kept)).sum()) / self.model.graph.steps
 
     def apply(self, host: HostSpeed, strength: float = 1.0) -> float:
-        """A mean step with the change.
-
-        `strength` is how much of the change comes true on the device.
-        """
+        """A mean step with the change, where so much of it comes true on the device."""
         lag_ns, duration_ns = self.edited(host, strength)
         return max(simulate(self.model.graph, lag_ns=lag_ns, duration_ns=duration_ns).step_ns, self.least_ns)
 
@@ -361,15 +347,7 @@ _EXAMINED = ("host_ns", "device_ns", "recorded_ns", "recorded_error", "missing")
 
 
 class StepModel:
-    """The mean step of one trace.
-
-    Attributes:
-        graph: Its execution graph.
-        origin_ns: When its first step began.
-        loading: When its threads waited for data, by thread.
-        timed: A step as timed without the profiler; None if it was not.
-        hosts: How fast the host may have been: the likely way first.
-    """
+    """The mean step of one trace; `hosts` is how fast its host may have been, the likely way first."""
 
     def __init__(
         self,
@@ -618,31 +596,28 @@ class StepModel:
         return self.step_ns - change.apply(self.host)
 
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
-        """What a step gets shorter by a change.
-
-        `error` is how far the device time that it saves may be off, as a fraction of it.
-        """
+        """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
         return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
+
+    def _of_activities(self, column: str) -> Ints:
+        """A column of the device records by node; -1 of nodes of the host."""
+        graph, found = self.graph, np.full(len(self.graph), -1, dtype=np.int64)
+        for row, device in enumerate(self.trace.devices):
+            mine = np.flatnonzero(graph.device_row == row)
+            found[mine] = getattr(device, column)[graph.activity[mine]]
+        return _small(found)
+
+    def _of_calls(self, column: str) -> Ints:
+        """A column of the runtime calls by node, of an activity that of its launch; -1 of others."""
+        call, found = self.graph.call, np.full(len(self.graph), -1, dtype=np.int64)
+        found[call >= 0] = getattr(self.trace.calls, column)[call[call >= 0]]
+        return _small(found)
 
     @cached_property
     def _ids(self) -> dict[str, Ints]:
-        """What each node is of: operator, activity and name id; -1 for none."""
-        graph, count = self.graph, len(self.graph)
-        largest = max((int(one.activity_id.max(initial=0)) for one in self.trace.devices), default=0)
-        calls = self.trace.calls
-        largest = max(largest, int(calls.operator_id.max(initial=0)), int(calls.call_id.max(initial=0)))
-        # Of a long trace four arrays of this length are much.
-        kind = np.int32 if largest < 1 << 31 else np.int64
-        activity, name = np.full((2, count), -1, dtype=kind)
-        for row, device in enumerate(self.trace.devices):
-            mine = graph.device_row == row
-            activity[mine] = device.activity_id[graph.activity[mine]]
-            name[mine] = device.name_id[graph.activity[mine]]
-        operator = np.full(count, -1, dtype=kind)
-        call_id = operator.copy()
-        known = graph.call >= 0
-        operator[known] = self.trace.calls.operator_id[graph.call[known]]
-        call_id[known] = self.trace.calls.call_id[graph.call[known]]  # of an activity its launch
+        """What each node is of: operator, activity, call and name id; -1 for none."""
+        activity, name = self._of_activities("activity_id"), self._of_activities("name_id")
+        operator, call_id = self._of_calls("operator_id"), self._of_calls("call_id")
         return {"activity": activity, "name": name, "operator": operator, "call": call_id}
 
     @cached_property
@@ -667,11 +642,8 @@ class StepModel:
 
     @cached_property
     def is_communication(self) -> Flags:
-        graph, found = self.graph, np.zeros(len(self.graph), dtype=np.bool_)
-        for row, device in enumerate(self.trace.devices):
-            mine = np.flatnonzero(graph.device_row == row)
-            found[mine] = device.work[graph.activity[mine]] == WorkKind.COMMUNICATION
-        return found
+        is_one: Flags = self._of_activities("work") == WorkKind.COMMUNICATION
+        return is_one
 
     @cached_property
     def own_device_ns(self) -> float:
@@ -729,18 +701,11 @@ class StepModel:
 
         Of the step that was timed without the profiler, else of the recorded one, which is known.
         """
-        is_timed = self.unrecorded_ns is not None
-        found = self._stretches(
-            critical_path(self.graph, self.unrecorded_lags(self.host) if is_timed else None)
-        )
-        path = {"kind": found.kind, "named": found.named, "ns": found.ns}
-        with registered(self.session.connection, path=path):
-            totals = [(_PATH_KINDS[kind], *rest) for kind, *rest in self.session.query(_PATH_TOTALS_SQL)]
-        whole_ns = sum(ns for _, _, ns in totals) or 1
-        ranked = sorted(totals, key=lambda one: (-one[2], one[0], one[1] or ""))
-        return tuple(
-            PathTotal(kind, name, ns / self.graph.steps, ns / whole_ns) for kind, name, ns in ranked if ns
-        )
+        lag_ns = None if self.unrecorded_ns is None else self.unrecorded_lags(self.host)
+        total_ns: Counter[tuple[Any, ...]] = Counter()
+        for piece in self.pieces(critical_path(self.graph, lag_ns)):
+            total_ns[piece[:2]] += piece.ns
+        return tuple(PathTotal(*row) for row in ranked_totals(total_ns, self.graph.steps))
 
     @property
     def recorded_path(self) -> list[PathPiece]:
@@ -749,49 +714,49 @@ class StepModel:
 
     def pieces(self, passed: CriticalPath) -> list[PathPiece]:
         """What a path, or the part of one that runs through this trace, consists of, in order of time."""
-        found = self._stretches(passed)
+        nodes, edge, ids = passed.node[::-1], passed.edge[::-1], self._ids
+        works = self._of_activities("work")[nodes]
+        # Each node's edge (of what the host did, with the operator launched at its end), then what it lasted.
+        launched = np.where(edge == Edge.THREAD, ids["operator"][nodes], -1)
         asked = self.session.query(
             "SELECT operator_id, name FROM operators WHERE operator_id IN (SELECT unnest(?::BIGINT[]))",
-            [np.unique(found.named[found.kind == Edge.THREAD]).tolist()],
+            [np.unique(launched).tolist()],
         )
         operators = dict(asked)
         kernels = dict(self.session.query("SELECT name_id, name FROM kernel_names"))
-        return [
-            PathPiece(
-                _PATH_KINDS[of_kind],
-                (kernels if of_kind >= len(Edge) else operators).get(name_id),
-                end_ns - piece_ns,
-                piece_ns,
-            )
-            for of_kind, name_id, end_ns, piece_ns in zip(*(one.tolist() for one in found), strict=True)
-        ]
-
-    def _stretches(self, passed: CriticalPath) -> _Stretches:
-        graph, ids = self.graph, self._ids
-        nodes, has_own = passed.node[::-1], passed.own_ns[::-1] > 0
-        edge, operator = passed.edge[::-1], ids["operator"][nodes]
-        # Each node's edge, then what it lasted itself.
-        works = np.zeros(len(nodes), dtype=np.int64)
-        for row, device in enumerate(self.trace.devices):
-            mine = graph.device_row[nodes] == row
-            works[mine] = device.work[graph.activity[nodes[mine]]]
-        kind = np.stack((edge, len(Edge) + works)).T.ravel()
-        named = np.stack((np.where(edge == Edge.THREAD, operator, -1), ids["name"][nodes])).T.ravel()
-        ns = np.stack((passed.edge_ns[::-1], passed.own_ns[::-1])).T.ravel()
-        until_ns = self.origin_ns + passed.end_ns + np.cumsum(ns) - ns.sum()
-        chosen = np.flatnonzero(np.stack((np.ones_like(has_own), has_own)).T.ravel())
-        return _Stretches(kind[chosen], named[chosen], until_ns[chosen], ns[chosen])
+        edge_ns, own_ns = passed.edge_ns[::-1], passed.own_ns[::-1]
+        until_ns = self.origin_ns + passed.end_ns - int(edge_ns.sum() + own_ns.sum())
+        found = []
+        for of_edge, operator, came_ns, work, name_id, lasted_ns in zip(
+            edge.tolist(), launched.tolist(), edge_ns.tolist(), works.tolist(), ids["name"][nodes].tolist(),
+            own_ns.tolist(), strict=True,
+        ):  # fmt: skip
+            found.append(PathPiece(_EDGE_KINDS[of_edge], operators.get(operator), until_ns, came_ns))
+            until_ns += came_ns
+            if lasted_ns > 0:
+                found.append(PathPiece(_WORK_KINDS[work], kernels.get(name_id), until_ns, lasted_ns))
+                until_ns += lasted_ns
+        return found
 
 
-# By `Edge`, then by `WorkKind`.
-_PATH_KINDS = (
-    "host", "kernel gap", "launch latency", "wait", "stream event", "hand-over", "kernel", "communication",
-    "copy",
-)  # fmt: skip
+# By `Edge`, and by `WorkKind`.
+_EDGE_KINDS = ("host", "kernel gap", "launch latency", "wait", "stream event", "hand-over")
+_WORK_KINDS = ("kernel", "communication", "copy")
 
-_PATH_TOTALS_SQL = f"""SELECT p.kind, coalesce(o.name, k.name), sum(p.ns)::BIGINT FROM path p
-LEFT JOIN operators o ON p.kind < {len(Edge)} AND o.operator_id = p.named
-LEFT JOIN kernel_names k ON p.kind >= {len(Edge)} AND k.name_id = p.named GROUP BY ALL"""
+
+def ranked_totals(total_ns: Mapping[tuple[Any, ...], int], steps: int) -> Iterator[tuple[Any, ...]]:
+    """The parts of a path, the largest first: key, ns of a mean step, share of all."""
+    whole_ns = sum(total_ns.values()) or 1
+
+    def rank(item: tuple[tuple[Any, ...], int]) -> tuple[Any, ...]:
+        return -item[1], *("" if part is None else part for part in item[0])
+
+    return ((*key, ns / steps, ns / whole_ns) for key, ns in sorted(total_ns.items(), key=rank) if ns)
+
+
+def _small(ids: Int64) -> Ints:
+    """In half the memory where they allow it: of a long trace such arrays are much."""
+    return ids.astype(np.int32) if ids.max(initial=0) < 1 << 31 else ids
 
 
 def _bisect(goal: float, low: float, high: float, function: Callable[[float], float]) -> float:
@@ -836,34 +801,23 @@ def step_models(
     found = []
     for trace in traces:
         window = windows.get(trace.trace_id)
-        if window is None:
+        if window is None or not len(window.host.start_ns):
             continue
-        steps = window.counted.steps
-        if not len(window.host.start_ns):
-            continue
+        steps, gap = window.counted.steps, window.start_gap
         began_ns = tuple(step.start_ns for step in steps) or (int(window.host.start_ns[0]),)
         end_ns = max((step.end_ns for step in steps), default=int(window.host.end_ns[-1]))
-        gap = window.start_gap
         held_ns = gap.end_ns if gap is not None and gap.end_ns > gap.host_end_ns else NEVER_NS
         place = StepsWindow(threads.get(trace.trace_id), began_ns, end_ns, held_ns)
         if examined:
             graph, loading = examined[trace.trace_id].unpacked()
         else:
-            threads_of_host = hosts[trace.trace_id].threads
-            loading = {thread: events.loading for thread, events in threads_of_host.items()}
-            del threads_of_host
-            graph = build_graph(trace, hosts.pop(trace.trace_id), place, syncs[trace.trace_id])
+            host = hosts.pop(trace.trace_id)
+            loading = {thread: events.loading for thread, events in host.threads.items()}
+            graph = build_graph(trace, host, place, syncs[trace.trace_id])
+            del host
         if graph is not None:
-            found.append(
-                StepModel(
-                    session,
-                    trace,
-                    graph,
-                    origin_ns=began_ns[0],
-                    loading=loading,
-                    timed=timed.get(trace.trace_id),
-                )
-            )
+            own = timed.get(trace.trace_id)
+            found.append(StepModel(session, trace, graph, origin_ns=began_ns[0], loading=loading, timed=own))
     return tuple(found)
 
 

@@ -7,8 +7,7 @@ once, by however much, is no straggler: its collective tells that.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -79,9 +78,8 @@ def find_straggler(
 ) -> Straggler | None:
     """The rank for which the others wait in most collectives, or that ranks wait for each other by turns.
 
-    None as well where not all ranks of the job were recorded: the last one may be another.
-
-    `durations` are trace and ns of each step, `left_out` trace and number of those that count for none.
+    None as well where not all ranks of the job were recorded: the last one may be another. `durations`
+    are trace and ns of each step, `left_out` trace and number of those that count for none.
     """
     if not durations or len(skews) <= 1:
         return None
@@ -95,8 +93,15 @@ def find_straggler(
         return None
     awaited = late.awaited_ns / caused_ns
     counted = [one for one in rank_steps if (one.trace_id, one.step) not in left_out]
-    late_steps = Counter(_late_in_steps(counted, _LEAST_LAG_FRACTION * step_ns))
-    count = len({one.step for one in counted})
+    by_step: dict[int | None, list[RankStep]] = defaultdict(list)
+    for one in counted:
+        by_step[one.step].append(one)
+    count, late_steps = len(by_step), Counter[int]()
+    for ranks in by_step.values():
+        # Whom others waited for most, where each of them waited so long on the mean.
+        awaited_most = max(ranks, key=lambda one: one.awaited_ns)
+        if awaited_most.awaited_ns >= _LEAST_LAG_FRACTION * step_ns * (len(ranks) - 1) > 0:
+            late_steps[awaited_most.trace_id] += 1
     is_steady = awaited >= _LEAST_AWAITED_FRACTION
     if is_steady and count and late_steps[late.trace_id] <= count / 2:
         return None
@@ -104,54 +109,13 @@ def find_straggler(
     lag_ns = least.waiting_ns / max(1, steps.get(least.trace_id, 0))
     if lag_ns < _LEAST_LAG_FRACTION * step_ns:
         return None
-    kind, differences = StragglerKind.WANDERING, []
+    kind, differences = StragglerKind.WANDERING, list[RankDifference]()
     if is_steady:
-        kind, ids = StragglerKind.STEADY, [skew.trace_id for skew in others]
-        differences = [
-            one
-            for one in _differences(session, late.trace_id, ids, steps, left_out)
-            if max(one.device_ns, one.host_ns) >= _LEAST_DIFFERENCE_FRACTION * lag_ns
-        ]
+        kind, ids = StragglerKind.STEADY, [skew.trace_id for skew in (late, *others)]
+        counts = [max(1, steps.get(one, 0)) for one in ids]
+        parameters = [late.trace_id, ids, counts, [list(one) for one in sorted(left_out)]]
+        rows = session.query(sql(__package__, "collectives:beyond_others"), parameters)
+        least_ns = _LEAST_DIFFERENCE_FRACTION * lag_ns
+        differences = [RankDifference(*row) for row in rows if max(row[1:3]) >= least_ns]
     late_count = late_steps[late.trace_id]
-    return Straggler(
-        late.trace_id, late.rank, kind, lag_ns, awaited, late_count, count, tuple(differences)
-    )  # fmt: skip
-
-
-def _late_in_steps(rank_steps: Sequence[RankStep], least_ns: float) -> Iterator[int]:
-    """Of each step the trace that others waited for most, where each of them waited so long on the mean."""
-    by_step: dict[int | None, list[RankStep]] = defaultdict(list)
-    for one in rank_steps:
-        by_step[one.step].append(one)
-    for ranks in by_step.values():
-        late = max(ranks, key=lambda one: one.awaited_ns)
-        if late.awaited_ns >= least_ns * (len(ranks) - 1) > 0:
-            yield late.trace_id
-
-
-def _differences(
-    session: Session,
-    trace_id: int,
-    others: Sequence[int],
-    steps: Mapping[int, int],
-    left_out: Iterable[tuple[int, int | None]],
-) -> list[RankDifference]:
-    """What a rank spends more of a step on than the median of the others, the most first."""
-    records = session.records(
-        sql(__package__, "collectives:operators"), [[list(one) for one in sorted(left_out)]]
-    )
-    rows = {(row["trace_id"], row["name"]): row for row in records}
-    counts = {one: max(1, steps.get(one, 0)) for one in (trace_id, *others)}
-
-    def beyond(name: str, what: str) -> float:
-        mine, *theirs = (
-            rows[one, name][what] / counts[one] if (one, name) in rows else 0.0 for one in (trace_id, *others)
-        )
-        return mine - median(theirs)
-
-    found = [
-        RankDifference(name, *(beyond(name, what) for what in ("device_ns", "host_ns", "calls")))
-        for one, name in rows
-        if one == trace_id
-    ]
-    return sorted(found, key=lambda one: (-max(one.device_ns, one.host_ns), one.name))
+    return Straggler(late.trace_id, late.rank, kind, lag_ns, awaited, late_count, count, tuple(differences))

@@ -17,12 +17,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from opscope.analysis.accuracy import Accuracy, measure_accuracy
 from opscope.analysis.collectives import JobCollectives, read_collectives
-from opscope.analysis.efficiency import Efficiency
-from opscope.analysis.improvement import OperatorImprovement, find_improvements
-from opscope.analysis.job_model import Job, choose_ranks, job_of
-from opscope.analysis.job_outlook import JobOutlook, look_at_job
+from opscope.analysis.counter_commands import OperatorImprovement, find_improvements
+from opscope.analysis.job_model import (
+    Job,
+    JobOutlook,
+    RankExamination,
+    choose_ranks,
+    examination_of,
+    look_at_job,
+)
 from opscope.analysis.launch_quality import (
     ExplainedLaunch,
     LaunchQuality,
@@ -32,19 +36,15 @@ from opscope.analysis.launch_quality import (
     leading_kernel,
 )
 from opscope.analysis.measured_step import MeasuredStep, measured_steps
-from opscope.analysis.program.totals import program_totals
-from opscope.analysis.program.values import ProgramTotals
-from opscope.analysis.provenance import Provenance, read_provenance
+from opscope.analysis.program.places import ProgramTotals, program_totals
+from opscope.analysis.provenance import Accuracy, Provenance, measure_accuracy, read_provenance
 from opscope.analysis.ranges import (
     GraphTotal,
     RangeTotal,
-    annotation_kinds,
-    graph_totals,
     range_totals,
     serving_engine,
 )
-from opscope.analysis.rank_examination import RankExamination, examination_of
-from opscope.analysis.roofline import measure_efficiency
+from opscope.analysis.roofline import Efficiency, measure_efficiency
 from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.analysis.step_model import StepExecution, StepModel, step_models
 from opscope.analysis.straggler import Straggler, find_straggler
@@ -107,28 +107,20 @@ class BestSet(msgspec.Struct, frozen=True):
 class Summary:
     """What one Session holds, ready to render. A section is computed when it is first asked for.
 
-    `complete` computes all of them; until then the Session must stay open. `having` gives
-    sections other values.
-
-    Attributes:
-        traces: The sources.
-        ranks: Of each trace; None if unknown.
-        device_time_ns: Time of all device activities.
-        attributed_ns: The part of it that belongs to an operator.
-        set_aside_ns: Time of device records that cannot be right, in no other figure.
-        window_ns: The longest recording window.
+    `complete` computes all of them; until then the Session must stay open. `having` gives sections other
+    values.
     """
 
-    traces: tuple[str, ...]
-    ranks: tuple[int | None, ...]
-    device_time_ns: int
-    attributed_ns: int
-    set_aside_ns: int
+    traces: tuple[str, ...]  # the sources
+    ranks: tuple[int | None, ...]  # of each trace; None if unknown
+    device_time_ns: int  # of all device activities
+    attributed_ns: int  # the part of it that belongs to an operator
+    set_aside_ns: int  # time of device records that cannot be right, in no other figure
     cpu_time_ns: int
     kernel_launches: int
     activity_count: int
     operator_calls: int
-    window_ns: int | None
+    window_ns: int | None  # the longest recording window
 
     _repr_html_ = notebook_html
 
@@ -156,7 +148,7 @@ class Summary:
         traces = session.query("SELECT source, rank FROM traces ORDER BY trace_id")
         self.traces = tuple(source for source, _ in traces)
         self.ranks = tuple(rank for _, rank in traces)
-        vars(self).update(session.records(_TOTALS_SQL)[0])
+        vars(self).update(session.records(sql(__package__, "summary:totals"))[0])
         vars(self).update(known)
 
     def __eq__(self, other: object) -> bool:
@@ -173,11 +165,7 @@ class Summary:
         return other
 
     def complete(self) -> Summary:
-        """Compute every section, so that the Session may be closed; returns the Summary.
-
-        Raises:
-            InputError: The file of measured limits cannot be used, or is of another GPU than the recording.
-        """
+        """Compute every section, so that the Session may be closed; returns the Summary."""
         for name in _SECTIONS:
             getattr(self, name)
         for name in _UNTIL_COMPLETE:
@@ -201,7 +189,7 @@ class Summary:
     def devices(self) -> tuple[DeviceTime, ...]:
         """Devices in use, by trace."""
         found = {}
-        for row in self.session.records(_DEVICES_SQL):
+        for row in self.session.records(sql(__package__, "summary:devices")):
             found[row["trace_id"], row["device"]] = DeviceTime(**row)
         for one in self.timeline.partitions:
             at = one.trace_id, one.device
@@ -212,13 +200,13 @@ class Summary:
     @cached_property
     def steps(self) -> tuple[StepTotal, ...]:
         """Profiler steps, by trace and start."""
-        return tuple(StepTotal(*row) for row in self.session.query(_STEPS_SQL))
+        return tuple(StepTotal(*row) for row in self.session.query(sql(__package__, "summary:steps")))
 
     @cached_property
     def environments(self) -> tuple[Environment, ...]:
         """What traces of opscope's own recorder were recorded on."""
         found = []
-        for (text,) in self.session.query(_ENVIRONMENTS_SQL):
+        for (text,) in self.session.query(sql(__package__, "summary:environments")):
             # A saved session may be a stranger's.
             with suppress(*UNREADABLE_JSON):
                 found.append(msgspec.json.decode(text, type=Environment))
@@ -227,7 +215,7 @@ class Summary:
     @cached_property
     def unattributed_ns(self) -> dict[str, int]:
         """Device time without an operator, by reason."""
-        return dict(self.session.query(_UNATTRIBUTED_SQL))
+        return dict(self.session.query(sql(__package__, "summary:unattributed")))
 
     @cached_property
     def operators(self) -> tuple[OperatorTotal, ...]:
@@ -277,12 +265,13 @@ class Summary:
     @cached_property
     def annotation_kinds(self) -> tuple[str, ...]:
         """Names of annotations with … for numbers and hashes, the most frequent first."""
-        return annotation_kinds(self.session)
+        return tuple(kind for (kind,) in self.session.query(sql(__package__, "summary:annotation_kinds")))
 
     @cached_property
     def graphs(self) -> tuple[GraphTotal, ...]:
         """CUDA graphs whose replays were recorded, most device time first."""
-        return graph_totals(self.session)
+        rows = self.session.records(sql(__package__, "summary:graphs"))
+        return tuple(msgspec.convert(rows, list[GraphTotal]))
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
@@ -502,7 +491,7 @@ class Summary:
             models = step_models(self.session, self._records, chosen)
         else:
             models = tuple(one for one in self.step_models if one.trace.trace_id in chosen)
-        return job_of(models, self.collectives.activities, middle)
+        return Job(models, self.collectives.activities, middle) if models else None
 
     @cached_property
     def job_outlook(self) -> JobOutlook | None:
@@ -552,37 +541,6 @@ _UNTIL_COMPLETE = (
 _COMPUTED = tuple(name for name, value in vars(Summary).items() if isinstance(value, cached_property))
 # What is told, in the order in which it is worth computing it.
 _SECTIONS = (*Summary.__annotations__, *(name for name in _COMPUTED if name not in _UNTIL_COMPLETE))
-
-_TOTALS_SQL = """
-SELECT (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities) AS device_time_ns,
-    (SELECT coalesce(sum(self_device_ns), 0)::BIGINT FROM operators) AS attributed_ns,
-    (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM set_aside) AS set_aside_ns,
-    (SELECT coalesce(sum(self_cpu_ns), 0)::BIGINT FROM operators) AS cpu_time_ns,
-    (SELECT count(*) FROM device_activities WHERE kind = 'kernel') AS kernel_launches,
-    (SELECT count(*) FROM device_activities) AS activity_count,
-    (SELECT count(*) FROM operators) AS operator_calls,
-    (SELECT max(window_end_ns - window_start_ns) FROM traces) AS window_ns"""
-
-_DEVICES_SQL = """
-SELECT d.trace_id, rank, device, name, CASE WHEN compute_major IS NOT NULL THEN
-    compute_major || '.' || compute_minor END AS compute_capability, sm_count, memory_bytes,
-    span_ns, busy_ns, idle_ns, activity_count
-FROM devices d JOIN traces USING (trace_id) WHERE activity_count > 0 ORDER BY d.trace_id, device"""
-
-_ENVIRONMENTS_SQL = """
-SELECT DISTINCT (value::JSON->'$.environment')::VARCHAR AS environment FROM metadata
-WHERE key LIKE 'sidecar:%' AND environment IS NOT NULL ORDER BY 1"""
-
-_UNATTRIBUTED_SQL = """
-SELECT attribution, sum(duration_ns)::BIGINT FROM device_activities
-WHERE operator_id IS NULL GROUP BY attribution ORDER BY 2 DESC, 1"""
-
-_STEPS_SQL = """
-SELECT trace_id, step, duration_ns, device_ns, kernel_count, coalesce(cpu_ns, 0)
-FROM steps LEFT JOIN (
-    SELECT trace_id, step, sum(self_cpu_ns)::BIGINT AS cpu_ns FROM operators GROUP BY trace_id, step
-) USING (trace_id, step)
-ORDER BY trace_id, start_ns"""
 
 
 def summarize(

@@ -11,10 +11,19 @@ import re
 
 import msgspec
 
-from opscope.analysis.efficiency import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
+from opscope.text_enum import MeaningEnum
+
+
+class TensorCoreUse(MeaningEnum):
+    """Whether matrix units did the work. A closed set."""
+
+    USED = "used", "computed on tensor cores"
+    ELIGIBLE = "eligible", "could run on tensor cores, and does not"
+    NOT_APPLICABLE = "not_applicable", "no work for tensor cores"
+
 
 # Families of which every kernel multiplies matrices, or convolves, or attends.
 _PRODUCTS = frozenset(
@@ -88,10 +97,7 @@ class TensorCoreEvidence(msgspec.Struct, frozen=True):
 def tensor_core_evidence(  # noqa: PLR0911 - each answer where its reason is known
     kernel: DecodedKernel, data_type: DataType | None = None, compute_capability: str | None = None
 ) -> TensorCoreEvidence:
-    """The evidence of one kernel.
-
-    Without a `data_type` of the operands, what the name says counts.
-    """
+    """The evidence of one kernel; without a type of the operands, what the name says counts."""
     if kernel.family is None:
         return TensorCoreEvidence(None, "nothing is known of the kernel")
     if not is_product(kernel):

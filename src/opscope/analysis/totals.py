@@ -105,10 +105,14 @@ def operator_totals(
         name = row["name"]
         functions = provenance.functions.get(name, ())
         kernels = kernel_totals(by_operator[name], provenance, device_time_ns)
+        # That of its native function; of an operator no table knows, that of its longest kernels.
+        category, time_ns = _own_category(name, functions), _device_ns_by_category(kernels)
+        if category == OTHER and kernels:
+            category = max(time_ns, key=lambda category: (time_ns[category], category))
         operators.append(
             OperatorTotal(
                 **row,
-                category=_operator_category(name, functions, kernels),
+                category=category,
                 kernel_launches=sum(kernel.calls for kernel in kernels if kernel.kind == "kernel"),
                 self_device_fraction=_fraction(row["self_device_ns"], device_time_ns),
                 total_device_fraction=_fraction(row["total_device_ns"], device_time_ns),
@@ -122,17 +126,6 @@ def operator_totals(
     side = "device" if has_device else "cpu"
     operators.sort(key=lambda o: (-getattr(o, f"self_{side}_ns"), -getattr(o, f"total_{side}_ns"), o.name))
     return tuple(operators)
-
-
-def _operator_category(
-    name: str, functions: tuple[NativeFunctionUse, ...], kernels: tuple[KernelTotal, ...]
-) -> str:
-    """That of its native function; of an operator no table knows, that of its longest kernels."""
-    own = _own_category(name, functions)
-    if own != OTHER or not kernels:
-        return own
-    time_ns = _device_ns_by_category(kernels)
-    return max(time_ns, key=lambda category: (time_ns[category], category))
 
 
 def _own_category(name: str, functions: tuple[NativeFunctionUse, ...]) -> str:
@@ -169,7 +162,6 @@ def _device_source(
 def kernel_totals(
     launches: Iterable[dict[str, Any]], provenance: Provenance, device_time_ns: int
 ) -> tuple[KernelTotal, ...]:
-    """Kernels of rows of `launches.sql`, longest first."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in launches:
         groups[row["name"], row["kind"]].append(row)
@@ -225,7 +217,6 @@ def category_totals(
     cpu_time_ns: int,
     without_operator: tuple[KernelTotal, ...] = (),
 ) -> tuple[CategoryTotal, ...]:
-    """All categories, the largest first."""
     device_ns, cpu_ns, calls = Counter[str](), Counter[str](), Counter[str]()
     for operator in operators:
         # That of a range no table knows is split by its kernels' categories.

@@ -136,7 +136,7 @@ def analyze(
 
 
 def _overlap(*, traces: list[str], json: bool, overlap: bool, reading: Parts, **others: object) -> int:
-    from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415 - seldom asked
+    from opscope.analysis.communication import communication_overlap  # noqa: PLC0415 - seldom asked
     from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
 
     defaults = {one.name: one.default for one in signature(analyze).parameters.values()} | vars(READING)

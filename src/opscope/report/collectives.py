@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opscope.analysis.collectives import CollectiveTotal
-from opscope.analysis.links import LinkEvidence, LinkKind
+from opscope.analysis.communication import LinkEvidence, LinkKind
 from opscope.analysis.summary import Summary
 from opscope.report.document import Block, BulletList, Code, Inline, Text, blocks, number, table, words
 from opscope.report.meanings import collectives_meaning

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from opscope.analysis.efficiency import Bound, CallEfficiency, Roofline, TensorCoreUse
+from opscope.analysis.roofline import Bound, CallEfficiency, Roofline
 from opscope.analysis.summary import Summary
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import Limit
 from opscope.model.schema import Attribution

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from opscope.analysis.improvement import OperatorImprovement
+from opscope.analysis.counter_commands import OperatorImprovement
 from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import KernelFacts

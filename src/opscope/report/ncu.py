@@ -201,10 +201,10 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
     if kernel.recorded_ns is not None:
         recorded = format_duration(kernel.recorded_ns)
         time += f"; {recorded} recorded (median of {counted(kernel.launches, 'launch')})"
-    book, stalls = counter_book().stalls, []
+    book, stalls = counter_book()["stalls"], []
     reasons = [item for item in counters.stall_fractions.items() if item[0] not in NO_STALL]
     for reason, share in reasons[:_STALLS_SHOWN]:
-        meaning = f"{book[reason].meaning} ({reason})" if reason in book else reason
+        meaning = f"{book[reason]['meaning']} ({reason})" if reason in book else reason
         stalls.append(f"{meaning} {format_fraction(share)}")
     peaks = [
         f"{name} {format_fraction(counters.ratio(quantity))}"

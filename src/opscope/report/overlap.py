@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
-from opscope.analysis.overlap import CommunicationOverlap
+from opscope.analysis.communication import CommunicationOverlap
 from opscope.report.document import Document, Meaning, Paragraph, Section, identifier, number, table
 from opscope.report.json_encoding import Keys, encode
 from opscope.units import format_duration, format_fraction, format_share

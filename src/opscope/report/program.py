@@ -12,7 +12,7 @@ from operator import attrgetter
 import msgspec
 from msgspec.structs import asdict, replace
 
-from opscope.analysis.program.values import LineKind, ModuleTotal
+from opscope.analysis.program.places import LineKind, ModuleTotal
 from opscope.analysis.summary import Summary
 from opscope.report.document import (
     Block,

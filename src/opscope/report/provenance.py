@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from opscope.analysis.accuracy import UNKNOWN as UNGRADED
+from opscope.analysis.provenance import UNKNOWN as UNGRADED
 from opscope.analysis.provenance import NativeFunctionUse
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import OperatorTotal

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from opscope.analysis.job_model import JobPath
-from opscope.analysis.job_outlook import JobOutlook, WhatIf, WhatIfKind
-from opscope.analysis.pipeline import PipelineStage
+from opscope.analysis.communication import PipelineStage
+from opscope.analysis.job_model import JobOutlook, JobPath, WhatIf, WhatIfKind
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
 from opscope.report.document import Block, BulletList, Text, joined, number, table

@@ -17,14 +17,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.analysis.collectives import CollectiveTotal
-from opscope.analysis.efficiency import CallEfficiency, CostCoverage, Roofline
+from opscope.analysis.counter_commands import Improvement, OperatorImprovement
 from opscope.analysis.explanation import ExplainedKernel, Explanation, cuda_files
-from opscope.analysis.improvement import Improvement, OperatorImprovement
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
-from opscope.analysis.program.values import LineTotal, ProgramTotals
+from opscope.analysis.program.places import LineTotal, ProgramTotals
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.analysis.ranges import RangeTotal
+from opscope.analysis.roofline import CallEfficiency, CostCoverage, Roofline
 from opscope.analysis.step_model import StepExecution
 from opscope.analysis.straggler import RankDifference, Straggler
 from opscope.analysis.summary import DeviceTime, Summary

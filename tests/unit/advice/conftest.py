@@ -11,17 +11,11 @@ import pytest
 
 import opscope
 from opscope.advice import advise
-from opscope.analysis.efficiency import (
-    Bound,
-    CallEfficiency,
-    CostCoverage,
-    Efficiency,
-    Roofline,
-    TensorCoreUse,
-)
 from opscope.analysis.job_model import Job
+from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
 from opscope.analysis.step_model import Gain, HostSpeed
 from opscope.analysis.summary import Summary
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline.values import HostTime, IdleCause, Timeline, TimePartition
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence

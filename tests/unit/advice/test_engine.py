@@ -12,9 +12,10 @@ import pytest
 
 from opscope.advice import advise, assess, engine
 from opscope.advice.rules import rule_book
-from opscope.analysis.efficiency import Bound, Efficiency, Roofline, TensorCoreUse
+from opscope.analysis.roofline import Bound, Efficiency, Roofline
 from opscope.analysis.step_model import Gain
 from opscope.analysis.summary import Summary, summarize
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding

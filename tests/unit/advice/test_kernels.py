@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.efficiency import Bound, Roofline
+from opscope.analysis.roofline import Bound, Roofline
 from opscope.testing import TraceBuilder
 
 from .conftest import MS, Program, codes, host, only, told, trace

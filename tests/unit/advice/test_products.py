@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.advice.rules import rule_book
-from opscope.analysis.efficiency import Bound, TensorCoreUse
+from opscope.analysis.roofline import Bound
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Severity
 from opscope.testing import TraceBuilder

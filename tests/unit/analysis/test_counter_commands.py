@@ -1,25 +1,29 @@
-"""What is worth profiling, by a recording or a first profile; and the command that would tell of a kernel."""
+"""What is worth profiling, the command that would tell of a kernel, and what is left for it to tell."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opscope import load
 from opscope.analysis.counter_commands import (
     Launch,
-    Window,
+    Topic,
     best_window,
+    find_improvements,
     kernel_filter,
-    longest_kernels,
     plan_by_profile,
     plan_by_recording,
     suggest_command,
 )
+from opscope.analysis.launch_quality import launch_quality
+from opscope.analysis.summary import Summary
 from opscope.errors import CaptureError, InputError
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
@@ -122,28 +126,26 @@ def test_the_suggested_command_is_one_line_for_a_shell(load: Load) -> None:
 
 def launches(text: str) -> list[Launch]:
     """`a b2 c`: kernels of one letter, with a time of 10 ns or as written."""
-    return [Launch(word[0], (1, 1, 1), None, int(word[1:] or 10)) for word in text.split()]
+    return [Launch((word[0], (1, 1, 1), None), int(word[1:] or 10)) for word in text.split()]
 
 
-def test_kernels_by_their_time_in_all() -> None:
-    assert longest_kernels(launches("a b a c25 b b1"), 2) == ("c", "b")
-
-
-def test_the_shortest_first_window_with_one_of_each_kind() -> None:
-    assert best_window(launches("c a a b a a b c a"), "ab", 20) == Window(2, 4, 70)
+@pytest.mark.parametrize(
+    ("text", "names", "limit", "window"),
+    [
+        ("c a a b a a b c a", "ab", 20, (2, 4, 70)),  # the first of the shortest with one of each kind
+        ("a5 b100 c100 d5", "abcd", 2, (1, 3, 200)),  # a limit takes what is worth most
+        ("", "a", 5, None),
+    ],
+)
+def test_the_window_to_profile(
+    text: str, names: str, limit: int, window: tuple[int, int, int] | None
+) -> None:
+    assert best_window(launches(text), names, limit) == window
 
 
 def test_kinds_are_told_apart_by_geometry() -> None:
-    sequence = [Launch("a", (1, 1, 1), None, 10), Launch("a", (2, 1, 1), None, 10), *launches("a")]
-    assert best_window(sequence, "a", 20) == Window(0, 2, 30)
-
-
-def test_a_limit_takes_what_is_worth_most() -> None:
-    assert best_window(launches("a5 b100 c100 d5"), "abcd", 2) == Window(1, 3, 200)
-
-
-def test_no_launches_no_window() -> None:
-    assert best_window([], "a", 5) is None
+    sequence = [Launch(("a", (size, 1, 1), None), 10) for size in (1, 2, 1)]
+    assert best_window(sequence, "a", 20) == (0, 2, 30)
 
 
 @given(
@@ -157,8 +159,8 @@ def test_no_window_of_the_limit_covers_more_or_is_shorter(
     sequence = launches(" ".join(text))
 
     def covered(start: int, end: int) -> int:
-        kinds = {one.name for one in sequence[start:end]} & names
-        return sum(one.duration_ns for one in sequence if one.name in kinds)
+        kinds = {one.kind[0] for one in sequence[start:end]} & names
+        return sum(one.duration_ns for one in sequence if one.kind[0] in kinds)
 
     every = [
         (covered(start, end), start - end)
@@ -170,5 +172,111 @@ def test_no_window_of_the_limit_covers_more_or_is_shorter(
         assert found is None
         return
     assert found is not None
-    assert (found.covered_ns, found.start - found.end) == max(every)
-    assert found.covered_ns == covered(found.start, found.end)
+    assert (found[2], found[0] - found[1]) == max(every)
+    assert found[2] == covered(*found[:2])
+
+
+H200 = {
+    "id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "warpSize": 32,
+    "totalGlobalMem": 150_109_880_320, "maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536,
+    "sharedMemPerMultiprocessor": 233_472,
+}  # fmt: skip
+VECTORIZED = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl("
+    "at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::"
+    "operator()() const::{lambda(float)#1}, std::array<char*, 2ul> >(int)"
+)
+
+
+def improvement_of(tmp_path: Path, builder: TraceBuilder, operator: str):
+    with load(builder.write(tmp_path / "trace.json")) as session:
+        return Summary(session).improvements[operator]
+
+
+def builder() -> TraceBuilder:
+    return TraceBuilder(deviceProperties=[H200])
+
+
+def known(found, topic: Topic) -> str | None:
+    return next(one.known for one in found.topics if one.topic is topic)
+
+
+def launched(name: str, duration: float = 50, **args) -> TraceBuilder:
+    arguments = {"registers per thread": 32, "shared memory": 0, "block": [128, 1, 1], "grid": [4096, 1, 1]}
+    return builder().operator("aten::op", 0, 20).launch(2).kernel(name, 30, duration, **(arguments | args))
+
+
+def test_no_shared_memory_means_no_bank_conflicts(tmp_path: Path) -> None:
+    found = improvement_of(tmp_path, launched("k"), "aten::op")
+    assert known(found, Topic.BANK_CONFLICTS) == "none: the kernel uses no shared memory"
+    shared = improvement_of(tmp_path, launched("k", **{"shared memory": 1024}), "aten::op")
+    assert known(shared, Topic.BANK_CONFLICTS) is None
+    assert "l1tex__data_bank" in shared.command or "shared" in shared.command
+
+
+def test_the_limiter_of_occupancy_is_named_with_waves(tmp_path: Path) -> None:
+    found = improvement_of(tmp_path, launched("k", **{"registers per thread": 128}), "aten::op")
+    text = known(found, Topic.OCCUPANCY)
+    assert text.startswith(
+        "25 % of the warps a multiprocessor holds (16 of 64), limited by registers; 7.76 waves"
+    )
+    few = improvement_of(tmp_path, launched("k", grid=[32, 1, 1]), "aten::op")
+    assert known(few, Topic.OCCUPANCY).endswith("32 blocks leave 100 of 132 idle")
+
+
+def test_partial_warps_are_divergence(tmp_path: Path) -> None:
+    found = improvement_of(tmp_path, launched("k", block=[80, 1, 1]), "aten::op")
+    assert known(found, Topic.DIVERGENCE) == "blocks of 80 threads leave 17 % of their warps' lanes unused"
+    assert known(improvement_of(tmp_path, launched("k"), "aten::op"), Topic.DIVERGENCE) is None
+
+
+def test_a_vectorized_kernel_says_so_by_its_name(tmp_path: Path) -> None:
+    found = improvement_of(tmp_path, launched(VECTORIZED), "aten::op")
+    assert (
+        known(found, Topic.COALESCING)
+        == "each thread loads 4 neighboring elements at once, by the kernel's name"
+    )
+    assert "regex:" in found.command
+    assert "GeluCUDAKernelImpl" in found.command
+
+
+def test_short_kernels_are_a_matter_of_launches(tmp_path: Path) -> None:
+    found = improvement_of(tmp_path, launched("k", duration=1.5), "aten::op")
+    assert known(found, Topic.LAUNCHES) == "1 run 1.50 µs on average, no longer than a launch costs the host"
+
+
+def test_several_kernels_of_a_call_pass_results_through_memory(tmp_path: Path) -> None:
+    trace = builder().operator("aten::op", 0, 20).launch(2).kernel("a", 30, 5).launch(4).kernel("b", 36, 6)
+    found = improvement_of(tmp_path, trace, "aten::op")
+    assert known(found, Topic.FUSION) == "2.0 kernels per call pass their results through device memory"
+    assert found.kernel == "b"
+
+
+def test_the_command_counts_launches_that_its_filter_cannot_tell_apart(tmp_path: Path) -> None:
+    trace = builder()
+    for index in range(3):
+        trace.operator(f"aten::op{index}", 100 * index, 20).launch(100 * index + 2)
+        trace.kernel("void scale<float>(int)", 100 * index + 30, 5 + index)
+    found = improvement_of(tmp_path, trace, "aten::op2")
+    assert "--launch-skip 2" in found.command
+    assert "--launch-count 1" in found.command
+
+
+def test_operators_without_kernels_have_none(tmp_path: Path) -> None:
+    trace = (
+        builder()
+        .operator("aten::op", 0, 20)
+        .launch(2)
+        .kernel("Memset (Device)", 30, 1, category="gpu_memset")
+    )
+    with load(trace.write(tmp_path / "trace.json")) as session:
+        summary = Summary(session)
+        assert summary.improvements == {}
+        assert find_improvements(session, (), launch_quality(session), summary.efficiency, None) == {}
+
+
+@pytest.mark.parametrize("missing", ["registers per thread", "shared memory"])
+def test_what_the_trace_lacks_is_left_open(tmp_path: Path, missing: str) -> None:
+    found = improvement_of(tmp_path, launched("k", **{missing: None}), "aten::op")
+    assert known(found, Topic.OCCUPANCY) is None
+    assert all(one.needs_counters for one in found.topics if one.topic is Topic.OCCUPANCY)

@@ -1,17 +1,31 @@
-"""Launches that ncu profiled, found in a recording by name, geometry and order."""
+"""Launches that ncu profiled, found in a recording; and what their counters say, or stay silent of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from opscope.analysis.counters import CounterLimit, Match, join_counters, recorded_name
+from opscope.analysis.counters import (
+    CountedCall,
+    CountedKernel,
+    CounterLimit,
+    Match,
+    analyze_counters,
+    counter_book,
+    counter_findings,
+    join_counters,
+    recorded_name,
+)
+from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
+from opscope.operators.call_cost import CallCost
+from opscope.provenance.kernel_names.decoder import decode
 from opscope.testing import TraceBuilder
-from opscope.toolchain.ncu_report import KernelCounters, NcuReport
+from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity
 
 Load = Callable[..., Session]
 ReportOf = Callable[..., NcuReport]
@@ -49,7 +63,6 @@ def test_every_launch_alike_of_one_call_settles_it(load: Load, report_of: Report
     )
     (found,) = join_counters(report_of("k"), session)
     assert (found.match, found.operators, found.launches) == (Match.SAME_CALL, ("aten::square",), 2)
-    assert found.call is not None
     assert (found.call.shapes, found.call.calls, found.call.activities_per_call) == ("[[8]]", 2, 1)
     assert found.recorded_ns == 10_000
 
@@ -108,7 +121,6 @@ def test_launches_from_before_the_recording_leave_no_doubt(load: Load, report_of
 def test_a_launch_of_no_operator_says_how_it_was_launched(load: Load, report_of: ReportOf) -> None:
     trace = TraceBuilder().launch(1).kernel("k", 60, 5)
     (found,) = join_counters(report_of("k"), load(trace))
-    assert found.call is not None
     assert (found.call.operator, found.call.attribution) == (None, "outside_operator")
 
 
@@ -175,3 +187,252 @@ def test_launches_of_a_real_recording_are_found_again_and_never_wrongly(
     assert len(settled) >= 0.6 * len(part)
     for call, row in settled:
         assert (call.operator, call.shapes) == (row[3], row[4])
+
+
+WAITING = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.4, Quantity.DRAM_FRACTION: 0.4}
+LIMITED_BY_DRAM = {Quantity.SM_FRACTION: 0.3, Quantity.MEMORY_FRACTION: 0.9, Quantity.DRAM_FRACTION: 0.9}
+
+
+def counted(counters: KernelCounters, **fields: Any) -> CountedKernel:
+    return CountedKernel(counters, counters.mangled_name, decode(counters.mangled_name), **fields)
+
+
+def only(*kernels: CountedKernel) -> Finding:
+    (finding,) = counter_findings(kernels)
+    return finding
+
+
+def with_values(kernel: Kernel, values: Mapping[Quantity, float], **fields: Any) -> CountedKernel:
+    return counted(kernel(values={Quantity.DURATION: 1000, **values}, **fields))
+
+
+def loads(*, sectors: int, requests: int, bytes_per_sector: float | None = None) -> dict[Quantity, float]:
+    values: dict[Quantity, float] = {Quantity.LOAD_SECTORS: sectors, Quantity.LOAD_REQUESTS: requests}
+    return (
+        values if bytes_per_sector is None else {**values, Quantity.LOAD_BYTES_PER_SECTOR: bytes_per_sector}
+    )
+
+
+def test_a_real_report_by_itself(real_report: NcuReport) -> None:
+    findings = analyze_counters(real_report).findings
+    assert [(one.code, one.evidence["launch"]) for one in findings] == [
+        ("counters.cache_bound", 2),
+        ("counters.idle_tensor_cores", 3),
+        ("ncu.TheoreticalOccupancy", 0),
+        ("ncu.LaunchConfiguration", 3),
+    ]
+    assert "is limited by the number of required registers" in findings[2].message
+    assert "NVIDIA's rule LaunchConfiguration applies (3 % of its time). The grid for" in findings[3].message
+    assert "See the Hardware Model description" in findings[3].message, "without the markup of a link"
+    assert (findings[3].suggestion or "").startswith("Give it more work at a time")
+
+
+def test_a_real_report_with_a_recording_finds_what_layer_norm_reads_twice(
+    load: Callable[..., Session], real_report: NcuReport, its_trace: TraceBuilder
+) -> None:
+    analysis = analyze_counters(real_report, load(its_trace))
+    extra = [one for one in analysis.findings if one.code == "counters.extra_traffic"]
+    (finding,) = extra
+    assert analysis.findings[0] is finding  # the only one with a gain
+    assert finding.evidence["traffic_ratio"] == pytest.approx(1.44, abs=0.005)
+    assert "773 MB" in finding.message
+    assert "aten::native_layer_norm have 537 MB: 1.44 × the minimum" in finding.message
+    assert "reads its inputs 1.9 times" in finding.message
+    # 30.6 % of 210.784 µs, once a step.
+    assert finding.estimated_gain_ns_per_step == pytest.approx(210_784 * (1 - 1 / 1.44026), rel=1e-4)
+
+
+def test_silence_without_counters(kernel: Kernel) -> None:
+    assert counter_findings([counted(kernel())]) == ()
+    assert counter_findings([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "fires"),
+    [
+        (loads(sectors=3200, requests=100, bytes_per_sector=4.0), True),
+        (loads(sectors=800, requests=100, bytes_per_sector=16.0), True),
+        (loads(sectors=400, requests=100, bytes_per_sector=32.0), False),
+        (loads(sectors=1600, requests=100, bytes_per_sector=32.0), False),  # 16 bytes a thread
+        (loads(sectors=100, requests=100, bytes_per_sector=128.0), False),  # one word for all threads
+        (loads(sectors=3200, requests=100), True),  # no width of access explains 32
+        (loads(sectors=1600, requests=100), False),  # 16 bytes a thread would
+        (loads(sectors=0, requests=0), False),
+    ],
+)
+def test_loads_that_waste_sectors(kernel: Kernel, values: dict[Quantity, float], fires: bool) -> None:
+    codes = [one.code for one in counter_findings([with_values(kernel, values)])]
+    assert codes == (["counters.uncoalesced_loads"] if fires else [])
+
+
+def test_wasteful_accesses_that_hardly_count_are_passed_over(kernel: Kernel) -> None:
+    stores = {Quantity.STORE_SECTORS: 100_000, Quantity.STORE_REQUESTS: 25_000}
+    few = {**loads(sectors=3200, requests=100, bytes_per_sector=4.0), **stores}
+    assert counter_findings([with_values(kernel, few)]) == ()
+
+
+def test_stores_and_accesses_counted_together(kernel: Kernel) -> None:
+    stores = {
+        Quantity.STORE_SECTORS: 3200,
+        Quantity.STORE_REQUESTS: 100,
+        Quantity.STORE_BYTES_PER_SECTOR: 4.0,
+    }
+    finding = only(with_values(kernel, stores))
+    assert finding.code == "counters.uncoalesced_stores"
+    assert "touches 32.0 sectors of 32 bytes where 4.0 would hold its bytes" in finding.message
+    together = {Quantity.GLOBAL_SECTORS: 800, Quantity.GLOBAL_SECTORS_IDEAL: 100}
+    assert only(with_values(kernel, together)).code == "counters.uncoalesced_accesses"
+    # Counted apart and found well, the sum of both says nothing new.
+    fine = loads(sectors=400, requests=100, bytes_per_sector=32.0)
+    assert counter_findings([with_values(kernel, {**fine, **together})]) == ()
+
+
+@pytest.mark.parametrize(
+    ("wavefronts", "ideal", "cycles", "fires"),
+    [
+        (132_000, 33_000, 10_000, True),
+        (132_000, 132_000, 10_000, False),
+        (132_000, 120_000, 10_000, False),  # one in eleven
+        (132_000, 33_000, 1_000_000, False),  # 0.075 % of the cycles
+        (132_000, 33_000, None, True),
+    ],
+)
+def test_bank_conflicts_that_cost_time(
+    kernel: Kernel, wavefronts: int, ideal: int, cycles: int | None, fires: bool
+) -> None:
+    values: dict[Quantity, float] = {
+        Quantity.SHARED_WAVEFRONTS: wavefronts,
+        Quantity.SHARED_WAVEFRONTS_IDEAL: ideal,
+    }
+    if cycles is not None:
+        values[Quantity.ACTIVE_CYCLES] = cycles
+    codes = [one.code for one in counter_findings([with_values(kernel, values)])]
+    assert codes == (["counters.bank_conflicts"] if fires else [])
+
+
+def test_the_hardwares_count_of_conflicts_accuses_nobody(kernel: Kernel) -> None:
+    values = {Quantity.SHARED_LOAD_WAVEFRONTS: 100_000, Quantity.SHARED_LOAD_CONFLICTS: 90_000}
+    assert counter_findings([with_values(kernel, values)]) == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "is_told"),
+    [
+        ("TheoreticalOccupancy", WAITING, True),
+        ("TheoreticalOccupancy", LIMITED_BY_DRAM, False),
+        ("CPIStall", LIMITED_BY_DRAM, False),
+        ("LaunchConfiguration", {Quantity.SM_FRACTION: 0.7, Quantity.MEMORY_FRACTION: 0.2}, True),
+        ("AchievedOccupancy", LIMITED_BY_DRAM, False),
+        ("ThreadDivergence", LIMITED_BY_DRAM, True),
+        ("FPInstructions", WAITING, False),
+    ],
+)
+def test_nvidias_rules_are_passed_on_where_they_matter(
+    kernel: Kernel, rule: str, values: dict[Quantity, float], is_told: bool
+) -> None:
+    advice = NcuAdvice(rule, "Long Scoreboard Stalls", "Some words.", 0.25)
+    found = counter_findings([with_values(kernel, values, advice=(advice,))])
+    assert [one.code for one in found] == ([f"ncu.{rule}"] if is_told else [])
+    for one in found:
+        assert one.message.endswith(f": NVIDIA's rule {rule} applies (25 % of its time). Some words.")
+        assert one.severity is Severity.INFO
+        assert one.suggestion
+
+
+def test_a_stall_has_the_remedy_of_its_reason(kernel: Kernel) -> None:
+    def told(title: str) -> str | None:
+        advice = NcuAdvice("CPIStall", title, "Words.")
+        return only(with_values(kernel, WAITING, advice=(advice,))).suggestion
+
+    assert told("Barrier Stalls") == "Smaller blocks, or fewer barriers."
+    assert told("Something New Stalls") is None
+
+
+def recorded(
+    kernel: Kernel, *, moved: int, least: int, read: int | None = None, **fields: Any
+) -> CountedKernel:
+    values: dict[Quantity, float] = {**LIMITED_BY_DRAM, Quantity.DURATION: 1000, Quantity.DRAM_BYTES: moved}
+    if read is not None:
+        values[Quantity.DRAM_READ_BYTES] = read
+    call = CountedCall(
+        "aten::x",
+        None,
+        None,
+        None,
+        None,
+        1,
+        1.0,
+        cost=CallCost(read_bytes=least // 2, written_bytes=least // 2),
+    )
+    return counted(kernel(values=values), match=Match.SAME_CALL, call=call, **fields)
+
+
+MB = 10**6
+
+
+def test_traffic_beyond_the_least(kernel: Kernel) -> None:
+    finding = only(recorded(kernel, moved=300 * MB, least=200 * MB, read=200 * MB))
+    assert finding.code == "counters.extra_traffic"
+    assert "1.50 × the minimum (it reads its inputs 2.0 times)" in finding.message
+    assert finding.estimated_gain_ns_per_step is None  # no steps
+    gain = only(
+        recorded(kernel, moved=300 * MB, least=200 * MB, recorded_ns=9000, launches_per_step=2.0)
+    ).estimated_gain_ns_per_step
+    assert gain == pytest.approx(6000)
+
+
+@pytest.mark.parametrize(("moved", "least"), [(210 * MB, 200 * MB), (195 * MB, 200 * MB), (90 * MB, 30 * MB)])
+def test_traffic_near_the_least_or_of_what_fits_the_cache(kernel: Kernel, moved: int, least: int) -> None:
+    assert counter_findings([recorded(kernel, moved=moved, least=least)]) == ()
+
+
+def test_a_gain_is_promised_only_where_memory_limits(kernel: Kernel) -> None:
+    found = recorded(kernel, moved=300 * MB, least=200 * MB, recorded_ns=9000, launches_per_step=2.0)
+    waiting = replace(found, counters=replace(found.counters, values={**found.counters.values, **WAITING}))
+    assert only(waiting).estimated_gain_ns_per_step is None
+
+
+def test_every_reason_in_a_real_report_is_known(real_report: NcuReport) -> None:
+    reasons = {reason for one in real_report.kernels for reason in one.stalls}
+    assert reasons - counter_book()["stalls"].keys() == {"selected", "not_selected"}
+
+
+PRODUCTS = {
+    "fp32 on CUDA cores": (
+        "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_"
+        "execute_kernel__5x_cublas"
+    ),
+    "bf16 on tensor cores": "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_bias_TNT",
+    "no product": "square_kernel",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "active", "fires"),
+    [
+        ("fp32 on CUDA cores", 0.0001, True),
+        ("fp32 on CUDA cores", 0.6, False),
+        ("bf16 on tensor cores", 0.01, False),
+        ("no product", 0.0, False),
+    ],
+)
+def test_tensor_cores_left_idle(kernel: Kernel, name: str, active: float, fires: bool) -> None:
+    values = {Quantity.DURATION: 1000, Quantity.TENSOR_FRACTION: active}
+    findings = counter_findings([counted(kernel(PRODUCTS[name], values=values))])
+    assert [one.code for one in findings] == (["counters.idle_tensor_cores"] if fires else [])
+    if fires:
+        assert findings[0].change == 'torch.set_float32_matmul_precision("high")'
+
+
+def test_what_launches_alike_share_is_said_once_by_the_longest(kernel: Kernel) -> None:
+    def one(index: int, duration_ns: int) -> CountedKernel:
+        advice = NcuAdvice("ThreadDivergence", "Title", "Words.")
+        return counted(kernel(index=index, values={Quantity.DURATION: duration_ns}, advice=(advice,)))
+
+    assert only(one(0, 100), one(1, 300), one(2, 200)).evidence["launch"] == 1
+
+
+def test_every_threshold_has_a_reason() -> None:
+    for name, one in counter_book()["thresholds"].items():
+        assert one["value"] > 0, name
+        assert len(one["reason"]) > 20, name

@@ -71,7 +71,6 @@ def gain_us(job: Job, kernel: str, *factors: float) -> float:
 def test_the_recorded_job_simulates_as_itself(job_of: JobOf, shift: int) -> None:
     job = job_of(*pair(shift))
     graph = job.graph
-    assert graph is not None
     times = simulate(graph, rounds=1).times[: graph.bounds[-1]]
     first = [low + one for low, model in zip(graph.bounds, job.ranks, strict=False)
              for one in range(model.graph.initial_count)]  # fmt: skip

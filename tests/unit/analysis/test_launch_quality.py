@@ -34,7 +34,6 @@ def estimate(launch: LaunchQuality) -> float:
 
     Source: pytorch/kineto, libkineto/src/CudaDeviceProperties.cpp (`kernelOccupancy`).
     """
-    assert launch.active is not None
     assert launch.block_count is not None
     assert launch.sm_count is not None
     held = min(float(launch.active.blocks_per_sm), launch.block_count / launch.sm_count)
@@ -46,7 +45,6 @@ def test_a_launch_of_part_of_a_wave(load: Load) -> None:
     found = launched(load, grid=[8, 12, 1], block=[128, 1, 1], **sizes, **{"est. achieved occupancy %": 5})
     assert (found.operator, found.kernel.name, found.geometry.total_ns) == ("aten::mm", "k", 5_000)
     assert (found.occupancy, found.limiters) == (0.125, (Limiter.REGISTERS,))
-    assert found.waves is not None
     assert found.waves.count == pytest.approx(96 / 264)
     assert found.waves.tail_loss == pytest.approx(168 / 264)
     assert (found.idle_sm_count, found.is_underfilled, found.partial_warp_loss) == (36, True, 0)
@@ -56,7 +54,6 @@ def test_a_launch_of_part_of_a_wave(load: Load) -> None:
 def test_a_launch_of_several_waves_with_partial_warps(load: Load) -> None:
     sizes: dict[str, Any] = {"registers per thread": 32, "shared memory": 0}
     found = launched(load, grid=[5000, 1, 1], block=[80, 1, 1], **sizes)
-    assert found.waves is not None
     assert found.waves.slots == 132 * 21  # 64 warps hold 21 blocks of three warps
     assert (found.idle_sm_count, found.is_underfilled) == (0, False)
     assert found.partial_warp_loss == pytest.approx(16 / 96)

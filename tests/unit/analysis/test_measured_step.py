@@ -13,8 +13,8 @@ from opscope.analysis.measured_step import (
     warmup_count,
 )
 from opscope.analysis.session_comparison import compare_sessions
-from opscope.analysis.timeline.device_windows import Step, TraceWindow
 from opscope.analysis.timeline.values import HostTime
+from opscope.analysis.timeline.windows import Step, TraceWindow
 from opscope.ingest.recorded import keep_sidecars
 from opscope.model.benchmark import Verdict
 from opscope.model.environment import Environment

@@ -1,14 +1,20 @@
-"""The provenance tables as values, and the chain they tell for names of a release."""
+"""What the provenance tables say of kernels and operators, and how much of the time that covers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import msgspec
 import pytest
 
-from opscope.analysis.provenance import NativeFunctionUse, Provenance, limited, read_provenance
+import opscope
+from opscope.analysis.provenance import Accuracy, NativeFunctionUse, Provenance, limited, read_provenance
+from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
+from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.resolution.annotate import session_of_names
 from opscope.testing import TraceBuilder
@@ -79,7 +85,6 @@ def test_what_is_limited_is_known_no_better(known: Provenance) -> None:
     lower = limited(known, Grade.NEIGHBOR_VERSION)
     softmax, fill = function(lower, "aten::_softmax"), lower.kernels[FILL_KERNEL]
     assert softmax.overload_grade is Grade.NEIGHBOR_VERSION
-    assert softmax.location is not None
     assert (softmax.location.file_grade, softmax.location.line_grade) == (Grade.NEIGHBOR_VERSION,) * 2
     assert place(softmax.location) == place(function(known, "aten::_softmax").location).replace(":", ":≈")
     assert (softmax.stub_location, fill.unit_grade) == (None, Grade.NEIGHBOR_VERSION)
@@ -100,3 +105,175 @@ def test_calls_are_counted_by_the_function_they_reached(load: Callable[..., Sess
         ("Scalar", 1, 7_000),
         ("Tensor", 2, 5_000),
     ]
+
+
+Annotated = Callable[..., Session]
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64> >(Flash_fwd_params)"
+
+# 200 us of device time: 100 + 40 + 20 of operators, 30 of another one's, 10 of none.
+KERNELS: dict[str, dict[str, Any]] = {
+    "a": {"library": "aten", "family": "elementwise", "grades": {"family": "name_pattern"}, "units": ["A.cu"],
+          "unit_grade": "exact", "file": "A.cuh", "file_grade": "exact", "line": 3,
+          "line_grade": "neighbor_version"},
+    "gemm": {"library": "cublas", "family": "gemm", "grades": {"family": "inferred"}},
+    "sort": {"library": "cub", "units": ["B.cu", "C.cu"], "unit_grade": "release_index"},
+    FLASH: {"family": "attention_flash", "grades": {"family": "name_pattern"}},
+    "leaked": {},
+}  # fmt: skip
+FUNCTIONS: dict[str, dict[str, Any]] = {
+    "aten::add": {"yaml_line": 5, "overload": "Tensor", "overload_grade": "exact", "file": "Add.cpp",
+                  "file_grade": "release_index", "line": 7, "line_grade": "neighbor_version"},
+    "aten::mm": {"details": {"candidates": ["", "out"]}, "overload_grade": "release_index",
+                 "file": "Mm.cpp", "file_grade": "release_index"},
+    "aten::sort": {"yaml_line": 9, "overload_grade": "exact", "stub_file": "Sort.cu",
+                   "stub_file_grade": "exact", "stub_line": 4, "stub_line_grade": "exact"},
+    "my::attention": {"kind": "custom"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def accuracy(load: Callable[..., Session], annotated: Annotated) -> Accuracy:
+    built = TraceBuilder()
+    work = [("aten::add", "a", 100), ("aten::mm", "gemm", 40), ("aten::sort", "sort", 20)]
+    for index, (operator, kernel, kernel_us) in enumerate([*work, ("my::attention", FLASH, 30)]):
+        built.operator(operator, 100 * index, 50).launch(100 * index + 10)
+        built.kernel(kernel, 1_000 + 200 * index, kernel_us)
+    built.kernel("leaked", 5, 10, correlation=3)
+    found = opscope.summarize(annotated(load(built), KERNELS, FUNCTIONS)).accuracy
+    assert found is not None
+    return found
+
+
+def test_shares_of_all_device_time(accuracy: Accuracy) -> None:
+    assert accuracy.attributed_fraction == 190 / 200
+    assert accuracy.operator_entry_fraction == 160 / 200
+    assert accuracy.family_fraction == 170 / 200
+
+
+def test_shares_of_the_time_of_aten_operators(accuracy: Accuracy) -> None:
+    assert accuracy.aten_operator_entry_fraction == 1.0
+    assert accuracy.aten_operator_file_fraction == 1.0
+    assert accuracy.aten_operator_line_fraction == 120 / 160
+
+
+def test_shares_of_the_time_of_torchs_own_kernels(accuracy: Accuracy) -> None:
+    """Those of `a`, `sort` and the attention kernel, whose name tells no library: not cuBLAS's."""
+    assert accuracy.aten_kernel_unit_fraction == 120 / 150
+    assert accuracy.aten_kernel_single_unit_fraction == 100 / 150
+
+
+def test_shares_by_grade(accuracy: Accuracy) -> None:
+    assert accuracy.by_grade == {
+        "kernel_unit": {"exact": 100 / 150, "release_index": 20 / 150, "unknown": 30 / 150},
+        "kernel_line": {"neighbor_version": 100 / 150, "unknown": 50 / 150},
+        "kernel_family": {"name_pattern": 130 / 200, "inferred": 40 / 200, "unknown": 30 / 200},
+        "operator_entry": {"exact": 120 / 190, "release_index": 40 / 190, "unknown": 30 / 190},
+        "operator_file": {"exact": 20 / 190, "release_index": 140 / 190, "unknown": 30 / 190},
+        "operator_line": {"exact": 20 / 190, "neighbor_version": 100 / 190, "unknown": 70 / 190},
+    }
+
+
+def assert_consistent(accuracy: Accuracy) -> None:
+    for kind, shares in accuracy.by_grade.items():
+        assert not shares or sum(shares.values()) == pytest.approx(1), kind
+    for name, fraction in fractions(accuracy).items():
+        assert fraction is None or 0 <= fraction <= 1, name
+
+
+def fractions(accuracy: Accuracy) -> Mapping[str, float | None]:
+    values = msgspec.structs.asdict(accuracy)
+    return {name: value for name, value in values.items() if name.endswith("_fraction")}
+
+
+def test_of_a_recording(example_summary: Summary) -> None:
+    accuracy = example_summary.accuracy
+    assert_consistent(accuracy)
+    assert accuracy.attributed_fraction == example_summary.attributed_fraction
+    assert accuracy.aten_kernel_unit_fraction == 1.0
+    assert accuracy.by_grade["kernel_unit"] == {"release_index": 1.0}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["bert_train_bf16", "bert_compile_bf16", "misc_ops_fp32", "own_kernels"])
+def test_of_real_traces(load: Callable[..., Session], shared: Any, name: str) -> None:
+    accuracy = Summary(load(shared / "traces" / "h200" / f"{name}.json.gz")).accuracy
+    assert_consistent(accuracy)
+    assert accuracy.family_fraction == 1.0
+
+
+def test_without_device_time_nothing_is_claimed(load: Callable[..., Session]) -> None:
+    accuracy = Summary(load(TraceBuilder().operator("aten::mm", 0, 5))).accuracy
+    assert set(fractions(accuracy).values()) == {None}
+    assert set(map(len, accuracy.by_grade.values())) == {0}
+
+
+Load = Callable[..., Session]
+
+
+def rows(session: Session) -> dict[str, dict[str, Any]]:
+    return {row.pop("name"): row for row in session.records(sql("opscope.analysis", "triton_kernels"))}
+
+
+def launch(built: TraceBuilder, name: str, start: float, duration: float, **arguments: Any) -> TraceBuilder:
+    arguments = {"kernel_backend": "triton", "kernel_file": "/c/ca.py", "kernel_hash": "ca", **arguments}
+    return built.operator(name, start, 5, **arguments).launch(start + 1).kernel(name, start + 2, duration)
+
+
+def test_launches_agree_or_are_counted_apart(load: Load) -> None:
+    built = TraceBuilder()
+    for start, warps in ((0, 4), (10, 4), (20, 8)):
+        facts = {"num_stages": 1, "kernel_kwargs": "XBLOCK=64", "kernel_num_gb": 0.5}
+        launch(built, "triton_poi_k_0", start, start + 1, num_warps=warps, kernel_flop=1e9 * warps, **facts)
+    (name, row), *others = rows(load(built)).items()
+    assert not others
+    assert name == "triton_poi_k_0"
+    assert (row["file"], row["hash"], row["kernel_num_gb"], row["kernel_flop"]) == (
+        "/c/ca.py",
+        "ca",
+        0.5,
+        None,
+    )
+    assert [
+        (entry["num_warps"], entry["calls"], entry["total_ns"]) for entry in json.loads(row["configurations"])
+    ] == [(8, 1, 21_000), (4, 2, 12_000)]
+
+
+def test_two_sources_of_one_name_are_no_source(load: Load) -> None:
+    built = launch(launch(TraceBuilder(), "k", 0, 1), "k", 10, 1, kernel_file="/c/cb.py", kernel_hash="cb")
+    assert (rows(load(built))["k"]["file"], rows(load(built))["k"]["hash"]) == (None, None)
+
+
+def test_older_recorders_name_the_operator_after_the_kernel(load: Load) -> None:
+    built = launch(TraceBuilder(), "triton_poi_k_0", 0, 1, grid="grid(100,)", stream=0)
+    launch(built, "triton kernel", 10, 1)
+    session = load(built)
+    assert session.query("SELECT kernel_name, grid, stream FROM triton_launches ORDER BY operator_id") == [
+        ("triton_poi_k_0", "grid(100,)", 0),
+        (None, None, None),
+    ]
+    found = rows(session)
+    assert found.keys() == {"triton_poi_k_0"}
+    assert json.loads(found["triton_poi_k_0"]["configurations"])[0]["grid"] == "grid(100,)"
+
+
+def test_replays_are_found_by_their_recorded_source(load: Load) -> None:
+    built = TraceBuilder().operator("replay", 0, 9).launch(1, name="cudaGraphLaunch")
+    built.kernel("triton_red_x_1", 5, 2).kernel("gelu_tanh", 7, 1).kernel("nvjet", 9, 1)
+    session = load(built)
+    assert not rows(session)
+    ids = dict(session.query("SELECT name, name_id FROM kernel_names"))
+    inductor = {
+        "name_id": ids["triton_red_x_1"], "kind": "inductor", "evidence": "process", "file": "/c/cx.py",
+        "line": 18, "hash": "cx", "heuristic": "reduction", "meta": {"num_load": 2},
+    }  # fmt: skip
+    session.replace_rows("kernel_sources", [
+        {**inductor, "graph": "0_forward", "original_aten": ["aten::sum"], "source_nodes": ["b", "a"]},
+        {**inductor, "graph": "1_forward", "original_aten": ["aten::sum"], "source_nodes": ["c"]},
+        {"name_id": ids["gelu_tanh"], "kind": "triton", "evidence": "process", "file": "/me/k.py", "line": 3},
+        {"name_id": ids["nvjet"], "kind": "cuda", "evidence": "process", "file": "/me/k.cu", "line": 3},
+    ])  # fmt: skip
+    found = rows(session)
+    assert found.keys() == {"triton_red_x_1", "gelu_tanh"}
+    red = found["triton_red_x_1"]
+    assert (red["configurations"], red["file"], red["line"], red["hash"]) == (None, "/c/cx.py", 18, "cx")
+    assert found["gelu_tanh"]["line"] == 3

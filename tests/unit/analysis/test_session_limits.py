@@ -33,8 +33,6 @@ def recorded(*devices: dict[str, Any], used: tuple[int, ...] = (0,)) -> TraceBui
 def test_the_data_sheet_without_measurements(load: Load, tmp_path: Path) -> None:
     for folder in (None, tmp_path / "none"):
         limits, reason = limits_of_session(load(recorded(H200)), folder)
-        assert limits is not None
-        assert limits.memory is not None
         assert (limits.name, str(limits.memory.evidence), reason) == ("H200 SXM", "datasheet", None)
 
 
@@ -46,8 +44,6 @@ def test_a_cached_measurement_of_the_same_gpu_comes_before_it(
     cache_measured(cache, make_measured({"copy": 9e12}, device="NVIDIA H200 NVL"))
     cache_measured(cache, make_measured({"copy": 8e12}, sm_count=16))
     limits, reason = limits_of_session(load(recorded(H200)), cache)
-    assert limits is not None
-    assert limits.memory is not None
     assert (limits.memory.per_s, str(limits.memory.evidence), reason) == (4.28e12, "measured", None)
 
 
@@ -55,8 +51,6 @@ def test_a_given_file_comes_before_both(load: Load, make_measured: Make, tmp_pat
     cache_measured(tmp_path / "cache", make_measured({"copy": 4.28e12}, created="2027-01-01T00:00:00+00:00"))
     given = save_measured(tmp_path / "given.json", make_measured({"copy": 4.0e12}))
     limits, _ = limits_of_session(load(recorded(H200)), tmp_path / "cache", given)
-    assert limits is not None
-    assert limits.memory is not None
     assert limits.memory.per_s == 4.0e12
 
 
@@ -88,7 +82,6 @@ class TestWhichGpu:
         devices = [{**H200, "id": index} for index in range(2)]
         devices[0]["totalGlobalMem"], devices[1]["totalGlobalMem"] = 150_109_880_320, 150_100_000_000
         limits, _ = limits_of_session(load(recorded(*devices, used=(0, 1))))
-        assert limits is not None
         assert limits.name == "H200 SXM"
 
     def test_different_ones_have_no_limits(self, load: Load) -> None:
@@ -103,7 +96,6 @@ class TestWhichGpu:
     def test_one_that_did_nothing_does_not_count(self, load: Load) -> None:
         other = {"id": 1, "name": "NVIDIA L4", "computeMajor": 8, "computeMinor": 9, "numSms": 58}
         limits, _ = limits_of_session(load(recorded(H200, other)))
-        assert limits is not None
         assert limits.name == "H200 SXM"
 
     def test_one_without_a_name(self, load: Load, make_measured: Make, tmp_path: Path) -> None:
@@ -112,7 +104,6 @@ class TestWhichGpu:
         limits, reason = limits_of_session(
             session, None, save_measured(tmp_path / "given.json", make_measured())
         )
-        assert limits is not None
         assert limits.name == "H200 SXM"
         assert reason == "the recording does not name its GPU; 'NVIDIA H200' was given"
 
@@ -121,7 +112,6 @@ class TestWhichGpu:
         assert limits_of_session(session) == (None, "'NVIDIA Z900' is not in the table of devices")
         cache_measured(tmp_path / "cache", make_measured(device="NVIDIA Z900"))
         limits, reason = limits_of_session(session, tmp_path / "cache")
-        assert limits is not None
         assert (limits.name, reason) == ("NVIDIA Z900", None)
 
     def test_none(self, load: Load) -> None:
@@ -131,7 +121,6 @@ class TestWhichGpu:
 
 def test_recorded_on_an_h200(load: Load, shared: Path) -> None:
     limits, reason = limits_of_session(load(shared / "traces" / "h200" / "own_kernels.json.gz"))
-    assert limits is not None
     assert (limits.name, limits.sm_count, limits.compute_capability, reason) == ("H200 SXM", 132, "9.0", None)
 
 
@@ -140,5 +129,4 @@ def test_recorded_on_an_h200(load: Load, shared: Path) -> None:
 )
 def test_nine_is_hopper_of_cuda_alone(load: Load, name: str | None, capability: str | None) -> None:
     device = common_device(load(recorded({**H200, "name": name})))
-    assert device is not None
     assert device.compute_capability == capability

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from opscope.analysis.efficiency import TensorCoreUse
 from opscope.analysis.tensor_cores import (
+    TensorCoreUse,
     has_tensor_cores_for,
     is_product,
     operand_type,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opscope.analysis.columns import columns
+from opscope.analysis.arrays import columns
 from opscope.analysis.summary import Summary
 from opscope.ingest.nsys_reading import owning_ranges
 from opscope.model.queries import sql

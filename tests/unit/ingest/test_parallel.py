@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from opscope._version import __version__
-from opscope.analysis.rank_examination import examine_ranks
+from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.measure import join_timelines
 from opscope.errors import DependencyError, InputError

@@ -94,7 +94,6 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "trace.json")], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "claimed\n"
         yield process
         process.kill()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from opscope.analysis.efficiency import Efficiency
+from opscope.analysis.roofline import Efficiency
 from opscope.analysis.summary import DeviceTime, StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.launches.facts import LaunchGeometry

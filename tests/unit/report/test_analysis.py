@@ -15,18 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from opscope._version import __version__
-from opscope.analysis.efficiency import (
-    Bound,
-    CallEfficiency,
-    CostCoverage,
-    Efficiency,
-    Roofline,
-    TensorCoreUse,
-)
-from opscope.analysis.improvement import Improvement, OperatorImprovement, Topic
+from opscope.analysis.counter_commands import Improvement, OperatorImprovement, Topic
 from opscope.analysis.measured_step import MeasuredStep, StepClockKind, UnrecordedTime
-from opscope.analysis.program.values import ProgramTotals
+from opscope.analysis.program.places import ProgramTotals
+from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
 from opscope.analysis.summary import Summary
+from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline.values import (
     HostTime,
     IdleCause,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal, ProgramTotals
+from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, ProgramTotals
 from opscope.analysis.summary import Summary
 from opscope.report.document import Document, Section, blocks
 from opscope.report.markdown import render_markdown

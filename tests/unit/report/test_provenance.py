@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from opscope.analysis.accuracy import Accuracy
-from opscope.analysis.provenance import NativeFunctionUse
+from opscope.analysis.provenance import Accuracy, NativeFunctionUse
 from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation

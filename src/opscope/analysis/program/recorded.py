@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from opscope.analysis.columns import NONE, Columns, Flags, columns
+from opscope.analysis.arrays import NONE, Columns, Flags, columns
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.queries import sql
@@ -81,10 +81,7 @@ def call_forest(thread: Int64, start_ns: Int64, end_ns: Int64, sequence: Int64) 
 
 
 def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
-    """For each position of a forest the value of the innermost one around it, itself included, that has one.
-
-    Values and parents are -1 for none.
-    """
+    """The value of the innermost of a forest around each, itself included, that has one; -1 for none."""
     found: Int64 = own.copy()
     if not len(found) or not np.any(own >= 0):
         return found
@@ -101,13 +98,8 @@ def inherit(own: Int64, parent: Int64, depth: Int64) -> Int64:
 _MOST_STEPS = 64
 
 
-class BackwardCalls(Columns, frozen=True):
-    """Calls that run a backward pass, `[start_ns, end_ns)` by start, each with the place it was made from."""
-
-    trace: Int64
-    start_ns: Int64
-    end_ns: Int64
-    place: Int64
+# Calls that run a backward pass, by start: their traces, starts, ends, and the places they were made from.
+BackwardCalls = tuple[Int64, Int64, Int64, Int64]
 
 
 def within(forest: Forest, operators: Operators) -> Int64:
@@ -132,12 +124,9 @@ def charge(
 ) -> Int64:
     """The place of each activity; -1 for none.
 
-    Args:
-        operators: All operators.
-        activities: All activities.
-        at_operator: The place each operator was called from; -1 where none is known of itself.
-        forest: The intervals that places are positions of, to look up launch calls in; None if they are not.
-        backward_calls: For what the engine ran without a forward operator.
+    `at_operator` is where each operator was called from (-1: not known of itself). Places are positions
+    in the forest, in which launch calls are looked up; without it they are not. `backward_calls` are for
+    what the engine ran without a forward operator.
     """
     # By way of forward operators and callers; `last` is the operator that was asked last.
     asked = activities.operator
@@ -178,14 +167,14 @@ def _inside(forest: Forest, place: Int64, operators: Operators, around: Int64) -
 
 def _caller(calls: BackwardCalls, trace: Int64, time_ns: Int64) -> Int64:
     """Place of the one backward call of the trace that was open; -1 where none or several were."""
+    traces, start_ns, end_ns, place = calls
     found = np.full(len(trace), NONE)
     for one in np.unique(trace).tolist():
-        own = np.flatnonzero(calls.trace == one)
-        here = np.flatnonzero(trace == one)
-        started = np.searchsorted(calls.start_ns[own], time_ns[here], side="right")
-        ended = np.searchsorted(np.sort(calls.end_ns[own]), time_ns[here], side="right")
+        own, here = np.flatnonzero(traces == one), np.flatnonzero(trace == one)
+        started = np.searchsorted(start_ns[own], time_ns[here], side="right")
+        ended = np.searchsorted(np.sort(end_ns[own]), time_ns[here], side="right")
         alone = started - ended == 1
         latest = own[started[alone] - 1]
-        is_open = calls.end_ns[latest] > time_ns[here[alone]]
-        found[here[alone][is_open]] = calls.place[latest[is_open]]
+        is_open = end_ns[latest] > time_ns[here[alone]]
+        found[here[alone][is_open]] = place[latest[is_open]]
     return found

@@ -13,14 +13,11 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
-from opscope.analysis.columns import NONE, Columns, Flags, columns
-from opscope.analysis.program.frames import read_structure
-from opscope.analysis.program.modules import module_places, read_modules
+from opscope.analysis.arrays import NONE, Arrays, Flags, columns
+from opscope.analysis.program.places import module_places, read_structure
 from opscope.analysis.program.recorded import (
     Operators,
-    ProgramActivities,
     call_forest,
     inherit,
     read_activities,
@@ -35,13 +32,7 @@ from opscope.text_enum import TextEnum
 
 
 class PathTree:
-    """Distinct paths. A node is a path: a name under the node of the path before it; -1 is the empty path.
-
-    Attributes:
-        names: Distinct names; a node refers to one by its position.
-        parents: Node before each node.
-        labels: Name of each node.
-    """
+    """Distinct paths: a node is a name (`labels`) under the node before it (`parents`), -1 for none."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -86,98 +77,24 @@ class PathTree:
         return tuple(reversed(labels))
 
 
-class CallPaths(msgspec.Struct, frozen=True):
-    """Gives the intervals of a forest their paths."""
-
-    tree: PathTree  # takes the paths
-    forest: Forest  # the intervals
-    name_id: Int64  # name of each, in preorder
-    root: Int64  # node that each interval without a parent hangs under; -1 for none
-
-    def where_they_ran(self) -> Int64:
-        """The node of each interval."""
-        node = np.full(len(self.forest), NONE)
-        self._descend(node, np.ones(len(node), dtype=np.bool_))
-        return node
-
-    def hung(self, target: Int64, marker: str) -> Int64:
-        """The node of each interval, some of them with their subtrees hung under other intervals.
-
-        `target` is the interval that each is hung under, -1 where it stays; `marker` the name of the node
-        between the two.
-        """
-        node = np.full(len(self.forest), NONE)
-        own = np.where(target >= 0, np.arange(len(node)), NONE)
-        unit = inherit(own, self.forest.parent, self.forest.depth)
-        self._descend(node, unit < 0)
-        waiting = np.flatnonzero(target >= 0)
-        marker_id = self.tree.name_id(marker)
-        while len(waiting):
-            ready = waiting[node[target[waiting]] >= 0]
-            if not len(ready):
-                break
-            above = self.tree.under(node[target[ready]], np.full(len(ready), marker_id))
-            node[ready] = self.tree.under(above, self.name_id[ready])
-            self._descend(node, np.isin(unit, ready) & (own < 0))
-            waiting = waiting[node[waiting] < 0]
-        # What waits for itself, as no sound trace has it, stays where it ran.
-        self._descend(node, node < 0)
-        return node
-
-    def _descend(self, node: Int64, chosen: Flags) -> None:
-        """Fill in the nodes of the chosen intervals, whose parents are chosen or have theirs."""
-        at = np.flatnonzero(chosen)
-        if not len(at):
-            return
-        at = at[np.argsort(self.forest.depth[at], kind="stable")]
-        bounds = np.flatnonzero(np.diff(self.forest.depth[at], prepend=-1, append=-1))
-        for low, high in pairwise(bounds.tolist()):
-            here = at[low:high]
-            parent = self.forest.parent[here]
-            above = np.where(parent >= 0, gather(node, parent), self.root[here])
-            node[here] = self.tree.under(above, self.name_id[here])
-
-
 # Of a bound method; it would split the stacks of one function by the object it was called on.
 _OBJECT_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+>")
 _AFTER_FRAMES = 1 << 61
 
 
-class StackIntervals(Columns, frozen=True):
-    """Frames and operators; `operator` is a position, -1 for a frame."""
-
-    trace: Int64
-    thread: Int64
-    start_ns: Int64
-    end_ns: Int64
-    sequence: Int64
-    name_id: Int64
-    operator: Int64
-
-    def joined(self, other: StackIntervals) -> StackIntervals:
-        return StackIntervals(
-            *(np.concatenate((getattr(self, name), getattr(other, name))) for name in self.__struct_fields__)
-        )
-
-    def within(self, windows: dict[int, tuple[int, int]]) -> StackIntervals:
-        """What of them lies in a window of their trace; without a window, nothing does."""
-        low, high = np.ones(len(self), np.int64), np.zeros(len(self), np.int64)
-        for trace, (start_ns, end_ns) in windows.items():
-            low[self.trace == trace], high[self.trace == trace] = start_ns, end_ns
-        cut = replace(self, start_ns=np.maximum(self.start_ns, low), end_ns=np.minimum(self.end_ns, high))
-        return cut.at(cut.end_ns > cut.start_ns)
-
-
-def operator_intervals(session: Session, operators: Operators, tree: PathTree) -> StackIntervals:
+def _operator_intervals(session: Session, operators: Operators, tree: PathTree) -> Arrays:
+    """Operators, in the columns that frames have too; `operator` is the position, -1 of a frame."""
     query = "SELECT operator_id, hash(coalesce(name, '')) AS name_hash FROM operators"
     name_hash = columns(session, query, order_by="operator_id")["name_hash"]
     names = dict(session.query("SELECT DISTINCT hash(coalesce(name, '')), coalesce(name, '') FROM operators"))
     at, one = np.arange(len(operators)), operators
-    name_id = tree.named(name_hash, names)
-    return StackIntervals(one.trace, one.thread, one.start_ns, one.end_ns, at + _AFTER_FRAMES, name_id, at)
+    return {
+        "trace": one.trace, "thread": one.thread, "start_ns": one.start_ns, "end_ns": one.end_ns,
+        "sequence": at + _AFTER_FRAMES, "name_id": tree.named(name_hash, names), "operator": at,
+    }  # fmt: skip
 
 
-def frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> StackIntervals:
+def _frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> Arrays:
     """Python frames, or calls of modules alone; modules by their attribute names where these are known."""
     query = sql(__package__, "program:stack_frames")
     condition = "module_id IS NOT NULL" if only_modules else "true"
@@ -187,33 +104,30 @@ def frame_intervals(session: Session, tree: PathTree, *, only_modules: bool) -> 
     rows["name_id"] = tree.named(rows.pop("name_hash"), plain)
     rows["operator"] = np.full(len(rows.pop("frame_id")), NONE)
     module_id, structure = rows.pop("module_id"), read_structure(session)
-    frames, at = StackIntervals(**rows), np.flatnonzero(module_id >= 0)
+    at = np.flatnonzero(module_id >= 0)
     if structure.by_trace and len(at):
-        calls = frames.at(at)
-        forest = call_forest(calls.thread, calls.start_ns, calls.end_ns, calls.sequence)
+        forest = _forest({name: column[at] for name, column in rows.items()})
         at = at[forest.order]
-        places, place_of_call = module_places(
-            forest, module_id[at], read_modules(session), structure.attribute_name
-        )
+        places, place_of_call = module_places(session, structure, forest, module_id[at])
         named = (one.name if one.segment == one.name else f"{one.segment} ({one.name})" for one in places)
-        frames.name_id[at] = tree.name_ids(f"nn.Module: {name}" for name in named)[place_of_call]
-    return frames
+        rows["name_id"][at] = tree.name_ids(f"nn.Module: {name}" for name in named)[place_of_call]
+    return rows
+
+
+def _forest(of: Arrays) -> Forest:
+    return call_forest(of["thread"], of["start_ns"], of["end_ns"], of["sequence"])
 
 
 _BACKWARD = "[backward]"
 
 
 class StackBasis(TextEnum):
-    """What stands above the operators."""
-
     PYTHON = "python"
     MODULE = "module"
     OPERATOR = "operator"
 
 
 class StackWeight(TextEnum):
-    """What is counted."""
-
     DEVICE = "device"
     CPU = "cpu"
     LAUNCHES = "launches"
@@ -227,8 +141,6 @@ class BackwardPlace(TextEnum):
 
 
 class StackProfile(msgspec.Struct, frozen=True):
-    """The stacks of one trace."""
-
     name: str  # of the trace
     names: Sequence[str]  # what stacks are made of, shared by all profiles of a Session
     # Each as positions in `names`, outermost first; in the order of their names
@@ -249,18 +161,10 @@ def stack_profiles(
     backward: BackwardPlace | None = None,
     step: int | None = None,
 ) -> tuple[StackProfile, ...]:
-    """The stacks of each trace that has any.
+    """The stacks of each trace that has any, of one step if it is given.
 
-    Args:
-        session: The recording.
-        by: What stands above the operators; if None, Python frames where they were recorded.
-        weight: What is counted.
-        backward: Where the backward pass stands; by module under the forward operators, else where it ran, if
-            None.
-        step: Only what was launched in this step (of host time, what was spent in it).
-
-    Raises:
-        InputError: What is asked for was not recorded.
+    Above the operators stand Python frames where they were recorded, unless `by` says otherwise; the backward
+    pass stands under the forward operators if modules do, else where it ran.
     """
     basis = _basis(session, by)
     windows = _windows(session, step)
@@ -313,12 +217,7 @@ def _windows(session: Session, step: int | None) -> dict[int, tuple[int, int]] |
 
 
 class _Stacks:
-    """Call forest of a Session with the names of stacks.
-
-    Args:
-        basis: What stands above the operators.
-        windows: What to cut the intervals to, by trace; None for all.
-    """
+    """Call forest of a Session with the names of stacks, cut to windows of the traces if given."""
 
     def __init__(
         self, session: Session, basis: StackBasis, windows: dict[int, tuple[int, int]] | None
@@ -326,31 +225,65 @@ class _Stacks:
         self.tree = PathTree()
         self._session, self._basis = session, basis
         self._operators = read_operators(session)
-        intervals = operator_intervals(session, self._operators, self.tree)
+        found = _operator_intervals(session, self._operators, self.tree)
         if basis is not StackBasis.OPERATOR:
-            is_module = basis is StackBasis.MODULE
-            intervals = intervals.joined(frame_intervals(session, self.tree, only_modules=is_module))
+            frames = _frame_intervals(session, self.tree, only_modules=basis is StackBasis.MODULE)
+            found = {name: np.concatenate((column, frames[name])) for name, column in found.items()}
         if windows is not None:
-            intervals = intervals.within(windows)
-        self._forest = call_forest(intervals.thread, intervals.start_ns, intervals.end_ns, intervals.sequence)
-        self._intervals = intervals.at(self._forest.order)
+            # Without a window, nothing of a trace.
+            count = len(found["trace"])
+            low, high = np.ones(count, np.int64), np.zeros(count, np.int64)
+            for trace, (start_ns, end_ns) in windows.items():
+                low[found["trace"] == trace], high[found["trace"] == trace] = start_ns, end_ns
+            found["start_ns"] = np.maximum(found["start_ns"], low)
+            found["end_ns"] = np.minimum(found["end_ns"], high)
+            is_inside = found["end_ns"] > found["start_ns"]
+            found = {name: column[is_inside] for name, column in found.items()}
+        self._forest = _forest(found)
+        order = self._forest.order
+        self._trace, self._name_id, self._operator = (
+            found[name][order] for name in ("trace", "name_id", "operator")
+        )
 
     def nodes(self, backward: BackwardPlace) -> Int64:
         """The path of each interval, in preorder."""
-        paths = CallPaths(self.tree, self._forest, self._intervals.name_id, self._roots())
+        node, root = np.full(len(self._forest), NONE), self._roots()
         if backward is BackwardPlace.OWN:
-            return paths.where_they_ran()
-        operator = self._intervals.operator
-        forward = gather(self._operators.forward, operator)
+            self._descend(node, root, np.ones(len(node), dtype=np.bool_))
+            return node
+        # What the engine ran, with its subtree, is hung under the forward operator.
+        forward = gather(self._operators.forward, self._operator)
         # The engine's range and the operator in it differentiate the same; the outer one is hung.
-        outside = gather(self._operators.forward, gather(self._operators.parent, operator))
-        forward = np.where(outside == forward, NONE, forward)
-        return paths.hung(gather(self._interval_of(), forward), _BACKWARD)
+        outside = gather(self._operators.forward, gather(self._operators.parent, self._operator))
+        target = gather(self._interval_of(), np.where(outside == forward, NONE, forward))
+        own = np.where(target >= 0, np.arange(len(node)), NONE)
+        unit = inherit(own, self._forest.parent, self._forest.depth)
+        self._descend(node, root, unit < 0)
+        waiting, marker = np.flatnonzero(target >= 0), self.tree.name_id(_BACKWARD)
+        while len(ready := waiting[node[target[waiting]] >= 0]):
+            above = self.tree.under(node[target[ready]], np.full(len(ready), marker))
+            node[ready] = self.tree.under(above, self._name_id[ready])
+            self._descend(node, root, np.isin(unit, ready) & (own < 0))
+            waiting = waiting[node[waiting] < 0]
+        # What waits for itself, as no sound trace has it, stays where it ran.
+        self._descend(node, root, node < 0)
+        return node
+
+    def _descend(self, node: Int64, root: Int64, chosen: Flags) -> None:
+        """Fill in the nodes of the chosen intervals, whose parents are chosen or have theirs."""
+        at = np.flatnonzero(chosen)
+        at = at[np.argsort(self._forest.depth[at], kind="stable")]
+        bounds = np.flatnonzero(np.diff(self._forest.depth[at], prepend=-1, append=-1))
+        for low, high in pairwise(bounds.tolist()):
+            here = at[low:high]
+            parent = self._forest.parent[here]
+            above = np.where(parent >= 0, gather(node, parent), root[here])
+            node[here] = self.tree.under(above, self._name_id[here])
 
     def host(self, node: Int64) -> tuple[Int64, Int64, Int64]:
         """Trace, path and own time of each interval."""
         own_ns = self._forest.end_ns - self._forest.start_ns - children_time(self._forest)
-        return self._intervals.trace, node, own_ns
+        return self._trace, node, own_ns
 
     def launched(self, node: Int64, weight: StackWeight, step: int | None) -> tuple[Int64, Int64, Int64]:
         """Trace, path and weight of each activity, those of one step alone if it is given."""
@@ -359,7 +292,12 @@ class _Stacks:
         counted = activities.is_kernel if weight is StackWeight.LAUNCHES else np.ones(len(rows["step"]), bool)
         if step is not None:
             counted &= rows["step"] == step
-        above = gather(node, self._callers(activities))
+        # Frames that an operator opened may lie between it and the launch; other operators may not.
+        called = enclosing(self._forest, activities.call_thread, activities.call_start_ns)
+        around = gather(inherit(self._operator, self._forest.parent, self._forest.depth), called)
+        caller = gather(self._interval_of(), activities.operator)
+        caller = np.where((called >= 0) & (around == activities.operator), called, caller)
+        above = gather(node, caller)
         reasons, which = np.unique(rows["reason"].astype(str), return_inverse=True)
         unattributed = self.tree.name_ids(f"[unattributed: {reason}]" for reason in reasons.tolist())
         lost = np.flatnonzero((above < 0) & counted)
@@ -376,7 +314,7 @@ class _Stacks:
         if self._basis is StackBasis.OPERATOR:
             return root
         what = "module" if self._basis is StackBasis.MODULE else "Python stack"
-        bare = (self._forest.parent < 0) & (self._intervals.operator >= 0)
+        bare = (self._forest.parent < 0) & (self._operator >= 0)
         root[bare] = self.tree.node(-1, self.tree.name_id(f"[no {what}]"))
         if self._basis is StackBasis.PYTHON:
             # In the oldest format an operator carries its stack as text, the innermost frame first.
@@ -391,24 +329,15 @@ class _Stacks:
             nodes = np.array([node_of[key] for key in keys.tolist()], np.int64)
             node = np.full(len(self._operators), NONE)
             node[rows["operator_id"] - self._operators.first_id] = nodes[inverse]
-            own = gather(node, np.where(bare, self._intervals.operator, NONE))
+            own = gather(node, np.where(bare, self._operator, NONE))
             root[own >= 0] = own[own >= 0]
         return root
-
-    def _callers(self, activities: ProgramActivities) -> Int64:
-        """The interval each activity was launched in; -1 for none."""
-        intervals, forest = self._intervals, self._forest
-        caller = gather(self._interval_of(), activities.operator)
-        # Frames that an operator opened may lie between it and the launch; other operators may not.
-        called = enclosing(forest, activities.call_thread, activities.call_start_ns)
-        around = gather(inherit(intervals.operator, forest.parent, forest.depth), called)
-        return np.where((called >= 0) & (around == activities.operator), called, caller)
 
     def _interval_of(self) -> Int64:
         """The interval of each operator; -1 for none."""
         found = np.full(len(self._operators), NONE)
-        shown = np.flatnonzero(self._intervals.operator >= 0)
-        found[self._intervals.operator[shown]] = shown
+        shown = np.flatnonzero(self._operator >= 0)
+        found[self._operator[shown]] = shown
         return found
 
 

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.columns import Arrays, Flags, columns
-from opscope.analysis.program.frames import program_functions
-from opscope.analysis.timeline.device_windows import TraceWindow, read_windows
+from opscope.analysis.arrays import Arrays, Flags, Spans, columns, covering, merge
+from opscope.analysis.program.places import program_functions
 from opscope.analysis.timeline.records import TraceRecords, read_records
-from opscope.analysis.timeline.spans import Spans, covering, merge
+from opscope.analysis.timeline.windows import TraceWindow, read_windows
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -103,16 +102,6 @@ class ThreadEvents:
     def asleep(self) -> Spans:
         return merge(_extents(self.ranges, ~self.ranges["is_loading"]))
 
-    def has_edge_in(self, start_ns: Int64, end_ns: Int64) -> Flags:
-        """Whether an operator or call begins or ends inside each interval."""
-        moved = np.zeros(len(start_ns), dtype=np.bool_)
-        for events in (self.operators, self.calls):
-            for edges in _extents(events):
-                ascending = np.sort(edges)
-                first = np.searchsorted(ascending, start_ns, "right")
-                moved |= first < np.searchsorted(ascending, end_ns, "left")
-        return moved
-
 
 @dataclass(frozen=True)
 class Host:
@@ -155,12 +144,7 @@ _MOST_KEPT = 1 << 22
 
 
 class SessionRecords:
-    """All that was recorded of a Session's traces: what the timeline and the execution graphs are made of.
-
-    Attributes:
-        traces: Calls and device activities.
-        windows: By trace id, of traces that hold any event.
-    """
+    """All that was recorded of a Session's traces: what the timeline and the execution graphs are made of."""
 
     def __init__(
         self, session: Session, traces: tuple[TraceRecords, ...], windows: dict[int, TraceWindow]
@@ -270,13 +254,13 @@ def _extents(events: Arrays, chosen: Flags | None = None) -> tuple[Int64, Int64]
 
 
 def _stalls(overheads: list[Stall], threads: Iterable[ThreadEvents]) -> tuple[Stall, ...]:
-    """The intervals in which nothing began or ended on any launching thread."""
-    if not overheads:
-        return ()
-    start_ns, end_ns = (np.array([one[edge] for one in overheads], dtype=np.int64) for edge in (1, 2))
+    """The intervals in which no operator or call began or ended on any launching thread."""
+    starts_ns, ends_ns = (np.array([one[edge] for one in overheads], dtype=np.int64) for edge in (1, 2))
     moved = np.zeros(len(overheads), dtype=np.bool_)
-    for thread in threads:
-        moved |= thread.has_edge_in(start_ns, end_ns)
+    for edges in (edges for one in threads for of in (one.operators, one.calls) for edges in _extents(of)):
+        ascending = np.sort(edges)
+        first = np.searchsorted(ascending, starts_ns, "right")
+        moved |= first < np.searchsorted(ascending, ends_ns, "left")
     held = [one for one, is_moved in zip(overheads, moved.tolist(), strict=True) if not is_moved]
     return tuple(sorted(held, key=lambda one: (one.start_ns, one.end_ns, one.name)))
 
@@ -294,7 +278,7 @@ class NamedRanges(msgspec.Struct, frozen=True):
         return [self.names[index] if index >= 0 else None for index in found]
 
 
-def called_functions(session: Session, hosts: Iterable[Host]) -> NamedRanges:
+def called_functions(session: Session, threads: Sequence[int]) -> NamedRanges:
     """Calls of the program's own functions, titled; none where stacks were not recorded."""
     titles = {
         name: f"{one.file}:{one.line} {one.function}" for name, one in program_functions(session).items()
@@ -302,27 +286,19 @@ def called_functions(session: Session, hosts: Iterable[Host]) -> NamedRanges:
     rows = session.query(
         "SELECT thread_id, start_ns, duration_ns, frame_id, name FROM frames "
         "WHERE list_contains(?::VARCHAR[], name) AND list_contains(?::INTEGER[], thread_id)",
-        [list(titles), [thread for host in hosts for thread in host.threads]],
+        [list(titles), list(threads)],
     )
     return _nested([(*row[:4], titles[row[4]]) for row in rows])
 
 
-def named_ranges(hosts: Iterable[Host]) -> NamedRanges:
+def named_ranges(session: Session, threads: Sequence[int]) -> NamedRanges:
     """Ranges that the program, or a library, named; steps are the recorder's."""
-    return _nested(
-        [
-            (thread, start_ns, end_ns - start_ns, number, name)
-            for host in hosts
-            for thread, events in host.threads.items()
-            for number, start_ns, end_ns, name in zip(
-                *(events.annotations[column].tolist() for column in ("id", "start_ns", "end_ns", "name")),
-                strict=True,
-            )
-        ]
-    )
+    annotations = sql(__package__, "timeline:annotations")
+    query = f"SELECT thread_id, start_ns, end_ns - start_ns, id, name FROM ({annotations})"
+    return _nested(session.query(query, [list(threads)]))
 
 
-def _nested(rows: list[tuple[int, int, int, int, str]]) -> NamedRanges:
+def _nested(rows: Sequence[tuple[Any, ...]]) -> NamedRanges:
     """Ranges of rows of thread, start, duration, id and name."""
     numbers = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
     forest = nest(*(np.ascontiguousarray(column) for column in numbers.T))

@@ -14,22 +14,35 @@ the host lost in it: had it not waited, everything after would have been launche
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from opscope.analysis.columns import Flags, distinct, sum_by
-from opscope.analysis.cuda_calls import CallRole
-from opscope.analysis.timeline.device_windows import Occupation, TraceWindow
+from opscope.analysis.arrays import (
+    NOTHING,
+    Flags,
+    Spans,
+    between,
+    covering,
+    cut,
+    distinct,
+    merge,
+    overlap,
+    sum_by,
+)
 from opscope.analysis.timeline.host import Host, NamedRanges
-from opscope.analysis.timeline.records import DeviceRecords, RuntimeCalls, TraceRecords
-from opscope.analysis.timeline.spans import NOTHING, Spans, between, covering, cut, merge, overlap
-from opscope.analysis.timeline.values import IdleCause, IdleGap
+from opscope.analysis.timeline.records import CallRole, DeviceRecords, RuntimeCalls, TraceRecords
+from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
+from opscope.analysis.timeline.windows import Occupation, TraceWindow
 from opscope.ingest.nesting import Int64
+from opscope.model.queries import sql
 from opscope.model.session import Session
 
 CAUSES: tuple[IdleCause, ...] = tuple(IdleCause)
@@ -108,22 +121,14 @@ class IdleAccount:
         return min(shares)[1] if shares else -1
 
 
-class _Pieces(NamedTuple):
-    """Parts of gaps in which no blocking call begins or ends; `host_ns` of each is the host's own."""
-
-    gap: Int64
-    start_ns: Int64
-    host_ns: Int64
+# Parts of gaps in which no blocking call begins or ends: gap, start, and the host's own time in each.
+_Pieces = tuple[Int64, Int64, Int64]
 
 
 def account_for_idle(device: DeviceRecords, gaps: Spans, calls: RuntimeCalls, host: Host) -> IdleAccount:
     """The causes of every gap of a device.
 
-    Args:
-        device: The device.
-        gaps: Its idle time: all of the recording, since what a wait costs is spent from the first gap on.
-        calls: The trace's calls.
-        host: What its launching threads did.
+    The gaps are all of its idle time in the recording: what a wait costs is spent from the first gap on.
     """
     following = np.searchsorted(device.start_ns, gaps.end_ns, side="left")
     followed_by = np.where(following < len(device), following, -1)
@@ -183,7 +188,7 @@ def _charge_thread(
             host_ns += share
         else:
             account.charge(gap, cause, share)
-    return _Pieces(gap, start_ns, host_ns)
+    return gap, start_ns, host_ns
 
 
 # Position of the first layer that is not of the launching thread itself.
@@ -257,17 +262,20 @@ def _charge_host(account: IdleAccount, pieces: list[_Pieces], calls: RuntimeCall
     if len(after):
         lost_ns = calls.end_ns[waits] - calls.start_ns[waits] - account.blamed_ns(len(calls))[waits]
         group, longest, limit_ns = _waits_for_the_same(waits, np.maximum(lost_ns, 0), calls)
-        late_ns[after] = _first_of_each(group[last[after]], host_ns[after], limit_ns)
-        account.blame(gap[after], longest[group[last[after]]], late_ns[after], calls)
+        # Of each amount, in order, what its group's limit still allows.
+        of, amount_ns = group[last[after]], host_ns[after]
+        before_ns = np.cumsum(amount_ns) - amount_ns
+        spent_ns = before_ns - before_ns[np.searchsorted(of, of, side="left")]
+        late_ns[after] = np.clip(limit_ns[of] - spent_ns, 0, amount_ns)
+        account.blame(gap[after], longest[of], late_ns[after], calls)
     account.charge(gap, IdleCause.HOST_LAUNCH, host_ns - late_ns)
 
 
 def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tuple[Int64, Int64, Int64]:
     """Waits with no launch between them: group of each, the longest wait of each group, and its time lost.
 
-    `.item()` is a copy and a wait for its stream; without the one, the other would take as long.
-
-    `waits` are positions of the calls, by end, at least one.
+    `.item()` is a copy and a wait for its stream; without the one, the other would take as long. `waits` are
+    positions of the calls, by end, at least one.
     """
     launched_ns = np.sort(calls.start_ns[calls.is_launch])
     launches_at_start = np.searchsorted(launched_ns, calls.start_ns[waits], side="left")
@@ -283,19 +291,10 @@ def _waits_for_the_same(waits: Int64, lost_ns: Int64, calls: RuntimeCalls) -> tu
     return group, longest, np.minimum(sum_by(group, lost_ns, len(first)), passed_ns)
 
 
-def _first_of_each(group: Int64, amount: Int64, limit: Int64) -> Int64:
-    """Of each amount, in order, what its group's limit still allows. `group` ascends and indexes `limit`."""
-    before = np.cumsum(amount) - amount
-    begins = np.searchsorted(group, group, side="left")
-    return np.clip(limit[group] - (before - before[begins]), 0, amount)
-
-
 _LONGEST = 10
 
 
 class DeviceIdle(msgspec.Struct, frozen=True):
-    """The idle time of one device in its window."""
-
     trace: TraceRecords
     window: TraceWindow
     host: Host
@@ -307,7 +306,6 @@ class DeviceIdle(msgspec.Struct, frozen=True):
 class _Gap(NamedTuple):
     """One gap and whom the device waited for until `handed_ns`; `threads` has the launching one first."""
 
-    place: int
     start_ns: int
     end_ns: int
     handed_ns: int
@@ -327,66 +325,53 @@ class _Kind(IntEnum):
 
 
 class _OpenRange(NamedTuple):
-    """A host range open in a gap; the name of an operator or frame is still to be looked up."""
+    """A host range open in a gap."""
 
     kind: _Kind
     key: int
-    name: str | None
+    name: str | None  # of an operator or frame still to be looked up
     is_own: bool
     duration_ns: int
     open_ns: int
 
 
 def longest_gaps(
-    session: Session, devices: Sequence[DeviceIdle], functions: NamedRanges
-) -> list[tuple[IdleGap, ...]]:
-    """The longest gaps of each device, the longest first; of equal ones the earlier."""
-    gaps = [(idle, gap, _telling(idle, gap)) for idle in devices for gap in _longest(idle)]
-    names: dict[tuple[int, int], str] = {}
-    for kind, query in _NAMES_SQL.items():
-        keys = sorted({one.key for _, _, one in gaps if one is not None and one.kind is kind})
-        if keys:
-            names |= {(kind, key): name for key, name in session.query(query, [keys])}
-    activities = dict(session.query("SELECT name_id, name FROM kernel_names"))
-    found: dict[int, list[IdleGap]] = {id(idle): [] for idle in devices}
-    for idle, gap, telling in gaps:
-        device, ended_by = idle.device, int(idle.account.followed_by[gap.place])
-        is_ended = ended_by >= 0 and int(device.start_ns[ended_by]) == gap.end_ns
-        step = int(device.step[ended_by]) if is_ended else -1
-        found[id(idle)].append(
-            IdleGap(
-                start_ns=gap.start_ns,
-                duration_ns=gap.end_ns - gap.start_ns,
-                cause=gap.cause,
-                step=step if step >= 0 else idle.window.step_at(gap.start_ns),
-                host=_blamed(idle, gap) if telling is None else telling.name or names.get(telling[:2]),
-                line=_line(idle.trace, gap, functions),
-                ended_by=activities.get(int(device.name_id[ended_by])) if is_ended else None,
-            )
-        )
-    return [tuple(found[id(idle)]) for idle in devices]
-
-
-_NAMES_SQL = {
-    _Kind.OPERATOR: "SELECT operator_id, name FROM operators WHERE list_contains(?::BIGINT[], operator_id)",
-    _Kind.FRAME: "SELECT frame_id, name FROM frames WHERE list_contains(?::BIGINT[], frame_id)",
-}
-
-
-def _longest(idle: DeviceIdle) -> Iterator[_Gap]:
-    account = idle.account
-    start_ns, end_ns = account.gaps
-    for index in np.lexsort((start_ns, start_ns - end_ns))[:_LONGEST].tolist():
-        own = int(account.thread[index])
-        yield _Gap(
-            index,
-            int(start_ns[index]),
-            int(end_ns[index]),
+    session: Session, idle: DeviceIdle, functions: NamedRanges, activities: Mapping[int, str]
+) -> Iterator[IdleGap]:
+    """The longest gaps of a device, the longest first; of equal ones the earlier."""
+    account, device = idle.account, idle.device
+    starts_ns, ends_ns = account.gaps
+    for index in np.lexsort((starts_ns, starts_ns - ends_ns))[:_LONGEST].tolist():
+        own, ended_by = int(account.thread[index]), int(account.followed_by[index])
+        gap = _Gap(
+            int(starts_ns[index]),
+            int(ends_ns[index]),
             int(account.handed_ns[index]),
             CAUSES[int(account.by_cause[:, index].argmax())],
             account.blamed_call(index),
             () if own < 0 else (own, *(one for one in idle.trace.launch_threads if one != own)),
         )
+        is_ended = ended_by >= 0 and int(device.start_ns[ended_by]) == gap.end_ns
+        step = int(device.step[ended_by]) if is_ended else -1
+        telling = _telling(idle, gap)
+        host = _blamed(idle, gap) if telling is None else telling.name
+        if telling is not None and telling.kind in _NAMES_SQL:
+            host = session.scalar(_NAMES_SQL[telling.kind], [telling.key])
+        yield IdleGap(
+            start_ns=gap.start_ns,
+            duration_ns=gap.end_ns - gap.start_ns,
+            cause=gap.cause,
+            step=step if step >= 0 else idle.window.step_at(gap.start_ns),
+            host=host,
+            line=_line(idle.trace, gap, functions),
+            ended_by=activities.get(int(device.name_id[ended_by])) if is_ended else None,
+        )
+
+
+_NAMES_SQL = {
+    _Kind.OPERATOR: "SELECT name FROM operators WHERE operator_id = ?",
+    _Kind.FRAME: "SELECT name FROM frames WHERE frame_id = ?",
+}
 
 
 def _blamed(idle: DeviceIdle, gap: _Gap) -> str | None:
@@ -428,10 +413,7 @@ def _telling(idle: DeviceIdle, gap: _Gap) -> _OpenRange | None:
 
 
 def _open(idle: DeviceIdle, gap: _Gap, thread: int, kinds: Sequence[_Kind]) -> Iterator[_OpenRange]:
-    """Of each kind of ranges of a thread, the one open longest, and the shortest open for at least half.
-
-    Of the gap until its end was launched.
-    """
+    """Before the launch that ends a gap: of each kind the range open longest, and the shortest for half."""
     events, trace = idle.host.threads[thread], idle.trace
     tables = (events.operators, events.calls, events.frames, events.annotations, events.ranges)
     for kind in kinds:
@@ -460,3 +442,75 @@ def _line(trace: TraceRecords, gap: _Gap, functions: NamedRanges) -> str | None:
         time_ns = int(trace.calls.start_ns[gap.blamed_call])
     lines = functions.at(gap.threads, [time_ns] * len(gap.threads))
     return next((line for line in lines if line is not None), None)
+
+
+def waiting_calls(  # noqa: PLR0917 - what a place is told by
+    session: Session,
+    traces: Sequence[TraceRecords],
+    windows: Mapping[int, TraceWindow],
+    blamed_ns: Mapping[int, Int64],
+    functions: NamedRanges,
+    annotations: NamedRanges,
+) -> tuple[WaitingCall, ...]:
+    """Calls of launching threads that wait for the device, those that cost most idle time first."""
+    chosen: list[tuple[TraceRecords, Int64]] = []
+    for trace in traces:
+        calls = trace.calls
+        if len(calls):
+            waits = (calls.role == CallRole.WAITS) & np.isin(calls.thread_id, trace.launch_threads)
+            is_inside = covering(windows[trace.trace_id].host, calls.start_ns) >= 0
+            chosen.append((trace, np.flatnonzero(waits & (is_inside | (blamed_ns[trace.trace_id] > 0)))))
+    operator_ids = {one for trace, found in chosen for one in trace.calls.operator_id[found].tolist()} - {-1}
+    # What the program called: see `called_operators` in timeline.sql.
+    called = sql(__package__, "timeline:called_operators")
+    names = session.query(called, [sorted(operator_ids)]) if operator_ids else ()
+    operators = {leaf: name for leaf, name in names if name}
+    copies = dict(session.query("SELECT name_id, name FROM kernel_names WHERE kind = 'memcpy'"))
+    copying = [
+        int(one)
+        for trace, found in chosen
+        for one in trace.calls.call_id[found][trace.calls.copy_name[found] >= 0]
+    ]
+    sizes = dict(session.query(_SIZES_SQL, [copying])) if copying else {}
+    waits_of_each = []
+    for trace, found in chosen:
+        calls = trace.calls.at(found)
+        where = (calls.thread_id.tolist(), calls.start_ns.tolist())
+        rows = zip(
+            found.tolist(), calls.call_id.tolist(), calls.operator_id.tolist(), functions.at(*where),
+            annotations.at(*where), (calls.end_ns - calls.start_ns).tolist(),
+            blamed_ns[trace.trace_id][found].tolist(), calls.copy_name.tolist(), strict=True,
+        )  # fmt: skip
+        for index, call_id, operator_id, line, annotation, host_ns, idle_ns, copy in rows:
+            name, operator = trace.call_name(index), operators.get(operator_id, annotation)
+            size_bytes = sizes.get(call_id)
+            waits_of_each.append(
+                WaitingCall(
+                    name, operator, line, 1, host_ns, idle_ns, copies.get(copy), size_bytes, (call_id,)
+                )
+            )
+    return by_place(waits_of_each)
+
+
+_SIZES_SQL = """SELECT runtime_call_id, sum(size_bytes)::BIGINT FROM device_activities
+WHERE list_contains(?::BIGINT[], runtime_call_id) AND size_bytes IS NOT NULL GROUP BY ALL"""
+
+
+def by_place(waits: Iterable[WaitingCall]) -> tuple[WaitingCall, ...]:
+    groups: dict[Hashable, list[WaitingCall]] = defaultdict(list)
+    for one in waits:
+        groups[one.name, one.operator, one.line, one.copy].append(one)
+    merged = []
+    for alike in groups.values():
+        sizes = [one.size_bytes for one in alike if one.size_bytes is not None]
+        merged.append(
+            replace(
+                alike[0],
+                calls=sum(one.calls for one in alike),
+                host_ns=sum(one.host_ns for one in alike),
+                idle_ns=sum(one.idle_ns for one in alike),
+                size_bytes=sum(sizes) if sizes else None,
+                call_ids=tuple(chain.from_iterable(one.call_ids for one in alike)),
+            )
+        )
+    return tuple(sorted(merged, key=lambda row: (-row.idle_ns, -row.host_ns, row.name, row.operator or "")))

@@ -7,19 +7,14 @@ from the tables; the Session is not changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, pairwise
 from typing import TypeVar
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from opscope.analysis.cuda_calls import CallRole
-from opscope.analysis.timeline.device_windows import (
-    TraceWindow,
-    device_steps,
-    occupation,
-)
+from opscope.analysis.arrays import Spans, covering, merge, overlap, subtract, total
 from opscope.analysis.timeline.host import (
     RECORDED_EVENT_NS,
     Host,
@@ -27,56 +22,57 @@ from opscope.analysis.timeline.host import (
     called_functions,
     named_ranges,
 )
-from opscope.analysis.timeline.idle import CAUSES, DeviceIdle, account_for_idle, longest_gaps
+from opscope.analysis.timeline.idle import (
+    CAUSES,
+    DeviceIdle,
+    account_for_idle,
+    by_place,
+    longest_gaps,
+    waiting_calls,
+)
 from opscope.analysis.timeline.records import (
+    CallRole,
     DeviceRecords,
     RuntimeCalls,
     TraceRecords,
     blocked_launches,
 )
-from opscope.analysis.timeline.spans import Spans, covering, merge, overlap, subtract, total
 from opscope.analysis.timeline.values import (
     DeviceStep,
     HostTime,
-    IdleGap,
     LaunchLatency,
     QueueDepth,
     QueueSeries,
     RankSkew,
     StepStatistics,
     Timeline,
-    TimePartition,
 )
-from opscope.analysis.timeline.waits import by_place, waiting_calls
+from opscope.analysis.timeline.windows import (
+    TraceWindow,
+    device_steps,
+    occupation,
+)
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 
 _UNCERTAINTY = "within a third on that host, a factor of two on others"
 
 
-class RecorderEstimate(msgspec.Struct, frozen=True):
-    """Time that the recording added to a step, and how it was estimated."""
+def estimate_recorder(
+    events: Mapping[str, int], steps: int, *, most_ns: float
+) -> tuple[float | None, str | None]:
+    """What recording added to each of the steps, `most_ns` at most, and how that is known; None for nothing.
 
-    ns: float
-    basis: str
-
-
-def estimate_recorder(events: Mapping[str, int], steps: int, *, most_ns: float) -> RecorderEstimate | None:
-    """What recording added to each of the steps; None if nothing was recorded.
-
-    `events` are how many were recorded in all of them, by kind of `RECORDED_EVENT_NS`; `most_ns` is what it
-    cannot exceed.
+    `events` are how many were recorded in all of them, by kind of `RECORDED_EVENT_NS`.
     """
     parts = [(events[what], what, cost_ns) for what, cost_ns in RECORDED_EVENT_NS.items() if events[what]]
     if not parts or steps < 1:
-        return None
+        return None, None
     estimate_ns = sum(count * cost_ns for count, _, cost_ns in parts) / steps
     text = " + ".join(f"{count / steps:,.0f} {what} × {cost_ns / 1e3:g} µs" for count, what, cost_ns in parts)
     bound = ", bounded by what the step leaves" if estimate_ns > most_ns else ""
-    return RecorderEstimate(
-        min(estimate_ns, max(most_ns, 0.0)),
-        f"{text} per step, as measured on the host of an H200{bound}; {_UNCERTAINTY}",
-    )
+    basis = f"{text} per step, as measured on the host of an H200{bound}; {_UNCERTAINTY}"
+    return min(estimate_ns, max(most_ns, 0.0)), basis
 
 
 _EVENTS_AT_ONCE = 1 << 20
@@ -93,49 +89,37 @@ def count_host_events(host: Host, window: Spans) -> dict[str, int]:
     return counts
 
 
-def host_time(
-    trace: TraceRecords,
-    host: Host,
-    window: TraceWindow,
-    busy_ns: Mapping[int, int],
+def _host_time(
+    trace: TraceRecords, host: Host, window: TraceWindow, busy_ns: Mapping[int, int]
 ) -> HostTime | None:
-    """The host time of a trace's step; None where no launch was recorded.
-
-    Where there are no steps, all that was recorded counts as one. `busy_ns` is of what they launched, by
-    device.
-    """
+    """The host time of a trace's step (all that was recorded, without steps); None where no launch was."""
     if not trace.launch_threads:
         return None
+    start_ns, end_ns = window.host
+    recorded_ns = window.end_ns - window.start_ns
     if window.steps:
-        bounds = [(step.start_ns, step.end_ns) for step in window.steps]
-        start_ns, end_ns = (np.array(edge, dtype=np.int64) for edge in zip(*bounds, strict=True))
+        edges = ([step.start_ns for step in window.steps], [step.end_ns for step in window.steps])
+        start_ns, end_ns = (np.array(edge, dtype=np.int64) for edge in edges)
         recorded_ns = int((end_ns - start_ns).sum())
-    else:
-        start_ns, end_ns = window.host
-        recorded_ns = window.end_ns - window.start_ns
-    wall_ns = int((end_ns - start_ns).sum())
-    waited_ns = _waited(trace, host, start_ns, end_ns)
+    count, wall_ns = len(start_ns), int((end_ns - start_ns).sum())
     launched = trace.calls.start_ns[trace.calls.is_launch]
     launches = int((covering(merge((start_ns, end_ns)), launched) >= 0).sum())
-    count = len(start_ns)
-    in_calls = merge(
-        *((thread.calls["start_ns"], thread.calls["end_ns"]) for thread in host.threads.values())
-    )
+    calls = (thread.calls for thread in host.threads.values())
+    in_calls = merge(*((of_thread["start_ns"], of_thread["end_ns"]) for of_thread in calls))
     outside_calls_ns = wall_ns - int(overlap(in_calls, start_ns, end_ns).sum())
-    recorder = None
+    recorder_ns, basis = None, None
     if not trace.is_nsys:  # what an event costs was measured of torch's profiler
-        recorder = estimate_recorder(
-            count_host_events(host, window.host), count, most_ns=outside_calls_ns / count
-        )
+        events = count_host_events(host, window.host)
+        recorder_ns, basis = estimate_recorder(events, count, most_ns=outside_calls_ns / count)
     return HostTime(
         trace_id=trace.trace_id,
         steps=count,
         step_ns=recorded_ns / count,
         device_busy_ns=max(busy_ns.values(), default=0) / count,
-        launch_path_ns=(wall_ns - waited_ns) / count,
+        launch_path_ns=(wall_ns - _waited(trace, host, start_ns, end_ns)) / count,
         launches=launches / count,
-        recorder_ns=None if recorder is None else recorder.ns,
-        recorder_basis=None if recorder is None else recorder.basis,
+        recorder_ns=recorder_ns,
+        recorder_basis=basis,
     )
 
 
@@ -161,22 +145,16 @@ def _waited(trace: TraceRecords, host: Host, start_ns: Int64, end_ns: Int64) -> 
     return int((overlap(either, start_ns, end_ns) - overlap(at_work, start_ns, end_ns)).sum())
 
 
-def launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
+def _launch_latency(device: DeviceRecords, calls: RuntimeCalls) -> LaunchLatency | None:
     """How long kernels wait to begin; None where no launch of a kernel was recorded."""
-    _, latency = _latencies(device, calls)
-    if not len(latency):
+    latency = np.sort(_latencies(device, calls)[1])
+    count = len(latency)
+    if not count:
         return None
-    latency = np.sort(latency)
     # The least value that at least so many percent of all do not exceed (nearest rank).
-    median_ns, p95_ns = (int(latency[-(-len(latency) * percent // 100) - 1]) for percent in (50, 95))
-    return LaunchLatency(
-        trace_id=device.trace_id,
-        device=device.device,
-        launches=len(latency),
-        median_ns=median_ns,
-        p95_ns=p95_ns,
-        negative_count=int((latency < 0).sum()),
-    )
+    median_ns, p95_ns = (int(latency[-(-count * percent // 100) - 1]) for percent in (50, 95))
+    negative = int((latency < 0).sum())
+    return LaunchLatency(device.trace_id, device.device, count, median_ns, p95_ns, negative)
 
 
 def _latencies(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64]:
@@ -188,20 +166,16 @@ def _latencies(device: DeviceRecords, calls: RuntimeCalls) -> tuple[Int64, Int64
     return starts, starts - calls.start_ns[call]
 
 
-def queue_depth(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> QueueDepth | None:
+def _queue_depth(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> QueueDepth | None:
     """How many activities are queued or running; None where no launch was recorded or the window is empty."""
     moments, depth = _depths(device, calls, window)
     duration_ns = overlap(window, moments[:-1], moments[1:])
     window_ns = int(duration_ns.sum())
     if not window_ns or not np.any(device.call >= 0):
         return None
-    return QueueDepth(
-        trace_id=device.trace_id,
-        device=device.device,
-        mean=float((depth * duration_ns).sum()) / window_ns,
-        maximum=int(depth[duration_ns > 0].max()),
-        empty_fraction=int(duration_ns[depth == 0].sum()) / window_ns,
-    )
+    mean = float((depth * duration_ns).sum()) / window_ns
+    most, empty = int(depth[duration_ns > 0].max()), int(duration_ns[depth == 0].sum()) / window_ns
+    return QueueDepth(device.trace_id, device.device, mean, most, empty)
 
 
 def queue_over_time(device: DeviceRecords, calls: RuntimeCalls, window: Spans, points: int) -> QueueSeries:
@@ -240,9 +214,7 @@ def _depths(device: DeviceRecords, calls: RuntimeCalls, window: Spans) -> tuple[
     queued[device.is_early] = first
     queued = np.maximum(queued, first)
     times = np.concatenate((queued, device.end_ns, [first, last]))
-    change = np.concatenate(
-        (np.ones(len(queued), dtype=np.int64), -np.ones(len(queued), dtype=np.int64), [0, 0])
-    )
+    change = np.repeat(np.array([1, -1, 0]), [len(queued), len(queued), 2])
     order = np.argsort(times, kind="stable")
     times, depth = times[order], np.cumsum(change[order])
     is_last = np.append(times[1:] > times[:-1], True)
@@ -254,7 +226,7 @@ _LEAST_STEPS = 4
 _FENCE = 1.5  # Source: J. W. Tukey, Exploratory Data Analysis, 1977
 
 
-def step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | None:
+def _step_statistics(trace_id: int, window: TraceWindow) -> StepStatistics | None:
     """Statistics of a trace's steps, without those that begin the program; None if there are none."""
     steps = window.counted.steps
     if not steps:
@@ -287,14 +259,27 @@ _SERIES_POINTS = 60  # intervals of what is shown over time
 def measure_timeline(session: Session, records: SessionRecords, skews: tuple[RankSkew, ...] = ()) -> Timeline:
     """The timeline of every device and host of a Session; empty where no activity was recorded."""
     traces, windows, hosts = records.traces, records.windows, records.hosts
-    devices = [
-        _measure(trace, device, windows[trace.trace_id], hosts[trace.trace_id])
-        for trace in traces
-        for device in trace.devices
-    ]
-    functions = called_functions(session, hosts.values())
-    annotations = named_ranges(hosts.values())
-    gaps = longest_gaps(session, devices, functions)
+    devices = []
+    for trace in traces:
+        for device in trace.devices:
+            window, host = windows[trace.trace_id], hosts[trace.trace_id]
+            occupied = occupation(device, window)
+            account = account_for_idle(device, occupied.idle, trace.calls, host).part(occupied.is_inside)
+            account = account if occupied.parts.busy_ns else account.unused()
+            devices.append(DeviceIdle(trace, window, host, device, occupied, account))
+    threads = [thread for host in hosts.values() for thread in host.threads]
+    functions, annotations = called_functions(session, threads), named_ranges(session, threads)
+    names, partitions = dict(session.query("SELECT name_id, name FROM kernel_names")), []
+    for one in devices:
+        by_cause = one.account.by_cause.sum(axis=1).tolist()
+        found = replace(
+            one.occupation.parts,
+            rank=one.trace.rank,
+            idle_ns=sum(by_cause),
+            idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
+            longest_gaps=tuple(longest_gaps(session, one, functions, names)),
+        )
+        partitions.append(found)
     blamed = {trace.trace_id: np.zeros(len(trace.calls), dtype=np.int64) for trace in traces}
     for one in devices:
         trace = one.trace
@@ -304,12 +289,12 @@ def measure_timeline(session: Session, records: SessionRecords, skews: tuple[Ran
     )
     by_device = [(one.device, one.trace.calls, one.occupation.window) for one in devices]
     return Timeline(
-        partitions=tuple(_partition(one, longest) for one, longest in zip(devices, gaps, strict=True)),
+        partitions=tuple(partitions),
         waits=waiting_calls(session, traces, windows, blamed, functions, annotations),
-        latencies=_known(launch_latency(device, calls) for device, calls, _ in by_device),
-        queues=_known(queue_depth(*args) for args in by_device),
-        steps=_known(step_statistics(trace_id, window) for trace_id, window in windows.items()),
-        host=_hosts(devices, stepped),
+        latencies=_known(_launch_latency(device, calls) for device, calls, _ in by_device),
+        queues=_known(_queue_depth(*args) for args in by_device),
+        steps=_known(_step_statistics(trace_id, window) for trace_id, window in windows.items()),
+        host=_known(_hosts(devices, stepped)),
         series=tuple(queue_over_time(*args, _SERIES_POINTS) for args in by_device),
         skews=skews,
         device_steps=stepped,
@@ -331,48 +316,14 @@ def _known(found: Iterable[T | None]) -> tuple[T, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _measure(trace: TraceRecords, device: DeviceRecords, window: TraceWindow, host: Host) -> DeviceIdle:
-    occupied = occupation(device, window)
-    account = account_for_idle(device, occupied.idle, trace.calls, host).part(occupied.is_inside)
-    if not occupied.busy_ns:
-        account = account.unused()
-    return DeviceIdle(trace, window, host, device, occupied, account)
-
-
-def _partition(one: DeviceIdle, longest: tuple[IdleGap, ...]) -> TimePartition:
-    parts, account = one.occupation, one.account
-    by_cause = account.by_cause.sum(axis=1).tolist()
-    return TimePartition(
-        trace_id=one.trace.trace_id,
-        rank=one.trace.rank,
-        device=one.device.device,
-        span_ns=total(parts.window),
-        compute_ns=parts.compute_ns,
-        exposed_copy_ns=parts.exposed_copy_ns,
-        exposed_communication_ns=parts.exposed_communication_ns,
-        idle_ns=sum(by_cause),
-        idle_by_cause={cause: ns for cause, ns in zip(CAUSES, by_cause, strict=True) if ns},
-        longest_gaps=longest,
-        copy_ns=parts.copy_ns,
-        communication_ns=parts.communication_ns,
-        window=one.window.kind,
-        outside_steps_ns=parts.outside_ns,
-        launched_outside_ns=parts.launched_outside_ns,
-    )
-
-
-def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) -> tuple[HostTime, ...]:
-    by_trace: dict[int, list[DeviceIdle]] = {}
-    for one in devices:
-        by_trace.setdefault(one.trace.trace_id, []).append(one)
-    found = []
-    for trace_id, mine in by_trace.items():
+def _hosts(devices: Sequence[DeviceIdle], device_steps: Sequence[DeviceStep]) -> Iterator[HostTime | None]:
+    for trace_id, group in groupby(devices, key=lambda one: one.trace.trace_id):
+        mine = list(group)
         window = mine[0].window.counted
-        busy_ns = {one.device.device: one.occupation.busy_ns for one in mine}
+        busy_ns = {one.device.device: one.occupation.parts.busy_ns for one in mine}
         if window.steps:
             busy_ns = Counter()
             for step in device_steps:
                 if step.trace_id == trace_id and step.step in window.numbers:
                     busy_ns[step.device] += step.busy_ns
-        found.append(host_time(mine[0].trace, mine[0].host, window, busy_ns))
-    return _known(found)
+        yield _host_time(mine[0].trace, mine[0].host, window, busy_ns)

@@ -1,24 +1,87 @@
 """What was recorded, as arrays: activities of each device, runtime calls of each trace, and how they link.
 
 Loaded for the whole Session at once, then split by trace and device. An absent link is -1. Kinds of work come
-from the decoded kernel names, as everywhere else.
+from the decoded kernel names, what a call does from its own; HIP's names are CUDA's with another prefix, and
+`_ptds`, `_ptsz` and `_v2` are endings of the same functions.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import lru_cache
 
 import msgspec
 import numpy as np
 
-from opscope.analysis.columns import Arrays, Columns, Flags, columns, distinct
-from opscope.analysis.cuda_calls import OF_DRIVER_MEMORY, CallRole, is_graph_launch, role_of
+from opscope.analysis.arrays import Arrays, Columns, Flags, columns, distinct
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import kernel_category
 from opscope.provenance.kernel_names.decoder import decode
+
+
+class CallRole(IntEnum):
+    """What a call does, most of all to the host thread that makes it."""
+
+    OTHER = 0
+    WAITS = 1  # for the device
+    ALLOCATES = 2
+    FREES = 3
+    COPIES = 4  # waits, unless within the device
+    COPIES_ASYNC = 5  # waits, if the host's memory is pageable
+    POOLS = 6  # memory taken or given back in stream order
+    LOADS = 7  # code, into the device
+    SETS_UP = 8  # contexts, handles and graphs are made; kernels are asked for, or what they need
+    LAUNCHES = 9
+
+
+_ANY = "(?:cuda|hip|cu)"
+_ROLES = (
+    (CallRole.WAITS, rf"{_ANY}(?:Stream|Device|Event|Thread|Ctx)Synchronize"),
+    (CallRole.COPIES_ASYNC, rf"{_ANY}Memcpy\w*(?:Async|Peer)"),
+    (CallRole.COPIES, rf"{_ANY}Memcpy"),
+    (CallRole.POOLS, r"(?:cuda|hip)(?:Malloc|Free)(?:From)?\w*Async|cuMem(?:Alloc|Free)\w*Async"),
+    (CallRole.FREES, r"(?:cuda|hip)(?:Free|HostFree)|cuMemFree"),
+    (
+        CallRole.ALLOCATES,
+        r"(?:cuda|hip)(?:Malloc|ExtMalloc|Host(?:Alloc|Malloc|Register|Unregister))"
+        r"|cuMem(?:Alloc|Host(?:Alloc|Register|Unregister)|Create|Map|Unmap|SetAccess|Address|Release)",
+    ),
+    (CallRole.LOADS, rf"{_ANY}(?:Module|Library)(?:Load|Unload)"),
+    (
+        CallRole.SETS_UP,
+        rf"{_ANY}(?:Init|SetDevice|DevicePrimaryCtxRetain|CtxCreate|GetDeviceCount|GetDeviceProperties"
+        r"|(?:Stream|Event)Create|Stream(?:Begin|End)Capture|GraphInstantiate|GraphUpload"
+        r"|(?:Module|Library)Get|Func(?:Get|Set)|Occupancy)",
+    ),
+    (CallRole.LAUNCHES, rf"{_ANY}\w*Launch"),
+)
+_PATTERNS = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
+
+OF_DRIVER_MEMORY = (CallRole.ALLOCATES, CallRole.FREES)
+# What a program does once, and again only where something is not kept.
+COME_ONCE = (*OF_DRIVER_MEMORY, CallRole.POOLS, CallRole.LOADS, CallRole.SETS_UP)
+# What holds a thread up that is no part of launching.
+HOLD_UP = (CallRole.WAITS, CallRole.COPIES, CallRole.COPIES_ASYNC, *OF_DRIVER_MEMORY, CallRole.LOADS)
+
+
+@lru_cache(maxsize=4096)
+def role_of(name: str) -> CallRole:
+    """The role of a call of this name, before it is known what it copied."""
+    return next((role for role, pattern in _PATTERNS if pattern.match(name)), CallRole.OTHER)
+
+
+def is_graph_launch(name: str) -> bool:
+    return "GraphLaunch" in name
+
+
+def names_of(session: Session, *roles: CallRole) -> list[str]:
+    names = session.query("SELECT DISTINCT name FROM runtime_calls WHERE name IS NOT NULL ORDER BY name")
+    return [name for (name,) in names if role_of(name) in roles]
+
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -84,7 +147,10 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
     call_names = tuple(name for (name,) in names)
     calls = columns(session, sql(__package__, "timeline:calls"), [list(call_names)])
     activities = columns(session, sql(__package__, "timeline:activities"))
-    launcher = _positions(calls["call_id"], activities["call_id"])
+    # Position of the launch call of each activity; -1 for none.
+    ids, wanted = calls["call_id"], activities.pop("call_id")
+    slot = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    launcher = np.where(ids[slot] == wanted, slot, -1) if len(ids) else np.full(len(wanted), -1)
     # What kernels, and copies, are by their names.
     work = np.full(int(activities["name_id"].max(initial=-1)) + 1, WorkKind.COPY, dtype=np.int64)
     pageable, within_device = [], []
@@ -96,13 +162,29 @@ def read_records(session: Session) -> tuple[TraceRecords, ...]:
         elif kind == "memcpy":
             pageable += [name_id] if decoded.host_memory == "pageable" else []
             within_device += [name_id] if decoded.copy_direction == "device_to_device" else []
-    all_calls = _calls(calls, launcher, activities["name_id"], call_names, pageable, within_device)
+    # What calls do, by their names and, of copies, by the names of what they copied.
+    roles = np.array([role_of(name) for name in call_names], dtype=np.int64)[calls["name_index"]]
+    graphs = np.array([is_graph_launch(name) for name in call_names], dtype=np.bool_)
+    copied = np.full(len(roles), -1, dtype=np.int64)
+    copied[launcher[launcher >= 0]] = activities["name_id"][launcher >= 0]
+    waits_to_copy = (roles == CallRole.COPIES) & ~np.isin(copied, within_device)
+    waits_to_copy |= (roles == CallRole.COPIES_ASYNC) & np.isin(copied, pageable)
+    held = np.where(np.isin(roles, (CallRole.WAITS, *OF_DRIVER_MEMORY)), roles, CallRole.OTHER)
+    trace_of_call, is_launch = calls.pop("trace_id"), np.zeros(len(roles), dtype=np.bool_)
+    is_launch[launcher[launcher >= 0]] = True
+    calls["thread_id"] = calls["thread_id"].astype(np.int64)
+    all_calls = RuntimeCalls(
+        **calls,
+        role=np.where(waits_to_copy, CallRole.WAITS, held).astype(np.int64),
+        is_launch=is_launch,
+        is_graph=graphs[calls["name_index"]],
+        copy_name=np.where(waits_to_copy, copied, -1),
+    )
     activities["launcher"], activities["work"] = launcher, work[activities["name_id"]]
-    del activities["call_id"]
     found = []
     traces = "SELECT trace_id, rank, format = 'nsys' FROM traces ORDER BY trace_id"
     for trace_id, rank, is_nsys in session.query(traces):
-        first, last = np.searchsorted(calls["trace_id"], [trace_id, trace_id + 1]).tolist()
+        first, last = np.searchsorted(trace_of_call, [trace_id, trace_id + 1]).tolist()
         mine = all_calls.at(slice(first, last))
         devices = tuple(_devices(activities, trace_id, mine, first))
         threads = tuple(distinct(mine.thread_id[mine.is_launch]).tolist())
@@ -131,47 +213,6 @@ def blocked_launches(trace: TraceRecords) -> tuple[Int64, int]:
     queued = begun - np.searchsorted(np.sort(finished[launches]), start_ns)
     usual_ns = int(np.median(end_ns - start_ns))
     return launches[(queued >= _FULL_QUEUE) & (end_ns - start_ns > 2 * usual_ns)], usual_ns
-
-
-def _positions(ids: Int64, wanted: Int64) -> Int64:
-    """Position of each wanted id among ascending ids; -1 where it is absent."""
-    if not len(ids):
-        return np.full(len(wanted), -1, dtype=np.int64)
-    slot = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-    return np.where(ids[slot] == wanted, slot, -1)
-
-
-def _calls(  # noqa: PLR0917 - what the roles follow from
-    found: Arrays,
-    launcher: Int64,
-    name_id: Int64,
-    names: tuple[str, ...],
-    pageable: list[int],
-    within_device: list[int],
-) -> RuntimeCalls:
-    """Calls with their roles, by their names and, of copies, by the name ids of what they copied."""
-    roles = np.array([role_of(name) for name in names] or [CallRole.OTHER], dtype=np.int64)
-    roles = roles[found["name_index"]]
-    graphs = np.array([is_graph_launch(name) for name in names] or [False])
-    copied = np.full(len(roles), -1, dtype=np.int64)
-    copied[launcher[launcher >= 0]] = name_id[launcher >= 0]
-    waits_to_copy = (roles == CallRole.COPIES) & ~np.isin(copied, within_device)
-    waits_to_copy |= (roles == CallRole.COPIES_ASYNC) & np.isin(copied, pageable)
-    is_launch = np.zeros(len(roles), dtype=bool)
-    is_launch[launcher[launcher >= 0]] = True
-    held = np.where(np.isin(roles, (CallRole.WAITS, *OF_DRIVER_MEMORY)), roles, CallRole.OTHER)
-    return RuntimeCalls(
-        call_id=found["call_id"],
-        thread_id=found["thread_id"].astype(np.int64),
-        start_ns=found["start_ns"],
-        end_ns=found["end_ns"],
-        operator_id=found["operator_id"],
-        name_index=found["name_index"],
-        role=np.where(waits_to_copy, CallRole.WAITS, held).astype(np.int64),
-        is_launch=is_launch,
-        is_graph=graphs[found["name_index"]],
-        copy_name=np.where(waits_to_copy, copied, -1),
-    )
 
 
 def _devices(

@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from opscope.analysis.columns import columns
+from opscope.analysis.arrays import Spans, columns, covering, cut
 from opscope.analysis.step_model import PathPiece
-from opscope.analysis.timeline.device_windows import TraceWindow, occupation
 from opscope.analysis.timeline.host import Host, SessionRecords
 from opscope.analysis.timeline.idle import CAUSES, account_for_idle
 from opscope.analysis.timeline.records import DeviceRecords, TraceRecords, WorkKind
-from opscope.analysis.timeline.spans import Spans, covering, cut
 from opscope.analysis.timeline.values import IdleCause
+from opscope.analysis.timeline.windows import TraceWindow, occupation
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -57,10 +56,13 @@ class StepTime(msgspec.Struct, frozen=True):
     idle_by_cause: Mapping[IdleCause, int]
     gaps: _Gaps
 
+    @property
+    def is_used(self) -> bool:
+        busy_ns = self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
+        return busy_ns > 0 or len(self.gaps.start_ns) != 1
+
 
 class LaneKind(TextEnum):
-    """What a row of the picture holds."""
-
     OPERATORS = "operators"
     CALLS = "runtime calls"
     STREAM = "stream"
@@ -69,8 +71,6 @@ class LaneKind(TextEnum):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """One row of events."""
-
     kind: LaneKind
     title: str  # what the row is of; rows of one thread follow each other
     start_ns: Int64  # start_ns, end_ns: of each event
@@ -114,17 +114,8 @@ def step_times(records: SessionRecords, *, most: int) -> tuple[StepTime, ...]:
     for trace, device in devices:
         window, host = records.windows[trace.trace_id], hosts[trace.trace_id]
         mine = list(_device_steps(trace, device, window, host, each))
-        found += (
-            mine
-            if any(
-                len(one.gaps.start_ns) != 1
-                or one.compute_ns
-                or one.exposed_communication_ns
-                or one.exposed_copy_ns
-                for one in mine
-            )
-            else []
-        )
+        if any(one.is_used for one in mine):
+            found += mine
     return tuple(found[:most])
 
 
@@ -144,7 +135,7 @@ def _device_steps(
         end_ns = end_ns if next_ns is None else min(end_ns, next_ns)
         mine = (gap_ns.start_ns >= start_ns) & (gap_ns.end_ns <= end_ns)
         by_cause = account.by_cause[:, mine].sum(axis=1).tolist()
-        parts = occupation(device, TraceWindow(start_ns, end_ns))
+        parts = occupation(device, TraceWindow(start_ns, end_ns)).parts
         yield StepTime(
             trace.trace_id,
             trace.rank,
@@ -166,10 +157,7 @@ def step_view(
     times: Sequence[StepTime],
     path: Sequence[PathPiece],
 ) -> StepView:
-    """One step, event by event.
-
-    `times` are the step on each device of its trace; the path is empty if unknown.
-    """
+    """One step on each device of its trace, event by event; the path is empty if unknown."""
     first = times[0]
     start_ns, end_ns = first.start_ns, max(one.end_ns for one in times)
     trace = next(one for one in records.traces if one.trace_id == first.trace_id)

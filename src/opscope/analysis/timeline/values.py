@@ -180,7 +180,7 @@ class StepStatistics(msgspec.Struct, frozen=True):
 
 
 class StartUp(msgspec.Struct, frozen=True):
-    """A step that begins the program, for the calls and ranges in it that come once: see `start_up.py`."""
+    """A step that begins the program, for the calls and ranges in it that come once: see `windows.py`."""
 
     trace_id: int
     step: int | None  # its number; None of a recording without steps
@@ -225,8 +225,6 @@ class HostTime(msgspec.Struct, frozen=True):
 
 
 class SkewEvidence(TextEnum):
-    """How collectives of several ranks were matched."""
-
     SEQUENCE = "sequence"
     ORDER = "order"
 

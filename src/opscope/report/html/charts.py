@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opscope.analysis.efficiency import CallEfficiency, Efficiency
+from opscope.analysis.collectives import transfer_ns
 from opscope.analysis.program.stacks import StackBasis, stack_profiles
+from opscope.analysis.roofline import CallEfficiency, Efficiency
 from opscope.analysis.step_model import step_models
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
@@ -216,12 +217,11 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
 def _waits_charts(summary: Summary) -> Iterator[Chart]:
     """Who waits in which collective, and what the rank that is waited for does longer."""
     waits: Counter[tuple[str, str]] = Counter()
-    for one in summary.collectives.matched:
-        for kernel, rank in zip(one.kernels, one.ranks, strict=True):
-            if one.transfer_ns is not None:
-                waits[f"rank {rank}", as_text(kernel.title or UNKNOWN)] += (
-                    kernel.duration_ns - one.transfer_ns
-                )
+    for kernels in summary.collectives.matched:
+        if (least_ns := transfer_ns(kernels)) is not None:
+            for one in kernels:
+                rank = f"rank {summary.collectives.ranks[one.trace_id]}"
+                waits[rank, as_text(one.title or UNKNOWN)] += one.duration_ns - least_ns
     ranks = [f"rank {rank}" for rank in sorted({rank for rank in summary.ranks if rank is not None})]
     columns = Counter[str]()
     for (_, title), ns in waits.items():

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import opscope
+from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
-from opscope.analysis.program.totals import program_totals
-from opscope.analysis.program.values import ProgramTotals
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

@@ -13,9 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 import opscope
+from opscope.analysis.program.places import LineKind, ProgramTotals, program_totals
 from opscope.analysis.program.stacks import stack_profiles
-from opscope.analysis.program.totals import program_totals
-from opscope.analysis.program.values import LineKind, ProgramTotals
 from opscope.model.session import Session
 
 pytestmark = pytest.mark.torch

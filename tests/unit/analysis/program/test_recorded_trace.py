@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import opscope
+from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
-from opscope.analysis.program.totals import program_totals
-from opscope.analysis.program.values import ProgramTotals
 from opscope.model.session import Session
 
 Event = dict[str, Any]

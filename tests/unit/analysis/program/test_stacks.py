@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from opscope.analysis.program.stacks import (
     BackwardPlace,
-    CallPaths,
-    PathTree,
     StackBasis,
     StackProfile,
     StackWeight,
     stack_profiles,
 )
 from opscope.errors import InputError
-from opscope.ingest.nesting import nest
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -173,13 +169,13 @@ def test_a_step_without_launches_is_an_error(load: Load) -> None:
         only(load(one.kernel("gemm", 50, 4)), step=1)
 
 
-def test_subtrees_that_wait_for_each_other_stay_where_they_ran() -> None:
-    """Two intervals of which each is to be hung under the other's child."""
-    start_ns, duration_ns = np.array([0, 10, 50, 60]), np.array([40, 10, 40, 10])
-    forest = nest(np.zeros(4, np.int64), start_ns, duration_ns, np.arange(4))
-    tree = PathTree()
-    names = tree.name_ids(["a", "b", "c", "d"])
-    paths = CallPaths(tree, forest, names, np.full(4, -1))
-    node = paths.hung(np.array([3, -1, 1, -1]), "[backward]")
-    read = [" > ".join(tree.names[one] for one in tree.path(int(at))) for at in node]
-    assert read == ["a", "a > b", "c", "c > d"]
+def test_subtrees_that_wait_for_each_other_stay_where_they_ran(load: Load) -> None:
+    """Two backward operators of which each holds the forward operator of the other."""
+    one = TraceBuilder()
+    for number, at in enumerate((0, 100)):
+        one.operator("MmBackward0", at, 50, **{"Sequence number": number, "Fwd thread id": 1})
+        one.operator("aten::mm", at + 10, 20, **{"Sequence number": 1 - number, "Fwd thread id": 0})
+        one.launch(at + 12).kernel("gemm", 500 + at, 4)
+    one.differentiates(110, 0).differentiates(10, 100)
+    found = only(load(one), by=StackBasis.OPERATOR, backward=BackwardPlace.FORWARD)
+    assert found == {"MmBackward0 > aten::mm > gemm": 8_000}

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from opscope.analysis.program.totals import program_totals
-from opscope.analysis.program.values import LineKind, LineTotal, ModuleTotal, ProgramTotals
+from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, ProgramTotals, program_totals
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

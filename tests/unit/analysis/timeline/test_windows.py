@@ -1,15 +1,28 @@
-"""What the window of a device is, and that work is counted once, in it or outside."""
+"""The window that figures are of, what a device did with it, and steps that begin the program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 import opscope
+from opscope.advice import assess
+from opscope.analysis.session_comparison import compare_sessions
 from opscope.analysis.summary import Summary
-from opscope.analysis.timeline.values import IdleCause, IdleGap, Timeline, TimePartition, WindowKind
+from opscope.analysis.timeline.records import read_records
+from opscope.analysis.timeline.values import (
+    DeviceStep,
+    IdleCause,
+    IdleGap,
+    StartUp,
+    Timeline,
+    TimePartition,
+    WindowKind,
+)
+from opscope.analysis.timeline.windows import device_steps
+from opscope.cli import main
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -205,7 +218,6 @@ class TestTheGapAtTheStart:
 
     def test_the_host_of_such_a_step_is_not_the_slower_side(self, load: Callable[..., Session]) -> None:
         job = Summary(load(self.at_work_before())).job
-        assert job is not None
         assert job.device_ns == pytest.approx(4_000_000, rel=0.01)
         assert job.host_ns <= 900_000
         assert not job.is_host_bound
@@ -241,3 +253,248 @@ def test_programs_known_to_leave_the_device_idle(
     assert one.busy_ns / one.span_ns == pytest.approx(busy, abs=0.001)
     assert one.longest_gaps[0].duration_ns / 1e6 == pytest.approx(longest_ms, abs=0.1)
     assert (one.longest_gaps[0].host or "").endswith(host)
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def parts(partition: TimePartition) -> tuple[int, ...]:
+    """Compute, exposed communication, exposed copy, idle and window, in microseconds."""
+    assert (
+        partition.compute_ns
+        + partition.exposed_communication_ns
+        + partition.exposed_copy_ns
+        + partition.idle_ns
+        == partition.span_ns
+    )
+    assert sum(partition.idle_by_cause.values()) == partition.idle_ns
+    return (
+        partition.compute_ns // 1000,
+        partition.exposed_communication_ns // 1000,
+        partition.exposed_copy_ns // 1000,
+        partition.idle_ns // 1000,
+        partition.span_ns // 1000,
+    )
+
+
+def copy(trace: TraceBuilder, start: float, duration: float, *, stream: int = 8) -> TraceBuilder:
+    return trace.kernel(
+        "Memcpy HtoD (Pinned -> Device)", start, duration, stream=stream, category="gpu_memcpy"
+    )
+
+
+def test_kernels_that_overlap_on_one_stream_count_once(timeline: Measure) -> None:
+    trace = TraceBuilder().launch(0).kernel("gemm", 10, 10).launch(1).kernel("gemm", 18, 12)
+    assert parts(timeline(trace).partitions[0]) == (20, 0, 0, 10, 30)
+
+
+def test_compute_comes_before_communication_and_communication_before_copies(timeline: Measure) -> None:
+    trace = TraceBuilder().launch(0).kernel("gemm", 0, 10, stream=7).kernel(NCCL, 5, 10, stream=9)
+    copy(copy(trace, 12, 6), 2, 1)
+    partition = timeline(trace).partitions[0]
+    assert parts(partition) == (10, 5, 3, 0, 18)
+    assert (partition.copy_ns, partition.communication_ns) == (7_000, 10_000)
+
+
+def test_a_memory_set_is_a_copy(timeline: Measure) -> None:
+    trace = TraceBuilder().launch(0).kernel("gemm", 0, 4)
+    trace.launch(5).kernel("Memset (Device)", 6, 2, category="gpu_memset").launch(9).kernel("gemm", 10, 1)
+    assert parts(timeline(trace).partitions[0]) == (5, 0, 2, 4, 11)
+
+
+def test_current_and_former_names_of_collectives_and_those_of_other_libraries(timeline: Measure) -> None:
+    trace = TraceBuilder()
+    for number, name in enumerate((NCCL, "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
+                                   "void nvshmem::barrier_kernel<int>(int)")):  # fmt: skip
+        trace.launch(10 * number).kernel(name, 10 * number + 5, 2)
+    assert timeline(trace).partitions[0].communication_ns >= 4_000
+
+
+def test_each_device_of_each_trace_has_its_own(timeline: Measure) -> None:
+    trace = TraceBuilder().launch(0).kernel("gemm", 0, 10, device=0).kernel("gemm", 5, 10, device=1)
+    trace.launch(20).kernel("gemm", 30, 10, device=0)
+    first, second = timeline(trace).partitions
+    assert (first.device, parts(first)) == (0, (20, 0, 0, 20, 40))
+    assert (second.device, parts(second)) == (1, (10, 0, 0, 30, 40))
+
+
+def test_no_device_no_partition(timeline: Measure) -> None:
+    found = timeline(TraceBuilder().operator("aten::mm", 0, 10).step(1, 0, 20))
+    assert (found.partitions, found.waits, found.host, found.queues, found.latencies) == ((), (), (), (), ())
+    assert [one.count for one in found.steps] == [1]
+
+
+def test_an_activity_without_duration_bounds_the_span(timeline: Measure) -> None:
+    trace = (
+        TraceBuilder().launch(0).kernel("a", 0, 0).launch(1).kernel("b", 10, 5).launch(2).kernel("c", 20, 0)
+    )
+    assert parts(timeline(trace).partitions[0]) == (5, 0, 0, 15, 20)
+
+
+def test_a_step_owns_what_it_launched(load: Callable[..., Session]) -> None:
+    trace = TraceBuilder().step(1, 0, 20).step(2, 20, 20)
+    trace.launch(1).kernel("gemm", 5, 10).launch(2).kernel("gemm", 16, 10).launch(3).kernel(
+        NCCL, 20, 12, stream=9
+    )
+    trace.launch(21).kernel("gemm", 24, 10)
+    (records,) = read_records(load(trace))
+    assert device_steps(records.devices[0]) == (
+        DeviceStep(0, 0, 1, 20_000, 0, 6_000),
+        DeviceStep(0, 0, 2, 10_000, 0, 0),
+    )
+
+
+Load = Callable[..., Session]
+US = 1000
+LOADS = ("cuLibraryLoadData", 300.0), ("cudaFree", 80.0)
+
+
+Calls = Sequence[tuple[str, float]]
+
+
+def program(
+    firsts: Sequence[Calls], *, later: int = 3, each: Calls = (), is_idle: bool = False
+) -> TraceBuilder:
+    """First steps with calls of these durations in µs, and steps of 100 µs after them; one kernel in each.
+
+    Args:
+        firsts: What the first steps call.
+        later: Steps after them.
+        each: What every step calls.
+        is_idle: The steps after the first ones launch nothing.
+    """
+    builder, at = TraceBuilder(), 0.0
+    for number, calls in enumerate((*firsts, *[()] * later)):
+        begins = at + 10
+        for name, duration in (*calls, *each):
+            if name.startswith("cu"):
+                builder.launch(begins, duration, name=name)
+            else:
+                builder.operator(name, begins, duration)
+            begins += duration
+        if number < len(firsts) or not is_idle:
+            builder.operator("aten::mm", begins, 40).launch(begins + 5, 4).kernel("gemm", begins + 15, 50)
+        builder.step(number, at, begins + 90 - at)
+        at = begins + 90
+    return builder
+
+
+def first_call(name: str, silent: float = 30_000.0) -> TraceBuilder:
+    """A recording without steps, silent before an operator that is called twice."""
+    builder = TraceBuilder()
+    begins = 0.0
+    for one, silence in (("aten::mm", 0.0), (name, silent), (name, silent)):
+        begins += silence
+        builder.operator(one, begins, 40).launch(begins + 5, 4).kernel("gemm", begins + 15, 25)
+        begins += 40
+    return builder
+
+
+FOUND = {
+    "the first call of what is compiled, silently": (
+        first_call("triton_poi_fused_add_0"),
+        [StartUp(0, None, 60_120 * US, None, 30_000 * US, ("first call of triton_poi_fused_add_0",))],
+    ),
+    "silence before something else": (first_call("aten::add"), []),
+    "a short silence": (first_call("triton_poi_fused_add_0", 1000.0), []),
+    "modules and memory": (
+        program([LOADS]), [StartUp(0, 0, 480 * US, 100 * US, 380 * US, ("cuLibraryLoadData", "cudaFree"))],
+    ),
+    "compilation, then memory": (
+        program([[("entire_frame_compile (dynamo_timed)", 900.0)], [("cudaMalloc", 60.0)]]),
+        [
+            StartUp(0, 0, 1000 * US, 100 * US, 900 * US, ("entire_frame_compile (dynamo_timed)",)),
+            StartUp(0, 1, 160 * US, 100 * US, 60 * US, ("cudaMalloc",)),
+        ],
+    ),
+    "a launch that loads its kernel": (
+        program([[("cudaLaunchKernel", 200.0)]], later=1),
+        [StartUp(0, 0, 300 * US, 100 * US, 200 * US, ("cudaLaunchKernel",))],
+    ),
+    "memory in every step": (
+        program([LOADS[:1]], each=LOADS[1:]),
+        [StartUp(0, 0, 480 * US, 180 * US, 300 * US, ("cuLibraryLoadData",))],
+    ),
+    "a single step": (
+        program([LOADS], later=0),
+        [StartUp(0, 0, 480 * US, None, 380 * US, ("cuLibraryLoadData", "cudaFree"))],
+    ),
+    "slow for another reason": (program([[("aten::sort", 300.0), ("cudaFree", 20.0)]]), []),
+    "in the last step": (program([(), (), LOADS], later=0), []),
+    "not at the beginning": (program([(), LOADS]), []),
+    "none that does the same work": (program([LOADS], later=2, is_idle=True), []),
+    "a little": (program([[("cudaFree", 8.0)]]), []),
+    "the same in all": (program([LOADS] * 3, later=0), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("builder", "expected"), FOUND.values(), ids=FOUND)
+def test_steps_of_start_up(load: Load, builder: TraceBuilder, expected: list[StartUp]) -> None:
+    assert list(Summary(load(builder)).timeline.start_ups) == expected
+
+
+def test_averages_are_without_them_and_sums_with(load: Load) -> None:
+    whole, rest = (Summary(load(program(firsts, later=3))) for firsts in ([LOADS], []))
+    (statistics,), (host,), (model,) = whole.timeline.steps, whole.timeline.host, whole.step_models
+    assert (statistics.count, statistics.left_out, statistics.mean_ns) == (3, 1, 100 * US)
+    assert (host.steps, host.step_ns) == (3, 100 * US)
+    assert whole.measured_step.recorded_ns == 100 * US
+    assert model.graph.steps == 3
+    assert [step.step for step in whole.counted_steps] == [1, 2, 3]
+    (alone,) = rest.step_models
+    assert model.step_ns == alone.step_ns
+    (partition,), (counted,) = whole.timeline.partitions, whole.counted_timeline.partitions
+    assert partition.span_ns == (480 + 300) * US
+    assert partition.busy_ns + partition.idle_ns == partition.span_ns
+    assert counted.span_ns == 300 * US
+    assert whole.device_time_ns == 4 * 50 * US
+
+
+def test_reports_say_how_many_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(program([LOADS]).write(tmp_path / "trace.json")), "--full"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "3, 100 µs each on average, 50.0 µs of device time each, 1 of start-up left out" in text
+    assert "3, median 100 µs (100 µs to 100 µs); 1 of start-up left out" in text
+
+
+def test_a_comparison_is_of_the_other_steps(load: Load) -> None:
+    """What a step of start-up launched counts as outside of steps."""
+    comparison = compare_sessions(load(program([LOADS])), load(program([], later=4)))
+    one, other = comparison.reference, comparison.candidate
+    assert (one.steps, one.outside_steps_ns, one.whole_ns) == (3, 50 * US, 200 * US)
+    assert (other.steps, other.outside_steps_ns, other.whole_ns) == (4, 0, 200 * US)
+
+
+def test_advice_is_that_of_the_other_steps_and_its_name(load: Load) -> None:
+    """Idle time, allocations and compilations of the first step are not those of the others."""
+    calls = [("cudaMalloc", 5.0)] * 40 + [("entire_frame_compile (dynamo_timed)", 3000.0)]
+    whole, rest = (assess(load(program(firsts))).advice or () for firsts in ([calls], []))
+    (finding,) = [one for one in whole if one.code == "advice.start_up"]
+    assert finding.message == (
+        "Step 0 takes 3.30 ms, later ones 100 µs each: 3.20 ms of that in entire_frame_compile "
+        "(dynamo_timed) and cudaMalloc, which a program does once. Averages and gains exclude it."
+    )
+    assert finding.estimated_gain_ns_per_step is None
+    assert rest
+    assert [one.message for one in whole if one is not finding] == [one.message for one in rest]
+
+
+def test_of_a_single_step_the_cost_is_named_alone(load: Load) -> None:
+    (finding,) = [
+        one for one in assess(load(program([LOADS], later=0))).advice or () if one.code == "advice.start_up"
+    ]
+    assert finding.message == (
+        "Step 0 takes 480 µs, 380 µs of that in cuLibraryLoadData and cudaFree, which a program does once."
+    )
+    assert finding.evidence["is_left_out"] is False
+
+
+def test_silence_before_a_first_call_is_no_matter_of_input(load: Load) -> None:
+    """What comes again is."""
+    advice = {name: assess(load(first_call(name))).advice or () for name in ("triton_x", "aten::add")}
+    idle_ns = {
+        name: [one.evidence["idle_ns"] for one in found if one.code == "advice.host_work"]
+        for name, found in advice.items()
+    }
+    assert [len(found) for found in idle_ns.values()] == [1, 1]
+    assert 1.9 * idle_ns["triton_x"][0] < idle_ns["aten::add"][0]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis.timeline.spans import (
+from opscope.analysis.arrays import (
     NOTHING,
     Spans,
     between,

@@ -1,29 +1,42 @@
-"""The time that a device's figures are of, its window, and what the device did in it.
+"""The time that a device's figures are of, its window, what it did then, and which steps are start-up.
 
-Where steps were recorded, the window is theirs: from the start of each to its end, with the recorder's own
-work between one and the next. A host runs ahead of its device, so the window of a device goes on until the
-work that a step launched is done. Where there are no steps, it is the span from the first event of host or
-device to the last, and the host's ends with its own last event; a gap that takes much of it, before which
-next to nothing ran, is set apart with what is before it. The parts of a window sum to it exactly, and with
-the work outside of it to all work.
+Where steps were recorded, the window is theirs, and of a device goes on until the work that a step launched
+is done. Where there are none, it is the span from the first event to the last, without a gap at its start
+before which next to nothing ran. The parts of a window sum to it exactly, and with the work outside of it to
+all work. A first step is start-up if it is slower than is usual of those after it that do the same work, and
+at least half of that is time in calls and ranges that come once. It is left out of what is said of a mean
+step, and of no sum. Where a single step was recorded, or none, nothing tells what recurs: the time in such
+calls is told alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from opscope.analysis.columns import Flags, columns, distinct, sum_by
-from opscope.analysis.timeline.records import DeviceRecords, WorkKind
-from opscope.analysis.timeline.spans import Spans, between, covering, cut, merge, overlap, total
-from opscope.analysis.timeline.start_up import find_start_ups
-from opscope.analysis.timeline.values import DeviceStep, StartGap, StartUp, WindowKind
+from opscope.analysis.arrays import (
+    Arrays,
+    Flags,
+    Spans,
+    between,
+    columns,
+    covering,
+    cut,
+    distinct,
+    merge,
+    overlap,
+    sum_by,
+    total,
+)
+from opscope.analysis.timeline.records import COME_ONCE, CallRole, DeviceRecords, WorkKind, names_of
+from opscope.analysis.timeline.values import DeviceStep, StartGap, StartUp, TimePartition, WindowKind
+from opscope.benchmarking.statistics import usual_and_limit
 from opscope.ingest.nesting import Int64
 from opscope.model.queries import sql
 from opscope.model.session import Session
@@ -38,8 +51,7 @@ class Step(NamedTuple):
     until_ns: int
 
 
-@dataclass(frozen=True)
-class TraceWindow:
+class TraceWindow(msgspec.Struct, frozen=True, dict=True):
     """The window of one trace. `steps` come by start; the span holds every event; `start_ups` begin it.
 
     `host_end_ns` is the end of the last event of the host; None if that is the span's.
@@ -125,8 +137,8 @@ _LONGEST_LATENCY_NS = 1_000_000
 def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> StartGap | None:
     """The last gap of the start; None if there is none.
 
-    It ends where the work after it was launched, for what passes until that starts is no gap; or where the
-    device's first work starts, if that waited longer than a device does that has nothing else to do.
+    It ends where the work after it was launched; or where the device's first work starts, if that waited
+    longer than a device does that has nothing else to do.
     """
     work = columns(session, sql(__package__, "timeline:work"), [trace_id])
     starts, durations = work["start_ns"], work["duration_ns"]
@@ -153,22 +165,12 @@ def _start_gap(session: Session, trace_id: int, start_ns: int, end_ns: int) -> S
 
 
 class Occupation(msgspec.Struct, frozen=True):
-    """What one device did in its window, and outside of it."""
+    """What one device did in its window, and outside of it; why it was idle is not yet known."""
 
+    parts: TimePartition
     window: Spans
-    compute_ns: int
-    exposed_communication_ns: int
-    exposed_copy_ns: int
-    communication_ns: int
-    copy_ns: int
-    outside_ns: int  # busy time outside of the window
-    launched_outside_ns: int  # busy time in the window in which all that ran was launched outside of steps
     idle: Spans  # idle moments of the whole recording, cut where the window begins and ends
     is_inside: Flags  # whether each of them is in the window
-
-    @property
-    def busy_ns(self) -> int:
-        return self.compute_ns + self.exposed_communication_ns + self.exposed_copy_ns
 
 
 def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
@@ -193,18 +195,22 @@ def occupation(device: DeviceRecords, trace: TraceWindow) -> Occupation:
     keep = gaps.end_ns > gaps.start_ns
     _, *pieces = cut(gaps.start_ns[keep], gaps.end_ns[keep], np.concatenate(window))
     idle = Spans(*pieces)
-    return Occupation(
-        window=window,
+    parts = TimePartition(
+        trace_id=device.trace_id,
+        rank=None,
+        device=device.device,
+        span_ns=total(window),
         compute_ns=compute_ns,
-        exposed_communication_ns=kernels_ns - compute_ns,
         exposed_copy_ns=busy_ns - kernels_ns,
-        communication_ns=measure(by_work[WorkKind.COMMUNICATION]),
+        exposed_communication_ns=kernels_ns - compute_ns,
+        idle_ns=total(window) - busy_ns,
         copy_ns=measure(by_work[WorkKind.COPY]),
-        outside_ns=total(busy) - busy_ns,
+        communication_ns=measure(by_work[WorkKind.COMMUNICATION]),
+        window=trace.kind,
+        outside_steps_ns=total(busy) - busy_ns,
         launched_outside_ns=busy_ns - measure(of_steps),
-        idle=idle,
-        is_inside=covering(window, idle.start_ns) >= 0,
     )
+    return Occupation(parts, window, idle, covering(window, idle.start_ns) >= 0)
 
 
 def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
@@ -233,3 +239,99 @@ def device_steps(device: DeviceRecords) -> tuple[DeviceStep, ...]:
     busy = union_ns(*WorkKind)
     rows = zip(steps, compute, busy - kernels, kernels - compute, strict=True)
     return tuple(DeviceStep(device.trace_id, device.device, *map(int, row)) for row in rows)
+
+
+# Code is made, and communicators: once, as patterns of whole names.
+_MAKING = (
+    r"(?i)torch-compiled region.*|.*(?:dynamo|inductor|compile_inner|compile_fx|frame_compile"
+    r"|backward_compile|autotun|triton.*compil).*|(?:cublas|cudnn|nccl)\w*(?:Create|Init)\w*"
+)
+# What calls of compiled functions hold: TorchScript, Triton, inductor.
+_COMPILED = (
+    r"fallback_function|prim::.*|DifferentiableGraph.*|TensorExpr.*|aten::_autocast_to_\w+|triton_.*"
+    r"|Torch-Compiled Region.*|(?:## Call )?Compiled(?:Fx|Function).*"
+)
+_LONG_SILENCE_NS = 10_000_000
+# Shorter launches load nothing: they take 3 to 10 µs.
+_LONG_LAUNCH_NS = 100_000
+_LEAST_ONCE = 0.5  # of what the step takes beyond the usual
+# A step that launches much less than the one before does not do the same work, and tells nothing of it.
+_SAME_WORK = 0.5
+_KERNELS_SQL = "SELECT step, coalesce(max(kernel_count), 0) FROM steps WHERE trace_id = ? GROUP BY step"
+_NAMES = 3
+_LEAST_OF_NAME = 0.05  # of the time in all such calls
+
+
+def find_start_ups(
+    session: Session, trace_id: int, steps: Sequence[Step], span_ns: tuple[int, int]
+) -> tuple[StartUp, ...]:
+    """The steps of a trace that begin the program, by start; its span is used where there are none."""
+    bounds = [(step.start_ns, step.end_ns) for step in steps] or [span_ns]
+    durations = [end_ns - start_ns for start_ns, end_ns in bounds]
+    if len(steps) < 2:
+        number = steps[0].number if steps else None
+        once = _once(session, trace_id, bounds, recurs=False)
+        return _told(once, 0, [], StartUp(trace_id, number, durations[0], None, 0))
+    found: list[StartUp] = []
+    of_steps: _Once | None = None
+    kernels = dict(session.query(_KERNELS_SQL, [trace_id]))
+    for place, step in enumerate(steps[:-1]):
+        least = _SAME_WORK * kernels[step.number]
+        later = [other for other in range(place + 1, len(steps)) if kernels[steps[other].number] >= least]
+        usual_ns, limit_ns = usual_and_limit([durations[other] for other in later] or durations)
+        if not later or durations[place] <= limit_ns:
+            break
+        of_steps = of_steps or _once(session, trace_id, bounds, recurs=True)
+        one = StartUp(trace_id, step.number, durations[place], round(usual_ns), 0)
+        told = _told(of_steps, place, later, one)
+        if not told or told[0].once_ns < _LEAST_ONCE * (durations[place] - usual_ns):
+            break
+        found += told
+    return tuple(found)
+
+
+def first_calls(session: Session, trace_id: int) -> Arrays:
+    """Silences of the host before first calls of compiled functions, by start: they were compiled then."""
+    parameters = {"trace": trace_id, "long": _LONG_SILENCE_NS, "compiled": _COMPILED}
+    return columns(session, sql(__package__, "timeline:first_calls"), parameters)
+
+
+# Time of each interval in what comes once: in all, and by name, where one may lie in another.
+_Once = tuple[Int64, dict[str, Int64]]
+
+
+def _told(once: _Once, place: int, later: list[int], one: StartUp) -> tuple[StartUp, ...]:
+    """A step with its time in what comes once, beyond what is usual of others; nothing if that is none."""
+
+    def beyond(ns: Int64) -> int:
+        usual = round(float(np.median(ns[later]))) if later else 0
+        return max(0, int(ns[place]) - usual)
+
+    once_ns = beyond(once[0])
+    least_ns = max(1, _LEAST_OF_NAME * once_ns)
+    named = sorted((-beyond(ns), name) for name, ns in once[1].items() if ns[place])
+    names = tuple(name for ns, name in named if -ns >= least_ns)[:_NAMES]
+    return (replace(one, once_ns=once_ns, names=names),) if once_ns else ()
+
+
+def _once(session: Session, trace_id: int, bounds: Sequence[tuple[int, int]], *, recurs: bool) -> _Once:
+    """What comes once, in each interval; of launches and the recorder, only what steps tell to recur."""
+    parameters = {
+        "trace": trace_id,
+        "calls": names_of(session, *COME_ONCE),
+        # The first launch of a kernel loads it.
+        "launches": names_of(session, CallRole.LAUNCHES) if recurs else [],
+        "long": _LONG_LAUNCH_NS,
+        "ranges": _MAKING,
+        "recurs": recurs,
+    }
+    parts = [columns(session, sql(__package__, "timeline:once"), parameters), first_calls(session, trace_id)]
+    found = {key: np.concatenate([part[key] for part in parts]) for key in ("name", "start_ns", "end_ns")}
+    starts, ends = (np.array(bound, dtype=np.int64) for bound in zip(*bounds, strict=True))
+    spans = {
+        str(name): merge((found["start_ns"][mine], found["end_ns"][mine]))
+        for name in sorted(set(found["name"]))
+        for mine in [found["name"] == name]
+    }
+    whole_ns = overlap(merge(*spans.values()), starts, ends)
+    return whole_ns, {name: overlap(span, starts, ends) for name, span in spans.items()}

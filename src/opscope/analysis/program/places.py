@@ -1,0 +1,425 @@
+"""Where work belongs in the program: device time by nn.Module and by source line, forward and backward.
+
+Calls of the program's functions, from known lines and of modules are read as arrays; what opscope's own
+recordings know beyond the trace (whose files, which attribute, which line) comes from their sidecars,
+everything else is judged by names. A place of a module is a path of recorded names. Calls that differ only in
+time, step or rank share one; a module called inside its own call (recursion) keeps the place it has there, so
+paths stay finite.
+
+Σ self time over modules = `module_ns` and over lines = `line_ns`, to the nanosecond, neither above all device
+time: every activity is charged to one place or to none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from contextlib import suppress
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from opscope.analysis.arrays import NONE, Columns, Flags, columns, sum_by
+from opscope.analysis.program.recorded import (
+    Operators,
+    ProgramActivities,
+    call_forest,
+    charge,
+    inherit,
+    read_activities,
+    read_operators,
+    within,
+)
+from opscope.ingest.linking import gather
+from opscope.ingest.nesting import Forest, Int64, enclosing
+from opscope.model.files import UNREADABLE_JSON
+from opscope.model.location import FrameName, is_program_file, parse_frame
+from opscope.model.queries import sql
+from opscope.model.session import Session, registered
+from opscope.model.sidecar import RecordedStructure
+from opscope.text_enum import TextEnum
+
+
+class LineKind(TextEnum):
+    """What the line number of a LineTotal is.
+
+    Torch's recorder names a function by its first line; only opscope's own recordings and the oldest traces
+    say from which line of it a call was made.
+    """
+
+    EXECUTED = "executed"
+    """The line that made the calls."""
+    FUNCTION = "function"
+    """The first line of the function; what runs inside is not told apart."""
+    RUNNING = "running"
+    """Where the function stood when recording began, which is not where the work was called from."""
+
+
+class ModuleTotal(msgspec.Struct, frozen=True):
+    """One nn.Module instance by its place in the program.
+
+    A module that several others call has a place in each. A module called inside its own call keeps its
+    place. Ranks are summed by path.
+    """
+
+    # Names from the outermost module down, joined by dots; the recorder's names (`BertLayer_3`) where
+    # attribute names are unknown
+    path: str
+    class_name: str  # its class
+    depth: int  # modules above it
+    calls: int  # recorded forward calls, those of a recomputation included
+    self_device_ns: int  # device time launched in it and in none of its submodules, forward and backward
+    total_device_ns: int  # with its submodules
+    forward_ns: int  # the part of `total_device_ns` (else of `total_cpu_ns`) launched in its forward calls
+    # The part launched by backward operators of its forward operators, recomputation included
+    backward_ns: int
+    kernel_launches: int  # kernels of `total_device_ns`
+    self_cpu_ns: int = 0  # where no device was recorded, its operators' own CPU time; else 0
+    total_cpu_ns: int = 0  # with its submodules
+
+
+class LineTotal(msgspec.Struct, frozen=True):
+    """One line of the user's program, with the device time launched under it as the innermost such line.
+
+    A library (site-packages, torch, the standard library) is not the user's program. Backward time is charged
+    to the line of the forward operator it differentiates; what the backward pass launches for no forward
+    operator (gradient accumulation) to the line that called it.
+    """
+
+    file: str  # as the recorder names it
+    line: int  # see `kind`
+    function: str  # the function it is in
+    calls: int | None  # recorded calls of the function; None in the oldest format, which has none
+    self_device_ns: int  # device time, forward and backward
+    forward_ns: int  # the part that no backward operator launched
+    backward_ns: int  # the rest
+    kernel_launches: int  # kernels of `self_device_ns`
+    kind: LineKind = LineKind.FUNCTION  # what `line` is
+
+
+class ProgramTotals(msgspec.Struct, frozen=True):
+    """By module and by line; empty where neither modules nor stacks were recorded.
+
+    `module_ns` and `line_ns` are the device time that could be charged to any module or line, the sum of
+    their self times; the rest of all device time has none.
+    """
+
+    # Every recorded module, as a tree: each before its submodules, the one with more time first
+    modules: tuple[ModuleTotal, ...] = ()
+    lines: tuple[LineTotal, ...] = ()  # lines under which something was launched, most device time first
+    module_ns: int = 0  # device time with a module; where no device was recorded, the operators' own CPU time
+    line_ns: int = 0  # device time with a line
+    has_modules: bool = False  # whether calls of modules were recorded
+    has_stacks: bool = False  # whether Python stacks were recorded
+
+
+class _Sidecar(msgspec.Struct):
+    """The one field of a kept sidecar that is read here."""
+
+    structure: RecordedStructure | None = None
+
+
+class ProgramStructure(msgspec.Struct, frozen=True, dict=True):
+    """What the recording programs noted of themselves, by trace, and each trace's time zero."""
+
+    by_trace: dict[int, RecordedStructure]
+    base_time_ns: dict[int, int]
+
+    @cached_property
+    def _names(self) -> dict[tuple[int, str, str], str]:
+        return {
+            (trace, module.parent, module.child): module.name
+            for trace, structure in self.by_trace.items()
+            for module in structure.modules
+        }
+
+    def attribute_name(self, trace: int, parent: str, child: str) -> str | None:
+        """Name by which a module is an attribute of the one that called it; None if unknown."""
+        return self._names.get((trace, parent, child))
+
+    def is_program_file(self, file: str) -> bool:
+        """Whether a file is the program's own: as noted where any trace noted it, else by its name."""
+        noted = list(self.by_trace.values())
+        return any(file in one.files for one in noted) if noted else is_program_file(file)
+
+    def calls(self) -> dict[str, Int64]:
+        """Calls made from known lines of the program, as columns trace_id, start_ns and line."""
+        rows = [
+            (trace, start_ns + one.origin_ns - self.base_time_ns.get(trace, 0), line)
+            for trace, one in self.by_trace.items()
+            for start_ns, line in zip(one.call_starts_ns, one.call_lines, strict=True)
+        ]
+        found = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return dict(zip(("trace_id", "start_ns", "line"), map(np.ascontiguousarray, found), strict=True))
+
+
+class Frames(Columns, frozen=True):
+    """Frames, in no order; what does not apply is -1."""
+
+    trace: Int64
+    thread: Int64
+    start_ns: Int64
+    end_ns: Int64
+    sequence: Int64  # order of opening
+    module_id: Int64  # its module, if it is a module's call
+    function: Int64  # position in `functions`, if it is a call of a function of the program
+    line: Int64  # line of the program it was called from, where known
+    is_backward_call: Flags  # whether it runs a backward pass
+    is_running: Flags  # whether it was already running when recording began
+    functions: list[FrameName]  # functions of the program
+
+    def nested(self, chosen: Flags) -> tuple[Forest, Frames]:
+        """Call trees of some frames, and these frames in their order."""
+        mine = self.at(chosen)
+        forest = call_forest(mine.thread, mine.start_ns, mine.end_ns, mine.sequence)
+        return forest, mine.at(forest.order)
+
+
+def read_structure(session: Session) -> ProgramStructure:
+    rows = session.query("SELECT key, value FROM metadata WHERE starts_with(key, 'sidecar:') ORDER BY key")
+    kept: dict[int, RecordedStructure | None] = {}
+    for key, value in rows:
+        with suppress(*UNREADABLE_JSON):  # a saved session may be a stranger's
+            kept[int(key.removeprefix("sidecar:"))] = msgspec.json.decode(value, type=_Sidecar).structure
+    bases = dict(session.query("SELECT trace_id, coalesce(base_time_ns, 0) FROM traces"))
+    return ProgramStructure({trace: one for trace, one in kept.items() if one is not None}, bases)
+
+
+def program_functions(session: Session, structure: ProgramStructure | None = None) -> dict[str, FrameName]:
+    """Functions of the program by their recorded names; the structure is read if it is not given."""
+    structure = structure or read_structure(session)
+    parsed = {
+        name: (frame, is_outermost)
+        for name, is_outermost in session.query(sql(__package__, "program:functions"))
+        if (frame := parse_frame(name)) is not None
+    }
+    # A script may be named like a module of the standard library: it runs as the outermost frame.
+    scripts = {
+        frame.file
+        for frame, is_outermost in parsed.values()
+        if is_outermost and frame.function == "<module>" and not set(frame.file) & set("/\\<")
+    }
+    files = {frame.file for frame, _ in parsed.values()}
+    own = {file for file in files if structure.is_program_file(file)} | scripts
+    return {name: frame for name, (frame, _) in parsed.items() if frame.file in own}
+
+
+def read_frames(session: Session, structure: ProgramStructure) -> Frames:
+    functions = program_functions(session, structure)
+    names = {
+        "name": np.array(list(functions), dtype=object),
+        "function_index": np.arange(len(functions), dtype=np.int64),
+    }
+    with registered(session.connection, program_functions=names, program_calls=structure.calls()):
+        rows = columns(session, sql(__package__, "program:frames"), order_by="frame_id")
+    del rows["frame_id"]
+    first_call_ns = np.full(int(rows["trace"].max(initial=0)) + 1, np.iinfo(np.int64).min)
+    for trace, start_ns in session.query(sql(__package__, "program:first_calls")):
+        first_call_ns[trace : trace + 1] = start_ns
+    is_running = rows["start_ns"] < first_call_ns[rows["trace"]]
+    return Frames(**rows, is_running=is_running, functions=list(functions.values()))
+
+
+def program_totals(session: Session) -> ProgramTotals:
+    """Device time by module and by line; empty where neither modules nor stacks were recorded."""
+    has_frames, has_modules, has_texts = session.query(
+        "SELECT EXISTS (FROM frames), EXISTS (FROM modules), "
+        "EXISTS (SELECT 1 FROM operators WHERE call_stack IS NOT NULL)"
+    )[0]
+    if not has_frames and not has_texts:
+        return ProgramTotals()
+    operators = read_operators(session)
+    activities = read_activities(session, operators.first_id)
+    is_host = not len(activities)
+    if is_host:  # the work is what operators do themselves on the CPU
+        activities = read_activities(session, operators.first_id, of_host=True)
+    backward: Flags = gather(operators.engine, activities.operator) >= 0
+
+    def figures(place: Int64, count: int) -> Int64:
+        """int64[4, count]: time in all, forward and backward, and kernels, of what is charged to each."""
+        self_ns = sum_by(place, activities.duration_ns, count)
+        forward_ns = sum_by(np.where(backward, NONE, place), activities.duration_ns, count)
+        kernels = sum_by(place, activities.is_kernel.astype(np.int64), count)
+        return np.stack((self_ns, forward_ns, self_ns - forward_ns, kernels))
+
+    modules: tuple[ModuleTotal, ...] = ()
+    lines: list[LineTotal] = []
+    charged, figured = np.empty(0, dtype=np.int64), np.empty((4, 0), dtype=np.int64)
+    if has_frames:
+        structure = read_structure(session)
+        frames = read_frames(session, structure)
+        if has_modules:
+            forest, calls = frames.nested(frames.module_id >= 0)
+            places, place_of_call = module_places(session, structure, forest, calls.module_id)
+            place = gather(place_of_call, _charged(operators, activities, frames, forest))
+            call_counts = np.bincount(place_of_call, minlength=len(places)).tolist()
+            modules = _module_totals(places, call_counts, figures(place, len(places)), is_host=is_host)
+        if not is_host:
+            forest, calls = frames.nested((frames.function >= 0) | (frames.line >= 0))
+            lines, line_of_frame = _lines_of_frames(forest, calls)
+            charged = gather(line_of_frame, _charged(operators, activities, frames, forest))
+    if has_texts and not np.any(charged >= 0) and not is_host:
+        lines, charged = _lines_of_texts(session, operators, activities)
+    figured = figures(charged, len(lines)) if len(charged) else figured
+    used = set(charged[charged >= 0].tolist())
+    totals = [
+        replace(one, self_device_ns=ns[0], forward_ns=ns[1], backward_ns=ns[2], kernel_launches=ns[3])
+        for index, (one, ns) in enumerate(zip(lines, figured.T.tolist(), strict=True))
+        if index in used
+    ]
+    totals.sort(key=lambda line: (-line.self_device_ns, line.file, line.line, line.function))
+    return ProgramTotals(
+        modules,
+        tuple(totals),
+        sum(one.self_cpu_ns if is_host else one.self_device_ns for one in modules),
+        sum(one.self_device_ns for one in totals),
+        has_modules,
+        has_stacks=True,
+    )
+
+
+def _charged(operators: Operators, activities: ProgramActivities, frames: Frames, forest: Forest) -> Int64:
+    """The call each activity is charged to, as a position in the forest."""
+    calls = frames.at(frames.is_backward_call)
+    calls = calls.at(np.argsort(calls.start_ns, kind="stable"))
+    made_at = enclosing(forest, calls.thread, calls.start_ns)
+    made = calls.trace, calls.start_ns, calls.end_ns, made_at
+    return charge(operators, activities, within(forest, operators), forest, made)
+
+
+def _line(file: str, line: int, function: str, kind: LineKind, *, calls: int | None = None) -> LineTotal:
+    """A line to which nothing is charged yet."""
+    return LineTotal(file, line, function, calls, 0, 0, 0, 0, kind)
+
+
+def _lines_of_frames(forest: Forest, frames: Frames) -> tuple[list[LineTotal], Int64]:
+    """The distinct lines, and the line of each frame; -1 for a call whose caller is not among the frames.
+
+    `frames` are those of the forest, in preorder: of program functions, and other calls that were made from
+    known lines.
+    """
+    is_function = frames.function >= 0
+    function = inherit(frames.function, forest.parent, forest.depth)
+    executed = np.where(is_function, NONE, frames.line)
+    keys = np.stack((function, executed, np.where(is_function, frames.is_running, 0)))
+    distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
+    calls = np.bincount(frames.function[is_function], minlength=len(frames.functions)).tolist()
+    lines: list[LineTotal] = []
+    index = []
+    for where, line, running in distinct.T.tolist():
+        index.append(len(lines) if where >= 0 else -1)
+        if where >= 0:
+            name = frames.functions[where]
+            kind = LineKind.RUNNING if running else LineKind.FUNCTION
+            at = (line, name.function, LineKind.EXECUTED) if line >= 0 else (name.line, name.function, kind)
+            lines.append(_line(name.file, *at, calls=calls[where]))
+    return lines, np.array(index, dtype=np.int64)[inverse.reshape(-1)]
+
+
+def _lines_of_texts(
+    session: Session, operators: Operators, activities: ProgramActivities
+) -> tuple[list[LineTotal], Int64]:
+    """Lines of the oldest format, which keeps each operator's stack as text, and that of each activity.
+
+    `inner;…;outer`, each frame at its current line: the innermost one of the program counts.
+    """
+    found: dict[int, LineTotal] = {}
+    for key, text in session.query("SELECT DISTINCT hash(call_stack), call_stack FROM operators"):
+        parsed = (parse_frame(frame) for frame in (text or "").split(";"))
+        name = next((one for one in parsed if one is not None and is_program_file(one.file)), None)
+        if name is not None:
+            found[key] = _line(name.file, name.line, name.function, LineKind.EXECUTED)
+    lines = list(dict.fromkeys(found.values()))
+    rows = columns(session, sql(__package__, "program:operator_stacks"), order_by="operator_id")
+    keys, inverse = np.unique(rows["stack_hash"], return_inverse=True)
+    of_key = [lines.index(found[key]) if key in found else NONE for key in keys.tolist()]
+    own = np.full(len(operators), NONE)
+    own[rows["operator_id"] - operators.first_id] = np.array(of_key, dtype=np.int64)[inverse]
+    around = inherit(np.where(own >= 0, np.arange(len(own)), NONE), operators.parent, operators.depth)
+    # As with frames: of what the engine ran, only stacks that were taken inside of it count.
+    at_operator = gather(own, np.where(around >= operators.engine, around, NONE))
+    return lines, charge(operators, activities, at_operator, None)
+
+
+class ModulePlace(msgspec.Struct, frozen=True):
+    """One place."""
+
+    parent: int  # index of the place around it; -1 for none
+    depth: int  # places above it
+    name: str  # the recorder's name of the module
+    segment: str  # its part of the path: the attribute it is reached by, else the recorder's name
+    class_name: str  # its class
+
+
+def module_places(
+    session: Session, structure: ProgramStructure, forest: Forest, module_id: Int64
+) -> tuple[list[ModulePlace], Int64]:
+    """The places of module calls, each after the one around it; and the place of each call."""
+    rows = session.query("SELECT module_id, trace_id, name, class_name FROM modules")
+    modules = {module_id: rest for module_id, *rest in rows}
+    places: list[ModulePlace] = []
+    known: dict[tuple[int, str, str], int] = {}
+    found = np.full(len(forest), NONE)
+    levels = int(forest.depth.max()) + 1 if len(forest) else 0
+    for level in range(levels):
+        calls = np.flatnonzero(forest.depth == level)
+        pairs = np.stack((gather(found, forest.parent[calls]), module_id[calls]))
+        distinct, inverse = np.unique(pairs, axis=1, return_inverse=True)
+        index = []
+        for parent, module in distinct.T.tolist():
+            trace, name, class_name = modules[module]
+            # The place of that name among the parent and those around it.
+            above = parent
+            while above >= 0 and places[above].name != name:
+                above = places[above].parent
+            if above >= 0:
+                index.append(above)
+                continue
+            segment = name
+            if parent >= 0:
+                segment = structure.attribute_name(trace, places[parent].name, name) or name
+            key = (parent, name, segment)
+            if key not in known:
+                known[key] = len(places)
+                depth = places[parent].depth + 1 if parent >= 0 else 0
+                places.append(ModulePlace(parent, depth, name, segment, class_name))
+            index.append(known[key])
+        found[calls] = np.array(index, dtype=np.int64)[inverse.reshape(-1)]
+    return places, found
+
+
+def _module_totals(
+    places: list[ModulePlace], calls: list[int], figures: Int64, *, is_host: bool
+) -> tuple[ModuleTotal, ...]:
+    """Totals of all places, each before those inside it, the one with more time first."""
+    self_ns, totals, inside = figures[0].tolist(), figures.copy(), defaultdict(list)
+    paths: list[str] = []
+    for index, place in enumerate(places):
+        inside[place.parent].append(index)
+        paths.append(f"{paths[place.parent]}.{place.segment}" if place.parent >= 0 else place.segment)
+    # Each place comes after the one around it, so from the end every subtree is whole when it is added.
+    for index in range(len(places) - 1, -1, -1):
+        if places[index].parent >= 0:
+            totals[:, places[index].parent] += totals[:, index]
+    found, pending = [], [-1]
+    while pending:
+        index = pending.pop()
+        if index >= 0:
+            one, (total_ns, *rest) = places[index], totals[:, index].tolist()
+            own, none = (self_ns[index], total_ns), (0, 0)
+            device, cpu = (none, own) if is_host else (own, none)
+            named = paths[index], one.class_name, one.depth, calls[index]
+            found.append(ModuleTotal(*named, *device, *rest, *cpu))
+        # The last one is taken first.
+        pending += sorted(
+            inside[index], key=lambda one: (-totals[0, one], _natural(places[one].segment)), reverse=True
+        )
+    return tuple(found)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that orders `layer.2` before `layer.10`."""
+    parts = re.split(r"(\d{1,18})", name)
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]

@@ -1,0 +1,221 @@
+"""Steps, the host's time in them and what recording adds; launch latency, queues and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opscope.analysis.arrays import Spans
+from opscope.analysis.summary import Summary
+from opscope.analysis.timeline.host import RECORDED_EVENT_NS
+from opscope.analysis.timeline.measure import estimate_recorder, queue_over_time
+from opscope.analysis.timeline.records import CallRole, is_graph_launch, read_records, role_of
+from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, StepStatistics, Timeline
+from opscope.model.session import Session
+from opscope.testing import TraceBuilder
+
+NOTHING = dict.fromkeys(RECORDED_EVENT_NS, 0)
+Measure = Callable[[TraceBuilder], Timeline]
+
+
+class TestSteps:
+    def test_statistics(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(3, 0, 10).step(4, 10, 14).step(5, 24, 12)
+        assert timeline(trace).steps == (StepStatistics(0, 3, 12_000, 12_000, 10_000, 14_000),)
+
+    def test_an_outlier_lies_far_beyond_the_quartiles(self, timeline: Measure) -> None:
+        trace = TraceBuilder()
+        for number, duration in enumerate((10, 11, 10, 30, 11, 10, 2)):
+            trace.step(number, 100 * number, duration)
+        assert timeline(trace).steps[0].outliers == (3, 6)
+
+    def test_of_three_steps_none_is_an_outlier(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 10).step(2, 10, 10).step(3, 20, 1000)
+        assert timeline(trace).steps[0].outliers == ()
+
+    def test_equal_steps_have_no_outliers(self, timeline: Measure) -> None:
+        trace = TraceBuilder()
+        for number in range(6):
+            trace.step(number, 100 * number, 50)
+        assert timeline(trace).steps[0].outliers == ()
+
+
+class TestHostTime:
+    def test_waits_for_the_device_are_left_out(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 100).step(2, 100, 60)
+        trace.operator("aten::mm", 10, 10).launch(12, 2).kernel("gemm", 20, 70)
+        trace.launch(30, 60, name="cudaStreamSynchronize")
+        trace.operator("aten::mm", 110, 10).launch(112, 2).kernel("gemm", 120, 20)
+        (host,) = timeline(trace).host
+        assert (host.steps, host.step_ns, host.launches) == (2, 80_000, 1)
+        assert host.launch_path_ns == (100_000 - 60_000 + 60_000) / 2
+        assert host.device_busy_ns == (70_000 + 20_000) / 2
+
+    def test_another_thread_at_work_meanwhile_does_not_wait(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 100).launch(2).kernel("gemm", 5, 90)
+        trace.launch(10, 80, name="cudaStreamSynchronize")
+        trace.operator("MulBackward0", 50, 20, thread=2).launch(55, 2, thread=2).kernel("gemm", 95, 3)
+        (host,) = timeline(trace).host
+        assert host.launch_path_ns == 20_000 + 20_000
+
+    def test_without_steps_the_whole_recording_is_one(self, timeline: Measure) -> None:
+        trace = TraceBuilder().launch(10, 2).kernel("gemm", 20, 70).launch(40, 2).kernel("gemm", 95, 5)
+        (host,) = timeline(trace).host
+        assert (host.steps, host.step_ns, host.device_busy_ns, host.launches) == (1, 90_000, 75_000, 2)
+
+    def test_a_replay_is_one_launch(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 100).launch(10, 2, name="cudaGraphLaunch")
+        trace.kernel("a", 20, 5).kernel("b", 30, 5)
+        assert timeline(trace).host[0].launches == 1
+
+    def test_launches_that_wait_for_a_place_in_the_queue(self, timeline: Measure) -> None:
+        trace = TraceBuilder().step(1, 0, 10_000)
+        for number in range(1010):
+            duration = 2 if number < 1009 else 500
+            trace.launch(5 * number, duration).kernel("k", 9_000 + number, 1)
+        (host,) = timeline(trace).host
+        assert host.launch_path_ns == 10_000_000 - 498_000
+
+
+class TestTheRecordersPart:
+    def test_is_events_times_their_costs(self) -> None:
+        counts = (100, 10, 40, 60)
+        events = dict(zip(RECORDED_EVENT_NS, counts, strict=True))
+        ns, basis = estimate_recorder(events, 2, most_ns=1e9)
+        assert ns == (100 * 2100 + 10 * 1200 + 40 * 740 + 60 * 500) / 2
+        assert "50 operators with shapes" in str(basis)
+        assert "30 Python frames" in str(basis)
+        assert "bounded" not in str(basis)
+
+    def test_is_no_more_than_the_step_leaves(self) -> None:
+        ns, basis = estimate_recorder(NOTHING | {"operators": 100}, 1, most_ns=5_000.0)
+        assert ns == 5_000
+        assert "bounded" in str(basis)
+
+    def test_is_unknown_where_nothing_was_recorded(self) -> None:
+        assert estimate_recorder(NOTHING, 3, most_ns=1e9) == (None, None)
+
+    def test_counts_the_launching_threads_within_the_steps(self, timeline: Measure) -> None:
+        shapes: dict[str, Any] = {"Input Dims": [[4, 4]]}
+        trace = TraceBuilder().step(1, 0, 20_000).operator("aten::mm", 10, 10, **shapes).launch(12, 2)
+        trace.kernel("gemm", 20, 70).operator("aten::mm", 30_000, 10, **shapes)
+        trace.operator("aten::mm", 30, 10, thread=9, **shapes).operator("aten::view", 40, 2)
+        trace.event("python_function", "train.py(3): step", 5, 50, 1, {"Python id": 1})
+        (host,) = timeline(trace).host
+        assert host.recorder_ns == sum(RECORDED_EVENT_NS.values())
+
+    @pytest.mark.parametrize(
+        ("name", "bare_ms", "recorded_ms"),
+        [("gpt2_generate_fp16", 84, 120), ("bert_bs8_seq128_infer", 3.12, 6.2)],
+    )
+    def test_bare_times_measured_without_a_recorder_are_met(
+        self, load: Callable[..., Session], shared: Path, name: str, bare_ms: float, recorded_ms: float
+    ) -> None:
+        session = load(shared / f"traces/h200/{name}.json.gz")
+        (host,) = Summary(session).timeline.host
+        assert host.recorder_ns is not None
+        assert host.launch_path_ns == pytest.approx(recorded_ms * 1e6, rel=0.02)
+        assert host.launch_path_ns - host.recorder_ns == pytest.approx(bare_ms * 1e6, rel=0.25)
+
+
+def three_kernels() -> TraceBuilder:
+    """Queued or running: one until 12 µs, two until 20, one until 30, none until 38, one until 50."""
+    trace = TraceBuilder().launch(0).kernel("a", 10, 10).launch(12).kernel("b", 20, 10)
+    return trace.launch(38).kernel("c", 40, 10)
+
+
+def test_latency_is_from_the_launch_calls_start_to_the_kernels(timeline: Measure) -> None:
+    trace = TraceBuilder()
+    for number, latency in enumerate((5, 7, 6, 100, -2)):
+        trace.launch(1000 * number).kernel("k", 1000 * number + latency, 10)
+    trace.launch(9000).kernel("Memset (Device)", 9900, 1, category="gpu_memset")
+    assert timeline(trace).latencies == (LaunchLatency(0, 0, 5, 6_000, 100_000, 1),)
+
+
+def test_a_replay_counts_once_by_its_first_kernel(timeline: Measure) -> None:
+    trace = TraceBuilder().launch(0, name="cudaGraphLaunch")
+    trace.kernel("b", 30, 5).kernel("a", 12, 5).kernel("c", 50, 5)
+    assert timeline(trace).latencies == (LaunchLatency(0, 0, 1, 12_000, 12_000, 0),)
+
+
+def test_the_95th_percentile_is_one_of_the_values(timeline: Measure) -> None:
+    trace = TraceBuilder()
+    for number in range(1, 21):
+        trace.launch(1000 * number).kernel("k", 1000 * number + number, 10)
+    (latency,) = timeline(trace).latencies
+    assert (latency.median_ns, latency.p95_ns) == (10_000, 19_000)
+
+
+def test_depth_is_weighted_by_time(timeline: Measure) -> None:
+    assert timeline(three_kernels()).queues == (QueueDepth(0, 0, (12 + 16 + 10 + 12) / 50, 2, 8 / 50),)
+
+
+def test_what_was_launched_before_the_window_is_queued_from_the_start(timeline: Measure) -> None:
+    trace = TraceBuilder().kernel("a", 0, 5, correlation=1).kernel("b", 15, 5, correlation=2)
+    trace.launch(5).kernel("c", 30, 10)
+    assert timeline(trace).queues == (QueueDepth(0, 0, (10 + 30 + 20) / 40, 2, 0.0),)
+
+
+def test_without_any_launch_there_is_no_queue(timeline: Measure) -> None:
+    assert timeline(TraceBuilder().kernel("a", 0, 5, correlation=1)).queues == ()
+
+
+def test_the_series_of_a_recording_has_its_mean_depth(shared: Path, load: Callable[..., Session]) -> None:
+    from opscope.analysis.summary import Summary
+
+    session = load(shared / "traces/h200/bert_bs8_seq128_infer.json.gz")
+    found = Summary(session).timeline
+    (series,), (queue,) = found.series, found.queues
+    assert sum(series.mean) / len(series.mean) == pytest.approx(queue.mean)
+    assert max(series.mean) <= queue.maximum
+
+
+def test_the_series_has_the_mean_of_every_interval(load: Callable[..., Session]) -> None:
+    (records,) = read_records(load(three_kernels()))
+    window = Spans(np.array([10_000]), np.array([50_000]))
+    series = queue_over_time(records.devices[0], records.calls, window, 4)
+    assert (series.start_ns, series.interval_ns) == (10_000, 10_000.0)
+    assert series.mean == pytest.approx((1.8, 1.0, 0.2, 1.0))
+
+
+ROLES = {
+    CallRole.WAITS: """
+        cudaStreamSynchronize cudaStreamSynchronize_ptsz cudaDeviceSynchronize cudaEventSynchronize
+        hipDeviceSynchronize cuCtxSynchronize cuStreamSynchronize
+    """,
+    CallRole.COPIES: "cudaMemcpy cudaMemcpy2D_ptds hipMemcpyWithStream cuMemcpyDtoH_v2",
+    CallRole.COPIES_ASYNC: "cudaMemcpyAsync cuMemcpyHtoDAsync_v2 cudaMemcpyPeer",
+    CallRole.ALLOCATES: """
+        cudaMalloc cudaMallocManaged cudaHostAlloc cuMemCreate cuMemMap hipExtMallocWithFlags
+    """,
+    CallRole.FREES: "cudaFree cudaFreeHost cuMemFree_v2",
+    CallRole.POOLS: "cudaMallocAsync cudaMallocFromPoolAsync cudaFreeAsync cuMemFreeAsync",
+    CallRole.LOADS: "cuModuleLoadData cuLibraryLoadData hipModuleLoadDataEx cuModuleUnload",
+    CallRole.SETS_UP: """
+        cuInit cudaSetDevice cudaStreamCreateWithFlags cudaEventCreate cudaStreamBeginCapture
+        cudaGraphInstantiate cuModuleGetFunction cudaFuncGetAttributes
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor
+    """,
+    CallRole.LAUNCHES: "cudaLaunchKernel cuLaunchKernelEx hipExtModuleLaunchKernel cudaGraphLaunch",
+    CallRole.OTHER: """
+        cuMemsetD8Async cudaMemsetAsync cudaMemGetInfo cudaEventQuery cudaStreamWaitEvent
+    """,
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_roles(role: CallRole) -> None:
+    assert {name: role_of(name) for name in ROLES[role].split()} == dict.fromkeys(ROLES[role].split(), role)
+
+
+def test_a_call_without_a_name_has_no_role() -> None:
+    assert role_of("") is CallRole.OTHER
+
+
+def test_graph_launches() -> None:
+    assert is_graph_launch("cudaGraphLaunch_ptsz")
+    assert not is_graph_launch("cudaLaunchKernel")
