@@ -25,7 +25,6 @@ from opscope.report.document import (
     Text,
     blocks,
 )
-from opscope.report.meanings import advice_meaning
 from opscope.units import format_duration, format_quantity
 
 _SHOWN = 6
@@ -35,15 +34,30 @@ _LONGEST_CODE = 140
 _NOTHING = "Nothing: no rule found anything worth changing in what was recorded."
 
 
-def advice_blocks(summary: Summary) -> tuple[Block, ...]:
-    """The short form: one point each, the largest gain first; the first of them with their code."""
-    advice = summary.advice or ()
+def advice_blocks(summary: Summary, *, is_full: bool) -> tuple[Block, ...]:
+    """One point each unless sections tell them in full, then how several gains go together."""
+    advice, together = summary.advice or (), None
     if not advice:
         return (Meaning(_NOTHING),)
-    points = [*_points(summary, advice[:_SHOWN])]
-    if len(advice) > _SHOWN:
+    points = [] if is_full else [*_points(summary, advice[:_SHOWN])]
+    if points and len(advice) > _SHOWN:
         points.append(BulletList((f"{len(advice) - _SHOWN} more: --full prints them all.",)))
-    return (*_joined_points(points), *_apart(summary))
+    best = summary.best_set
+    if best is not None and sum(finding.is_gain_known for finding in advice) > 1:
+        gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
+        together = Paragraph(
+            f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."
+        )
+    told: Text = "No gain could be estimated for these."
+    if any(one.is_to_try for one in advice):
+        told = "Gains are simulated, each for that change alone."
+        if summary.is_of_torch:
+            told = (
+                "Gains are simulated, each for that change alone. ",
+                Code("opscope try SCRIPT", is_whole=True),
+                " applies changes to the program and measures them.",
+            )
+    return blocks(*_joined_points(points), together, Meaning(told))
 
 
 def remarks(summary: Summary) -> tuple[Block, ...]:
@@ -94,11 +108,6 @@ def advice_sections(summary: Summary) -> tuple[Section, ...]:
     return tuple(_section(finding, summary) for finding in summary.advice or ())
 
 
-def advice_notes(summary: Summary) -> tuple[Block, ...]:
-    """What stands before the sections: how to read several gains, or that there is no advice."""
-    return _apart(summary) if summary.advice else (Meaning(_NOTHING),)
-
-
 def change_numbers(summary: Summary) -> dict[str, int]:
     """The number of each change to try, by code, the most promising first.
 
@@ -125,18 +134,6 @@ def change_title(finding: Finding) -> str:
     """The change in a few words."""
     rule = rule_book().rules.get(finding.code)
     return finding.code if rule is None else rule.title
-
-
-def _apart(summary: Summary) -> tuple[Block, ...]:
-    """How several gains go together, and how to find out for sure."""
-    gains = sum(finding.is_gain_known for finding in summary.advice or ())
-    best, together = summary.best_set, None
-    if gains > 1 and best is not None:
-        gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
-        together = Paragraph(
-            f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."
-        )
-    return blocks(together, advice_meaning(summary))
 
 
 def _point(finding: Finding, summary: Summary) -> Text:

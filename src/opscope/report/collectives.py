@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from opscope.analysis.collectives import CollectiveTotal
 from opscope.analysis.links import LinkEvidence, LinkKind
 from opscope.analysis.summary import Summary
-from opscope.report.document import Block, BulletList, Code, Inline, Text, blocks, number, table, words
-from opscope.report.meanings import collectives_meaning
+from opscope.report.document import (
+    Block,
+    BulletList,
+    Code,
+    Inline,
+    Meaning,
+    Text,
+    blocks,
+    number,
+    table,
+    words,
+)
 from opscope.report.ranks import rank_blocks
-from opscope.units import UNKNOWN, format_byte_rate, format_bytes, format_duration, format_fraction
+from opscope.units import (
+    UNKNOWN,
+    format_byte_rate,
+    format_bytes,
+    format_duration,
+    format_fraction,
+    format_share,
+)
 
 _SHOWN = 3
 _LEAST_SHARE = 0.1
@@ -66,8 +84,21 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         if told:
             parts = [word for part in told for word in (", ", *part)][1:]
             points.append((f"While others waited in {one.name}, the last rank's device was ", *parts, "."))
-    meanwhile = BulletList(tuple(points)) if points else None
-    return blocks(shown, meanwhile, *rank_blocks(summary), collectives_meaning(summary))
+    # Whether ranks wait for one another or for data.
+    wait_ns = sum(one.wait_ns or 0 for one in totals)
+    in_them_ns = wait_ns + sum((one.transfer_ns or 0) * one.ranks for one in totals)
+    late, meaning = Counter[int](), None
+    for one in totals:
+        if one.last_rank is not None:
+            late[one.last_rank] += one.last_count
+    if in_them_ns:
+        share = format_share(wait_ns, in_them_ns)
+        text = f"{share} of the time in collectives is waiting; the rest moves data."
+        if 2 * wait_ns > in_them_ns and late:
+            rank = late.most_common(1)[0][0]
+            text = f"{share} of the time in collectives is waiting for the last rank, most often rank {rank}."
+        meaning = Meaning(text)
+    return blocks(shown, BulletList(tuple(points)), *rank_blocks(summary), meaning)
 
 
 _LINKS = {LinkKind.NVLINK: "NVLink", LinkKind.PCIE: "PCIe"}

@@ -6,6 +6,7 @@ are named with the reason, never left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any
@@ -19,6 +20,7 @@ from opscope.report.document import (
     Block,
     Code,
     Field,
+    Meaning,
     Paragraph,
     Strong,
     Table,
@@ -30,7 +32,6 @@ from opscope.report.document import (
     words,
 )
 from opscope.report.json_encoding import from_json_text
-from opscope.report.meanings import efficiency_meaning
 from opscope.units import (
     UNKNOWN,
     counted,
@@ -105,7 +106,25 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
             number("Share", lambda row: format_share(row[1], device_time_ns)),
             words("Why", lambda row: row[2]),
         ),
-        efficiency_meaning(summary),
+        _lost(summary),
+    )
+
+
+def _lost(summary: Summary) -> Meaning | None:
+    """How much of the device time the limits would allow to save."""
+    lost: Counter[str] = Counter()
+    for one in summary.efficiency.calls:
+        lost[one.operator] += one.gap_ns or 0  # type: ignore[assignment]  # a float
+    if not lost.total():
+        return None
+    (name, most_ns), gap_ns = lost.most_common(1)[0], lost.total()
+    return Meaning(
+        (
+            f"At these limits the same calls would take {format_duration(gap_ns)} less, "
+            f"{format_share(gap_ns, summary.device_time_ns)} of device time; ",
+            Code(name),
+            f" accounts for {format_share(most_ns, gap_ns)} of that.",
+        )
     )
 
 

@@ -13,6 +13,7 @@ from opscope.report.advice import change_numbers, change_title, gain_text, set_t
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
+from opscope.report.timeline import idle_causes
 from opscope.units import counted, format_duration, format_fraction, format_share
 
 _CHANGES = 3
@@ -95,10 +96,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "GPU busy", (busy, "; ", Strong(step.bound.meaning), f": {sides}")
     else:
         yield "GPU busy", busy
-    causes: Counter[IdleCause] = Counter()
-    for partition in summary.timeline.in_use:
-        causes.update(partition.idle_by_cause)
-    if causes:
+    if causes := idle_causes(summary):
         cause, ns = causes.most_common(1)[0]
         yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES[cause]}"
 

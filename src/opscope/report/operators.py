@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from itertools import islice
+from operator import itemgetter
 
 from msgspec.structs import replace
 
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import OperatorTotal
 from opscope.launches.facts import LaunchGeometry
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.provenance.categories import category_title
 from opscope.report.document import (
-    Block,
     Code,
     Paragraph,
     Section,
@@ -58,14 +58,21 @@ def rank_ns(summary: Summary, operator: OperatorTotal) -> int:
     return operator.self_device_ns if summary.has_device else operator.self_cpu_ns
 
 
+def time_name(summary: Summary) -> str:
+    return "device time" if summary.has_device else "CPU time"
+
+
+def whole_ns(summary: Summary) -> int:
+    """What shares are of: all device time, or without a device all operators' CPU time."""
+    return summary.device_time_ns if summary.has_device else summary.cpu_time_ns
+
+
 def rank_fraction(summary: Summary, operator: OperatorTotal) -> float | None:
-    """That time as a share of all device time (of all operators' CPU time without a device)."""
-    whole_ns = summary.device_time_ns if summary.has_device else summary.cpu_time_ns
-    return rank_ns(summary, operator) / whole_ns if whole_ns else None
+    whole = whole_ns(summary)
+    return rank_ns(summary, operator) / whole if whole else None
 
 
 def _report_findings(summary: Summary) -> tuple[Finding, ...]:
-    """The Session's findings, most severe first, one of which says so when figures are CPU time."""
     findings = list(summary.findings)
     if not summary.has_device and all(finding.code != _NO_DEVICE_CODE for finding in findings):
         findings.append(
@@ -76,7 +83,7 @@ def _report_findings(summary: Summary) -> tuple[Finding, ...]:
                 "time.",
             )
         )
-    return tuple(sorted(findings, key=lambda finding: finding.severity.rank))
+    return most_severe_first(findings)
 
 
 def ranked_findings(summary: Summary) -> tuple[Finding, ...]:
@@ -99,45 +106,37 @@ def merged_findings(summary: Summary) -> tuple[Finding, ...]:
         is_apart = len({finding.trace_id for finding in group}) < len(group)
         for finding in group:
             parts[finding.message if is_apart else ""].append(finding)
-        merged += [_merged(part, summary) for part in parts.values()]
+        for first, *others in parts.values():
+            if others:
+                merged.append(_joint(first, others))
+            elif first.trace_id is None or len(summary.traces) < 2:
+                merged.append(first)
+            else:
+                rank = summary.ranks[first.trace_id]
+                whose = f"Trace {first.trace_id}" if rank is None else f"Rank {rank}"
+                merged.append(replace(first, message=f"{whose}: {first.message}"))
     return tuple(merged)
 
 
 _FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")  # no digits within names
 
 
-def _merged(findings: list[Finding], summary: Summary) -> Finding:
-    first = findings[0]
-    if len(findings) > 1:
-        traces = len({finding.trace_id for finding in findings if finding.trace_id is not None})
-        where = f"In {traces} traces: " if traces > 1 else ""
-        # The message that all share, each figure with its least and greatest value: `0.9–9.3 %`.
-        ranges = []
-        for column in zip(*(_FIGURE.findall(one.message) for one in findings), strict=True):
-            ordered = sorted(set(column), key=lambda figure: float(figure.replace(",", "")))
-            ranges.append(ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}")
-        shown = iter(ranges)
-        message = _FIGURE.sub(lambda _: next(shown), first.message)
-        return replace(first, message=f"{where}{message}", trace_id=None)
-    if first.trace_id is None or len(summary.traces) < 2:
-        return first
-    rank = summary.ranks[first.trace_id]
-    whose = f"Trace {first.trace_id}" if rank is None else f"Rank {rank}"
-    return replace(first, message=f"{whose}: {first.message}")
+def _joint(first: Finding, others: list[Finding]) -> Finding:
+    """The message that all share, each figure with its least and greatest value: `0.9–9.3 %`."""
+    findings, ranges = [first, *others], []
+    for column in zip(*(_FIGURE.findall(one.message) for one in findings), strict=True):
+        ordered = sorted(set(column), key=lambda figure: float(figure.replace(",", "")))
+        ranges.append(ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}")
+    shown = iter(ranges)
+    message = _FIGURE.sub(lambda _: next(shown), first.message)
+    traces = len({finding.trace_id for finding in findings if finding.trace_id is not None})
+    where = f"In {traces} traces: " if traces > 1 else ""
+    return replace(first, message=f"{where}{message}", trace_id=None)
 
 
 _ACCOUNTS = 2
 _GEOMETRY_ROWS = 8
 _SHAPE_ROWS = 5
-
-
-def ranking_paragraph(summary: Summary) -> Paragraph:
-    if not summary.has_device:
-        return Paragraph("No device time was recorded, so operators are ranked by self CPU time.")
-    return Paragraph(
-        "Ranked by self device time: the time of the kernels, copies and memory sets an operator launched "
-        "itself. Total adds those of the operators it called."
-    )
 
 
 def operator_table(
@@ -201,18 +200,10 @@ def operator_section(summary: Summary, operator: OperatorTotal) -> Section:
     ]
     if rest := operator.input_shapes[_SHAPE_ROWS:]:
         shapes.append((f"{len(rest)} more", sum(calls for _, calls in rest)))
-    shown: list[Block] = [
-        known,
-        *blocks(
-            table(
-                shapes,
-                words("Input shapes", lambda row: row[0]),
-                number("Calls", lambda row: format_count(row[1])),
-            )
-        ),
-    ]
-    if operator.kernels:
-        shown.append(_geometry_table(operator))
+    called = table(
+        shapes, words("Input shapes", itemgetter(0)), number("Calls", lambda row: format_count(row[1]))
+    )
+    shown = [*blocks(known, called, _geometry_table(operator) if operator.kernels else None)]
     for kernel in operator.kernels[:_ACCOUNTS]:
         shown += launch_blocks(summary, operator.name, kernel.name, names_kernel=True)
     improvement = summary.improvements.get(operator.name)
@@ -233,7 +224,7 @@ def _geometry_table(operator: OperatorTotal) -> Table:
     launches.sort(key=lambda launch: -launch[1].total_ns)
     known = table(
         launches[:_GEOMETRY_ROWS],
-        words("CUDA kernel", lambda row: row[0]),
+        words("CUDA kernel", itemgetter(0)),
         number("Calls", lambda row: format_count(row[1].calls)),
         number("Time", lambda row: format_duration(row[1].total_ns)),
         number("Grid", lambda row: format_extent(row[1].grid)),

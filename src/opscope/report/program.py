@@ -7,6 +7,7 @@ in the JSON. What was not recorded is no section; `recording_hint` says once how
 from __future__ import annotations
 
 import re
+from collections import Counter
 from operator import attrgetter
 
 import msgspec
@@ -17,17 +18,17 @@ from opscope.analysis.summary import Summary
 from opscope.report.document import (
     Block,
     Code,
+    Meaning,
     Paragraph,
     Section,
     Text,
-    blocks,
     identifier,
     number,
     sections,
     table,
     words,
 )
-from opscope.report.meanings import lines_meaning, modules_meaning
+from opscope.report.operators import time_name, whole_ns
 from opscope.units import format_duration, format_share
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -90,7 +91,7 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     shown = [part for part in parts if part.key in kept]
     caption = _rest(summary, summary.program.module_ns, "in no module")
     if len(shown) < len(parts):
-        caption = f"The {len(shown)} of {len(parts)} parts with the most {_time_name(summary)}. {caption}"
+        caption = f"The {len(shown)} of {len(parts)} parts with the most {_time_of(summary)}. {caption}"
 
     def name(part: _Part) -> Text:
         count = f" ×{part.modules}" if part.modules > 1 else ""
@@ -108,7 +109,14 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
         number("Launches", "total.kernel_launches"),
         caption=caption,
     )
-    return blocks(rows, modules_meaning(summary))
+    own: Counter[str] = Counter()
+    for one in summary.program.modules:
+        own[one.class_name] += getattr(one, f"self_{what}_ns")
+    if not own.total():
+        return (rows,)
+    first, ns = own.most_common(1)[0]
+    share = _share(summary, ns)
+    return rows, Meaning((Code(first), f" modules take the most self time: {share} of {time_name(summary)}."))
 
 
 def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
@@ -157,23 +165,23 @@ def _line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
         number("Launches", "kernel_launches"),
         caption=" ".join([caption, *notes]),
     )
-    return (rows, lines_meaning(summary)) if lines else (rows,)
+    if not lines:
+        return (rows,)
+    share = format_share(lines[0].self_device_ns, summary.device_time_ns)
+    place = Code(f"{lines[0].file}:{lines[0].line}")
+    return rows, Meaning((place, f" launches the most: {share} of device time."))
 
 
 def _rest(summary: Summary, charged_ns: int, where: str) -> str:
-    rest_ns = _whole_ns(summary) - charged_ns
+    rest_ns = whole_ns(summary) - charged_ns
     if not rest_ns:
-        return f"All {_time_name(summary)}."
-    return f"{format_duration(rest_ns)} ({_share(summary, rest_ns)}) of all {_time_name(summary)} is {where}."
+        return f"All {_time_of(summary)}."
+    return f"{format_duration(rest_ns)} ({_share(summary, rest_ns)}) of all {_time_of(summary)} is {where}."
 
 
-def _time_name(summary: Summary) -> str:
+def _time_of(summary: Summary) -> str:
     return "device time" if summary.has_device else "CPU time of operators"
 
 
-def _whole_ns(summary: Summary) -> int:
-    return summary.device_time_ns if summary.has_device else summary.cpu_time_ns
-
-
 def _share(summary: Summary, time_ns: int) -> str:
-    return format_share(time_ns, _whole_ns(summary))
+    return format_share(time_ns, whole_ns(summary))

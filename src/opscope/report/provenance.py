@@ -16,6 +16,7 @@ from opscope.report.document import (
     Code,
     Inline,
     Link,
+    Meaning,
     Paragraph,
     Text,
     blocks,
@@ -26,7 +27,6 @@ from opscope.report.document import (
     table,
     words,
 )
-from opscope.report.meanings import accuracy_meaning
 from opscope.units import format_count, format_fraction
 
 _UNKNOWN = "unknown"
@@ -146,12 +146,35 @@ def release_text(version: str | None, grade: Grade | None, reason: str | None) -
     return version + (f" ({grade}: {reason})" if reason and grade is not None else graded(grade))
 
 
-def accuracy_blocks(summary: Summary) -> tuple[Block, ...]:
-    """The accuracy figures and their split by grade; nothing where they were not measured."""
-    accuracy = summary.accuracy
+def accuracy_blocks(summary: Summary, *, is_full: bool) -> tuple[Block, ...]:
+    """Which share of the device time something is known of, in full by grade; nothing if not measured."""
+    accuracy, meaning = summary.accuracy, None
     if accuracy is None:
         return ()
+    if accuracy.aten_operator_file_fraction is not None:
+        known = format_fraction(accuracy.aten_operator_file_fraction)
+        meaning = Meaning(
+            f"Times are exact; the source file is known for {known} of the time of PyTorch's operators."
+        )
     release = release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason)
+    if not is_full:
+        units = ", ".join(
+            f"{format_fraction(share)} {grade}" for grade, share in accuracy.by_grade["kernel_unit"].items()
+        )
+        operators = (
+            f"{format_fraction(accuracy.aten_operator_entry_fraction)} of their time with a yaml entry, "
+            f"{format_fraction(accuracy.aten_operator_file_fraction)} with a file, "
+            f"{format_fraction(accuracy.aten_operator_line_fraction)} with a line"
+        )
+        if accuracy.aten_operator_entry_fraction is None:
+            operators = "none with device time"
+        shown = facts(
+            ("PyTorch release", release),
+            ("ATen operators", operators),
+            ("PyTorch's kernels", f"translation unit: {units or 'none recorded'}"),
+            ("Kernel names", f"{format_fraction(accuracy.family_fraction)} of device time with a family"),
+        )
+        return blocks(shown, meaning)
     figures = (
         ("Attributed to an operator", accuracy.attributed_fraction),
         ("ATen operators with a yaml entry", accuracy.aten_operator_entry_fraction),
@@ -175,34 +198,7 @@ def accuracy_blocks(summary: Summary) -> tuple[Block, ...]:
             *(number(grade, partial(share_of, grade=grade)) for grade in (*map(str, Grade), UNGRADED)),
         ),
         Paragraph(f"Grades: {meanings}."),
-        accuracy_meaning(summary),
-    )
-
-
-def accuracy_overview(summary: Summary) -> tuple[Block, ...]:
-    """The figures in short: what is known of which share of the device time."""
-    accuracy = summary.accuracy
-    if accuracy is None:
-        return ()
-    units = ", ".join(
-        f"{format_fraction(share)} {grade}" for grade, share in accuracy.by_grade["kernel_unit"].items()
-    )
-    operators = (
-        f"{format_fraction(accuracy.aten_operator_entry_fraction)} of their time with a yaml entry, "
-        f"{format_fraction(accuracy.aten_operator_file_fraction)} with a file, "
-        f"{format_fraction(accuracy.aten_operator_line_fraction)} with a line"
-    )
-    if accuracy.aten_operator_entry_fraction is None:
-        operators = "none with device time"
-    release = release_text(summary.torch_version, summary.torch_version_grade, summary.torch_version_reason)
-    return blocks(
-        facts(
-            ("PyTorch release", release),
-            ("ATen operators", operators),
-            ("PyTorch's kernels", f"translation unit: {units or 'none recorded'}"),
-            ("Kernel names", f"{format_fraction(accuracy.family_fraction)} of device time with a family"),
-        ),
-        accuracy_meaning(summary),
+        meaning,
     )
 
 

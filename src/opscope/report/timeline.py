@@ -6,6 +6,7 @@ The parts of a window sum to it exactly; a cause that the trace does not tell is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from opscope.report.document import (
     Code,
     FactList,
     Field,
+    Meaning,
     Paragraph,
     Table,
     Text,
@@ -27,13 +29,22 @@ from opscope.report.document import (
     table,
     words,
 )
-from opscope.report.meanings import waits_meaning
 from opscope.report.names import trace_name
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_quantity, format_share
 
 _GAP_ROWS = 5
 _PATH_ROWS = 6
 _WAIT_ROWS = 5
+_REMEDIES = {
+    IdleCause.HOST_LAUNCH: "launch fewer kernels",
+    IdleCause.SYNCHRONIZATION: "remove the calls that make the host wait",
+    IdleCause.DATA_LOADING: "load batches ahead, in other processes",
+    IdleCause.MEMORY_ALLOCATION: "keep device memory instead of freeing it",
+    IdleCause.PROFILER_OVERHEAD: "the program itself does not wait there",
+    IdleCause.DEPENDENCY: "these kernels wait for one another, not for the host",
+    IdleCause.NOTHING_SCHEDULED: "see what the host did during the longest gaps",
+    IdleCause.UNKNOWN: "record the host side too to learn the cause",
+}
 
 
 def time_blocks(summary: Summary) -> tuple[Block, ...]:
@@ -80,7 +91,42 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
         _path_table(summary),
         *(_launch_tables(summary) if len(timeline.partitions) > 1 else ()),
         FactList(tuple(_facts(summary))),
-        waits_meaning(summary),
+        _waiting(summary),
+    )
+
+
+def idle_causes(summary: Summary) -> Counter[IdleCause]:
+    """Idle time of the devices in use, by cause."""
+    causes: Counter[IdleCause] = Counter()
+    for partition in summary.timeline.in_use:
+        causes.update(partition.idle_by_cause)
+    return causes
+
+
+def _waiting(summary: Summary) -> Meaning | None:
+    """How much waiting there is, and what to do about most of it."""
+    causes, span_ns = idle_causes(summary), sum(one.span_ns for one in summary.timeline.in_use)
+    if not span_ns:
+        return None
+    if not causes.total():
+        return Meaning("The GPU never waits.")
+    cause, ns = causes.most_common(1)[0]
+    remedy, step = _REMEDIES[cause], summary.typical_step
+    if cause is IdleCause.HOST_LAUNCH and step is not None and step.host_ns <= step.device_ns:
+        remedy = (
+            "that may be the profiler's doing, for without it the host alone needs less time than the GPU"
+        )
+    elif cause is IdleCause.HOST_LAUNCH:
+        # One diagnosis: what the first change is about, and a graph only where the step can be captured.
+        changes = [one.code for one in summary.advice or () if one.is_to_try]
+        if changes[:1] == ["advice.host_work"]:
+            remedy = "most of that is what change 1 is about"
+        elif "advice.launch_bound" in changes:
+            remedy = "launch fewer kernels, or replay them as a CUDA graph"
+    idle = f"{format_duration(causes.total())} ({format_share(causes.total(), span_ns)})"
+    return Meaning(
+        f"The GPU waits for {idle}, {format_share(ns, causes.total())} of it because {cause.meaning}: "
+        f"{remedy}."
     )
 
 

@@ -14,7 +14,6 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.report.provenance import (
     accuracy_blocks,
-    accuracy_overview,
     function_facts,
     location_text,
     operator_chain_facts,
@@ -82,6 +81,9 @@ def test_what_is_said(summary: Summary, cpu_summary: Summary, expect: Callable[[
         ("unknown", release_text(None, None, "no names")),
     ]
     measured = summary.having(accuracy=MEASURED, torch_version="2.6.0")
-    blocks = {"accuracy": accuracy_blocks(measured), "accuracy in short": accuracy_overview(measured)}
+    blocks = {
+        name: accuracy_blocks(measured, is_full=is_full)
+        for name, is_full in {"accuracy": True, "accuracy in short": False}.items()
+    }
     expect("provenance.txt", markdown_of(told, blocks))
-    assert accuracy_blocks(summary) == ()
+    assert accuracy_blocks(summary, is_full=True) == ()
