@@ -8,24 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from opscope.cli.console import (
-    READING,
-    Force,
-    Json,
-    Output,
-    Parts,
-    Several,
-    Top,
-    Words,
-    check_outputs,
-    is_page,
-    markdown,
-    open_source,
-    say_wrote,
-    show,
-    status,
-    write_recording_page,
-)
+from opscope.cli import console
 from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.json_encoding import write_json
@@ -35,18 +18,18 @@ def analyze(
     traces: Annotated[list[str], Parameter(name="TRACE")],
     /,
     *,
-    json: Json = False,
-    output: Output = (),
+    json: console.Json = False,
+    output: console.Output = (),
     open: bool = False,  # noqa: A002 - the option's name
     save: Path | None = None,
     export_trace: Path | None = None,
-    force: Force = False,
-    reading: Parts = READING,
-    top: Top = 10,
+    force: console.Force = False,
+    reading: console.Parts = console.READING,
+    top: console.Top = 10,
     ceilings: Path | None = None,
     merge: bool = False,
     by: str | None = None,
-    capture: Annotated[Words, Several] = (),
+    capture: Annotated[console.Words, console.Several] = (),
     memory_limit: str | None = None,
     workers: str = "0",
     overlap: bool = False,
@@ -81,12 +64,12 @@ def analyze(
     from opscope.report.document import numbered  # noqa: PLC0415
     from opscope.results import advised  # noqa: PLC0415
 
-    check_outputs([*output, save, export_trace], force=force, inputs=(*traces, ceilings))
+    console.check_outputs([*output, save, export_trace], force=force, inputs=(*traces, ceilings))
     if not workers.isdecimal() and "://" not in workers:
         raise InputError(
             f"--workers {workers} is neither a number nor an address", hint="Such as tcp://HOST:8786"
         )
-    with open_source(
+    with console.open_source(
         traces,
         memory_limit=memory_limit,
         merge=merge,
@@ -94,7 +77,7 @@ def analyze(
         workers=int(workers) if workers.isdecimal() else None,
         dask=None if workers.isdecimal() else workers,
     ) as session:
-        with status("Summarizing"):
+        with console.status("Summarizing"):
             summary = advised(session, ceilings=ceilings, by=by)
         rows = None if top == "all" else top
 
@@ -104,7 +87,7 @@ def analyze(
             return analysis_document(summary, top=rows)
 
         if json or not open:
-            show(
+            console.show(
                 document,
                 lambda: recording_document(
                     summary, top=reading.rows(top), is_full=reading.full, is_screen=reading.is_screen
@@ -116,18 +99,18 @@ def analyze(
         for path in output:
             if path.suffix == ".json":
                 written.append(write_json(path, document()))
-            elif is_page(path):
-                written.append(write_recording_page(path, session, summary, top=rows))
+            elif console.is_page(path):
+                written.append(console.write_recording_page(path, session, summary, top=rows))
             else:
                 report = recording_document(summary, top=rows, is_full=True)
-                written.append(write_text(path, markdown(numbered(report))))
+                written.append(write_text(path, console.markdown(numbered(report))))
         if save is not None:
             written.append(session.save(save, overwrite=force))
         if export_trace is not None:
             from opscope.report.trace_export import export_trace as write_trace  # noqa: PLC0415 - seldom asked
 
             written.append(write_trace(session, export_trace))
-        say_wrote(written, on_stderr=json)
+        console.say_wrote(written, on_stderr=json)
         if open:
             from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
 
@@ -135,18 +118,22 @@ def analyze(
     return 0
 
 
-def _overlap(*, traces: list[str], json: bool, overlap: bool, reading: Parts, **others: object) -> int:
+def _overlap(
+    *, traces: list[str], json: bool, overlap: bool, reading: console.Parts, **others: object
+) -> int:
     from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415 - seldom asked
     from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
 
-    defaults = {one.name: one.default for one in signature(analyze).parameters.values()} | vars(READING)
+    defaults = {one.name: one.default for one in signature(analyze).parameters.values()} | vars(
+        console.READING
+    )
     for name, value in (others | vars(reading)).items():
         if value != defaults[name]:
             raise InputError(
                 f"--overlap tells one thing alone: --{name.replace('_', '-')} cannot be given with it",
                 hint="Leave one of them out",
             )
-    with status("Reading"):
+    with console.status("Reading"):
         found = communication_overlap(traces)
-    show(lambda: overlap_document(found), lambda: overlap_report(found), json=json)
+    console.show(lambda: overlap_document(found), lambda: overlap_report(found), json=json)
     return 0

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.cli.console import READING, Force, Json, Output, Parts, check_outputs, open_source, show, status
+from opscope.cli import console
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import explanation_document
 from opscope.report.summary_json import explanation_json
@@ -21,12 +21,12 @@ def explain(
     /,
     *,
     trace: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
-    json: Json = False,
+    json: console.Json = False,
     checkout: Path | None = None,
     torch_version: str | None = None,
-    reading: Parts = READING,
-    output: Output = (),
-    force: Force = False,
+    reading: console.Parts = console.READING,
+    output: console.Output = (),
+    force: console.Force = False,
 ) -> int:
     """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
 
@@ -41,7 +41,7 @@ def explain(
         torch_version: Release to answer for without a trace; the installed torch, else the newest known
             release.
     """
-    check_outputs(output, force=force, inputs=trace or ())
+    console.check_outputs(output, force=force, inputs=trace or ())
     read_source = None
     if reading.full or checkout:
         from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - seldom asked
@@ -50,10 +50,10 @@ def explain(
         folders = [kernels_folder(one) for one in traces]
         read_source = source_reader(checkout, folders, [one.parent for one in traces])
     # What is printed is computed when it is asked for.
-    with open_source(trace, merge=True) if trace else nullcontext() as session:
-        with status("Explaining"):
+    with console.open_source(trace, merge=True) if trace else nullcontext() as session:
+        with console.status("Explaining"):
             explanation = api.explain(name, session, torch_version=torch_version)
-        show(
+        console.show(
             lambda: explanation_json(explanation, read_source),
             partial(explanation_document, explanation, read_source, is_full=reading.full),
             json=json,

@@ -21,22 +21,8 @@ from cyclopts import Group, Parameter
 
 from opscope import api
 from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
+from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED
-from opscope.cli.console import (
-    STDERR,
-    Force,
-    Json,
-    Options,
-    Output,
-    ProgramParts,
-    Top,
-    Words,
-    check_outputs,
-    note,
-    open_source,
-    say_wrote,
-    show,
-)
 from opscope.errors import InputError
 from opscope.model.files import scratch_prefix
 from opscope.report.html.result_charts import counter_charts
@@ -75,12 +61,12 @@ class Collecting:
     """
 
     kernel: str | None = None
-    metrics: Words = ()
-    ncu_option: Options = ()
+    metrics: console.Words = ()
+    ncu_option: console.Options = ()
 
 
 _DEFAULT = Collecting()
-_READING = ProgramParts()
+_READING = console.ProgramParts()
 _REPORT = Path("opscope.ncu-rep")
 _Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a program"))]
 
@@ -88,11 +74,11 @@ _Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a
 def ncu(
     *target: Annotated[str, Parameter(name="REPORT")],
     trace: Path | None = None,
-    json: Json = False,
-    top: Top = 10,
-    reading: ProgramParts = _READING,
-    output: Output = (),
-    force: Force = False,
+    json: console.Json = False,
+    top: console.Top = 10,
+    reading: console.ProgramParts = _READING,
+    output: console.Output = (),
+    force: console.Force = False,
     collecting: _Collecting = _DEFAULT,
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
@@ -111,7 +97,7 @@ def ncu(
     """
     reports = [path for path in output if path.suffix == ".ncu-rep"]
     written = [path for path in output if path not in reports]
-    check_outputs(written, force=force, inputs=target)
+    console.check_outputs(written, force=force, inputs=target)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     is_run = len(target) > 1 or not (is_report(target[0]) or shutil.which(target[0]) is None)
@@ -122,14 +108,19 @@ def ncu(
         )
     report, code = (
         _profile(
-            target, trace, collecting, reports or [_REPORT], force=force, stdout=STDERR if json else None
+            target,
+            trace,
+            collecting,
+            reports or [_REPORT],
+            force=force,
+            stdout=console.STDERR if json else None,
         )
         if is_run
         else (Path(target[0]), 0)
     )
     analysis = api.ncu(report, trace)
     document = ncu_document(analysis, top=reading.rows(top))
-    show(
+    console.show(
         lambda: ncu_json(analysis),
         lambda: document,
         json=json,
@@ -139,7 +130,7 @@ def ncu(
         charts=lambda: counter_charts(analysis),
     )
     if is_run:
-        say_wrote([report], on_stderr=True)
+        console.say_wrote([report], on_stderr=True)
     return code
 
 
@@ -158,19 +149,19 @@ def _profile(
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
     executable = find_ncu(os.environ.get("PATH"))
     report = reports[0]
-    check_outputs([report], force=force)
+    console.check_outputs([report], force=force)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
 
         def run(what: Collection, report: Path, stdout: int | None) -> NcuRun:
             """Run the program under ncu, and say what ncu warns of."""
             log = Path(scratch) / f"{report.stem}.log"
             command = ncu_command(what, program, output=report, executable=executable, log_file=log)
-            note(shlex.join(command[: len(command) - len(program)]) + " …")
+            console.note(shlex.join(command[: len(command) - len(program)]) + " …")
             sys.stdout.flush()
             run = run_ncu(command, log, stdout=stdout)
             for line in run.log.splitlines():
                 if line.startswith("==WARNING=="):
-                    note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
+                    console.note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
             return run
 
         plan = _plan(run, trace, collecting, Path(scratch))
@@ -197,23 +188,25 @@ def _plan(
     if collecting.kernel is not None:
         return None
     if trace is not None:
-        with open_source([str(trace)]) as session:
+        with console.open_source([str(trace)]) as session:
             plan = plan_by_recording(session, kernels=_KERNELS, limit=_LAUNCHES)
     elif any(map(_WHICH.match, collecting.ncu_option)):
         return None
     else:
         # By a first run of the program, whose output goes to standard error.
-        note(f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it")
+        console.note(
+            f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it"
+        )
         report = scratch / "quick.ncu-rep"
         times = Collection(
             launch_count=_QUICK_LAUNCHES, sections=("LaunchStats",), metrics=("gpu__time_duration.sum",)
         )
-        quick = run(times, report, STDERR)
+        quick = run(times, report, console.STDERR)
         if quick.was_interrupted:
             raise KeyboardInterrupt
         check_run(quick, report)
         plan = plan_by_profile(read_report(report), kernels=_KERNELS, limit=_LAUNCHES)
     share = f"{plan.covered_fraction:.0%} of the kernel time"
     launches = counted(plan.launch_count, "launch")
-    note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
+    console.note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
     return plan

@@ -22,28 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from opscope.benchmarking.timer import latency_measure
 from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import Configuration, configuration_of, run_configuration
+from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import (
-    READING,
-    Force,
-    Json,
-    Output,
-    Parts,
-    Record,
-    Top,
-    WorkloadParameters,
-    check_outputs,
-    is_page,
-    load_noticed,
-    markdown,
-    recorded,
-    say,
-    say_wrote,
-    show,
-    stderr_console,
-    workload_options,
-    write_recording_page,
-)
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
@@ -131,7 +111,7 @@ class _Task:
         walls_ns = run.wall_time_ns_per_step
         wall_ns = sum(walls_ns) / len(walls_ns) if walls_ns else None
         stats = stats_document(summary, config, run.environment, run.latency, wall_time_ns_per_step=wall_ns)
-        write_text(files["report"], markdown(numbered(report)))
+        write_text(files["report"], console.markdown(numbered(report)))
         write_json(files["stats"], stats)
         return self.entry(stats)
 
@@ -168,15 +148,15 @@ def profile(
     device: str = "auto",
     train: bool = False,
     use_real_bert: bool = False,
-    param: WorkloadParameters = (),
+    param: console.WorkloadParameters = (),
     active: _Steps = ACTIVE_STEPS,
-    record: Record = (),
+    record: console.Record = (),
     resume: bool = False,
-    json: Json = False,
-    top: Top = 10,
-    reading: Parts = READING,
-    output: Output = (),
-    force: Force = False,
+    json: console.Json = False,
+    top: console.Top = 10,
+    reading: console.Parts = console.READING,
+    output: console.Output = (),
+    force: console.Force = False,
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
@@ -199,10 +179,10 @@ def profile(
         active: Steps to record.
         resume: Keep the configurations an earlier sweep completed.
     """
-    options = workload_options(param, device=device, train=train, use_real_bert=use_real_bert)
+    options = console.workload_options(param, device=device, train=train, use_real_bert=use_real_bert)
     spec = resolve(workload, options)
     measure = None if skip_benchmark else latency_measure()
-    recording = {"wait": 0, "warmup": 2, "active": active, **recorded(record)}
+    recording = {"wait": 0, "warmup": 2, "active": active, **console.recorded(record)}
     rows = None if top == "all" else top
     tasks = [
         _Task(spec, configuration_of(spec, batch_size, seq_len), recording, output_dir, measure, rows)
@@ -211,23 +191,23 @@ def profile(
     ]
     summaries = output_dir / _SUMMARY_JSON, output_dir / _SUMMARY_MARKDOWN
     if not resume:
-        check_outputs([*summaries, *(path for task in tasks for path in task.all_files)], force=force)
-    check_outputs(output, force=force)
+        console.check_outputs([*summaries, *(path for task in tasks for path in task.all_files)], force=force)
+    console.check_outputs(output, force=force)
     kept = [task.kept() for task in tasks] if resume and not force else [None] * len(tasks)
     entries: list[SweepEntry] = []
     code = 0
-    with load_noticed(), _progress(len(tasks), quiet=json) as advance:
+    with console.load_noticed(), _progress(len(tasks), quiet=json) as advance:
         try:
             for task, known in zip(tasks, kept, strict=True):
                 advance(task.configuration.label, None)
                 entries.append(known or _attempt(task))
                 write_json(summaries[0], sweep_document(entries))
-                write_text(summaries[1], markdown(sweep_report(entries)))
+                write_text(summaries[1], console.markdown(sweep_report(entries)))
                 advance(task.configuration.label, ("kept, " if known else "") + _outcome(entries[-1]))
             code = EXIT_ERROR if any(one.error is not None for one in entries) else 0
         except KeyboardInterrupt:
             complete = sum(entry.error is None for entry in entries)
-            say(
+            console.say(
                 f"interrupted: {complete} of {len(tasks)} configurations are kept in {output_dir}; "
                 "continue with --resume"
             )
@@ -235,7 +215,7 @@ def profile(
     _show(entries, output_dir, output, json=json, reading=reading, top=rows)
     if entries:
         of_each = [output_dir / name for entry in entries for name in entry.files.values()]
-        say_wrote([*of_each, *summaries], on_stderr=json)
+        console.say_wrote([*of_each, *summaries], on_stderr=json)
     return code
 
 
@@ -245,7 +225,7 @@ def _show(
     output: Sequence[Path],
     *,
     json: bool,
-    reading: Parts,
+    reading: console.Parts,
     top: int | None,
 ) -> None:
     if not json and not entries:
@@ -262,8 +242,8 @@ def _show(
         return msgspec.structs.replace(summary, sections=(*summary.sections, *reports))
 
     # Of a single configuration a page is that of its recording.
-    pages = [path for path in output if is_page(path)] if len(entries) == len(traces) == 1 else []
-    show(
+    pages = [path for path in output if console.is_page(path)] if len(entries) == len(traces) == 1 else []
+    console.show(
         lambda: sweep_document(entries),
         document,
         json=json,
@@ -274,8 +254,8 @@ def _show(
     if pages:
         with load(traces[0][1]) as session:
             summary = summarize(session)
-            written = [write_recording_page(path, session, summary, top=top) for path in pages]
-        say_wrote(written, on_stderr=json)
+            written = [console.write_recording_page(path, session, summary, top=top) for path in pages]
+        console.say_wrote(written, on_stderr=json)
 
 
 def _attempt(task: _Task) -> SweepEntry:
@@ -298,9 +278,9 @@ def _outcome(entry: SweepEntry) -> str:
 @contextmanager
 def _progress(count: int, *, quiet: bool) -> Iterator[Callable[[str, str | None], None]]:
     """Reports a configuration's start (no outcome) and end: a bar on a terminal, else one line at its end."""
-    console = stderr_console()
+    stream = console.stderr_console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=stream, disable=quiet or not stream.is_terminal, transient=True) as bar:
         task_id = bar.add_task("", total=count)
 
         def advance(label: str, outcome: str | None) -> None:
@@ -309,6 +289,6 @@ def _progress(count: int, *, quiet: bool) -> Iterator[Callable[[str, str | None]
                 return
             bar.advance(task_id)
             if not quiet:
-                console.print(f"{label}: {outcome}", markup=False, soft_wrap=True)
+                stream.print(f"{label}: {outcome}", markup=False, soft_wrap=True)
 
         yield advance

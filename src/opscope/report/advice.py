@@ -11,20 +11,7 @@ from typing import Any
 from opscope.advice.rules import rule_book
 from opscope.analysis.summary import Summary
 from opscope.model.finding import Finding
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    CodeBlock,
-    FactList,
-    Inline,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Text,
-    blocks,
-)
+from opscope.report import document as doc
 from opscope.units import format_duration, format_quantity
 
 _SHOWN = 6
@@ -34,48 +21,50 @@ _LONGEST_CODE = 140
 _NOTHING = "Nothing: no rule found anything worth changing in what was recorded."
 
 
-def advice_blocks(summary: Summary, *, is_full: bool) -> tuple[Block, ...]:
+def advice_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
     """One point each unless sections tell them in full, then how several gains go together."""
     advice, together = summary.advice or (), None
     if not advice:
-        return (Meaning(_NOTHING),)
+        return (doc.Meaning(_NOTHING),)
     points = [] if is_full else [*_points(summary, advice[:_SHOWN])]
     if points and len(advice) > _SHOWN:
-        points.append(BulletList((f"{len(advice) - _SHOWN} more: --full prints them all.",)))
+        points.append(doc.BulletList((f"{len(advice) - _SHOWN} more: --full prints them all.",)))
     best = summary.best_set
     if best is not None and sum(finding.is_gain_known for finding in advice) > 1:
         gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
-        together = Paragraph(
+        together = doc.Paragraph(
             f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."
         )
-    told: Text = "No gain could be estimated for these."
+    told: doc.Text = "No gain could be estimated for these."
     if any(one.is_to_try for one in advice):
         told = "Gains are simulated, each for that change alone."
         if summary.is_of_torch:
             told = (
                 "Gains are simulated, each for that change alone. ",
-                Code("opscope try SCRIPT", is_whole=True),
+                doc.Code("opscope try SCRIPT", is_whole=True),
                 " applies changes to the program and measures them.",
             )
-    return blocks(*_joined_points(points), together, Meaning(told))
+    return doc.blocks(*_joined_points(points), together, doc.Meaning(told))
 
 
-def remarks(summary: Summary) -> tuple[Block, ...]:
+def remarks(summary: Summary) -> tuple[doc.Block, ...]:
     """What the first lines have no room for: changes of longer code, and what has no gain to name."""
     found = [
         one for one in summary.advice or () if not one.is_to_try or (one.change and short_edit(one) is None)
     ]
     points = dict.fromkeys(_points(summary, found[:_CODES]))  # code that two have in common stands once
-    rest = [BulletList((f"{len(found) - _CODES} more: --section change.",))] if len(found) > _CODES else []
+    rest = (
+        [doc.BulletList((f"{len(found) - _CODES} more: --section change.",))] if len(found) > _CODES else []
+    )
     return tuple(_joined_points([*points, *rest]))
 
 
-def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[Block]:
+def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[doc.Block]:
     """A point each, the first of them with their code."""
     for rank, finding in enumerate(findings):
-        yield BulletList((_point(finding, summary),))
+        yield doc.BulletList((_point(finding, summary),))
         if finding.change and rank < _CODES:
-            yield CodeBlock(finding.change, _language(finding.change))
+            yield doc.CodeBlock(finding.change, _language(finding.change))
 
 
 def short_edit(finding: Finding) -> str | None:
@@ -94,16 +83,18 @@ def short_edit(finding: Finding) -> str | None:
     return edit
 
 
-def _joined_points(blocks: Iterable[Block]) -> Iterator[Block]:
+def _joined_points(blocks: Iterable[doc.Block]) -> Iterator[doc.Block]:
     """Points without code between them are one list."""
-    for are_points, run in groupby(blocks, lambda block: isinstance(block, BulletList)):
+    for are_points, run in groupby(blocks, lambda block: isinstance(block, doc.BulletList)):
         if are_points:
-            yield BulletList(tuple(item for one in run if isinstance(one, BulletList) for item in one.items))
+            yield doc.BulletList(
+                tuple(item for one in run if isinstance(one, doc.BulletList) for item in one.items)
+            )
         else:
             yield from run
 
 
-def advice_sections(summary: Summary) -> tuple[Section, ...]:
+def advice_sections(summary: Summary) -> tuple[doc.Section, ...]:
     """A section for each, with evidence and code."""
     return tuple(_section(finding, summary) for finding in summary.advice or ())
 
@@ -136,11 +127,11 @@ def change_title(finding: Finding) -> str:
     return finding.code if rule is None else rule.title
 
 
-def _point(finding: Finding, summary: Summary) -> Text:
-    parts: list[Inline] = []
+def _point(finding: Finding, summary: Summary) -> doc.Text:
+    parts: list[doc.Inline] = []
     number = change_numbers(summary).get(finding.code)
     if finding.is_to_try and number is not None:
-        parts += [Strong(f"Change {number}"), ": ", Strong(_gain(finding, summary, "−")), ". "]
+        parts += [doc.Strong(f"Change {number}"), ": ", doc.Strong(_gain(finding, summary, "−")), ". "]
     parts.append(finding.message)
     if finding.suggestion:
         parts.append(f" {finding.suggestion}")
@@ -170,23 +161,23 @@ def _period(summary: Summary) -> str:
     return "of the recording" if len(summary.traces) < 2 else "per trace"
 
 
-def _section(finding: Finding, summary: Summary) -> Section:
-    blocks: list[Block] = [Paragraph(finding.message)]
+def _section(finding: Finding, summary: Summary) -> doc.Section:
+    blocks: list[doc.Block] = [doc.Paragraph(finding.message)]
     if finding.suggestion:
-        blocks.append(Paragraph(finding.suggestion))
+        blocks.append(doc.Paragraph(finding.suggestion))
     if finding.change:
-        blocks.append(CodeBlock(finding.change, _language(finding.change)))
-    facts: list[tuple[str, Text]] = [("Severity", str(finding.severity))]
+        blocks.append(doc.CodeBlock(finding.change, _language(finding.change)))
+    facts: list[tuple[str, doc.Text]] = [("Severity", str(finding.severity))]
     if finding.estimated_gain_ns_per_step:
         facts.append(("Estimated gain", _gain(finding, summary)))
     if finding.gain_basis:
         facts.append(("How it was estimated", finding.gain_basis))
     facts += [(_label(key), _value(key, value)) for key, value in finding.evidence.items()]
-    facts.append(("Rule", Code(finding.code)))
+    facts.append(("Rule", doc.Code(finding.code)))
     number = change_numbers(summary).get(finding.code) if finding.is_to_try else None
     title = change_title(finding)
-    return Section(
-        title if number is None else f"Change {number}: {title}", (*blocks, FactList(tuple(facts)))
+    return doc.Section(
+        title if number is None else f"Change {number}: {title}", (*blocks, doc.FactList(tuple(facts)))
     )
 
 
@@ -208,12 +199,12 @@ def _label(key: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _value(key: str, value: Any) -> Text:
+def _value(key: str, value: Any) -> doc.Text:
     """A number by the unit in its name; a list by its members."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int | float):
         return format_quantity(key, value)
     if isinstance(value, list | tuple):
-        return Code(", ".join(map(str, value)))
-    return Code(str(value))
+        return doc.Code(", ".join(map(str, value)))
+    return doc.Code(str(value))

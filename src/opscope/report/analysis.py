@@ -24,29 +24,9 @@ from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
+from opscope.report import document as doc
 from opscope.report.advice import advice_blocks, advice_sections, remarks
 from opscope.report.collectives import collective_blocks
-from opscope.report.document import (
-    BarList,
-    Block,
-    Code,
-    Document,
-    FactList,
-    FindingList,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    Text,
-    blocks,
-    facts,
-    identifier,
-    number,
-    sections,
-    table,
-    words,
-)
 from opscope.report.efficiency import efficiency_blocks
 from opscope.report.headline import headline
 from opscope.report.operators import (
@@ -99,7 +79,7 @@ def recording_document(
     config: Mapping[str, Any] | None = None,
     environment: Environment | None = None,
     latency: Latency | None = None,
-) -> Document:
+) -> doc.Document:
     """What is said of a recording: one list of sections, for terminals, files and pages.
 
     Args:
@@ -119,36 +99,36 @@ def recording_document(
     elif len(summary.traces) == 1:
         (title,) = summary.traces
     if is_screen:
-        return Document(title, (headline(summary),), _screen(summary, top))
+        return doc.Document(title, (headline(summary),), _screen(summary, top))
     time = time_blocks(summary)
     # How to record what is missing stands before what the section comes to.
-    place = len(time) - bool(time and isinstance(time[-1], Meaning))
+    place = len(time) - bool(time and isinstance(time[-1], doc.Meaning))
     hint = recording_hint(summary) if time and is_full else None
-    shown = sections(
+    shown = doc.sections(
         _changes(summary, is_full=is_full),
         _overview(summary, latency, config or {}, is_full=is_full),
         _categories(summary),
         _operators(summary, top, detailed, is_full=is_full),
         _ranges(summary, top),
-        Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
-        Section("How far from the limit", efficiency_blocks(summary, top)),
-        Section("Where the GPU waits", blocks(*time[:place], hint, *time[place:])),
+        doc.Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
+        doc.Section("How far from the limit", efficiency_blocks(summary, top)),
+        doc.Section("Where the GPU waits", doc.blocks(*time[:place], hint, *time[place:])),
         None if is_full else _devices(summary),
         _graphs(summary),
-        Section("Collectives", collective_blocks(summary)),
+        doc.Section("Collectives", collective_blocks(summary)),
         *program_sections(summary, top),
         _unattributed(summary, is_full=is_full),
         # Its figures are of PyTorch's operators and kernels.
-        Section("Accuracy", accuracy_blocks(summary, is_full=is_full))
+        doc.Section("Accuracy", accuracy_blocks(summary, is_full=is_full))
         if summary.has_device and summary.is_of_torch
         else None,
-        Section("Findings", (FindingList(merged_findings(summary)),)),
+        doc.Section("Findings", (doc.FindingList(merged_findings(summary)),)),
         _basis(summary, config, environment) if is_full else None,
     )
-    return Document(title, (headline(summary),), shown)
+    return doc.Document(title, (headline(summary),), shown)
 
 
-def _screen(summary: Summary, top: int | None) -> tuple[Section, ...]:
+def _screen(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
     """What is to be known beside the changes, what takes longest, and where the rest of the report is."""
     operators = top_operators(summary, top)
     is_concluded = summary.has_device and summary.is_usable
@@ -159,44 +139,47 @@ def _screen(summary: Summary, top: int | None) -> tuple[Section, ...]:
         "categories": not summary.has_device,
     }
     named = " ".join(part for part, is_there in parts.items() if is_there)
-    more: Text = (
-        "More: ", Code("--full"), ", or parts of it, such as ", Code(f"--section {named}"),
-        ", and with pictures ", Code("--output page.html"), ".",
+    more: doc.Text = (
+        "More: ", doc.Code("--full"), ", or parts of it, such as ", doc.Code(f"--section {named}"),
+        ", and with pictures ", doc.Code("--output page.html"), ".",
     )  # fmt: skip
-    longest = Section("Kernels", (*_kernel_blocks(summary, top)[:1], Paragraph(more)))
+    longest = doc.Section("Kernels", (*_kernel_blocks(summary, top)[:1], doc.Paragraph(more)))
     if operators:
         rows = operator_table(summary, operators, per_step=bool(summary.counted_steps))
-        longest = Section("Top operators", (rows, Paragraph(more)))
+        longest = doc.Section("Top operators", (rows, doc.Paragraph(more)))
     warnings = [one for one in merged_findings(summary) if one.severity is not Severity.INFO]
     is_asked = summary.ranges and summary.ranges[0].phase is None
-    return sections(
-        Section("Remarks", remarks(summary) if is_concluded else ()),
-        Section("Warnings", (FindingList(tuple(warnings)),)),
+    return doc.sections(
+        doc.Section("Remarks", remarks(summary) if is_concluded else ()),
+        doc.Section("Warnings", (doc.FindingList(tuple(warnings)),)),
         _ranges(summary, top) if is_asked else None,
         longest,
     )
 
 
-def _changes(summary: Summary, *, is_full: bool) -> Section | None:
+def _changes(summary: Summary, *, is_full: bool) -> doc.Section | None:
     if summary.advice is not None and summary.has_device and summary.is_usable:
-        return Section(
+        return doc.Section(
             "What to change",
             advice_blocks(summary, is_full=is_full),
             advice_sections(summary) if is_full else (),
         )
-    none = Paragraph("No change is suggested: that takes a sound recording of a GPU.")
-    return Section("What to change", (none,)) if is_full else None
+    none = doc.Paragraph("No change is suggested: that takes a sound recording of a GPU.")
+    return doc.Section("What to change", (none,)) if is_full else None
 
 
 def _overview(
     summary: Summary, latency: Latency | None, config: Mapping[str, Any], *, is_full: bool
-) -> Section:
+) -> doc.Section:
     """The totals of a recording, a step without the profiler first, and its latency where measured."""
     step, window = summary.measured_step, "the recording"
-    told: list[tuple[str, Text]] = []
+    told: list[tuple[str, doc.Text]] = []
     if step.unrecorded_ns is not None:
         told.append(
-            ("Step", (Strong(format_duration(step.unrecorded_ns.median)), _samples_text(step.unrecorded_ns)))
+            (
+                "Step",
+                (doc.Strong(format_duration(step.unrecorded_ns.median)), _samples_text(step.unrecorded_ns)),
+            )
         )
     if summary.steps:
         window = "the step" if len(summary.steps) == 1 else "the steps"
@@ -209,12 +192,12 @@ def _overview(
         if left_out := len(summary.steps) - len(used):
             text += f", {left_out} of start-up left out"
         told.append(("Recorded steps", f"{text}; {_stretch_text(step)}"))
-    operators: list[tuple[str, Text]] = [
+    operators: list[tuple[str, doc.Text]] = [
         ("CPU time in operators", format_duration(summary.cpu_time_ns)),
         ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
     ]
     if not summary.has_device:
-        told += [("Device time", Strong("none: ranked by CPU time")), *operators]
+        told += [("Device time", doc.Strong("none: ranked by CPU time")), *operators]
     else:
         whole = f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}"
         attributed = (
@@ -242,16 +225,16 @@ def _overview(
             rate = batch_size / latency.median_ns * NS_PER_S
             told.append(("Throughput", f"{rate:,.1f} sequences/s"))
     first, count = summary.steps[:_STEP_ROWS], len(summary.steps)
-    steps = table(
+    steps = doc.table(
         first,
-        number("Step", "step", str),
-        number("Duration", "duration_ns"),
-        number("Device time", "device_ns") if summary.has_device else None,
-        number("Kernels", "kernel_count") if summary.has_device else None,
+        doc.number("Step", "step", str),
+        doc.number("Duration", "duration_ns"),
+        doc.number("Device time", "device_ns") if summary.has_device else None,
+        doc.number("Kernels", "kernel_count") if summary.has_device else None,
         caption=f"The first {len(first)} of {count} steps." if len(first) < count else None,
     )
     each = (_device_table(summary), steps) if is_full else ()
-    return Section("Overview", blocks(facts(*told), *each, Meaning(_deciding_side(summary))))
+    return doc.Section("Overview", doc.blocks(doc.facts(*told), *each, doc.Meaning(_deciding_side(summary))))
 
 
 def _samples_text(time: UnrecordedTime) -> str:
@@ -305,21 +288,21 @@ def _deciding_side(summary: Summary) -> str:
     )
 
 
-def _device_table(summary: Summary) -> Table:
-    return table(
+def _device_table(summary: Summary) -> doc.Table:
+    return doc.table(
         summary.devices,
-        number("Rank", "rank", if_known=True),
-        number("Device", "device", str),
-        words("Name", lambda device: device.name or "unknown"),
-        number("Activities", "activity_count"),
-        number("Window", "span_ns"),
-        number("Busy", "busy_ns"),
-        number("Idle", "idle_ns"),
-        number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
+        doc.number("Rank", "rank", if_known=True),
+        doc.number("Device", "device", str),
+        doc.words("Name", lambda device: device.name or "unknown"),
+        doc.number("Activities", "activity_count"),
+        doc.number("Window", "span_ns"),
+        doc.number("Busy", "busy_ns"),
+        doc.number("Idle", "idle_ns"),
+        doc.number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
     )
 
 
-def _devices(summary: Summary) -> Section | None:
+def _devices(summary: Summary) -> doc.Section | None:
     if len(summary.devices) < 2:
         return None
     shares = [one.busy_ns / one.span_ns for one in summary.devices if one.span_ns]
@@ -327,10 +310,10 @@ def _devices(summary: Summary) -> Section | None:
     text = f"The least busy device works for {low} of the time, the busiest for {high}."
     if low == high:
         text = f"All devices are busy for the same share of the time, {low}."
-    return Section("Devices", (_device_table(summary), Meaning(text)))
+    return doc.Section("Devices", (_device_table(summary), doc.Meaning(text)))
 
 
-def _categories(summary: Summary) -> Section:
+def _categories(summary: Summary) -> doc.Section:
     def title(one: CategoryTotal) -> str:
         name = category_title(one.category)
         return f"{name}, no operator" if one.without_operator else name
@@ -344,43 +327,45 @@ def _categories(summary: Summary) -> Section:
     if most:
         first, *others = ((name, format_fraction(share)) for name, share in most)
         text = f"Most {time_name(summary)} goes to {first[0]} ({first[1]})"
-        meaning = Meaning(f"{text}, then {others[0][0]} ({others[0][1]})." if others else f"{text}.")
-    device, cpu = number("Device time", "device_ns"), number("CPU time", "cpu_ns")
-    share = number("Share", "fraction")
+        meaning = doc.Meaning(f"{text}, then {others[0][0]} ({others[0][1]})." if others else f"{text}.")
+    device, cpu = doc.number("Device time", "device_ns"), doc.number("CPU time", "cpu_ns")
+    share = doc.number("Share", "fraction")
     # Without a device the share is of CPU time.
     times = (device, share, cpu) if summary.has_device else (cpu, share)
-    rows = table(summary.categories, words("Category", title), *times, number("Calls", "calls"))
-    bars = BarList(rows, tuple(category.fraction for category in summary.categories))
-    return Section("Categories", blocks(bars, meaning))
+    rows = doc.table(summary.categories, doc.words("Category", title), *times, doc.number("Calls", "calls"))
+    bars = doc.BarList(rows, tuple(category.fraction for category in summary.categories))
+    return doc.Section("Categories", doc.blocks(bars, meaning))
 
 
-def _operators(summary: Summary, top: int | None, detailed: int | None, *, is_full: bool) -> Section | None:
+def _operators(
+    summary: Summary, top: int | None, detailed: int | None, *, is_full: bool
+) -> doc.Section | None:
     if summary.has_device and not summary.operators:
         return None
     operators, ranking = top_operators(summary, top), None
     if is_full:
-        ranking = Paragraph(
+        ranking = doc.Paragraph(
             "Ranked by self device time: the time of the kernels, copies and memory sets an operator "
             "launched itself. Total adds those of the operators it called."
             if summary.has_device
             else "No device time was recorded, so operators are ranked by self CPU time."
         )
     details = [one for one in operators[:detailed] if rank_ns(summary, one) > 0] if is_full else []
-    return Section(
+    return doc.Section(
         "Top operators",
-        blocks(ranking, operator_table(summary, operators), Meaning(_concentration(summary))),
+        doc.blocks(ranking, operator_table(summary, operators), doc.Meaning(_concentration(summary))),
         tuple(operator_section(summary, one) for one in details),
     )
 
 
-def _concentration(summary: Summary) -> Text:
+def _concentration(summary: Summary) -> doc.Text:
     """How few operators make up most of the time; shares are of all of it, as in the table."""
     what, whole = time_name(summary), whole_ns(summary)
     sums = list(accumulate(ns for one in summary.operators if (ns := rank_ns(summary, one))))
     if not sums:
         return f"No operator has {what} of its own."
     count = next((index for index, ns in enumerate(sums, 1) if ns >= _MOST * whole), len(sums))
-    name, share = Code(summary.operators[0].name), format_share(sums[0], whole)
+    name, share = doc.Code(summary.operators[0].name), format_share(sums[0], whole)
     if sums[0] >= _MOST * whole:
         return (name, f" alone takes {share} of {what}: start there.")
     if count == 1:
@@ -389,7 +374,7 @@ def _concentration(summary: Summary) -> Text:
     return (f"The top {count} of {of} take {most} of {what}, ", name, f" alone {share}.")
 
 
-def _ranges(summary: Summary, top: int | None) -> Section | None:
+def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
     """Ranges by annotation: the steps of a serving engine, or what was asked for."""
     rows = summary.ranges[:top]
     if not rows:
@@ -403,40 +388,40 @@ def _ranges(summary: Summary, top: int | None) -> Section | None:
         if most.device_ns_per_token is not None:
             each = f"{format_duration(most.device_ns_per_token)} a token"
         share = format_fraction(most.device_fraction)
-        meaning = Meaning((Code(most.name), f" takes {share} of device time, {each}."))
-    shown = table(
+        meaning = doc.Meaning((doc.Code(most.name), f" takes {share} of device time, {each}."))
+    shown = doc.table(
         rows,
-        words("Phase", "name") if is_engine else identifier("Range", "name"),
-        number("Calls", "calls"),
-        number("Device time", "device_ns"),
-        number("Share", "device_fraction"),
-        number("Each", "device_ns_per_call", format_duration, spare=1),
-        number("Requests", "requests", spare=2, if_known=True),
-        number("Tokens", "tokens", if_known=True),
-        number("Per token", "device_ns_per_token", format_duration, if_known=True),
-        number("Layers", "layers", spare=6, if_known=True),
-        number("Per layer", "device_ns_per_layer", format_duration, spare=4, if_known=True),
-        number("Host time", "host_ns", spare=5),
-        number("Kernels", "kernels", spare=3),
+        doc.words("Phase", "name") if is_engine else doc.identifier("Range", "name"),
+        doc.number("Calls", "calls"),
+        doc.number("Device time", "device_ns"),
+        doc.number("Share", "device_fraction"),
+        doc.number("Each", "device_ns_per_call", format_duration, spare=1),
+        doc.number("Requests", "requests", spare=2, if_known=True),
+        doc.number("Tokens", "tokens", if_known=True),
+        doc.number("Per token", "device_ns_per_token", format_duration, if_known=True),
+        doc.number("Layers", "layers", spare=6, if_known=True),
+        doc.number("Per layer", "device_ns_per_layer", format_duration, spare=4, if_known=True),
+        doc.number("Host time", "host_ns", spare=5),
+        doc.number("Kernels", "kernels", spare=3),
     )
-    more = Paragraph(f"{len(rest):,} more ranges take {total}.") if rest else None
-    return Section("Steps of the engine" if is_engine else "By range", blocks(shown, more, meaning))
+    more = doc.Paragraph(f"{len(rest):,} more ranges take {total}.") if rest else None
+    return doc.Section("Steps of the engine" if is_engine else "By range", doc.blocks(shown, more, meaning))
 
 
-def _graphs(summary: Summary) -> Section | None:
+def _graphs(summary: Summary) -> doc.Section | None:
     def matched(one: GraphTotal) -> str:
         return "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason)))
 
     if not summary.graphs:
         return None
-    graphs = table(
+    graphs = doc.table(
         summary.graphs,
-        number("Graph", "graph", str),
-        number("Replays", "replays"),
-        number("Activities", "activities"),
-        number("Device time", "device_ns"),
-        words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
-        words("Matched", matched),
+        doc.number("Graph", "graph", str),
+        doc.number("Replays", "replays"),
+        doc.number("Activities", "activities"),
+        doc.number("Device time", "device_ns"),
+        doc.words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
+        doc.words("Matched", matched),
     )
     replayed_ns = sum(one.device_ns for one in summary.graphs)
     known_ns = sum(one.device_ns for one in summary.graphs if one.source is not None)
@@ -444,23 +429,23 @@ def _graphs(summary: Summary) -> Section | None:
         f"Replays of CUDA graphs take {format_share(replayed_ns, summary.device_time_ns)} of device time; "
         f"the operators of {format_share(known_ns, replayed_ns)} of that are known."
     )
-    return Section("CUDA graphs", (graphs, Meaning(meaning)))
+    return doc.Section("CUDA graphs", (graphs, doc.Meaning(meaning)))
 
 
-def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+def _kernel_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
     shown = summary.kernels[:top]
     rest = summary.kernels[len(shown) :]
-    rows = table(
+    rows = doc.table(
         shown,
-        identifier("Name", "name"),
-        words("Kind", "kind", spare=2),
-        number("Calls", "calls", spare=1),
-        number("Time", "total_ns"),
-        number("Share", "fraction"),
-        number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
+        doc.identifier("Name", "name"),
+        doc.words("Kind", "kind", spare=2),
+        doc.number("Calls", "calls", spare=1),
+        doc.number("Time", "total_ns"),
+        doc.number("Share", "fraction"),
+        doc.number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
     )
     total = format_duration(sum(kernel.total_ns for kernel in rest))
-    more = Paragraph(f"{len(rest):,} more names take {total}.") if rest else None
+    more = doc.Paragraph(f"{len(rest):,} more names take {total}.") if rest else None
     # Whether kernels are long enough to be worth a launch.
     kernels = [one for one in summary.kernels if one.kind == "kernel"]
     launches, meaning = sum(one.calls for one in kernels), None
@@ -471,11 +456,11 @@ def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
             f"A kernel runs for {format_duration(mean_ns)} on average; {format_share(short, launches)} of "
             f"launches are of kernels shorter than {format_duration(_SHORT_NS)}"
         )
-        meaning = Meaning(f"{text}: fusing them saves launches." if short > launches / 2 else f"{text}.")
-    return blocks(rows, more, meaning)
+        meaning = doc.Meaning(f"{text}: fusing them saves launches." if short > launches / 2 else f"{text}.")
+    return doc.blocks(rows, more, meaning)
 
 
-def _unattributed(summary: Summary, *, is_full: bool) -> Section | None:
+def _unattributed(summary: Summary, *, is_full: bool) -> doc.Section | None:
     by_reason, whole = summary.unattributed_ns, summary.device_time_ns
     if not is_full and not (by_reason and (summary.operators or not summary.has_device)):
         return None
@@ -484,29 +469,33 @@ def _unattributed(summary: Summary, *, is_full: bool) -> Section | None:
         none = "No device activity was recorded, so there is nothing to attribute."
     elif is_full:
         self_ns, rest_ns = sum(one.self_device_ns for one in summary.operators), sum(by_reason.values())
-        sums: Text = (
+        sums: doc.Text = (
             f"Σ self device time of operators {self_ns:,} ns + Σ unattributed {rest_ns:,} ns = "
             f"device time {whole:,} ns"
         )
         if missing_ns := whole - self_ns - rest_ns:
-            fails = Strong(f"fails by {missing_ns:,} ns.")
-            conserved = Paragraph((f"{sums} ", fails, " The figures above are not reliable."))
+            fails = doc.Strong(f"fails by {missing_ns:,} ns.")
+            conserved = doc.Paragraph((f"{sums} ", fails, " The figures above are not reliable."))
         else:
-            conserved = Paragraph(f"{sums}, to the nanosecond.")
-    reasons = table(
+            conserved = doc.Paragraph(f"{sums}, to the nanosecond.")
+    reasons = doc.table(
         sorted(by_reason.items(), key=lambda item: -item[1]),
-        identifier("Reason", itemgetter(0)),
-        number("Time", lambda item: f"{item[1]:,} ns"),
-        number("Share", lambda item: format_share(item[1], whole)),
-        words("Meaning", lambda item: Attribution(item[0]).meaning),
+        doc.identifier("Reason", itemgetter(0)),
+        doc.number("Time", lambda item: f"{item[1]:,} ns"),
+        doc.number("Share", lambda item: format_share(item[1], whole)),
+        doc.words("Meaning", lambda item: Attribution(item[0]).meaning),
     )
     if by_reason and summary.has_device:
         share = format_fraction(summary.attributed_fraction)
-        meaning = Meaning(f"Figures of operators cover the other {share} of device time.")
-    return Section("Unattributed time", blocks(reasons if meaning else Paragraph(none), conserved, meaning))
+        meaning = doc.Meaning(f"Figures of operators cover the other {share} of device time.")
+    return doc.Section(
+        "Unattributed time", doc.blocks(reasons if meaning else doc.Paragraph(none), conserved, meaning)
+    )
 
 
-def _basis(summary: Summary, config: Mapping[str, Any] | None, environment: Environment | None) -> Section:
+def _basis(
+    summary: Summary, config: Mapping[str, Any] | None, environment: Environment | None
+) -> doc.Section:
     def text(value: Any) -> str:
         if value is None or isinstance(value, bool):
             return "–" if value is None else "yes" if value else "no"
@@ -514,26 +503,26 @@ def _basis(summary: Summary, config: Mapping[str, Any] | None, environment: Envi
 
     if config is not None:
         values = ((key.replace("_", " ").capitalize(), text(value)) for key, value in config.items())
-        ran_on: list[Block] = []
+        ran_on: list[doc.Block] = []
         if environment is not None:
-            ran_on = [Paragraph(Strong("Environment")), _environment_facts(environment)]
-        return Section("Configuration", (facts(*values), *ran_on))
+            ran_on = [doc.Paragraph(doc.Strong("Environment")), _environment_facts(environment)]
+        return doc.Section("Configuration", (doc.facts(*values), *ran_on))
     names = Counter(
         (device.name or "a device the trace does not describe")
         + (f" (compute capability {device.compute_capability})" if device.compute_capability else "")
         for device in summary.devices
     )
     used = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
-    read = facts(
-        *(("Trace", Code(source)) for source in summary.traces),
+    read = doc.facts(
+        *(("Trace", doc.Code(source)) for source in summary.traces),
         ("Ranks", ", ".join(str(rank) for rank in summary.ranks if rank is not None)),
         ("Devices", used or "none used"),
     )
-    return Section("What was read", (read, *map(_environment_facts, summary.environments)))
+    return doc.Section("What was read", (read, *map(_environment_facts, summary.environments)))
 
 
-def _environment_facts(environment: Environment) -> FactList:
-    return facts(
+def _environment_facts(environment: Environment) -> doc.FactList:
+    return doc.facts(
         *((label, str(getattr(environment, name) or "")) for label, name in _ENVIRONMENT.items()),
         *(
             (

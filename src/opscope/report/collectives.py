@@ -8,18 +8,7 @@ from collections.abc import Sequence
 from opscope.analysis.collectives import CollectiveTotal
 from opscope.analysis.links import LinkEvidence, LinkKind
 from opscope.analysis.summary import Summary
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    Inline,
-    Meaning,
-    Text,
-    blocks,
-    number,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.ranks import rank_blocks
 from opscope.units import (
     UNKNOWN,
@@ -34,7 +23,7 @@ _SHOWN = 3
 _LEAST_SHARE = 0.1
 
 
-def collective_blocks(summary: Summary) -> tuple[Block, ...]:
+def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     """The collectives that ranks share; nothing where there are none."""
     totals = summary.collectives.totals
     if not totals:
@@ -54,33 +43,33 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
     def last(one: CollectiveTotal) -> str:
         return UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
 
-    shown = table(
+    shown = doc.table(
         totals,
-        words("Group", group),
-        words("Collective", "name"),
-        number("Calls", "calls"),
-        number("Bytes", "size_bytes", format_bytes, spare=True),
-        number("Waiting", "wait_ns", format_duration),
-        number("Transfer", "transfer_ns", format_duration),
-        number("Exposed", "exposed_ns", format_duration, spare=True),
-        number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
-        number("Of link", of_link, spare=True),
-        words("Last", last),
+        doc.words("Group", group),
+        doc.words("Collective", "name"),
+        doc.number("Calls", "calls"),
+        doc.number("Bytes", "size_bytes", format_bytes, spare=True),
+        doc.number("Waiting", "wait_ns", format_duration),
+        doc.number("Transfer", "transfer_ns", format_duration),
+        doc.number("Exposed", "exposed_ns", format_duration, spare=True),
+        doc.number("Bus bandwidth", "bus_bytes_per_s", format_byte_rate),
+        doc.number("Of link", of_link, spare=True),
+        doc.words("Last", last),
         caption=(
             "Waiting and exposed: all ranks together. Transfer: from the arrival of the last rank "
             "on. Bus bandwidth: what each rank's link carried meanwhile."
         ),
     )
-    points: list[Text] = []
+    points: list[doc.Text] = []
     for one in totals:
         least_ns = _LEAST_SHARE * sum(part.ns for part in one.meanwhile)
-        told: list[Sequence[Inline]] = []
+        told: list[Sequence[doc.Inline]] = []
         for part in one.meanwhile[:_SHOWN]:
             time = format_duration(part.ns)
             if part.ns >= least_ns and part.name is None:
                 told.append((f"idle for {time} (its host was late)",))
             elif part.ns >= least_ns:
-                told.append(("in ", Code(part.name or ""), f" for {time}"))
+                told.append(("in ", doc.Code(part.name or ""), f" for {time}"))
         if told:
             parts = [word for part in told for word in (", ", *part)][1:]
             points.append((f"While others waited in {one.name}, the last rank's device was ", *parts, "."))
@@ -97,8 +86,8 @@ def collective_blocks(summary: Summary) -> tuple[Block, ...]:
         if 2 * wait_ns > in_them_ns and late:
             rank = late.most_common(1)[0][0]
             text = f"{share} of the time in collectives is waiting for the last rank, most often rank {rank}."
-        meaning = Meaning(text)
-    return blocks(shown, BulletList(tuple(points)), *rank_blocks(summary), meaning)
+        meaning = doc.Meaning(text)
+    return doc.blocks(shown, doc.BulletList(tuple(points)), *rank_blocks(summary), meaning)
 
 
 _LINKS = {LinkKind.NVLINK: "NVLink", LinkKind.PCIE: "PCIe"}

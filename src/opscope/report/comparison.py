@@ -34,28 +34,8 @@ from opscope.model.comparison import (
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
+from opscope.report import document as doc
 from opscope.report.benchmark import interval_beside, median_cell, problem_title, ratio_text
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    Column,
-    Document,
-    FactList,
-    FindingList,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    Text,
-    blocks,
-    facts,
-    joined,
-    numeric,
-    plain,
-    sections,
-)
 from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
 
@@ -86,27 +66,27 @@ def ratio_words(time: TimeChange) -> str:
     return ratio_text(time.ratio, time.verdict if is_judged else None)
 
 
-def ratio_cell(time: TimeChange, presence: Presence) -> Text:
+def ratio_cell(time: TimeChange, presence: Presence) -> doc.Text:
     """The ratio with its verdict; the presence of what only one side has."""
     if presence in {Presence.ADDED, Presence.REMOVED}:
         return str(presence)
     words = ratio_words(time)
-    return Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
+    return doc.Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
 
 
-def change_table(title: str, rows: Iterable[Sequence[Text]], *more: Column) -> Table:
+def change_table(title: str, rows: Iterable[Sequence[doc.Text]], *more: doc.Column) -> doc.Table:
     """The one table of changes: a thing's name, its time on both sides, what differs and more."""
     columns = (
-        Column(title),
-        numeric("Reference"),
-        numeric("Candidate"),
-        numeric("Difference"),
-        numeric("Ratio", spare=1),
+        doc.Column(title),
+        doc.numeric("Reference"),
+        doc.numeric("Candidate"),
+        doc.numeric("Difference"),
+        doc.numeric("Ratio", spare=1),
     )
-    return Table((*columns, *more), tuple(map(tuple, rows)))
+    return doc.Table((*columns, *more), tuple(map(tuple, rows)))
 
 
-def change_row(name: Text, time: TimeChange, presence: Presence, *more: Text) -> tuple[Text, ...]:
+def change_row(name: doc.Text, time: TimeChange, presence: Presence, *more: doc.Text) -> tuple[doc.Text, ...]:
     return (
         name,
         measured_text(time.reference_ns, time.reference_interval_ns),
@@ -138,7 +118,7 @@ _VARIANTS_EACH = 2
 _RELEVANT_FRACTION = 0.02
 
 
-def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> Document:
+def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> doc.Document:
     """The report; of its `top` operators (every one for None)."""
     changed = [row for row in comparison.operators if row.time.difference_ns]
     # Whose kernels say more than their own names.
@@ -154,26 +134,26 @@ def session_comparison_document(comparison: SessionComparison, *, top: int | Non
     which = f"Other kernels run in {others} of {whole} that changed."
     if not others:
         which = f"The same kernels run in all {whole} that changed: at other speeds or counts."
-    return Document(
+    return doc.Document(
         "Comparison of two recordings",
         (_opening(comparison, changed),),
-        sections(
-            Section("Caveats", (FindingList(comparison.findings),)),
-            Section("Overview", _overview(comparison)),
-            Section("Operators by difference", _operator_blocks(comparison, changed, top)),
-            Section(
+        doc.sections(
+            doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
+            doc.Section("Overview", _overview(comparison)),
+            doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
+            doc.Section(
                 "Which kernels",
-                (Meaning(which),) if told else (),
-                tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit]),
+                (doc.Meaning(which),) if told else (),
+                tuple(doc.Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit]),
             ),
             _categories(comparison),
             _unattributed(comparison),
-            Section("Accounting", _accounting(comparison)),
+            doc.Section("Accounting", _accounting(comparison)),
         ),
     )
 
 
-def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -> FactList:
+def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -> doc.FactList:
     per = " per step" if comparison.basis is Basis.STEP else ""
     what = "device time" if comparison.metric is Metric.DEVICE else "CPU time in operators"
     step, sides = comparison.unrecorded, (comparison.reference, comparison.candidate)
@@ -182,20 +162,25 @@ def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -
         ":"
     )
     of = "" if verdict == "no verdict" else f" {what},"  # the recorded step may say the opposite
-    largest: list[tuple[str, Text]] = []
+    largest: list[tuple[str, doc.Text]] = []
     for rank, row in enumerate(changed[:_LARGEST], 1):
-        difference, ratio = difference_text(row.time.difference_ns), plain(ratio_cell(row.time, row.presence))
-        largest.append((f"Difference {rank}", (Strong(difference), " ", Code(row.name), f" ({ratio})")))
+        difference, ratio = (
+            difference_text(row.time.difference_ns),
+            doc.plain(ratio_cell(row.time, row.presence)),
+        )
+        largest.append(
+            (f"Difference {rank}", (doc.Strong(difference), " ", doc.Code(row.name), f" ({ratio})"))
+        )
     sources = []
     basis = []
     for side in sides:
         more = f" and {len(side.sources) - 1} more" if len(side.sources) > 1 else ""
-        sources.append((Code(side.sources[0]), more) if side.sources else "no trace")
+        sources.append((doc.Code(side.sources[0]), more) if side.sources else "no trace")
         known = [counted(side.steps, "step") if side.steps else "no steps compared"]
         known += [f"{side.ranks} traces"] if side.ranks > 1 else []
         basis.append(", ".join([*known, *(f"{label} {value}" for label, value in side.environment.items())]))
-    return facts(
-        ("Verdict", (Strong(verdict), f"{colon}{of}{reason}")),
+    return doc.facts(
+        ("Verdict", (doc.Strong(verdict), f"{colon}{of}{reason}")),
         ("Step without the profiler", None if step is None else (_headline(step), f"; {_judged(step)}")),
         ("Recorded step", None if comparison.wall is None or step else _headline(comparison.wall)),
         (f"{what[0].upper()}{what[1:]}{per}", _headline(comparison.total)),
@@ -222,11 +207,11 @@ def _headline(time: TimeChange) -> str:
     )
 
 
-def _overview(comparison: SessionComparison) -> tuple[Block, ...]:
+def _overview(comparison: SessionComparison) -> tuple[doc.Block, ...]:
     """Whether it is other work, or the same work at another speed."""
     wall = None if comparison.wall is None or comparison.unrecorded is None else _headline(comparison.wall)
     if comparison.metric is not Metric.DEVICE:
-        return (facts(("Recorded step", wall)),)
+        return (doc.facts(("Recorded step", wall)),)
     before, after = (side.per_step(side.launches) for side in (comparison.reference, comparison.candidate))
     more = after - before
     launches = count_text(before, after)
@@ -251,24 +236,25 @@ def _overview(comparison: SessionComparison) -> tuple[Block, ...]:
     else:
         text = "The same kernels, equally often, in the same time."
     per = " per step" if comparison.basis is Basis.STEP else ""
-    told = facts((f"Kernel launches{per}", launches), ("Kernel set", shared), ("Recorded step", wall))
-    return told, Meaning(text)
+    told = doc.facts((f"Kernel launches{per}", launches), ("Kernel set", shared), ("Recorded step", wall))
+    return told, doc.Meaning(text)
 
 
 def _operator_blocks(
     comparison: SessionComparison, changed: Sequence[OperatorChange], top: int | None
-) -> tuple[Block, ...]:
+) -> tuple[doc.Block, ...]:
     rows = [
         row for row in comparison.operators if row.time.difference_ns or row.presence is not Presence.BOTH
     ]
     if not rows:
-        return (Paragraph("Every operator takes the same time to the nanosecond on both sides."),)
+        return (doc.Paragraph("Every operator takes the same time to the nanosecond on both sides."),)
     if top is not None:
         rows = [row for row in rows if row.time.difference_ns or row.time.reference_ns]
     shown = rows[:top]
     what = "launches" if comparison.metric is Metric.DEVICE else "calls"
     cells = (
-        change_row(Code(row.name), row.time, row.presence, _uses(comparison, row, what=what)) for row in shown
+        change_row(doc.Code(row.name), row.time, row.presence, _uses(comparison, row, what=what))
+        for row in shown
     )
     # What the table leaves out, and which operators only one side has.
     rest = [row for row in comparison.operators if row not in shown]
@@ -287,11 +273,11 @@ def _operator_blocks(
     meaning = (
         f"Operators take {difference_text(more_ns)} and {difference_text(less_ns)}, "
         f"{difference_text(more_ns + less_ns)} in all; ",
-        Code(changed[0].name if changed else rows[0].name),
+        doc.Code(changed[0].name if changed else rows[0].name),
         " changed most.",
     )
-    operators = change_table("Operator", cells, numeric(what.capitalize(), spare=2))
-    return operators, Paragraph(" ".join(parts)), Meaning(meaning)
+    operators = change_table("Operator", cells, doc.numeric(what.capitalize(), spare=2))
+    return operators, doc.Paragraph(" ".join(parts)), doc.Meaning(meaning)
 
 
 def _uses(comparison: SessionComparison, row: _Used, *, what: str) -> str:
@@ -311,7 +297,9 @@ def _changed_variants(row: OperatorChange) -> list[VariantChange]:
     return [variant for variant in row.variants if variant.time.difference_ns and variant.input_shapes]
 
 
-def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int | None) -> tuple[Block, ...]:
+def _reason_blocks(
+    comparison: SessionComparison, row: OperatorChange, top: int | None
+) -> tuple[doc.Block, ...]:
     is_common = row.presence is Presence.BOTH
     times = _headline(row.time) if is_common else difference_text(row.time.difference_ns)
     opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
@@ -321,8 +309,8 @@ def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int 
         least_ns = _RELEVANT_FRACTION * abs(row.time.difference_ns)
         kernels = [one for one in changed if abs(one.time.difference_ns) >= least_ns][:_KERNELS_EACH]
         variants = variants[:_VARIANTS_EACH]
-    points: list[Text] = [
-        (Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
+    points: list[doc.Text] = [
+        (doc.Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
     ]
     if rest := [kernel for kernel in changed if kernel not in kernels]:
         total = difference_text(sum(kernel.time.difference_ns for kernel in rest))
@@ -330,31 +318,33 @@ def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int 
     points += [
         (
             f"{difference_text(variant.time.difference_ns)} with inputs ",
-            Code(variant.input_shapes or ""),
+            doc.Code(variant.input_shapes or ""),
             f", {_uses(comparison, variant, what='calls')} calls",
         )
         for variant in variants
     ]
-    return blocks(Paragraph(opening), _kernel_table(comparison, kernels), BulletList(tuple(points)))
+    return doc.blocks(
+        doc.Paragraph(opening), _kernel_table(comparison, kernels), doc.BulletList(tuple(points))
+    )
 
 
-def _kernel_table(comparison: SessionComparison, kernels: Iterable[KernelChange]) -> Table:
+def _kernel_table(comparison: SessionComparison, kernels: Iterable[KernelChange]) -> doc.Table:
     """One row per kernel; two for one that was replaced, old above new."""
-    rows: list[tuple[Text, ...]] = []
+    rows: list[tuple[doc.Text, ...]] = []
     for kernel in kernels:
-        old, new = Code(kernel.reference_title or ""), Code(kernel.candidate_title or "")
+        old, new = doc.Code(kernel.reference_title or ""), doc.Code(kernel.candidate_title or "")
         is_replaced = kernel.presence is Presence.REPLACED
-        name: Text = ("→ ", new) if is_replaced else new if new.text else old
+        name: doc.Text = ("→ ", new) if is_replaced else new if new.text else old
         launches = _uses(comparison, kernel, what="calls")
         cells = change_row(name, kernel.time, kernel.presence, launches)
         if is_replaced:
             rows.append((old, cells[1], "", "", "replaced", ""))
             cells = (cells[0], "", *cells[2:])
         rows.append(cells)
-    return change_table("Kernel", rows, numeric("Launches"))
+    return change_table("Kernel", rows, doc.numeric("Launches"))
 
 
-def _categories(comparison: SessionComparison) -> Section | None:
+def _categories(comparison: SessionComparison) -> doc.Section | None:
     rows = [row for row in comparison.categories if row.difference_ns]
     if not rows:
         return None
@@ -365,16 +355,16 @@ def _categories(comparison: SessionComparison) -> Section | None:
         cells.append(change_row(category_title(row.category), time, Presence.BOTH))
     most = max(rows, key=lambda row: abs(row.difference_ns))
     meaning = f"{category_title(most.category)} changed most: {difference_text(most.difference_ns)}."
-    return Section("Categories", (change_table("Category", cells), Meaning(meaning)))
+    return doc.Section("Categories", (change_table("Category", cells), doc.Meaning(meaning)))
 
 
-def _unattributed(comparison: SessionComparison) -> Section | None:
+def _unattributed(comparison: SessionComparison) -> doc.Section | None:
     rows = [row for row in comparison.unattributed if row.time.reference_ns or row.time.candidate_ns]
     if not rows:
         return None
     cells = (
         change_row(
-            Code(row.reason),
+            doc.Code(row.reason),
             row.time,
             row.presence,
             _uses(comparison, row, what="launches"),
@@ -384,18 +374,18 @@ def _unattributed(comparison: SessionComparison) -> Section | None:
     )
     kernels = [kernel for row in rows for kernel in row.kernels if kernel.time.difference_ns]
     kernels.sort(key=lambda kernel: -abs(kernel.time.difference_ns))
-    return Section(
+    return doc.Section(
         "Unattributed time",
-        blocks(
-            change_table("Reason", cells, numeric("Launches"), Column("Meaning")),
+        doc.blocks(
+            change_table("Reason", cells, doc.numeric("Launches"), doc.Column("Meaning")),
             _kernel_table(comparison, kernels[:_KERNELS_EACH]),
         ),
     )
 
 
-def _accounting(comparison: SessionComparison) -> tuple[Block, ...]:
+def _accounting(comparison: SessionComparison) -> tuple[doc.Block, ...]:
     whole = "device time" if comparison.metric is Metric.DEVICE else "CPU time"
-    accounts: list[Text] = []
+    accounts: list[doc.Text] = []
     for name in ("reference", "candidate"):
         side: SessionSide = getattr(comparison, name)
         sums = [
@@ -407,34 +397,34 @@ def _accounting(comparison: SessionComparison) -> tuple[Block, ...]:
             f"steps {side.outside_steps_ns:,} ns = {whole} {side.whole_ns:,} ns"
         )
         if missing_ns := side.whole_ns - comparison.accounted_ns(name):
-            accounts.append((f"{text} ", Strong(f"fails by {missing_ns:,} ns")))
+            accounts.append((f"{text} ", doc.Strong(f"fails by {missing_ns:,} ns")))
         else:
             share = format_fraction(side.outside_steps_ns / side.whole_ns) if side.whole_ns else "0 %"
             accounts.append(f"{text}, to the nanosecond ({share} outside steps)")
     meaning = "Every nanosecond of both sides is in the figures above."
     if not all(isinstance(account, str) for account in accounts):
         meaning = "Time is missing from the figures above, or counted twice: do not rely on them."
-    return BulletList(tuple(accounts)), Meaning(meaning)
+    return doc.BulletList(tuple(accounts)), doc.Meaning(meaning)
 
 
-def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int | None = 20) -> Document:
+def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int | None = 20) -> doc.Document:
     """The report; `top` rows of each problem (every one for None)."""
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
     only = tuple(
         f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
     )
-    return Document(
+    return doc.Document(
         "Comparison of benchmarks",
         (_benchmark_facts(comparison),),
-        sections(
-            Section("Caveats", (FindingList(comparison.findings),)),
+        doc.sections(
+            doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
             *(_point_section(change, comparison, top) for change in comparison.points),
-            Section("Only on one side", (BulletList(only),)),
+            doc.Section("Only on one side", (doc.BulletList(only),)),
         ),
     )
 
 
-def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
+def _benchmark_facts(comparison: BenchmarkComparison) -> doc.FactList:
     environments = (comparison.reference_environment, comparison.candidate_environment)
     machines = [
         ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown" for one in environments
@@ -448,18 +438,18 @@ def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
         for point, row in comparison.rows
         if row.time.ratio and row.time.verdict in (Verdict.FASTER, Verdict.SLOWER)
     ]
-    largest: list[tuple[str, Text]] = []
+    largest: list[tuple[str, doc.Text]] = []
     for rank, (point, row) in enumerate(sorted(rows, key=lambda pair: _rank(pair[1]))[:_LARGEST], 1):
         times = f"{format_duration(row.time.reference_ns)} → {format_duration(row.time.candidate_ns)}"
-        ratio = plain(ratio_cell(row.time, row.presence))
-        name = Code(f"{point.suite}, {row.name}")
-        largest.append((f"Difference {rank}", (Strong(ratio), ": ", name, f", {times}")))
+        ratio = doc.plain(ratio_cell(row.time, row.presence))
+        name = doc.Code(f"{point.suite}, {row.name}")
+        largest.append((f"Difference {rank}", (doc.Strong(ratio), ": ", name, f", {times}")))
     verdict = "no verdict" if comparison.verdict is None else str(comparison.verdict)
-    return facts(
-        ("Verdict", (Strong(verdict), f": {comparison.verdict_reason}")),
+    return doc.facts(
+        ("Verdict", (doc.Strong(verdict), f": {comparison.verdict_reason}")),
         *largest,
-        ("Reference", Code(comparison.reference_source)),
-        ("Candidate", Code(comparison.candidate_source)),
+        ("Reference", doc.Code(comparison.reference_source)),
+        ("Candidate", doc.Code(comparison.candidate_source)),
         *measured,
     )
 
@@ -470,14 +460,14 @@ def point_title(point: BenchmarkPoint) -> str:
     return problem_title(point.suite, point.shape, point.dtype, point.device_kind, parameters=parameters)
 
 
-def _point_section(change: PointChange, comparison: BenchmarkComparison, top: int | None) -> Section:
+def _point_section(change: PointChange, comparison: BenchmarkComparison, top: int | None) -> doc.Section:
     rows = sorted(change.rows, key=_rank)[:top]
     is_elsewhere = any(finding.code == "compare.environment_differs" for finding in comparison.findings)
     points = [point for row in rows for point in _row_points(row, is_elsewhere=is_elsewhere)]
     if left := len(change.rows) - len(rows):
         points.append(f"{left} more rows changed less.")
-    shown = change_table("Implementation", map(_benchmark_row, rows), numeric("Kernels"))
-    return Section(point_title(change.point), blocks(shown, BulletList(tuple(points))))
+    shown = change_table("Implementation", map(_benchmark_row, rows), doc.numeric("Kernels"))
+    return doc.Section(point_title(change.point), doc.blocks(shown, doc.BulletList(tuple(points))))
 
 
 def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
@@ -486,20 +476,20 @@ def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
     return -abs(log(row.time.ratio)), row.name
 
 
-def _benchmark_row(row: BenchmarkRowChange) -> tuple[Text, ...]:
+def _benchmark_row(row: BenchmarkRowChange) -> tuple[doc.Text, ...]:
     """Its cells; a side without a time says why there is none."""
     counts = dict.fromkeys(map(format_mean_count, (row.reference_launches, row.candidate_launches)))
-    name, *sides, difference, ratio = change_row(Code(row.name), row.time, row.presence)
+    name, *sides, difference, ratio = change_row(doc.Code(row.name), row.time, row.presence)
     for index, status in enumerate((row.reference_status, row.candidate_status)):
         if sides[index] == UNKNOWN and status not in (None, Status.OK):
             words = str(status).replace("_", " ")
-            sides[index] = Strong(words) if row.is_broken else words
+            sides[index] = doc.Strong(words) if row.is_broken else words
     return name, *sides, UNKNOWN if row.time.ratio is None else difference, ratio, " → ".join(counts)
 
 
-def _row_points(row: BenchmarkRowChange, *, is_elsewhere: bool) -> Iterator[Text]:
+def _row_points(row: BenchmarkRowChange, *, is_elsewhere: bool) -> Iterator[doc.Text]:
     """What the table has no room for: why there is no verdict, other statuses, other kernels."""
-    name, before, after = Code(row.name), row.reference_relative, row.candidate_relative
+    name, before, after = doc.Code(row.name), row.reference_relative, row.candidate_relative
     if row.time.verdict in {Verdict.FASTER, Verdict.SLOWER, Verdict.AMBIGUOUS}:
         relative = ""
         if is_elsewhere and before is not None and after is not None:
@@ -511,7 +501,7 @@ def _row_points(row: BenchmarkRowChange, *, is_elsewhere: bool) -> Iterator[Text
         yield (name, f": {row.status_note}")
     for change, titles in (("also launches", row.kernels_added), ("no longer launches", row.kernels_removed)):
         if titles:
-            yield (name, f" {change} ", *joined(map(Code, titles)))
+            yield (name, f" {change} ", *doc.joined(map(doc.Code, titles)))
 
 
 COMPARISON_SCHEMA_VERSION = 2

@@ -10,18 +10,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    Document,
-    FactList,
-    Paragraph,
-    Section,
-    Strong,
-    Text,
-    sections,
-)
+from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.toolchain.doctor.checks import CheckResult, CheckVerdict, Diagnosis
 from opscope.toolchain.doctor.machine import Driver, Gpu, MachineFacts, ProgramFacts, Torch
@@ -32,7 +21,7 @@ _SHOWN_DEVICES = 8
 _MOST_SEVERE_FIRST = (CheckVerdict.PROBLEM, CheckVerdict.WARNING, CheckVerdict.UNKNOWN)
 
 
-def doctor_document(diagnosis: Diagnosis) -> Document:
+def doctor_document(diagnosis: Diagnosis) -> doc.Document:
     """The facts in a panel, then the checks that need attention, then the names of the others."""
     title = "Programs cannot be profiled on this machine"
     if diagnosis.can_profile:
@@ -40,20 +29,25 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         count = max(len(driver.devices or ()), len(torch.devices) if torch is not None else 0)
         where = counted(count, "GPU") if count else "the CPU"
         title = f"Ready: programs can be profiled on {where}"
-    bullets: list[Text] = []
+    bullets: list[doc.Text] = []
     for one in (one for verdict in _MOST_SEVERE_FIRST for one in _of(diagnosis, verdict)):
         outcome, said = one.outcome, f" {one.check.code}: {one.outcome.reason.removesuffix('.')}"
-        remedy = () if outcome.remedy is None else (". → ", Code(outcome.remedy, is_whole=True))
-        bullets.append((Strong(str(outcome.verdict)), said, *remedy))
-    named: list[Block] = []
+        remedy = () if outcome.remedy is None else (". → ", doc.Code(outcome.remedy, is_whole=True))
+        bullets.append((doc.Strong(str(outcome.verdict)), said, *remedy))
+    named: list[doc.Block] = []
     for verdict in (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE):
         if found := _of(diagnosis, verdict):
             word = str(verdict).replace("_", " ")
-            named.append(Paragraph(f"{word} ({len(found)}): {', '.join(one.check.code for one in found)}"))
-    return Document(
+            named.append(
+                doc.Paragraph(f"{word} ({len(found)}): {', '.join(one.check.code for one in found)}")
+            )
+    return doc.Document(
         title,
-        (FactList(tuple(_facts(diagnosis.facts))),),
-        (*sections(Section("Findings", (BulletList(tuple(bullets)),))), Section("Checks", tuple(named))),
+        (doc.FactList(tuple(_facts(diagnosis.facts))),),
+        (
+            *doc.sections(doc.Section("Findings", (doc.BulletList(tuple(bullets)),))),
+            doc.Section("Checks", tuple(named)),
+        ),
     )
 
 
@@ -61,7 +55,7 @@ def _of(diagnosis: Diagnosis, verdict: CheckVerdict) -> list[CheckResult]:
     return [one for one in diagnosis.results if one.outcome.verdict is verdict]
 
 
-def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, doc.Text]]:
     """What was not found out in time is left out, or said to be unknown."""
     host, driver = facts.get("machine") or MachineFacts(""), facts.get("driver") or Driver()
     packages, torch, gpus = (

@@ -15,19 +15,7 @@ from msgspec.structs import asdict, replace
 
 from opscope.analysis.program.values import LineKind, ModuleTotal
 from opscope.analysis.summary import Summary
-from opscope.report.document import (
-    Block,
-    Code,
-    Meaning,
-    Paragraph,
-    Section,
-    Text,
-    identifier,
-    number,
-    sections,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.operators import time_name, whole_ns
 from opscope.units import format_duration, format_share
 
@@ -48,36 +36,36 @@ class _Part(msgspec.Struct, frozen=True):
     total: ModuleTotal
 
 
-def program_sections(summary: Summary, top: int | None) -> tuple[Section, ...]:
+def program_sections(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
     """`By module` and `By source line`, each where it was recorded."""
     program = summary.program
-    return sections(
-        Section("By module", module_blocks(summary, top)) if program.module_ns else None,
-        Section("By source line", _line_blocks(summary, top)) if program.line_ns else None,
+    return doc.sections(
+        doc.Section("By module", module_blocks(summary, top)) if program.module_ns else None,
+        doc.Section("By source line", _line_blocks(summary, top)) if program.line_ns else None,
     )
 
 
-def recording_hint(summary: Summary) -> Paragraph | None:
+def recording_hint(summary: Summary) -> doc.Paragraph | None:
     """How to record what is missing; None where both are there, or no device time is."""
     program = summary.program
     if not (summary.has_device and summary.is_of_torch) or (program.has_modules and program.has_stacks):
         return None
-    return Paragraph(
+    return doc.Paragraph(
         (
             "Device time by nn.Module and by source line is not known: the recording has no Python stacks. ",
-            Code("opscope run --record stack --record modules SCRIPT"),
+            doc.Code("opscope run --record stack --record modules SCRIPT"),
             " records them.",
         )
         if not program.has_stacks
         else (
             "Device time by nn.Module is not known: no calls of modules were recorded. ",
-            Code("opscope run --record modules SCRIPT"),
+            doc.Code("opscope run --record modules SCRIPT"),
             " records them.",
         )
     )
 
 
-def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+def module_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
     """The modules as a tree, those of one part in one row, the longest parts."""
     parts = _parts(summary.program.modules)
     what = "device" if summary.has_device else "cpu"
@@ -93,20 +81,20 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     if len(shown) < len(parts):
         caption = f"The {len(shown)} of {len(parts)} parts with the most {_time_of(summary)}. {caption}"
 
-    def name(part: _Part) -> Text:
+    def name(part: _Part) -> doc.Text:
         count = f" ×{part.modules}" if part.modules > 1 else ""
-        return (_INDENT * (len(part.key) - 1), Code(part.key[-1]), count)
+        return (_INDENT * (len(part.key) - 1), doc.Code(part.key[-1]), count)
 
-    rows = table(
+    rows = doc.table(
         shown,
-        words("Module", name),
-        number("Calls", "total.calls"),
-        number("Device time" if summary.has_device else "CPU time", f"total.total_{what}_ns"),
-        number("Share", lambda part: _share(summary, time_ns(part))),
-        number("Self", f"total.self_{what}_ns"),
-        number("Forward", "total.forward_ns"),
-        number("Backward", "total.backward_ns"),
-        number("Launches", "total.kernel_launches"),
+        doc.words("Module", name),
+        doc.number("Calls", "total.calls"),
+        doc.number("Device time" if summary.has_device else "CPU time", f"total.total_{what}_ns"),
+        doc.number("Share", lambda part: _share(summary, time_ns(part))),
+        doc.number("Self", f"total.self_{what}_ns"),
+        doc.number("Forward", "total.forward_ns"),
+        doc.number("Backward", "total.backward_ns"),
+        doc.number("Launches", "total.kernel_launches"),
         caption=caption,
     )
     own: Counter[str] = Counter()
@@ -116,7 +104,9 @@ def module_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
         return (rows,)
     first, ns = own.most_common(1)[0]
     share = _share(summary, ns)
-    return rows, Meaning((Code(first), f" modules take the most self time: {share} of {time_name(summary)}."))
+    return rows, doc.Meaning(
+        (doc.Code(first), f" modules take the most self time: {share} of {time_name(summary)}.")
+    )
 
 
 def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
@@ -146,30 +136,30 @@ def _role(segment: str, class_name: str) -> str:
     return f"{_INDEX.sub('*', segment)}: {class_name}"
 
 
-def _line_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+def _line_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
     lines = summary.program.lines
     shown = lines[:top]
     caption = _rest(summary, summary.program.line_ns, "under no line of the program")
     if len(shown) < len(lines):
         caption = f"The first {len(shown)} of {len(lines)} lines. {caption}"
     notes = [note for kind, note in _KIND_NOTES.items() if any(line.kind is kind for line in shown)]
-    rows = table(
+    rows = doc.table(
         shown,
-        words("Line", lambda line: (Code(f"{line.file}:{line.line}"), _KIND_MARKS[line.kind])),
-        identifier("Function", "function"),
-        number("Calls", "calls"),
-        number("Device time", "self_device_ns"),
-        number("Share", lambda line: _share(summary, line.self_device_ns)),
-        number("Forward", "forward_ns"),
-        number("Backward", "backward_ns"),
-        number("Launches", "kernel_launches"),
+        doc.words("Line", lambda line: (doc.Code(f"{line.file}:{line.line}"), _KIND_MARKS[line.kind])),
+        doc.identifier("Function", "function"),
+        doc.number("Calls", "calls"),
+        doc.number("Device time", "self_device_ns"),
+        doc.number("Share", lambda line: _share(summary, line.self_device_ns)),
+        doc.number("Forward", "forward_ns"),
+        doc.number("Backward", "backward_ns"),
+        doc.number("Launches", "kernel_launches"),
         caption=" ".join([caption, *notes]),
     )
     if not lines:
         return (rows,)
     share = format_share(lines[0].self_device_ns, summary.device_time_ns)
-    place = Code(f"{lines[0].file}:{lines[0].line}")
-    return rows, Meaning((place, f" launches the most: {share} of device time."))
+    place = doc.Code(f"{lines[0].file}:{lines[0].line}")
+    return rows, doc.Meaning((place, f" launches the most: {share} of device time."))
 
 
 def _rest(summary: Summary, charged_ns: int, where: str) -> str:
