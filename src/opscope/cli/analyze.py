@@ -10,21 +10,16 @@ from cyclopts import Parameter
 
 from opscope.cli import console
 from opscope.errors import InputError
-from opscope.model.files import write_text
-from opscope.report.json_encoding import write_json
 
 
 def analyze(
     traces: Annotated[list[str], Parameter(name="TRACE")],
     /,
     *,
-    json: console.Json = False,
-    output: console.Output = (),
     open: bool = False,  # noqa: A002 - the option's name
     save: Path | None = None,
     export_trace: Path | None = None,
-    force: console.Force = False,
-    reading: console.Parts = console.READING,
+    report: console.Report = console.REPORT,
     top: console.Top = 10,
     ceilings: Path | None = None,
     merge: bool = False,
@@ -61,10 +56,11 @@ def analyze(
     if overlap:
         return _overlap(**locals())
     from opscope.report.analysis import recording_document  # noqa: PLC0415 - longer than the overlap of 8 ranks
-    from opscope.report.document import numbered  # noqa: PLC0415
+    from opscope.report.document import Document, numbered  # noqa: PLC0415
     from opscope.results import advised  # noqa: PLC0415
 
-    console.check_outputs([*output, save, export_trace], force=force, inputs=(*traces, ceilings))
+    outputs = [*report.output, save, export_trace]
+    console.check_outputs(outputs, force=report.force, inputs=(*traces, ceilings))
     if not workers.isdecimal() and "://" not in workers:
         raise InputError(
             f"--workers {workers} is neither a number nor an address", hint="Such as tcp://HOST:8786"
@@ -86,31 +82,27 @@ def analyze(
 
             return analysis_document(summary, top=rows)
 
-        if json or not open:
-            console.show(
-                document,
-                lambda: recording_document(
-                    summary, top=reading.rows(top), is_full=reading.full, is_screen=reading.is_screen
-                ),
-                json=json,
-                reading=reading,
+        def printed() -> Document:
+            return recording_document(
+                summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
             )
-        written = []
-        for path in output:
-            if path.suffix == ".json":
-                written.append(write_json(path, document()))
-            elif console.is_page(path):
-                written.append(console.write_recording_page(path, session, summary, top=rows))
-            else:
-                report = recording_document(summary, top=rows, is_full=True)
-                written.append(write_text(path, console.markdown(numbered(report))))
+
+        if report.json or not open:
+            console.show(document, printed, json=report.json, reading=report)
+        console.write_reports(
+            report.output,
+            document,
+            lambda: numbered(recording_document(summary, top=rows, is_full=True)),
+            lambda path: console.write_recording_page(path, session, summary, top=rows),
+        )
+        written = [*report.output]
         if save is not None:
-            written.append(session.save(save, overwrite=force))
+            written.append(session.save(save, overwrite=report.force))
         if export_trace is not None:
             from opscope.report.trace_export import export_trace as write_trace  # noqa: PLC0415 - seldom asked
 
             written.append(write_trace(session, export_trace))
-        console.say_wrote(written, on_stderr=json)
+        console.say_wrote(written, on_stderr=report.json)
         if open:
             from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
 
@@ -118,16 +110,13 @@ def analyze(
     return 0
 
 
-def _overlap(
-    *, traces: list[str], json: bool, overlap: bool, reading: console.Parts, **others: object
-) -> int:
+def _overlap(*, traces: list[str], overlap: bool, report: console.Report, **others: object) -> int:
     from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415 - seldom asked
     from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
 
-    defaults = {one.name: one.default for one in signature(analyze).parameters.values()} | vars(
-        console.READING
-    )
-    for name, value in (others | vars(reading)).items():
+    defaults = {one.name: one.default for one in signature(analyze).parameters.values()}
+    defaults |= vars(console.Report(json=report.json))
+    for name, value in (others | vars(report)).items():
         if value != defaults[name]:
             raise InputError(
                 f"--overlap tells one thing alone: --{name.replace('_', '-')} cannot be given with it",
@@ -135,5 +124,5 @@ def _overlap(
             )
     with console.status("Reading"):
         found = communication_overlap(traces)
-    console.show(lambda: overlap_document(found), lambda: overlap_report(found), json=json)
+    console.show(lambda: overlap_document(found), lambda: overlap_report(found), json=report.json)
     return 0

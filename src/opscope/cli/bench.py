@@ -125,11 +125,8 @@ def bench(
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
     show: Annotated[tuple[Literal["kernels", "ptx", "sass", "triton"], ...], console.Several] = (),
-    reading: console.Parts = console.READING,
-    json: console.Json = False,
-    output: console.Output = (),
+    report: console.Report = console.REPORT,
     save: Path | None = None,
-    force: console.Force = False,
 ) -> int:
     """Compare implementations: a suite, or functions of your own; or show a saved result again.
 
@@ -152,14 +149,14 @@ def bench(
     """
     if not targets:
         suites = list(SUITES.values())
-        console.show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=json)
+        console.show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=report.json)
         return 0
     kinds = tuple(kind for kind in (CodeKind.PTX, CodeKind.SASS, CodeKind.TRITON) if str(kind) in show)
-    has_kernels = reading.full or "kernels" in show
-    files = [path for path in (*output, save) if path is not None]
-    console.check_outputs(files, force=force, inputs=targets)
+    has_kernels = report.full or "kernels" in show
+    files = [path for path in (*report.output, save) if path is not None]
+    console.check_outputs(files, force=report.force, inputs=targets)
     for path in files:
-        check_writable(path, force=force)
+        check_writable(path, force=report.force)
 
     def present(
         result: BenchmarkResult | BenchmarkSweep, codes: Sequence[tuple[ImplementationCode, ...]]
@@ -185,14 +182,7 @@ def bench(
                     one["generated_code"] = encode(code)
             return whole
 
-        console.show(
-            encoded,
-            lambda: document,
-            json=json,
-            reading=reading,
-            output=output,
-            charts=lambda: benchmark_charts(result),
-        )
+        report.show(encoded, lambda: document, charts=lambda: benchmark_charts(result))
 
     if len(targets) == 1 and targets[0].endswith(".json"):
         if (given, measuring) != (_GIVEN, _MEASURING) or save is not None or kinds:
@@ -204,7 +194,7 @@ def bench(
         present(load_benchmark(targets[0]), ())
         return 0
     # What the user's code prints must not stand in the JSON document.
-    with redirect_stdout(sys.stderr) if json else nullcontext():
+    with redirect_stdout(sys.stderr) if report.json else nullcontext():
         points, options = sweep_of(targets, _request(given)), measuring.options()
         codes: list[tuple[ImplementationCode, ...]] = []
 
@@ -232,7 +222,7 @@ def bench(
             keep(sweep)
     if (result := result_of(sweep)) is not None:
         present(result, codes)
-        console.say_wrote([] if save is None else [save], on_stderr=json)
+        console.say_wrote([] if save is None else [save], on_stderr=report.json)
     return _exit_code(sweep)
 
 

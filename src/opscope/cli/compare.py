@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -27,13 +27,10 @@ def compare(
     candidate: Annotated[str, Parameter(name="CANDIDATE")],
     /,
     *,
-    json: console.Json = False,
     fail_on: FailOn | None = None,
     threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
     top: console.Top = 20,
-    reading: console.Parts = console.READING,
-    output: console.Output = (),
-    force: console.Force = False,
+    report: console.Report = console.REPORT,
 ) -> int:
     """Compare two benchmark results, or two recordings.
 
@@ -52,7 +49,7 @@ def compare(
             Exit with 4 if nothing failed because there was too little to judge by: fewer than 6 steps.
         threshold: Times whose ratio lies within 1 ± this are the same.
     """
-    console.check_outputs(output, force=force, inputs=(reference, candidate))
+    console.check_outputs(report.output, force=report.force, inputs=(reference, candidate))
     with ExitStack() as opened:
         first, second = (
             one if is_result_file(one) else opened.enter_context(console.open_source([one]))
@@ -63,18 +60,14 @@ def compare(
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
     inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
     document = (
-        benchmark_comparison_document(comparison, top=reading.rows(top))
+        benchmark_comparison_document(comparison, top=report.rows(top))
         if isinstance(comparison, BenchmarkComparison)
-        else session_comparison_document(comparison, top=reading.rows(top))
+        else session_comparison_document(comparison, top=report.rows(top))
     )
-    console.show(
-        lambda: comparison_document(
-            comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive
-        ),
+    gate: dict[str, Any] = {"fail_on": fail_on, "failures": failures, "inconclusive": inconclusive}
+    report.show(
+        lambda: comparison_document(comparison, **gate),
         lambda: document,
-        json=json,
-        reading=reading,
-        output=output,
         charts=lambda: comparison_charts(comparison),
     )
     for failure in failures:

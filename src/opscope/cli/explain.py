@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +20,9 @@ def explain(
     /,
     *,
     trace: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
-    json: console.Json = False,
     checkout: Path | None = None,
     torch_version: str | None = None,
-    reading: console.Parts = console.READING,
-    output: console.Output = (),
-    force: console.Force = False,
+    report: console.Report = console.REPORT,
 ) -> int:
     """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
 
@@ -41,9 +37,9 @@ def explain(
         torch_version: Release to answer for without a trace; the installed torch, else the newest known
             release.
     """
-    console.check_outputs(output, force=force, inputs=trace or ())
+    console.check_outputs(report.output, force=report.force, inputs=trace or ())
     read_source = None
-    if reading.full or checkout:
+    if report.full or checkout:
         from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - seldom asked
 
         traces = [Path(one) for one in trace or ()]
@@ -53,11 +49,8 @@ def explain(
     with console.open_source(trace, merge=True) if trace else nullcontext() as session:
         with console.status("Explaining"):
             explanation = api.explain(name, session, torch_version=torch_version)
-        console.show(
+        report.show(
             lambda: explanation_json(explanation, read_source),
-            partial(explanation_document, explanation, read_source, is_full=reading.full),
-            json=json,
-            reading=reading,
-            output=output,
+            lambda: explanation_document(explanation, read_source, is_full=report.full),
         )
     return 0

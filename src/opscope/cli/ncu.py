@@ -13,7 +13,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +67,6 @@ class Collecting:
 
 
 _DEFAULT = Collecting()
-_READING = console.ProgramParts()
 _REPORT = Path("opscope.ncu-rep")
 _Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a program"))]
 
@@ -74,11 +74,8 @@ _Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a
 def ncu(
     *target: Annotated[str, Parameter(name="REPORT")],
     trace: Path | None = None,
-    json: console.Json = False,
     top: console.Top = 10,
-    reading: console.ProgramParts = _READING,
-    output: console.Output = (),
-    force: console.Force = False,
+    report: console.ProgramReport = console.PROGRAM_REPORT,
     collecting: _Collecting = _DEFAULT,
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
@@ -95,9 +92,9 @@ def ncu(
         trace: A recording of the same program: says which operator launched each kernel, and the least bytes.
         collecting: What is profiled of a program.
     """
-    reports = [path for path in output if path.suffix == ".ncu-rep"]
-    written = [path for path in output if path not in reports]
-    console.check_outputs(written, force=force, inputs=target)
+    reports = [path for path in report.output if path.suffix == ".ncu-rep"]
+    shown = replace(report, output=tuple(path for path in report.output if path not in reports))
+    console.check_outputs(shown.output, force=report.force, inputs=target)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     is_run = len(target) > 1 or not (is_report(target[0]) or shutil.which(target[0]) is None)
@@ -106,31 +103,16 @@ def ncu(
             "options of profiling are given, and a report to read",
             hint="A program comes after --: opscope ncu --kernel gemm -- python script.py",
         )
-    report, code = (
-        _profile(
-            target,
-            trace,
-            collecting,
-            reports or [_REPORT],
-            force=force,
-            stdout=console.STDERR if json else None,
-        )
-        if is_run
-        else (Path(target[0]), 0)
-    )
-    analysis = api.ncu(report, trace)
-    document = ncu_document(analysis, top=reading.rows(top))
-    console.show(
-        lambda: ncu_json(analysis),
-        lambda: document,
-        json=json,
-        reading=reading,
-        on_stderr=is_run,
-        output=written,
-        charts=lambda: counter_charts(analysis),
-    )
+    read, code = Path(target[0]), 0
     if is_run:
-        console.say_wrote([report], on_stderr=True)
+        read, stdout = (reports or [_REPORT])[0], console.STDERR if report.json else None
+        code = _profile(target, trace, collecting, read, force=report.force, stdout=stdout)
+    analysis = api.ncu(read, trace)
+    document = ncu_document(analysis, top=report.rows(top))
+    charts = partial(counter_charts, analysis)
+    shown.show(lambda: ncu_json(analysis), lambda: document, on_stderr=is_run, charts=charts)
+    if is_run:
+        console.say_wrote([read], on_stderr=True)
     return code
 
 
@@ -138,17 +120,16 @@ def _profile(
     program: tuple[str, ...],
     trace: Path | None,
     collecting: Collecting,
-    reports: list[Path],
+    report: Path,
     *,
     force: bool,
     stdout: int | None,
-) -> tuple[Path, int]:
-    """The report of a program that was run, and the exit code to pass on."""
+) -> int:
+    """Run a program for a report; the exit code to pass on."""
     check_reader()
     if shutil.which(program[0]) is None:
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
     executable = find_ncu(os.environ.get("PATH"))
-    report = reports[0]
     console.check_outputs([report], force=force)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
 
@@ -179,7 +160,7 @@ def _profile(
     if ended.was_interrupted and not report.exists():
         raise KeyboardInterrupt
     check_run(ended, report)
-    return report, EXIT_INTERRUPTED if ended.was_interrupted else ended.target_code
+    return EXIT_INTERRUPTED if ended.was_interrupted else ended.target_code
 
 
 def _plan(

@@ -10,7 +10,7 @@ import json as json_format
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -152,11 +152,8 @@ def profile(
     active: _Steps = ACTIVE_STEPS,
     record: console.Record = (),
     resume: bool = False,
-    json: console.Json = False,
     top: console.Top = 10,
-    reading: console.Parts = console.READING,
-    output: console.Output = (),
-    force: console.Force = False,
+    report: console.Report = console.REPORT,
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
@@ -191,12 +188,14 @@ def profile(
     ]
     summaries = output_dir / _SUMMARY_JSON, output_dir / _SUMMARY_MARKDOWN
     if not resume:
-        console.check_outputs([*summaries, *(path for task in tasks for path in task.all_files)], force=force)
-    console.check_outputs(output, force=force)
-    kept = [task.kept() for task in tasks] if resume and not force else [None] * len(tasks)
+        console.check_outputs(
+            [*summaries, *(path for task in tasks for path in task.all_files)], force=report.force
+        )
+    console.check_outputs(report.output, force=report.force)
+    kept = [task.kept() for task in tasks] if resume and not report.force else [None] * len(tasks)
     entries: list[SweepEntry] = []
     code = 0
-    with console.load_noticed(), _progress(len(tasks), quiet=json) as advance:
+    with console.load_noticed(), _progress(len(tasks), quiet=report.json) as advance:
         try:
             for task, known in zip(tasks, kept, strict=True):
                 advance(task.configuration.label, None)
@@ -212,50 +211,39 @@ def profile(
                 "continue with --resume"
             )
             code = EXIT_INTERRUPTED
-    _show(entries, output_dir, output, json=json, reading=reading, top=rows)
+    if entries or report.json:
+        _show(entries, output_dir, report, rows)
     if entries:
         of_each = [output_dir / name for entry in entries for name in entry.files.values()]
-        console.say_wrote([*of_each, *summaries], on_stderr=json)
+        console.say_wrote([*of_each, *summaries], on_stderr=report.json)
     return code
 
 
-def _show(
-    entries: Sequence[SweepEntry],
-    output_dir: Path,
-    output: Sequence[Path],
-    *,
-    json: bool,
-    reading: console.Parts,
-    top: int | None,
-) -> None:
-    if not json and not entries:
-        return
+def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Report, top: int | None) -> None:
     traces = [(one, str(output_dir / one.files["trace"])) for one in entries if "trace" in one.files]
 
     def document() -> Document:
         """The summary; in full, with the report on each configuration."""
         summary, reports = sweep_report(entries), []
-        for entry, trace in traces if reading.full else ():
+        for entry, trace in traces if report.full else ():
             with load(trace) as session:
-                report = recording_document(summarize(session), is_full=True, top=None)
-            reports.append(Section(entry.label, report.blocks, report.sections))
+                of_it = recording_document(summarize(session), is_full=True, top=None)
+            reports.append(Section(entry.label, of_it.blocks, of_it.sections))
         return msgspec.structs.replace(summary, sections=(*summary.sections, *reports))
 
     # Of a single configuration a page is that of its recording.
-    pages = [path for path in output if console.is_page(path)] if len(entries) == len(traces) == 1 else []
-    console.show(
+    is_one = len(entries) == len(traces) == 1
+    pages = [path for path in report.output if is_one and console.is_page(path)]
+    replace(report, output=tuple(path for path in report.output if path not in pages)).show(
         lambda: sweep_document(entries),
         document,
-        json=json,
-        reading=reading,
-        output=[path for path in output if path not in pages],
         charts=lambda: workload_charts(sweep_document(entries)["configurations"]),
     )
     if pages:
         with load(traces[0][1]) as session:
             summary = summarize(session)
             written = [console.write_recording_page(path, session, summary, top=top) for path in pages]
-        console.say_wrote(written, on_stderr=json)
+        console.say_wrote(written, on_stderr=report.json)
 
 
 def _attempt(task: _Task) -> SweepEntry:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,12 +25,10 @@ from opscope.capture.program import check_program
 from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, program_of, step_source
 from opscope.cli import console
 from opscope.errors import DependencyError, InputError, OpscopeError
-from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
-from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
 
@@ -85,7 +84,6 @@ class ProgramRecording:
 
 
 _DEFAULT_RECORDING = ProgramRecording()
-_READING = console.ProgramParts()
 _Recording = Annotated[ProgramRecording, Parameter(name="*", group=Group("Recording"))]
 
 
@@ -130,7 +128,7 @@ def run(
     stop: bool = False,
     quiet: bool = False,
     top: console.Top = 10,
-    reading: console.ProgramParts = _READING,
+    reading: console.ProgramParts = console.PROGRAM_PARTS,
     output: console.Output = (),
     force: console.Force = False,
 ) -> int:
@@ -260,26 +258,18 @@ def _report(
             folder = cycle.trace_path.parent
             with load(cycle.trace_path) as session:
                 summary = summarize(session)
-                text = console.markdown(numbered(recording_document(summary, top=_REPORTED, is_full=True)))
-                values = analysis_document(summary, top=None)
-                write_json(folder / analysis.name, values)
-                write_text(folder / report.name, text)
+                rows = _REPORTED if shown is None else None if shown == "all" else shown
+                console.write_reports(
+                    [folder / analysis.name, folder / report.name, *pages],
+                    partial(analysis_document, summary, top=None),
+                    partial(numbered, recording_document(summary, top=_REPORTED, is_full=True)),
+                    partial(console.write_recording_page, session=session, summary=summary, top=rows),
+                )
                 if shown is not None:
                     document = recording_document(
-                        summary,
-                        top=reading.rows(shown),
-                        is_full=reading.full,
-                        is_screen=reading.is_screen,
+                        summary, top=reading.rows(shown), is_full=reading.full, is_screen=reading.is_screen
                     )
                     console.print_document(document, reading=reading, on_stderr=True)
-                rows = _REPORTED if shown is None else None if shown == "all" else shown
-                for path in pages:
-                    if console.is_page(path):
-                        console.write_recording_page(path, session, summary, top=rows)
-                    elif path.suffix == ".json":
-                        write_json(path, values)
-                    else:
-                        write_text(path, text)
             console.say_wrote(
                 [outputs.directory / cycle.trace_path.name, analysis, report, *pages], on_stderr=True
             )

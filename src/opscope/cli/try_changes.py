@@ -22,7 +22,6 @@ from opscope.trials.planning import trial_plan
 from opscope.trials.trying import Told, Trial, TrialPlan
 from opscope.workloads.workload import WorkloadOptions
 
-_READING = console.ProgramParts()
 _Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 
 
@@ -41,10 +40,7 @@ def try_changes(
     skip: Annotated[tuple[Literal["predict"], ...], Parameter(negative=(), show_default=False)] = (),
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    reading: console.ProgramParts = _READING,
-    json: console.Json = False,
-    output: console.Output = (),
-    force: console.Force = False,
+    report: console.ProgramReport = console.PROGRAM_REPORT,
 ) -> int:
     """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
 
@@ -76,7 +72,7 @@ def try_changes(
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.
     """
     kept = Path(f"{target}.orig") if apply else None
-    console.check_outputs([*output, kept], force=force, inputs=[target, *(change or ())])
+    console.check_outputs([*report.output, kept], force=report.force, inputs=[target, *(change or ())])
     options, sizes = _workload(param)
     plan = trial_plan(
         target,
@@ -96,16 +92,9 @@ def try_changes(
     with _progress(plan.budget_s) as told:
         result = Trial(plan, told).run()
     document = trial_document(result, console.command_line())
-    console.show(
-        lambda: trial_json(result),
-        lambda: document,
-        json=json,
-        reading=reading,
-        output=output,
-        charts=lambda: trial_charts(result),
-    )
+    report.show(lambda: trial_json(result), lambda: document, charts=lambda: trial_charts(result))
     if kept is not None and result.best is not None:
-        console.say_wrote(_applied(plan, result.best.names, kept), on_stderr=json)
+        console.say_wrote(_applied(plan, result.best.names, kept), on_stderr=report.json)
     if result.is_interrupted:
         return EXIT_INTERRUPTED
     speedup = 1.0 if result.best is None else 1 / result.best.ratio
