@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from opscope.advice.rules import rule_book
@@ -53,18 +53,28 @@ def remarks(summary: Summary) -> tuple[doc.Block, ...]:
         one for one in summary.advice or () if not one.is_to_try or (one.change and short_edit(one) is None)
     ]
     points = dict.fromkeys(_points(summary, found[:_CODES]))  # code that two have in common stands once
-    rest = (
-        [doc.BulletList((f"{len(found) - _CODES} more: --section change.",))] if len(found) > _CODES else []
-    )
-    return tuple(_joined_points([*points, *rest]))
+    if len(found) > _CODES:
+        points[doc.BulletList((f"{len(found) - _CODES} more: --section change.",))] = None
+    return tuple(_joined_points(points))
 
 
 def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[doc.Block]:
     """A point each, the first of them with their code."""
+    numbers = change_numbers(summary)
     for rank, finding in enumerate(findings):
-        yield doc.BulletList((_point(finding, summary),))
+        parts: list[doc.Inline] = []
+        if finding.is_to_try and finding.code in numbers:
+            number, gain = f"Change {numbers[finding.code]}", _gain(finding, summary, "−")
+            parts = [doc.Strong(number), ": ", doc.Strong(gain), ". "]
+        parts += [finding.message, f" {finding.suggestion}" if finding.suggestion else ""]
+        yield doc.BulletList((tuple(filter(None, parts)),))
         if finding.change and rank < _CODES:
-            yield doc.CodeBlock(finding.change, _language(finding.change))
+            yield _code(finding.change)
+
+
+def _code(change: str) -> doc.CodeBlock:
+    is_command = re.match(r"\s*(opscope|python|ncu|nsys)\s", change)
+    return doc.CodeBlock(change, "bash" if is_command else "python")
 
 
 def short_edit(finding: Finding) -> str | None:
@@ -83,20 +93,38 @@ def short_edit(finding: Finding) -> str | None:
     return edit
 
 
-def _joined_points(blocks: Iterable[doc.Block]) -> Iterator[doc.Block]:
+def _joined_points(points: Iterable[doc.Block]) -> Iterator[doc.Block]:
     """Points without code between them are one list."""
-    for are_points, run in groupby(blocks, lambda block: isinstance(block, doc.BulletList)):
-        if are_points:
-            yield doc.BulletList(
-                tuple(item for one in run if isinstance(one, doc.BulletList) for item in one.items)
-            )
-        else:
+    for kind, run in groupby(points, type):
+        if kind is not doc.BulletList:
             yield from run
+        else:
+            lists = (one.items for one in run if isinstance(one, doc.BulletList))
+            yield doc.BulletList(tuple(chain.from_iterable(lists)))
 
 
 def advice_sections(summary: Summary) -> tuple[doc.Section, ...]:
     """A section for each, with evidence and code."""
-    return tuple(_section(finding, summary) for finding in summary.advice or ())
+    numbers, shown = change_numbers(summary), []
+    for one in summary.advice or ():
+        title = change_title(one)
+        if one.is_to_try and one.code in numbers:
+            title = f"Change {numbers[one.code]}: {title}"
+        known = doc.facts(
+            ("Severity", str(one.severity)),
+            ("Estimated gain", _gain(one, summary) if one.estimated_gain_ns_per_step else None),
+            ("How it was estimated", one.gain_basis),
+            *((_label(key), _value(key, value)) for key, value in one.evidence.items()),
+            ("Rule", doc.Code(one.code)),
+        )
+        told = (
+            doc.Paragraph(one.message),
+            doc.Paragraph(one.suggestion) if one.suggestion else None,
+            _code(one.change) if one.change else None,
+            known,
+        )
+        shown.append(doc.Section(title, doc.blocks(*told)))
+    return tuple(shown)
 
 
 def change_numbers(summary: Summary) -> dict[str, int]:
@@ -127,17 +155,6 @@ def change_title(finding: Finding) -> str:
     return finding.code if rule is None else rule.title
 
 
-def _point(finding: Finding, summary: Summary) -> doc.Text:
-    parts: list[doc.Inline] = []
-    number = change_numbers(summary).get(finding.code)
-    if finding.is_to_try and number is not None:
-        parts += [doc.Strong(f"Change {number}"), ": ", doc.Strong(_gain(finding, summary, "−")), ". "]
-    parts.append(finding.message)
-    if finding.suggestion:
-        parts.append(f" {finding.suggestion}")
-    return tuple(parts)
-
-
 def gain_text(finding: Finding, period: str, sign: str = "−") -> str:
     """What a change takes off; no number where that is known to no better than a factor of 3."""
     if not finding.is_gain_known:
@@ -159,30 +176,6 @@ def _period(summary: Summary) -> str:
     if summary.steps:
         return "per step"
     return "of the recording" if len(summary.traces) < 2 else "per trace"
-
-
-def _section(finding: Finding, summary: Summary) -> doc.Section:
-    blocks: list[doc.Block] = [doc.Paragraph(finding.message)]
-    if finding.suggestion:
-        blocks.append(doc.Paragraph(finding.suggestion))
-    if finding.change:
-        blocks.append(doc.CodeBlock(finding.change, _language(finding.change)))
-    facts: list[tuple[str, doc.Text]] = [("Severity", str(finding.severity))]
-    if finding.estimated_gain_ns_per_step:
-        facts.append(("Estimated gain", _gain(finding, summary)))
-    if finding.gain_basis:
-        facts.append(("How it was estimated", finding.gain_basis))
-    facts += [(_label(key), _value(key, value)) for key, value in finding.evidence.items()]
-    facts.append(("Rule", doc.Code(finding.code)))
-    number = change_numbers(summary).get(finding.code) if finding.is_to_try else None
-    title = change_title(finding)
-    return doc.Section(
-        title if number is None else f"Change {number}: {title}", (*blocks, doc.FactList(tuple(facts)))
-    )
-
-
-def _language(code: str) -> str:
-    return "bash" if re.match(r"\s*(opscope|python|ncu|nsys)\s", code) else "python"
 
 
 _SUFFIXES = (("_ns_per_step", " per step"), ("_ns", " time"), ("_fraction", " share"))

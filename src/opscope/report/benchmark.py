@@ -26,7 +26,6 @@ from opscope.model.benchmark import (
     CacheState,
     DeviceState,
     Interval,
-    KernelUse,
     Status,
     Verdict,
     reciprocal,
@@ -289,7 +288,6 @@ def _state(state: DeviceState) -> str:
 
 
 def benchmark_table(result: BenchmarkResult) -> doc.Table:
-    """One row per implementation that ran; columns no row fills are left out."""
     rows = [row for row in result.rows if row.status is not Status.UNAVAILABLE]
     ceilings = {row.ceiling for row in rows if row.ceiling is not None}
 
@@ -369,28 +367,23 @@ def kernel_use_section(result: BenchmarkResult) -> doc.Section:
     )
     profiles = [(row.name, row.profile.kernels) for row in rows if row.profile]
     nothing = doc.Paragraph("No kernels were recorded: that takes a GPU, and profiling switched on.")
-    kernels = (
-        doc.Section(
-            name, (_kernel_table(uses) if uses else doc.Paragraph("It launched nothing on the device."),)
+    kernels = []
+    for name, uses in profiles:
+        shown = doc.table(
+            uses,
+            doc.identifier("Kernel", "title"),
+            doc.number("Launches", "launches", format_mean_count),
+            doc.number("Device time", "device_ns"),
+            doc.number("Grid", "grid", format_extent),
+            doc.number("Block", "block", format_extent),
+            doc.number("Registers", "registers_per_thread", format_mean_count),
+            doc.number("Shared memory", "shared_memory_bytes"),
+            doc.identifier("Operator", "operator"),
+            doc.identifier("Source", "source_file"),
         )
-        for name, uses in profiles
-    )
+        none = doc.Paragraph("It launched nothing on the device.")
+        kernels.append(doc.Section(name, (shown if uses else none,)))
     return doc.Section("Kernels", doc.blocks(calls, None if profiles else nothing), tuple(kernels))
-
-
-def _kernel_table(uses: Sequence[KernelUse]) -> doc.Table:
-    return doc.table(
-        uses,
-        doc.identifier("Kernel", "title"),
-        doc.number("Launches", "launches", format_mean_count),
-        doc.number("Device time", "device_ns"),
-        doc.number("Grid", "grid", format_extent),
-        doc.number("Block", "block", format_extent),
-        doc.number("Registers", "registers_per_thread", format_mean_count),
-        doc.number("Shared memory", "shared_memory_bytes"),
-        doc.identifier("Operator", "operator"),
-        doc.identifier("Source", "source_file"),
-    )
 
 
 _TITLES = {
@@ -401,8 +394,6 @@ _TITLES = {
 
 
 def code_sections(codes: Sequence[ImplementationCode]) -> tuple[doc.Section, ...]:
-    """One section per kind of code, with one per implementation in it."""
-
     def told(code: ImplementationCode) -> Iterator[doc.Block]:
         if code.reason is not None:
             yield doc.Paragraph(f"No code: {code.reason}")
@@ -554,8 +545,6 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
 
 
 def suite_list_document(suites: Sequence[Suite]) -> doc.Document:
-    """One row per suite, and each one's implementations."""
-
     def parameters(suite: Suite) -> str:
         return ", ".join(f"{name}={'|'.join(one.values)}" for name, one in suite.parameters.items())
 

@@ -14,7 +14,7 @@ from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
-from opscope.launches.launch_explanation import Heading, Statement
+from opscope.launches.launch_explanation import Heading
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.vocabulary import FAMILIES
 from opscope.report import document as doc
@@ -67,10 +67,8 @@ def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[
         for name, value in arguments
         if not name or len(value) <= _LONG_ARGUMENT
     ]
-    if short:
-        lines.append(
-            ("Template arguments", ("", *doc.joined(short)))
-        )  # a text: one alone is no name to shorten
+    if short:  # a text: one alone is no name to shorten
+        lines.append(("Template arguments", ("", *doc.joined(short))))
     return [*lines, *long, *_computed(facts), *_launched(facts)]
 
 
@@ -108,9 +106,6 @@ def _computed(facts: KernelFacts) -> Iterator[tuple[str, doc.Text]]:
             yield f"In modules{where}", (doc.Code(", ".join(names)), graded(Grade.EXACT))
         for place, text in code.program_lines:
             yield "For the line", (doc.Code(place), f": {text}" if text else "", graded(Grade.EXACT))
-
-
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def _times(extent: Any) -> str:
@@ -172,20 +167,18 @@ def launch_blocks(
         opening += [", ", doc.Code(kernel if known is None else kernel_title(known))]
     if first.shapes:
         opening += [", called with shapes ", doc.Code(first.shapes)]
-    said = {heading: first.explanation.under(heading) for heading in Heading}
-    facts = tuple((_TITLES[heading], _sentences(one)) for heading, one in said.items() if one)
-    return (doc.Paragraph((*opening, ":")), doc.FactList(facts))
+    facts: list[tuple[str, doc.Text]] = []
+    for heading in Heading:
+        # A grade that several sentences in a row share is said once, after the last.
+        runs = groupby(first.explanation.under(heading), attrgetter("grade"))
+        said = [f"{' '.join(one.text for one in run)} ({grade})" for grade, run in runs]
+        facts += [(_TITLES[heading], " ".join(said))] if said else []
+    return (doc.Paragraph((*opening, ":")), doc.FactList(tuple(facts)))
 
 
 def explained_launches(summary: Summary, operator: str | None, kernel: str) -> tuple[ExplainedLaunch, ...]:
     """A kernel's longest launch configurations under an operator, explained; empty if nothing is known."""
     return summary.accounts.get((operator, kernel)) or summary.accounts.get((None, kernel)) or ()
-
-
-def _sentences(statements: tuple[Statement, ...]) -> str:
-    """The sentences with their grades; one that several in a row share is said once, after the last."""
-    runs = ((grade, [one.text for one in run]) for grade, run in groupby(statements, attrgetter("grade")))
-    return " ".join(f"{' '.join(texts)} ({grade})" for grade, texts in runs)
 
 
 _OPEN = "not in the recording; hardware counters show it"
