@@ -30,6 +30,22 @@ class Outcome(NamedTuple):
         """Standard error on one line."""
         return " ".join(self.err.split())
 
+    def fine(self, *words: str, out: str | None = None) -> Outcome:
+        """It did what it was asked to, and standard output holds these words."""
+        assert self.code == 0, self.err
+        assert out in (None, self.out)
+        assert [one for one in words if one not in self.out] == []
+        return self
+
+    def fails(self, *words: str, code: int = 1, out: str | None = "", lines: int | None = None) -> Outcome:
+        """It ended with such a code and an error of these words, not with a defect."""
+        assert self.code == code, self.err
+        assert out in (None, self.out)
+        assert lines in (None, self.err.count("\n"))
+        assert [one for one in words if one not in self.err and one not in self.said] == []
+        assert "internal error" not in self.err and "/opscope/cli/" not in self.err
+        return self
+
 
 Run = Callable[..., Outcome]
 

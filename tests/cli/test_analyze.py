@@ -11,8 +11,7 @@ from .conftest import saved
 
 
 def test_json_is_the_only_thing_on_stdout(opscope, trace: Path) -> None:
-    outcome = opscope("analyze", trace, "--json")
-    assert outcome.code == 0
+    outcome = opscope("analyze", trace, "--json").fine()
     document = outcome.json
     assert document["trace"].endswith("trace.json")
     assert document["summary"]["device_time_ns"] == 452_125
@@ -52,8 +51,7 @@ def test_files_are_written_and_named_last(opscope, trace: Path, tmp_path: Path) 
         out / "report.md",
         "--save",
         tmp_path / "s.opscope",
-    )
-    assert outcome.code == 0
+    ).fine()
     assert outcome.out.splitlines()[-3:] == [
         f"Wrote {out / 'analysis.json'}",
         f"Wrote {out / 'report.md'}",
@@ -128,8 +126,7 @@ def test_a_memory_limit_is_passed_on(opscope, trace: Path) -> None:
 
 def test_the_trace_with_its_critical_path(opscope, trace: Path, tmp_path: Path) -> None:
     marked = tmp_path / "marked.json"
-    done = opscope("analyze", trace, "--export-trace", marked)
-    assert done.code == 0
+    done = opscope("analyze", trace, "--export-trace", marked).fine()
     assert done.out.splitlines()[-1].endswith("marked.json")
     totals = [opscope("analyze", one, "--json").json["summary"] for one in (trace, marked)]
     assert totals[0] == totals[1]

@@ -21,16 +21,13 @@ def test_version(opscope) -> None:
 
 
 def test_help_names_every_verb(opscope) -> None:
-    outcome = opscope("--help")
-    assert outcome.code == 0
+    outcome = opscope("--help").fine()
     for verb in ("profile", "analyze", "sql"):
         assert verb in outcome.out
 
 
 def test_no_command_shows_the_help(opscope) -> None:
-    outcome = opscope()
-    assert outcome.code == 0
-    assert "Usage" in outcome.out
+    opscope().fine("Usage")
 
 
 def test_a_trace_alone_is_analyzed(opscope, trace: Path) -> None:
@@ -51,10 +48,7 @@ def test_every_module_but_those_shared_is_a_verb() -> None:
 
 @pytest.mark.parametrize("verb", app.verbs())
 def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope, verb: str) -> None:
-    outcome = opscope(verb, "--help")
-    assert outcome.code == 0
-    assert f"Example: opscope {verb} " in outcome.out
-    assert "Exit codes: 0 fine, 1 an error" in outcome.out
+    opscope(verb, "--help").fine(f"Example: opscope {verb} ", "Exit codes: 0 fine, 1 an error")
 
 
 @pytest.mark.exhaustive(few=False)
@@ -74,11 +68,7 @@ def test_the_example_of_its_help_works(
     "arguments", [("nonsense",), ("analyze",), ("analyze", "x", "--nonsense"), ("analyze", "x", "--top", "0")]
 )
 def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: tuple[str, ...]) -> None:
-    outcome = opscope(*arguments)
-    assert outcome.code == 2
-    assert outcome.out == ""
-    assert outcome.err.startswith("error: ")
-    assert "Traceback" not in outcome.err
+    opscope(*arguments).fails("error: ", code=2)
 
 
 def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
@@ -87,18 +77,11 @@ def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
 
 
 def test_a_users_mistake_is_one_line(opscope, tmp_path: Path) -> None:
-    outcome = opscope("analyze", tmp_path / "absent.json")
-    assert outcome.code == 1
-    assert outcome.out == ""
-    assert outcome.err.startswith("error: ")
-    assert "absent.json" in outcome.err
-    assert outcome.err.count("\n") == 1
+    opscope("analyze", tmp_path / "absent.json").fails("absent.json", "error: ", lines=1)
 
 
 def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
-    outcome = opscope("analyze", tmp_path / "absent.json", "--debug")
-    assert outcome.code == 1
-    assert "Traceback" in outcome.err
+    assert "Traceback" in opscope("analyze", tmp_path / "absent.json", "--debug").err
 
 
 @pytest.mark.parametrize(
@@ -128,8 +111,7 @@ def test_an_interrupted_verb_says_what_is_kept(opscope, monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("opscope.api.explain", interrupted)
-    outcome = opscope("explain", "gelu")
-    assert (outcome.code, outcome.out) == (130, "")
+    outcome = opscope("explain", "gelu").fails(code=130)
     assert outcome.err == "interrupted: files already written are kept, nothing else was written\n"
 
 

@@ -116,9 +116,7 @@ class TestMeasure:
         measuring()
         path = tmp_path / "limits.json"
         path.write_text("mine")
-        outcome = opscope("devices", "--measure", "--save", path)
-        assert outcome.code == 1
-        assert "the file exists" in outcome.err
+        opscope("devices", "--measure", "--save", path).fails("the file exists")
         assert path.read_text() == "mine"
         assert opscope("devices", "--measure", "--save", path, "--force").code == 0
         assert path.read_text() != "mine"
@@ -142,15 +140,13 @@ class TestMeasure:
         measuring()
         cache.parent.mkdir(parents=True)
         cache.write_text("a file, no folder")
-        outcome = opscope("devices", "--measure")
-        assert outcome.code == 0
+        outcome = opscope("devices", "--measure").fine()
         assert outcome.err.startswith("note: not kept for later commands: ")
 
     def test_a_damaged_measurement_is_a_note(self, opscope: Run, cache: Path) -> None:
         cache.mkdir(parents=True)
         (cache / "damaged.json").write_text("{")
-        outcome = opscope("devices", "h200")
-        assert outcome.code == 0
+        outcome = opscope("devices", "h200").fine()
         assert "note: passed over: " in outcome.err
         assert "damaged.json" in outcome.err
 
@@ -158,10 +154,7 @@ class TestMeasure:
         torch = pytest.importorskip("torch")
         if torch.cuda.is_available():
             pytest.skip("there is one")
-        outcome = opscope("devices", "--measure")
-        assert (outcome.code, outcome.out) == (1, "")
-        assert outcome.err.count("\n") == 1
-        assert "finds no CUDA device" in outcome.err
+        opscope("devices", "--measure").fails("finds no CUDA device", lines=1)
 
     def test_a_measurement_that_fails_is_one_error(
         self, opscope: Run, monkeypatch: pytest.MonkeyPatch

@@ -31,8 +31,9 @@ def test_the_language_is_asked_for(
     folder = tmp_path / "report"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    outcome = opscope("analyze", recording, "--full", "--output", folder / "report.md", "--force", *options)
-    assert outcome.code == 0
+    outcome = opscope(
+        "analyze", recording, "--full", "--output", folder / "report.md", "--force", *options
+    ).fine()
     for said in (outcome.out, (folder / "report.md").read_text(encoding="utf-8")):
         assert ("概览" in said) is is_chinese
         assert ("Overview" in said) is not is_chinese
@@ -51,9 +52,7 @@ def test_wide_characters_stay_in_their_columns(
 
 
 def test_an_error_is_translated_where_its_words_are_known(opscope, tmp_path: Path) -> None:
-    outcome = opscope("analyze", tmp_path / "none.json", "--lang", "zh")
-    assert outcome.code == 1
-    assert outcome.err.startswith("error: ")
+    opscope("analyze", tmp_path / "none.json", "--lang", "zh").fails("error: ")
 
 
 @pytest.mark.exhaustive(few=False)

@@ -16,8 +16,7 @@ def test_a_file_that_exists_is_kept(opscope, tmp_path: Path, command: tuple[str,
     page = tmp_path / "page.html"
     page.write_text("precious")
     verb, source = command
-    outcome = opscope(verb, "--output", page, source)
-    assert outcome.code == 1
+    outcome = opscope(verb, "--output", page, source).fails()
     assert "exists" in outcome.err and "--force" in outcome.err
     assert page.read_text() == "precious"
 

@@ -76,8 +76,9 @@ def test_a_query_result_as_parquet(opscope, source: Path, tmp_path: Path) -> Non
         "sql", source, "SELECT name FROM operators ORDER BY start_ns; -- done", "--output", file
     )
     assert outcome.code == 1  # a comment behind the semicolon is harmless, and refused rather than guessed at
-    outcome = opscope("sql", source, "SELECT name FROM operators ORDER BY start_ns -- done", "--output", file)
-    assert outcome.code == 0, outcome.err
+    outcome = opscope(
+        "sql", source, "SELECT name FROM operators ORDER BY start_ns -- done", "--output", file
+    ).fine()
     assert outcome.out == f"Wrote {file}\n"
     assert duckdb.read_parquet(str(file)).fetchall() == [("aten::linear",), ("aten::addmm",), ("aten::gelu",)]
     assert [path.name for path in file.parent.iterdir()] == ["it's.parquet"]
@@ -162,11 +163,7 @@ def test_launches_of_kernels_are_a_view(opscope, source: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(opscope, recording: Path, arguments: tuple[str, ...], message: str) -> None:
-    outcome = opscope("sql", recording, *arguments)
-    assert outcome.code == 1
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
-    assert outcome.out == ""
+    opscope("sql", recording, *arguments).fails(message, lines=1)
 
 
 ATTACKS = [
@@ -245,7 +242,5 @@ def test_a_query_reads_and_writes_no_file(opscope, source: Path, tmp_path: Path,
 
 
 def test_many_columns_become_records(opscope, recording: Path) -> None:
-    outcome = opscope("sql", recording, "SELECT * FROM operators")
-    assert outcome.code == 0
-    assert "Row 3" in outcome.out
+    opscope("sql", recording, "SELECT * FROM operators").fine("Row 3")
     assert json.loads(opscope("sql", recording, "SELECT * FROM operators", "--json").out)[0]["name"]

@@ -70,6 +70,4 @@ def test_page_and_trace_are_served_here_until_the_end(started, number: int, tmp_
 
 
 def test_a_trace_that_is_gone_is_one_error(opscope, tmp_path: Path) -> None:
-    outcome = opscope("analyze", tmp_path / "none.json", "--open")
-    assert outcome.code == 1
-    assert outcome.err.count("\n") == 1
+    opscope("analyze", tmp_path / "none.json", "--open").fails(out=None, lines=1)
