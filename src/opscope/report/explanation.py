@@ -152,6 +152,7 @@ def _opening(explanation: Explanation) -> doc.FactList:
         release = version or "not recognized"
     is_one = explanation.subject in (Subject.OPERATOR, Subject.KERNEL)
     place = _beginning(explanation) if is_one else None
+    is_near = any(one.line_grade is Grade.NEIGHBOR_VERSION for one in explanation.locations)
     longest: doc.Text | None = None
     if uses and explanation.subject is not Subject.KERNEL:
         name = doc.Code(kernel_title(uses[0].facts))
@@ -160,6 +161,7 @@ def _opening(explanation: Explanation) -> doc.FactList:
         ("What", _what(explanation)),
         ("In this trace", _cost(explanation) if summary is not None else None),
         ("Written in", None if place is None else location_text(place)),
+        ("≈", "a line of another release, which may be a few lines off" if is_near else None),
         ("Kernels", longest),
         ("PyTorch release", release),
         *(("Trace", doc.Code(trace)) for trace in (summary.traces[:_TRACES] if summary is not None else ())),

@@ -115,13 +115,14 @@ def implementation_facts(
 
 
 def location_text(location: SourceLocation) -> doc.Text:
-    """File and line, linked where there is an address, with their grades."""
-    name: doc.Inline = (
-        doc.Code(str(location)) if location.url is None else doc.Link(str(location), location.url)
-    )
-    if location.line is None or location.line_grade == location.file_grade:
-        return (name, graded(location.file_grade))
-    return (name, f" (file: {location.file_grade}, line: {location.line_grade})")
+    """File and line, linked where there is an address, with their grades: "≈" is the grade of its line."""
+    text, of_file, of_line = str(location), location.file_grade, location.line_grade
+    name: doc.Inline = doc.Code(text) if location.url is None else doc.Link(text, location.url)
+    if of_line is Grade.NEIGHBOR_VERSION:
+        return (name, "" if of_file is of_line else graded(of_file))
+    if of_line in (None, of_file):
+        return (name, graded(of_file))
+    return (name, f" (file: {of_file}, line: {of_line})")
 
 
 def graded(grade: Grade | None) -> str:
