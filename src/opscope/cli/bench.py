@@ -97,7 +97,6 @@ class MeasuringOptions:
     skip: Annotated[tuple[Literal["check", "profile", "ceilings"], ...], console.Several] = ()
 
     def options(self) -> BenchmarkOptions:
-        """The same for the engine."""
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", self.samples.strip())
         fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not _FEWEST <= fewest <= most:
@@ -250,7 +249,6 @@ def _request(given: GivenOptions) -> BenchmarkRequest:
 
 
 def _check_device(device: str, measuring: MeasuringOptions) -> None:
-    """Return if the clock and the cache that were asked for exist on this device."""
     if device.startswith("cuda"):
         return
     if measuring.clock in {"events", "graph"}:
@@ -267,7 +265,6 @@ def _check_device(device: str, measuring: MeasuringOptions) -> None:
 
 @contextmanager
 def _progress(points: Sweep) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
-    """Shows what is being done on stderr, where that is a terminal."""
     stream = console.stderr_console()
     if not stream.is_terminal:
         yield lambda now: None

@@ -173,7 +173,6 @@ def note(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """One line on stderr, as it is but for what cannot be seen."""
     sys.stderr.write(f"{visible(text)}\n")
 
 
@@ -235,7 +234,6 @@ def is_page(path: Path) -> bool:
 
 
 def recorded(record: Iterable[str]) -> dict[str, Any]:
-    """What to record more, as arguments of a Profiler."""
     names = {"stack": "with_stack", "modules": "with_modules", "memory": "profile_memory"}
     asked = set(record)
     return {name: word in asked for word, name in names.items()}

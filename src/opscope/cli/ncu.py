@@ -125,7 +125,6 @@ def _profile(
     force: bool,
     stdout: int | None,
 ) -> int:
-    """Run a program for a report; the exit code to pass on."""
     check_reader()
     if shutil.which(program[0]) is None:
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")

@@ -104,7 +104,6 @@ class _Outputs:
         return "trace" if self.rank is None else f"trace_rank{self.rank}"
 
     def all(self, traces: tuple[str, ...]) -> list[Path]:
-        """Every file, by the names of the traces."""
         paths = [self.directory / trace for trace in traces]
         return [
             file
@@ -113,7 +112,6 @@ class _Outputs:
         ]
 
     def of(self, trace: str) -> tuple[Path, Path]:
-        """Analysis and report of a trace."""
         suffix = trace.removesuffix(".json").removeprefix("trace")
         return self.directory / f"analysis{suffix}.json", self.directory / f"report{suffix}.md"
 

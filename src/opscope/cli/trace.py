@@ -223,7 +223,6 @@ def _written(output: Path, records: Path, run: ProgramRun | None) -> list[Writte
 
 
 def _origins(written: WrittenTrace) -> tuple[tuple[RecordedKernel, ...], tuple[Gap, ...]]:
-    """Libraries and source files of the kernels, as the files that the process had loaded tell them."""
     names = sorted(written.kernel_names)
     if not names or not written.recording.maps:
         return tuple(map(RecordedKernel, names)), ()

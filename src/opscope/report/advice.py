@@ -59,7 +59,6 @@ def remarks(summary: Summary) -> tuple[doc.Block, ...]:
 
 
 def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[doc.Block]:
-    """A point each, the first of them with their code."""
     numbers = change_numbers(summary)
     for rank, finding in enumerate(findings):
         parts: list[doc.Inline] = []
@@ -104,7 +103,6 @@ def _joined_points(points: Iterable[doc.Block]) -> Iterator[doc.Block]:
 
 
 def advice_sections(summary: Summary) -> tuple[doc.Section, ...]:
-    """A section for each, with evidence and code."""
     numbers, shown = change_numbers(summary), []
     for one in summary.advice or ():
         title = change_title(one)
@@ -150,7 +148,6 @@ def set_text(summary: Summary, codes: Sequence[str]) -> str:
 
 
 def change_title(finding: Finding) -> str:
-    """The change in a few words."""
     rule = rule_book().rules.get(finding.code)
     return finding.code if rule is None else rule.title
 
@@ -163,7 +160,6 @@ def gain_text(finding: Finding, period: str, sign: str = "−") -> str:
 
 
 def _gain(finding: Finding, summary: Summary, sign: str = "") -> str:
-    """The gain, and between what it lies."""
     text, interval = gain_text(finding, _period(summary), sign), finding.gain_interval_ns_per_step
     if interval is None or not finding.is_gain_known:
         return text

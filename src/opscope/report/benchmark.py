@@ -187,7 +187,6 @@ _WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.O
 
 
 def _benchmark_sections(result: BenchmarkResult) -> tuple[doc.Section, doc.Section, doc.Section, doc.Section]:
-    """Table, explanations, what was not measured, findings; the latter three may be empty."""
     fastest = _fastest(result)
     return (
         doc.Section("Result", (benchmark_table(result), *([doc.Meaning(fastest)] if fastest else []))),
@@ -198,7 +197,6 @@ def _benchmark_sections(result: BenchmarkResult) -> tuple[doc.Section, doc.Secti
 
 
 def benchmark_title(result: BenchmarkResult) -> str:
-    """`gelu 8192 × 8192, float32, approximate=tanh`."""
     return problem_title(result.suite, result.shape, result.dtype, parameters=result.parameters)
 
 

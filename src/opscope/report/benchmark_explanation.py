@@ -30,7 +30,6 @@ _MANY_KERNELS = 2
 
 
 def explanations(result: BenchmarkResult) -> tuple[Text, ...]:
-    """What the figures of one result say about each other."""
     rows = [row for row in result.rows if row.median_ns is not None]
     reference = next((row for row in rows if row.name == result.reference), None)
     said: list[Text] = []
@@ -46,7 +45,6 @@ def explanations(result: BenchmarkResult) -> tuple[Text, ...]:
 
 
 def _same(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
-    """Why rows take as long as the reference."""
     alike = [row for row in rows if _kernels(row) and _kernels(row) == _kernels(reference)]
     if alike:
         kernels = "kernel" if reference.kernels_launched == 1 else "kernels"

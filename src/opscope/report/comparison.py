@@ -94,7 +94,6 @@ def count_text(reference: Fraction | None, candidate: Fraction | None) -> str:
 
 
 def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> doc.Document:
-    """The report; of its `top` operators (every one for None)."""
     changed = [row for row in comparison.operators if row.time.difference_ns]
     # Whose kernels say more than their own names.
     told = [
@@ -177,7 +176,6 @@ def _headline(time: TimeChange) -> str:
 
 
 def _overview(comparison: SessionComparison) -> tuple[doc.Block, ...]:
-    """Whether it is other work, or the same work at another speed."""
     wall = None if comparison.wall is None or comparison.unrecorded is None else _headline(comparison.wall)
     if comparison.metric is not Metric.DEVICE:
         return (doc.facts(("Recorded step", wall)),)
@@ -364,7 +362,6 @@ def _accounting(comparison: SessionComparison) -> tuple[doc.Block, ...]:
 def benchmark_comparison_document(
     comparison: model.BenchmarkComparison, *, top: int | None = 20
 ) -> doc.Document:
-    """The report; `top` rows of each problem (every one for None)."""
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
     only = tuple(
         f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
@@ -411,7 +408,6 @@ def _benchmark_facts(comparison: model.BenchmarkComparison) -> doc.FactList:
 
 
 def point_title(point: model.BenchmarkPoint) -> str:
-    """Which problem, e.g. `gelu 8192 × 8192, float32, cuda`."""
     parameters = dict(point.parameters)
     return problem_title(point.suite, point.shape, point.dtype, point.device_kind, parameters=parameters)
 

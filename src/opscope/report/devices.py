@@ -62,7 +62,6 @@ def measured_document(measured: MeasuredLimits, spec: DeviceSpec | None) -> doc.
 
 
 def _measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> Iterator[MeasuredLimits]:
-    """The measurements of a device and of slices of it, among those by name."""
     for name, one in measured.items():
         if name == device.name or name.startswith(f"{device.name} MIG "):
             yield one
@@ -191,8 +190,6 @@ def device_details_document(
     architectures: Sequence[Architecture],
     measured: Mapping[str, MeasuredLimits] | None = None,
 ) -> doc.Document:
-    """All facts of some devices and of their compute capabilities, with sources."""
-
     def origin(peak: Peak, *, device: DeviceSpec) -> str:
         is_own = peak.evidence is SpecEvidence.DERIVED or peak.source == device.source
         return str(peak.evidence if is_own else peak.source)

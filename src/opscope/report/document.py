@@ -67,7 +67,6 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def numeric(title: str, *, spare: int = 0) -> Column:
-    """A column of numbers, flush right."""
     return Column(title, Align.RIGHT, spare)
 
 
@@ -96,8 +95,6 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class FactList(msgspec.Struct, frozen=True):
-    """Label and value pairs, in order."""
-
     facts: tuple[tuple[str, Text], ...]
 
 
@@ -186,7 +183,6 @@ def numbered(document: Document) -> Document:
 
 
 def inlines(text: Text) -> tuple[Inline, ...]:
-    """A text as the sequence of its parts."""
     return text if isinstance(text, tuple) else (text,)
 
 
@@ -208,7 +204,6 @@ def joined(parts: Iterable[Inline], *, last: str = ", ", most: int | None = None
 
 
 def named(name: str | None, unknown: str = UNKNOWN) -> Text:
-    """A name as code; `unknown` for None."""
     return unknown if name is None else Code(name)
 
 

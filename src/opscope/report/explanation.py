@@ -120,7 +120,6 @@ _TRACES = 2
 def explanation_document(
     explanation: Explanation, read_source: SourceReader | None = None, *, is_full: bool = False
 ) -> doc.Document:
-    """The explanation for readers; with the source where there is a reader of it."""
     subject, uses = explanation.subject, explanation.kernels
     is_one = subject in (Subject.OPERATOR, Subject.KERNEL)
     kernels, rows = (None, None) if is_full else (_KERNELS, _ROWS)
@@ -185,7 +184,6 @@ def _cost(explanation: Explanation) -> str:
 
 
 def _beginning(explanation: Explanation) -> SourceLocation | None:
-    """Where what serves it begins."""
     used = [one.facts.location for one in explanation.kernels]
     places = [one.location for one in explanation.functions]
     return next((one for one in (*places, *used) if one is not None), None)
@@ -308,7 +306,6 @@ def _kernel_section(explanation: Explanation, most: int | None) -> doc.Section |
 
 
 def _kernels_meaning(explanation: Explanation) -> doc.Meaning | None:
-    """Which kernel the time goes to."""
     totals = [(use, use.total) for use in explanation.kernels if use.total is not None]
     whole_ns = sum(total.total_ns for _, total in totals)
     if not whole_ns:

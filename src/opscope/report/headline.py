@@ -42,7 +42,6 @@ def headline(summary: Summary) -> FactList:
 
 
 def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """The step: without the profiler where it was timed or can be simulated, and as recorded."""
     measured, simulated = summary.measured_step, summary.typical_step
     recorded = "" if measured.recorded_ns is None else format_duration(measured.recorded_ns)
     if measured.unrecorded_ns is not None:
@@ -149,7 +148,6 @@ def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
 
 
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """What gains most, each with its code if that is one short line, and the others by name."""
     numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
     advice = {one.code: one for one in reversed(summary.advice or ())}

@@ -40,7 +40,6 @@ def language_of(environment: Iterable[str | None]) -> Language:
 
 
 def translated(document: doc.Document, language: Language) -> doc.Document:
-    """The document in a language; the same one for English."""
     if language is Language.EN:
         return document
     return _Translation(catalog(language)).part(document)

@@ -230,7 +230,6 @@ class Catalog:
         return None
 
     def _capital(self, text: str) -> str | None:
-        """A sentence may begin with a clause that is known from elsewhere."""
         return self.translate(text[0].lower() + text[1:]) if text[0].isupper() else None
 
 
@@ -286,7 +285,6 @@ def _indexed(templates: list[_Template]) -> dict[str, list[tuple[int, _Template]
 
 
 def _split(text: str, joint: str) -> list[str]:
-    """At each joint outside of brackets."""
     parts, depth = [""], 0
     for piece in re.split(f"([()\\[\\]]|{re.escape(joint)})", text):
         depth += piece in ("(", "[")

@@ -36,7 +36,6 @@ def trace_name(rank: int | None, trace_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _forms(name: str) -> tuple[str, ...]:
-    """The name and shorter forms of it, the longest first."""
     title = _TITLE.fullmatch(name)
     if title is not None:
         return (name, title[1])

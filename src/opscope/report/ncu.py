@@ -82,7 +82,6 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Docu
 
 
 def _opening(analysis: CounterAnalysis) -> doc.FactList:
-    """How long kernels take, what limits them, what to change."""
     times = [(kernel.counters.duration_ns or 0, kernel) for kernel in analysis.kernels]
     whole_ns = sum(ns for ns, _ in times)
     shares = [

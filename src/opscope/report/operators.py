@@ -162,7 +162,6 @@ def operator_table(
 
 
 def operator_section(summary: Summary, operator: OperatorTotal) -> doc.Section:
-    """All that is known of one operator: times, shapes, kernels with their launch geometry, observations."""
     device: list[tuple[str, doc.Text]] = []
     if summary.has_device:
         own, each = operator.self_device_ns, format_duration(operator.self_device_ns / operator.calls)

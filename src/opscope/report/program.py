@@ -37,7 +37,6 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def program_sections(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
-    """`By module` and `By source line`, each where it was recorded."""
     program = summary.program
     return doc.sections(
         doc.Section("By module", module_blocks(summary, top)) if program.module_ns else None,

@@ -67,7 +67,6 @@ def _most_awaited(summary: Summary) -> list[Any]:
 
 
 def _points(summary: Summary) -> Iterator[Text]:
-    """How well clocks agree, through which rank the critical path runs, and what would shorten it."""
     clocks, outlook = summary.collectives.clocks, summary.job_outlook
     if len(clocks) > 1:
         offsets = [one.offset_ns for one in clocks.values()]

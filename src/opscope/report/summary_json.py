@@ -149,7 +149,6 @@ _STATS_KEYS: dict[type, Keys] = {
 
 
 def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
-    """The Summary as JSON values: the `top` operators (every one for None), everything else complete."""
     operators = summary.operators if top is None else ranked_operators(summary)[:top]
     efficiency, program, step = summary.efficiency, summary.program, summary.typical_step
     parts: dict[str, Any] = {
@@ -200,7 +199,6 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
 
 
 def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
-    """Operators, with their native functions, sources and kernels."""
     keys = Keys(
         "name overload category calls self_device_ns total_device_ns self_device_fraction "
         "total_device_fraction self_cpu_ns total_cpu_ns rank_fraction kernel_launches input_shapes "
@@ -226,7 +224,6 @@ def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dic
 
 
 def _shapes(operator: OperatorTotal) -> list[dict[str, Any]]:
-    """The operator's input shapes with their calls, most frequent first."""
     return [{"shapes": from_json_text(shapes), "calls": calls} for shapes, calls in operator.input_shapes]
 
 

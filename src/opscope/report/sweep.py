@@ -47,12 +47,10 @@ class SweepEntry(NamedTuple):
 
 
 def sweep_document(entries: Sequence[SweepEntry]) -> dict[str, Any]:
-    """All configurations in order, each with its headline figures and file names."""
     return {**versions(SWEEP_SCHEMA_VERSION), "configurations": [_record(entry) for entry in entries]}
 
 
 def sweep_report(entries: Sequence[SweepEntry]) -> doc.Document:
-    """One table of all configurations, and the failures with their reasons."""
     records = [_record(entry) for entry in entries]
     on_device = any(record["summary"]["kernel_launches"] for record in records)
     key = "cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"
@@ -104,7 +102,6 @@ def sweep_report(entries: Sequence[SweepEntry]) -> doc.Document:
 
 
 def _headline(records: Sequence[Mapping[str, Any]]) -> doc.FactList:
-    """The fastest step and the highest throughput, and what holds them up."""
     done = [record for record in records if record["status"] != "failed"]
     steps = [(ns, one) for one in done if (ns := _step_ms(one)) is not None]
     rates = [(rate, one) for one in done if (rate := one["throughput_sequences_per_s"]) is not None]

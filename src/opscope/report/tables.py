@@ -96,7 +96,6 @@ def stats_csv(tables: Sequence[ReportTable]) -> str:
 
 
 def stats_json(tables: Sequence[ReportTable]) -> dict[str, list[dict[str, Any]]]:
-    """The rows by report name, keys as nsys heads its columns."""
     return {one.report.name: [dict(row) for row in one.rows] for one in tables}
 
 

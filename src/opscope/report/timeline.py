@@ -153,7 +153,6 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
 
 
 def _path_table(summary: Summary) -> doc.Table | None:
-    """What a step could not have gone faster without, in the step of the middle rank."""
     step = summary.typical_step
     if step is None or not step.critical_path:
         return None

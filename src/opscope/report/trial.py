@@ -24,12 +24,10 @@ _NUMBERS = {
 
 
 def trial_json(result: TrialResult) -> dict[str, Any]:
-    """The result as one JSON object."""
     return {"schema_version": _SCHEMA_VERSION, **msgspec.to_builtins(result)}
 
 
 def trial_document(result: TrialResult, command: str | None = None) -> doc.Document:
-    """The report."""
     good = sorted((one for one in result.variants if one.is_recommended), key=lambda one: one.ratio or 1.0)
     whole, reduced = counted(len(result.variants), "change"), result.best_reduced_precision
     are_faster = any(one.verdict is TrialVerdict.FASTER for one in result.variants)
@@ -117,7 +115,6 @@ def _told(best: BestChanges) -> doc.Text:
 
 
 def _first_line(best: BestChanges) -> doc.Text | None:
-    """The first line that a patch adds."""
     is_diff = best.patch.startswith("---")
     lines = [line for line in best.patch.splitlines() if line.strip() and not line.startswith("+++")]
     added = [line[1:].strip() for line in lines if line.startswith("+")] if is_diff else lines

@@ -64,7 +64,6 @@ _MODULE = "nn.Module: "
 
 
 def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
-    """The pictures of a recording; those of which nothing is known are missing."""
     if not summary.has_device:
         return
     records = read_session(session)

@@ -69,8 +69,6 @@ def as_lines(name: str) -> str:
 
 
 class TimeUnit(NamedTuple):
-    """What times of a picture are written in."""
-
     ns: float
     name: str
 
@@ -113,7 +111,6 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def stroke(index: int, **more: Any) -> dict[str, Any]:
-    """The line of one of several curves."""
     return {"color": LINE_COLORS[index % len(LINE_COLORS)], **more}
 
 
@@ -193,7 +190,6 @@ def cells(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> Drawing:
-    """A map of values, brighter the larger they are."""
     most = max(values.values(), default=0) or 1
     places = {column: at for at, column in enumerate(columns)}
     shown = [(row, column, value) for (row, column), value in values.items()]

@@ -44,7 +44,6 @@ _VERDICTS = {"slower": RED, "faster": BLUE, "same, or no verdict": GRAY}
 
 
 def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tuple[Chart, ...]:
-    """Of recordings, what each operator adds to the difference; of benchmarks, the ratios."""
     if isinstance(comparison, SessionComparison):
         return tuple(_waterfall(comparison))
     several = len(comparison.points) > 1
