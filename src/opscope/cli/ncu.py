@@ -28,16 +28,7 @@ from opscope.errors import InputError
 from opscope.model.files import scratch_prefix
 from opscope.report.html.result_charts import counter_charts
 from opscope.report.ncu import ncu_document, ncu_json
-from opscope.toolchain.ncu_command import (
-    Collection,
-    KernelFilter,
-    NcuRun,
-    check_run,
-    compute_capability,
-    find_ncu,
-    ncu_command,
-    run_ncu,
-)
+from opscope.toolchain import ncu_command
 from opscope.toolchain.ncu_reading import check_reader, is_report, read_report
 from opscope.toolchain.ncu_report import metrics_to_collect
 from opscope.units import counted
@@ -128,17 +119,19 @@ def _profile(
     check_reader()
     if shutil.which(program[0]) is None:
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
-    executable = find_ncu(os.environ.get("PATH"))
+    executable = ncu_command.find_ncu(os.environ.get("PATH"))
     console.check_outputs([report], force=force)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
 
-        def run(what: Collection, report: Path, stdout: int | None) -> NcuRun:
+        def run(what: ncu_command.Collection, report: Path, stdout: int | None) -> ncu_command.NcuRun:
             """Run the program under ncu, and say what ncu warns of."""
             log = Path(scratch) / f"{report.stem}.log"
-            command = ncu_command(what, program, output=report, executable=executable, log_file=log)
+            command = ncu_command.ncu_command(
+                what, program, output=report, executable=executable, log_file=log
+            )
             console.note(shlex.join(command[: len(command) - len(program)]) + " …")
             sys.stdout.flush()
-            run = run_ncu(command, log, stdout=stdout)
+            run = ncu_command.run_ncu(command, log, stdout=stdout)
             for line in run.log.splitlines():
                 if line.startswith("==WARNING=="):
                     console.note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
@@ -146,9 +139,9 @@ def _profile(
 
         plan = _plan(run, trace, collecting, Path(scratch))
         report.parent.mkdir(parents=True, exist_ok=True)
-        metrics = metrics_to_collect(compute_capability(os.environ.get("PATH")))
-        own = None if collecting.kernel is None else KernelFilter(collecting.kernel)
-        what = Collection(
+        metrics = metrics_to_collect(ncu_command.compute_capability(os.environ.get("PATH")))
+        own = None if collecting.kernel is None else ncu_command.KernelFilter(collecting.kernel)
+        what = ncu_command.Collection(
             kernels=own if plan is None else plan.kernels,
             launch_skip=0 if plan is None else plan.launch_skip,
             launch_count=_LAUNCHES if plan is None else plan.launch_count,
@@ -158,12 +151,15 @@ def _profile(
         ended = run(what, report, stdout)
     if ended.was_interrupted and not report.exists():
         raise KeyboardInterrupt
-    check_run(ended, report)
+    ncu_command.check_run(ended, report)
     return EXIT_INTERRUPTED if ended.was_interrupted else ended.target_code
 
 
 def _plan(
-    run: Callable[[Collection, Path, int], NcuRun], trace: Path | None, collecting: Collecting, scratch: Path
+    run: Callable[[ncu_command.Collection, Path, int], ncu_command.NcuRun],
+    trace: Path | None,
+    collecting: Collecting,
+    scratch: Path,
 ) -> CollectionPlan | None:
     if collecting.kernel is not None:
         return None
@@ -178,13 +174,13 @@ def _plan(
             f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it"
         )
         report = scratch / "quick.ncu-rep"
-        times = Collection(
+        times = ncu_command.Collection(
             launch_count=_QUICK_LAUNCHES, sections=("LaunchStats",), metrics=("gpu__time_duration.sum",)
         )
         quick = run(times, report, console.STDERR)
         if quick.was_interrupted:
             raise KeyboardInterrupt
-        check_run(quick, report)
+        ncu_command.check_run(quick, report)
         plan = plan_by_profile(read_report(report), kernels=_KERNELS, limit=_LAUNCHES)
     share = f"{plan.covered_fraction:.0%} of the kernel time"
     launches = counted(plan.launch_count, "launch")

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from opscope import units
 from opscope.analysis.benchmark_comparison import growth_exponent
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.implementation_code import ImplementationCode
@@ -35,21 +36,6 @@ from opscope.model.measurement import Clock
 from opscope.report import document as doc
 from opscope.report.benchmark_explanation import explanations
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import (
-    NS_PER_MS,
-    NS_PER_S,
-    NS_PER_US,
-    UNKNOWN,
-    counted,
-    format_byte_rate,
-    format_duration,
-    format_extent,
-    format_flop_rate,
-    format_mean_count,
-    format_percent,
-    format_ratio,
-    significant,
-)
 
 
 def problem_title(
@@ -61,7 +47,7 @@ def problem_title(
     return ", ".join([f"{suite}{sizes}", *([dtype] if dtype else []), *more, *swept])
 
 
-_UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
+_UNITS = ((units.NS_PER_S, "s"), (units.NS_PER_MS, "ms"), (units.NS_PER_US, "µs"), (1, "ns"))
 _STATUS_WORDS = {
     Status.OK: "ok",
     Status.CHECKED: "correct, not timed",
@@ -80,7 +66,7 @@ _VISIBLE = 0.02
 def median_cell(row: BenchmarkRow) -> str:
     """`131.2 ± 0.1 µs`: the median and half the width of its interval, with digits that mean something."""
     if row.median_ns is None:
-        return UNKNOWN
+        return units.UNKNOWN
     factor, unit = next(
         ((factor, unit) for factor, unit in _UNITS if abs(row.median_ns) >= 0.9995 * factor), _UNITS[-1]
     )
@@ -101,16 +87,16 @@ def median_cell(row: BenchmarkRow) -> str:
 
 
 def _decimals(value: float) -> int:
-    return len(significant(value).partition(".")[2])
+    return len(units.significant(value).partition(".")[2])
 
 
 def ratio_text(ratio: float, verdict: Verdict | None) -> str:
     """`9.8× slower`, `1.61× faster`, `same 1.003×`, `ambiguous 1.02×`; `1.02×` where there is no verdict."""
     if verdict is Verdict.SLOWER:
-        return f"{format_ratio(ratio)} slower"
+        return f"{units.format_ratio(ratio)} slower"
     if verdict is Verdict.FASTER:
-        return f"{format_ratio(1 / ratio)} faster"
-    near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else format_ratio(ratio)
+        return f"{units.format_ratio(1 / ratio)} faster"
+    near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else units.format_ratio(ratio)
     return near if verdict is None else f"{verdict} {near}"
 
 
@@ -127,7 +113,7 @@ def verdict_cell(row: BenchmarkRow, reference: str) -> doc.Text:
     if row.name == reference:
         return "reference"
     if row.ratio is None:
-        return UNKNOWN
+        return units.UNKNOWN
     said = ratio_text(row.ratio, row.verdict)
     return doc.Strong(said) if row.verdict in {Verdict.FASTER, Verdict.SLOWER} else said
 
@@ -136,8 +122,8 @@ def rate_cell(row: BenchmarkRow) -> str:
     """FLOP per second where the matrix ceiling binds, else bytes per second."""
     is_matrix = row.ceiling is not None and row.ceiling.startswith("matrix")
     if row.flop_per_s is not None and (is_matrix or row.bytes_per_s is None):
-        return format_flop_rate(row.flop_per_s)
-    return format_byte_rate(row.bytes_per_s)
+        return units.format_flop_rate(row.flop_per_s)
+    return units.format_byte_rate(row.bytes_per_s)
 
 
 _CLOCKS = {
@@ -165,9 +151,9 @@ def _headline(result: BenchmarkResult) -> doc.FactList:
     told: list[tuple[str, doc.Text]] = []
     for rank, row in ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]:
         label = "Slowest" if rank == len(timed) > 1 else "Fastest" if rank == 1 else f"No. {rank}"
-        text = f": {format_duration(row.median_ns)}, {doc.plain(verdict_cell(row, result.reference))}"
+        text = f": {units.format_duration(row.median_ns)}, {doc.plain(verdict_cell(row, result.reference))}"
         if row.ceiling_fraction is not None:
-            text += f", {format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling"
+            text += f", {units.format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling"
         told.append((label, (doc.Code(row.name), text)))
     wrong = [doc.Code(row.name) for row in result.rows if row.status in _WRONG]
     missing = sum(row.status is not Status.OK and row.status not in _WRONG for row in result.rows)
@@ -210,7 +196,7 @@ def _condition_facts(result: BenchmarkResult) -> doc.FactList:
         checked = f"against {references}; largest relative error {stated}"
     ceilings = []
     for one in result.ceilings:
-        rate = format_flop_rate(one.per_s) if one.unit == "flop" else format_byte_rate(one.per_s)
+        rate = units.format_flop_rate(one.per_s) if one.unit == "flop" else units.format_byte_rate(one.per_s)
         ceilings.append(f"{one.name} {rate}" + (f" ({one.how})" if one.how else ""))
     states = map(_state, filter(None, (result.device_state_before, result.device_state_after)))
     return doc.facts(
@@ -291,16 +277,16 @@ def benchmark_table(result: BenchmarkResult) -> doc.Table:
 
     def of_ceiling(row: BenchmarkRow) -> str:
         if row.ceiling_fraction is None:
-            return UNKNOWN
+            return units.UNKNOWN
         # Its name where rows have different ones.
-        return format_percent(row.ceiling_fraction) + (f" {row.ceiling}" if len(ceilings) > 1 else "")
+        return units.format_percent(row.ceiling_fraction) + (f" {row.ceiling}" if len(ceilings) > 1 else "")
 
     return doc.table(
         rows,
         doc.identifier("Implementation", "name"),
         doc.number("Median", median_cell),
         doc.words("Verdict", lambda row: verdict_cell(row, result.reference)),
-        doc.number("Kernels", "kernels_launched", format_mean_count, if_known=True),
+        doc.number("Kernels", "kernels_launched", units.format_mean_count, if_known=True),
         doc.number("Rate", rate_cell, if_known=True),
         doc.number(
             f"Of {min(ceilings)} ceiling" if len(ceilings) == 1 else "Of ceiling", of_ceiling, if_known=True
@@ -321,7 +307,7 @@ def _fastest(result: BenchmarkResult) -> doc.Text | None:
     if best.ratio_interval is not None:
         low, high = reciprocal(best.ratio_interval)
         known = f" (95 % interval {low:.3g}–{high:.3g})"
-    gain = doc.Strong(f"{format_ratio(1 / ratio)} faster")
+    gain = doc.Strong(f"{units.format_ratio(1 / ratio)} faster")
     return (doc.Code(best.name), " is the fastest: ", gain, " than ", doc.Code(result.reference), f"{known}.")
 
 
@@ -370,11 +356,11 @@ def kernel_use_section(result: BenchmarkResult) -> doc.Section:
         shown = doc.table(
             uses,
             doc.identifier("Kernel", "title"),
-            doc.number("Launches", "launches", format_mean_count),
+            doc.number("Launches", "launches", units.format_mean_count),
             doc.number("Device time", "device_ns"),
-            doc.number("Grid", "grid", format_extent),
-            doc.number("Block", "block", format_extent),
-            doc.number("Registers", "registers_per_thread", format_mean_count),
+            doc.number("Grid", "grid", units.format_extent),
+            doc.number("Block", "block", units.format_extent),
+            doc.number("Registers", "registers_per_thread", units.format_mean_count),
             doc.number("Shared memory", "shared_memory_bytes"),
             doc.identifier("Operator", "operator"),
             doc.identifier("Source", "source_file"),
@@ -430,11 +416,11 @@ def sweep_benchmark_document(
     complete = ("Complete", None if sweep.complete else _INTERRUPTED)
     headline = doc.facts(
         *(
-            ("Fastest", (doc.Code(name), f" at {count} of {counted(wins.total(), 'point')}"))
+            ("Fastest", (doc.Code(name), f" at {count} of {units.counted(wins.total(), 'point')}"))
             for name, count in wins.most_common(_ENDS)
         ),
         ("Swept", swept),
-        ("Without a result", counted(len(sweep.failures), "point") if sweep.failures else None),
+        ("Without a result", units.counted(len(sweep.failures), "point") if sweep.failures else None),
         ("Based on", _based_on(sweep.points)),
         complete,
     )
@@ -504,7 +490,7 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
     ]
 
     def value(point: BenchmarkResult, *, name: str) -> str:
-        return str(point.parameters.get(name, UNKNOWN))
+        return str(point.parameters.get(name, units.UNKNOWN))
 
     def median(point: BenchmarkResult, *, name: str) -> str:
         return median_cell(rows.get((id(point), name), absent))
@@ -512,13 +498,17 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
     def ratio(point: BenchmarkResult, *, name: str) -> str:
         row = rows.get((id(point), name), absent)
         if row.ratio is None:
-            return doc.plain(verdict_cell(row, point.reference)) if row.status is not Status.OK else UNKNOWN
+            return (
+                doc.plain(verdict_cell(row, point.reference))
+                if row.status is not Status.OK
+                else units.UNKNOWN
+            )
         near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
-        return f"{near} {row.ratio:.2f}×" if near else format_ratio(row.ratio)
+        return f"{near} {row.ratio:.2f}×" if near else units.format_ratio(row.ratio)
 
     def power(name: str, *, parameter: str) -> str:
         exponent = growth_exponent(points, name, parameter)
-        return UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
+        return units.UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
 
     parameters = [doc.number(name, partial(value, name=name)) for name in swept]
     yield doc.table(
@@ -551,7 +541,7 @@ def suite_list_document(suites: Sequence[Suite]) -> doc.Document:
         doc.identifier("Suite", "name"),
         doc.words("Compares", "summary"),
         doc.words("Shape", "shape_names", " ".join),
-        doc.words("Parameters", lambda suite: parameters(suite) or UNKNOWN),
+        doc.words("Parameters", lambda suite: parameters(suite) or units.UNKNOWN),
     )
     names = doc.facts(*((suite.name, doc.joined(map(doc.Code, suite.implementations))) for suite in suites))
     how = doc.Paragraph("Sizes, dtype and parameters are swept over by --param, e.g. --param rows=1024,8192.")

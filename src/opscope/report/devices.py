@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from opscope import units
 from opscope.hardware.architectures import Architecture, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, is_partition
 from opscope.hardware.limits import measured_type, published_rate
@@ -13,15 +14,6 @@ from opscope.model.files import finite
 from opscope.model.measured_limits import MeasuredLimits, MeasuredRate
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import (
-    UNKNOWN,
-    format_binary,
-    format_byte_rate,
-    format_count,
-    format_duration,
-    format_flop_rate,
-    format_fraction,
-)
 
 _TYPE_TITLES = {
     DataType.FP64: "fp64",
@@ -79,7 +71,7 @@ def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple
 
     def clock(rate: MeasuredRate) -> str:
         if rate.state is None or rate.state.sm_clock_mhz is None:
-            return UNKNOWN
+            return units.UNKNOWN
         return ", ".join((f"{rate.state.sm_clock_mhz} MHz", *rate.state.throttle_reasons))
 
     missing = [(_title(name, measured), reason) for name, reason in measured.missing.items()]
@@ -91,7 +83,7 @@ def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple
             doc.number("Measured", lambda rate: _measured_rate(rate, rate.per_s)),
             doc.number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
             doc.number("Published", lambda rate: _measured_rate(rate, published(rate))),
-            doc.number("Share", lambda rate: format_fraction(share(rate))),
+            doc.number("Share", lambda rate: units.format_fraction(share(rate))),
             doc.number("SM clock", clock),
         ),
         doc.table(
@@ -103,16 +95,16 @@ def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple
         doc.FactList(tuple((f"No {title[0].lower()}{title[1:]}", why) for title, why in missing)),
         doc.Paragraph(
             f"Measured {measured.created[:16].replace('T', ' ')} UTC, torch {measured.torch}{driver}, in "
-            f"{format_duration(measured.duration_ns)}."
+            f"{units.format_duration(measured.duration_ns)}."
         ),
     )
 
 
 def _measured_rate(rate: MeasuredRate, per_s: float | None) -> str:
     if rate.unit == "bytes":
-        return format_byte_rate(per_s)
+        return units.format_byte_rate(per_s)
     # Integer operations are no FLOP.
-    text = format_flop_rate(per_s)
+    text = units.format_flop_rate(per_s)
     return text.replace("FLOP", "OP") if rate.name == "matrix_int8" else text
 
 
@@ -125,18 +117,18 @@ def _title(name: str, measured: MeasuredLimits) -> str:
 
 def _rate(peak: Peak | None) -> str:
     if peak is None:
-        return UNKNOWN
+        return units.UNKNOWN
     operation = "OP" if peak.data_type is DataType.INT8 else "FLOP"
     factor, unit = (1e15, "P") if peak.flop_per_s >= 0.9995e15 else (1e12, "T")
     return f"{peak.flop_per_s / factor:.3g} {unit}{operation}/s"
 
 
 def _half_width(low: float, value: float, high: float) -> str:
-    return f"± {format_fraction((high - low) / 2 / value)}"
+    return f"± {units.format_fraction((high - low) / 2 / value)}"
 
 
 def _clock(clock_hz: float | None) -> str:
-    return UNKNOWN if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
+    return units.UNKNOWN if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
 
 
 _DENSE = (
@@ -153,7 +145,7 @@ def device_list_document(
         devices,
         doc.words("Architecture", _of_architecture("name")),
         doc.words("GPU", "name"),
-        doc.number("CC", "compute_capability", lambda capability: capability or UNKNOWN),
+        doc.number("CC", "compute_capability", lambda capability: capability or units.UNKNOWN),
         doc.number("-arch", _of_architecture("target"), doc.Code, spare=True),
         doc.number("CUDA", "architecture", _toolkits),
         doc.number("SMs", "sm_count"),
@@ -225,7 +217,7 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, doc.Text]]:
         yield "Architecture", f"{found.name}, compute capability {found.compute_capability}"
         yield "nvcc", (doc.Code(found.arch_flag), f", CUDA {_toolkits(found)}")
     values = (
-        ("Multiprocessors", "sm_count", format_count(device.sm_count)),
+        ("Multiprocessors", "sm_count", units.format_count(device.sm_count)),
         ("Boost clock", "boost_clock_hz", _clock(device.boost_clock_hz)),
         ("Tensor core clock", "tensor_clock_hz", _clock(device.tensor_clock_hz)),
         ("Memory", "memory_bytes", f"{_gib(device.memory_bytes)} {device.memory_kind or ''}".rstrip()),
@@ -233,11 +225,11 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, doc.Text]]:
         (
             "Memory bandwidth",
             "memory_bandwidth_bytes_per_s",
-            format_byte_rate(device.memory_bandwidth_bytes_per_s),
+            units.format_byte_rate(device.memory_bandwidth_bytes_per_s),
         ),
-        ("L2 cache", "l2_bytes", format_binary(device.l2_bytes)),
-        ("NVLink, each way", "nvlink_bytes_per_s", format_byte_rate(device.nvlink_bytes_per_s)),
-        ("PCIe, each way", "pcie_bytes_per_s", format_byte_rate(device.pcie_bytes_per_s)),
+        ("L2 cache", "l2_bytes", units.format_binary(device.l2_bytes)),
+        ("NVLink, each way", "nvlink_bytes_per_s", units.format_byte_rate(device.nvlink_bytes_per_s)),
+        ("PCIe, each way", "pcie_bytes_per_s", units.format_byte_rate(device.pcie_bytes_per_s)),
         ("Power", "tdp_watts", f"{device.tdp_watts} W"),
     )
     left_out = []
@@ -257,12 +249,12 @@ def _architecture_section(one: Architecture) -> doc.Section:
         () if one.specific_target is None else ("; with its own features ", doc.Code(one.specific_target))
     )
     shared = (
-        f"{format_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
-        f"{format_binary(one.static_shared_bytes_per_block)}, on request "
-        f"{format_binary(one.max_shared_bytes_per_block)}"
+        f"{units.format_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
+        f"{units.format_binary(one.static_shared_bytes_per_block)}, on request "
+        f"{units.format_binary(one.max_shared_bytes_per_block)}"
     )
     if reserved := one.reserved_shared_bytes_per_block:
-        shared += f"; {format_binary(reserved)} of each block is the system's"
+        shared += f"; {units.format_binary(reserved)} of each block is the system's"
     known = doc.facts(
         ("Found in", one.products),
         ("nvcc", (doc.Code(one.arch_flag), *specific)),
@@ -288,7 +280,7 @@ def _toolkits(one: Architecture) -> str:
     return f"{one.least_cuda_version}–{last}" if last else f"{one.least_cuda_version}+"
 
 
-_gib = partial(format_binary, unit="GiB")
+_gib = partial(units.format_binary, unit="GiB")
 
 
 _NUMBERS = (

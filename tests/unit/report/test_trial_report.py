@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import msgspec
 
-from opscope.model.trial import (
-    Baseline,
-    BestChanges,
-    Correctness,
-    Noise,
-    NotTried,
-    TrialResult,
-    TrialVerdict,
-    Variant,
-)
+from opscope.model import trial
 from opscope.report.markdown import render_markdown
 from opscope.report.trial import trial_document, trial_json
 
 MS = 1_000_000.0
-RESULT = TrialResult(
+RESULT = trial.TrialResult(
     program="train.py --lr 1",
-    baseline=Baseline(10 * MS, (9.9 * MS, 10.1 * MS), 3, 90, 2_000_000),
-    noise=Noise(1.01, (0.99, 1.02)),
+    baseline=trial.Baseline(10 * MS, (9.9 * MS, 10.1 * MS), 3, 90, 2_000_000),
+    noise=trial.Noise(1.01, (0.99, 1.02)),
     variants=(
-        Variant(
+        trial.Variant(
             name="sdpa",
             finding="advice.eager_attention",
             step_ns=6 * MS,
             interval_ns=(5.9 * MS, 6.1 * MS),
             ratio=0.6,
             ratio_interval=(0.59, 0.61),
-            verdict=TrialVerdict.FASTER,
-            correctness=Correctness.WITHIN_ROUNDING,
+            verdict=trial.TrialVerdict.FASTER,
+            correctness=trial.Correctness.WITHIN_ROUNDING,
             is_recommended=True,
             predicted_gain_ns=3.5 * MS,
             peak_bytes=1_500_000,
@@ -39,40 +30,42 @@ RESULT = TrialResult(
             pays_off_after_steps=3,
             patch='attn_implementation="sdpa"',
         ),
-        Variant(
+        trial.Variant(
             name="tf32",
             ratio=0.7,
             ratio_interval=(0.6, 0.8),
-            verdict=TrialVerdict.FASTER,
-            correctness=Correctness.WITHIN_ROUNDING,
+            verdict=trial.TrialVerdict.FASTER,
+            correctness=trial.Correctness.WITHIN_ROUNDING,
         ),
-        Variant(
+        trial.Variant(
             name="mine",
             ratio=0.5,
             ratio_interval=(0.4, 0.6),
-            verdict=TrialVerdict.FASTER,
-            correctness=Correctness.CHANGED,
+            verdict=trial.TrialVerdict.FASTER,
+            correctness=trial.Correctness.CHANGED,
             reason="losses differ by 0.01",
         ),
-        Variant(name="scaled", verdict=TrialVerdict.REFUSED, reason="losses differ"),
-        Variant(name="compile", verdict=TrialVerdict.FAILED, error="RuntimeError: <no compiler>"),
-        Variant(
+        trial.Variant(name="scaled", verdict=trial.TrialVerdict.REFUSED, reason="losses differ"),
+        trial.Variant(name="compile", verdict=trial.TrialVerdict.FAILED, error="RuntimeError: <no compiler>"),
+        trial.Variant(
             name="cuda_graph",
             ratio=0.99,
             ratio_interval=(0.9, 1.1),
-            verdict=TrialVerdict.INCONCLUSIVE,
+            verdict=trial.TrialVerdict.INCONCLUSIVE,
             reason="includes 1",
         ),
     ),
-    not_tried=(NotTried("channels_last", "its models hold no convolutions"),),
-    best=BestChanges(("sdpa",), 6 * MS, 0.6, (0.59, 0.61), (6 * MS,), Correctness.WITHIN_ROUNDING, "--- a/x"),
-    best_reduced_precision=BestChanges(
+    not_tried=(trial.NotTried("channels_last", "its models hold no convolutions"),),
+    best=trial.BestChanges(
+        ("sdpa",), 6 * MS, 0.6, (0.59, 0.61), (6 * MS,), trial.Correctness.WITHIN_ROUNDING, "--- a/x"
+    ),
+    best_reduced_precision=trial.BestChanges(
         ("tf32", "sdpa"),
         4 * MS,
         0.4,
         (0.38, 0.42),
         (7 * MS, 4 * MS),
-        Correctness.WITHIN_ROUNDING,
+        trial.Correctness.WITHIN_ROUNDING,
         "torch.set_float32_matmul_precision('high')",
         (0.39, 0.41),
     ),
@@ -105,7 +98,7 @@ def test_the_report_says_it_all() -> None:
 def test_where_nothing_helps_it_says_so() -> None:
     undecided = msgspec.structs.replace(RESULT, best=None)
     assert "not decided: no verdict for 1 of 6 changes" in render_markdown(trial_document(undecided))
-    decided = tuple(one for one in RESULT.variants if one.verdict is not TrialVerdict.INCONCLUSIVE)
+    decided = tuple(one for one in RESULT.variants if one.verdict is not trial.TrialVerdict.INCONCLUSIVE)
     coarse = msgspec.structs.replace(undecided, variants=decided)
     text = render_markdown(trial_document(coarse))
     assert "no change that was tried is faster with the same numerics" in text
@@ -118,5 +111,5 @@ def test_where_nothing_helps_it_says_so() -> None:
 def test_json_is_the_result() -> None:
     document = trial_json(RESULT)
     assert document.pop("schema_version") == 1
-    assert msgspec.convert(document, TrialResult, strict=False) == RESULT
+    assert msgspec.convert(document, trial.TrialResult, strict=False) == RESULT
     assert set(document) >= {"baseline", "noise", "variants", "not_tried", "best"}

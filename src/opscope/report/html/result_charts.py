@@ -20,13 +20,7 @@ from opscope.model.comparison import (
 )
 from opscope.model.trial import TrialResult
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.report.benchmark import (
-    benchmark_title,
-    interval_beside,
-    point_label,
-    points_by_suite,
-    ratio_text,
-)
+from opscope.report import benchmark
 from opscope.report.comparison import difference_text, point_title
 from opscope.report.html import figures as fig
 from opscope.report.html.figures import BLUE, GRAY, GREEN, ORANGE, RED, Bar, Chart
@@ -69,9 +63,9 @@ def _ratios(section: str, note: str, rows: Sequence[Bar], key: str = "ratios") -
 
 def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:
     ratio, interval, verdict = judged.ratio or 0.0, judged.ratio_interval, judged.verdict
-    hover = ratio_text(ratio, verdict)
+    hover = benchmark.ratio_text(ratio, verdict)
     if interval is not None:
-        low, high = interval_beside(interval, verdict)
+        low, high = benchmark.interval_beside(interval, verdict)
         hover += f", 95 % interval {low:.3f} to {high:.3f}"
     kind = str(verdict) if verdict in {Verdict.SLOWER, Verdict.FASTER} else "same, or no verdict"
     return Bar(label, ratio, interval, kind=kind, hover=hover)
@@ -97,7 +91,7 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
         if time.ratio_interval is not None and time.reference_ns:
             low, high = ((reached + (end - 1) * time.reference_ns) / unit.ns for end in time.ratio_interval)
             interval = (low, high)
-        more = "" if time.ratio is None else f", {ratio_text(time.ratio, time.verdict)}"
+        more = "" if time.ratio is None else f", {benchmark.ratio_text(time.ratio, time.verdict)}"
         name = one.name if isinstance(one, OperatorChange) else f"unattributed: {one.reason}"
         add(name, time.difference_ns, interval, more)
     if others := changed[_ROWS:]:
@@ -121,11 +115,11 @@ def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, .
     if isinstance(result, BenchmarkResult):
         return tuple(_of_problem("", "", result))
     charts: list[Chart] = []
-    for number, (suite, points) in enumerate(points_by_suite(result).items()):
+    for number, (suite, points) in enumerate(benchmark.points_by_suite(result).items()):
         if len(points) > 1:
             charts += _scaling(f"scaling{number}", f"Scaling of {suite}", result, points)
         else:
-            charts += _of_problem(str(number), benchmark_title(points[0]), points[0])
+            charts += _of_problem(str(number), benchmark.benchmark_title(points[0]), points[0])
     return tuple(charts)
 
 
@@ -176,7 +170,7 @@ def _scaling(
     key: str, section: str, sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]
 ) -> Iterator[Chart]:
     """Median times over the swept parameter, with what the device allows at best."""
-    labels = [point_label(sweep, point) for point in points]
+    labels = [benchmark.point_label(sweep, point) for point in points]
     measured: dict[str, list[tuple[int, BenchmarkRow, float]]] = {}
     for place, point in enumerate(points):
         for row in point.rows:
