@@ -97,17 +97,12 @@ def _place_fields(title: str, place: Callable[[Any], SourceLocation | None]) -> 
     """Where something is defined, below the folder that the caption names, and how well that is known."""
 
     def shown(found: SourceLocation) -> doc.Text:
-        name = _below_folder(str(found))
+        name = str(found).removeprefix(_NATIVE)
         return doc.Code(name) if found.url is None else doc.Link(name, found.url)
 
     return doc.words(title, place, shown), doc.words(
         "Known from", place, lambda found: str(found.grade), spare=1
     )
-
-
-def _below_folder(path: str) -> str:
-    """The path as tables under `_FOLDER_CAPTION` show it."""
-    return path.removeprefix(_NATIVE)
 
 
 SourceReader = Callable[[SourceLocation], "list[str] | None"]
@@ -358,9 +353,9 @@ def _kernel_table_section(explanation: Explanation, most: int | None) -> doc.Sec
         units = use.facts.units
         if not units:
             return use.facts.library or UNKNOWN
-        return doc.Code(_below_folder(units[0])) if len(units) == 1 else f"{len(units)} files"
+        return doc.Code(units[0].removeprefix(_NATIVE)) if len(units) == 1 else f"{len(units)} files"
 
-    is_shortened = any(_below_folder(unit) != unit for use in uses for unit in use.facts.units)
+    is_shortened = any(unit.startswith(_NATIVE) for use in uses for unit in use.facts.units)
     kernels = doc.table(
         [(title, use) for title, use in zip(titles, uses, strict=True) if use.total is not None],
         doc.identifier("Kernel", lambda row: row[0]),
