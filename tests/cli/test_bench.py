@@ -143,11 +143,10 @@ def test_a_sweep_has_a_point_for_each_value_and_a_scaling_table(opscope, file: P
     saved = tmp_path / "result.json"
     targets = (f"{file}:square", f"{file}:power", "--param", "n=8,16")
     page = tmp_path / "page.html"
-    outcome = opscope("bench", *targets, *FAST, "--save", saved, "--output", page).fine()
+    outcome = opscope("bench", *targets, *FAST, "--save", saved, "--output", page)
+    outcome.fine("Scaling of functions_of_bench.py", "Time grows as", f"Wrote {page}\nWrote {saved}\n")
     assert "Time over the sweep" in page.read_text("utf-8")
-    assert "Scaling of functions_of_bench.py" in outcome.out
-    assert "Time grows as" in outcome.out
-    assert outcome.out.splitlines()[-2:] == [f"Wrote {page}", f"Wrote {saved}"]
+    opscope("bench", saved).fine("Scaling of functions_of_bench.py")
     document = json.loads(saved.read_text("utf-8"))
     assert document["parameters"] == {"n": [8, 16]}
     assert [point["parameters"] for point in document["points"]] == [{"n": 8}, {"n": 16}]
@@ -179,44 +178,18 @@ def test_an_interrupted_run_keeps_and_saves_what_is_finished(opscope, file: Path
     assert "square" in statuses(document)
 
 
-def test_a_saved_file_is_refused_before_anything_runs(opscope, file: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "result.json"
+def test_a_result_is_saved_where_that_is_allowed_and_shown_again(opscope, file: Path, tmp_path: Path) -> None:
+    saved, report = tmp_path / "result.json", tmp_path / "report.md"
     saved.write_text("precious")
-    arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
+    arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved, "--show", "kernels")
     opscope(*arguments).fails("--force")
     assert saved.read_text() == "precious"
-    assert opscope(*arguments, "--force").code == 0
-    assert json.loads(saved.read_text("utf-8"))["suite"] == file.name
-
-
-def test_a_saved_result_is_shown_again(opscope, file: Path, tmp_path: Path) -> None:
-    saved, report = tmp_path / "result.json", tmp_path / "report.md"
-    first = opscope("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
+    first = opscope(*arguments, "--force").fine("No kernels were recorded")
     again = opscope("bench", saved, "--output", report).fine()
     assert again.out.splitlines()[0] == first.out.splitlines()[0]
-    assert report.read_text("utf-8").startswith("# ")
-    assert json.loads(opscope("bench", saved, "--json").out) == json.loads(saved.read_text("utf-8"))
-
-
-def test_a_saved_sweep_is_shown_again(opscope, file: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "result.json"
-    opscope("bench", f"{file}:square", "--param", "n=8,16", *FAST, "--save", saved)
-    opscope("bench", saved).fine("16")
-
-
-def test_a_saved_result_is_not_measured_with_other_options(opscope, file: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "result.json"
-    opscope("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
-    opscope("bench", saved, "--param", "dtype=float16").fails("is shown as it is")
-
-
-def test_the_report_goes_to_a_markdown_file(opscope, file: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.md"
-    outcome = opscope(
-        "bench", f"{file}:square", "--param", "n=8", *FAST, "--output", report, "--show", "kernels"
-    ).fine()
     assert report.read_text("utf-8").startswith("# functions_of_bench.py, float32, n=8")
-    assert "No kernels were recorded" in outcome.out
+    assert opscope("bench", saved, "--json").json == json.loads(saved.read_text("utf-8"))
+    opscope("bench", saved, "--param", "dtype=float16").fails("is shown as it is")
 
 
 def test_generated_code_is_shown_or_its_absence_explained(opscope, file: Path) -> None:
@@ -236,9 +209,7 @@ def test_triton_kernels_are_checked_in_the_interpreter(opscope) -> None:
 
 
 def test_suites_are_listed_without_measuring(opscope) -> None:
-    outcome = opscope("bench").fine()
-    for name in ("gelu", "attention", "cuda_teaching", "approximate=tanh"):
-        assert name in outcome.out
+    opscope("bench").fine("gelu", "attention", "cuda_teaching", "approximate=tanh")
     suites = opscope("bench", "--json").json["suites"]
     assert {"name", "summary", "shape_names", "implementations"} <= set(suites[0])
 

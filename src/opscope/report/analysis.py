@@ -13,6 +13,8 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
+from msgspec.structs import replace
+
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.ranges import GraphTotal
 from opscope.analysis.step_model import StepBound
@@ -333,7 +335,7 @@ def _categories(summary: Summary) -> doc.Section:
     # Without a device the share is of CPU time.
     times = (device, share, cpu) if summary.has_device else (cpu, share)
     rows = doc.table(summary.categories, doc.words("Category", title), *times, doc.number("Calls", "calls"))
-    bars = doc.BarList(rows, tuple(category.fraction for category in summary.categories))
+    bars = replace(rows, fractions=tuple(category.fraction for category in summary.categories))
     return doc.Section("Categories", doc.blocks(bars, meaning))
 
 

@@ -216,17 +216,14 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, doc.Text]]:
     if found is not None:
         yield "Architecture", f"{found.name}, compute capability {found.compute_capability}"
         yield "nvcc", (doc.Code(found.arch_flag), f", CUDA {_toolkits(found)}")
+    bandwidth = units.format_byte_rate(device.memory_bandwidth_bytes_per_s)
     values = (
         ("Multiprocessors", "sm_count", units.format_count(device.sm_count)),
         ("Boost clock", "boost_clock_hz", _clock(device.boost_clock_hz)),
         ("Tensor core clock", "tensor_clock_hz", _clock(device.tensor_clock_hz)),
         ("Memory", "memory_bytes", f"{_gib(device.memory_bytes)} {device.memory_kind or ''}".rstrip()),
         ("Memory bus", "memory_bus_bits", f"{device.memory_bus_bits} bits"),
-        (
-            "Memory bandwidth",
-            "memory_bandwidth_bytes_per_s",
-            units.format_byte_rate(device.memory_bandwidth_bytes_per_s),
-        ),
+        ("Memory bandwidth", "memory_bandwidth_bytes_per_s", bandwidth),
         ("L2 cache", "l2_bytes", units.format_binary(device.l2_bytes)),
         ("NVLink, each way", "nvlink_bytes_per_s", units.format_byte_rate(device.nvlink_bytes_per_s)),
         ("PCIe, each way", "pcie_bytes_per_s", units.format_byte_rate(device.pcie_bytes_per_s)),

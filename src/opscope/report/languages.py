@@ -78,7 +78,6 @@ class _Translation:
             doc.Paragraph: lambda one: doc.Paragraph(self._text(one.text)),
             doc.Meaning: lambda one: doc.Meaning(self._text(one.text)),
             doc.Table: self._table,
-            doc.BarList: lambda one: replace(one, table=self._table(one.table)),
             doc.FactList: lambda one: doc.FactList(
                 tuple((self._words(label), self._text(value)) for label, value in one.facts)
             ),
@@ -96,6 +95,7 @@ class _Translation:
             tuple(tuple(map(self._text, row)) for row in table.rows),
             None if table.caption is None else self._text(table.caption),
             self._words(table.left_out),
+            table.fractions,
         )
 
     def _finding(self, one: Finding) -> Finding:

@@ -48,8 +48,6 @@ def _block(block: doc.Block) -> str:  # noqa: PLR0911 - a case for each kind
             return _at_line_start(_text(text))
         case doc.Meaning(text):
             return f"→ {_text(text)}"
-        case doc.BarList(table):
-            return _block(table)
         case doc.FactList(facts):
             return "\n".join(f"- {_prose(label)}: {_text(value)}" for label, value in facts)
         case doc.BulletList(items):

@@ -69,7 +69,9 @@ def sweep_report(entries: Sequence[SweepEntry]) -> doc.Document:
 
     def top_operator(record: Mapping[str, Any]) -> doc.Text:
         top = record["top_operator"]
-        return doc.Strong("failed") if record["status"] == "failed" else doc.named(top and top["name"])
+        if record["status"] == "failed":
+            return doc.Strong("failed")
+        return doc.Code(top["name"]) if top else UNKNOWN
 
     configurations = doc.table(
         records,

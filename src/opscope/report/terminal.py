@@ -120,9 +120,9 @@ class _FittedTable:
     Where they need more than there is, spare columns are left out, the last of them first, and named below.
     """
 
-    def __init__(self, table: doc.Table, fractions: Sequence[float] = ()) -> None:
+    def __init__(self, table: doc.Table) -> None:
         self._table = table
-        self._fractions = fractions
+        self._fractions = table.fractions
         self._cells = [[row[index] for row in table.rows] for index in range(len(table.columns))]
         self._needs = [column_widths(*pair) for pair in zip(table.columns, self._cells, strict=True)]
 
@@ -174,7 +174,7 @@ def _section(section: doc.Section) -> Iterator[RenderableType]:
         yield from _section(child)
 
 
-def _block(block: doc.Block) -> RenderableType:  # noqa: PLR0911, PLR0912 - a case for each kind
+def _block(block: doc.Block) -> RenderableType:  # noqa: PLR0911 - a case for each kind
     match block:
         case doc.Paragraph(text):
             words = _words(text)
@@ -186,8 +186,6 @@ def _block(block: doc.Block) -> RenderableType:  # noqa: PLR0911, PLR0912 - a ca
         case doc.Table(caption=caption):
             table = _FittedTable(block)
             return table if caption is None else Group(_words(caption), table)
-        case doc.BarList(table, fractions):
-            return _FittedTable(table, fractions)
         case doc.FactList(facts):
             grid = Grid.grid(padding=(0, 2))
             grid.add_column(style="dim", no_wrap=True)

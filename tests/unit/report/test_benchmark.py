@@ -31,9 +31,8 @@ from opscope.model.measurement import Clock
 from opscope.report import benchmark
 from opscope.report.document import Document
 from opscope.report.json_encoding import encode
-from opscope.report.markdown import render_markdown
 
-from .conftest import rendered
+from .conftest import text_of
 
 SAME, SLOWER, FASTER, AMBIGUOUS = Verdict.SAME, Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS
 COPY = Ceiling("copy", 4.28e12, "bytes", "copy_ of 256 MB")
@@ -200,9 +199,7 @@ def test_reports(expect: Callable[[str, str], None]) -> None:
     documents["kernels"] = Document("", sections=(benchmark.kernel_use_section(LAUNCHED),))
     documents["no kernels"] = Document("", sections=(benchmark.kernel_use_section(result(row("x"))),))
     documents["code"] = Document("", sections=benchmark.code_sections(CODES))
-    expect("benchmark.txt", "\n".join(f"§ {name}\n{render_markdown(one)}" for name, one in documents.items()))
-    for document in documents.values():
-        assert max(map(len, rendered(document).splitlines()), default=0) <= 100
+    expect("benchmark.txt", text_of(documents, 100))
 
 
 def test_json_holds_the_texts_or_the_reason() -> None:
