@@ -16,17 +16,9 @@ from opscope.data import example_trace
 from opscope.signals import Terminated
 
 
-def test_version(opscope) -> None:
+def test_version_and_help(opscope) -> None:
     assert opscope("--version").out.strip() == __version__
-
-
-def test_help_names_every_verb(opscope) -> None:
-    outcome = opscope("--help").fine()
-    for verb in ("profile", "analyze", "sql"):
-        assert verb in outcome.out
-
-
-def test_no_command_shows_the_help(opscope) -> None:
+    opscope("--help").fine(*app.verbs())
     opscope().fine("Usage")
 
 
@@ -37,13 +29,8 @@ def test_a_trace_alone_is_analyzed(opscope, trace: Path) -> None:
 
 def test_every_module_but_those_shared_is_a_verb() -> None:
     modules = {path.stem for path in Path(app.__file__).parent.glob("*.py")}
-    assert {module for module, _ in app.verbs().values()} == modules - {
-        "__init__",
-        "app",
-        "console",
-        "nsys",
-        "page_server",
-    }
+    shared = {"__init__", "app", "console", "nsys", "page_server"}
+    assert {module for module, _ in app.verbs().values()} == modules - shared
 
 
 @pytest.mark.parametrize("verb", app.verbs())

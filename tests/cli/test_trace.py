@@ -126,12 +126,6 @@ def test_a_program_that_a_signal_ends(trace: Run, tmp_path: Path, number: int, n
         assert session.scalar("SELECT count(*) FROM device_activities") == 4
 
 
-def test_a_program_that_is_killed(trace: Run) -> None:
-    trace("--", "./program", "kill").fails(
-        "warning: The process ended without its exit handlers", code=137, out=None
-    )
-
-
 def test_several_processes_have_a_trace_each(trace: Run, tmp_path: Path) -> None:
     outcome = trace("--json", "--", "./program", "fork_before")
     traces = outcome.json["traces"]
@@ -160,11 +154,6 @@ def test_a_program_without_cuda(trace: Run, tmp_path: Path) -> None:
     assert outcome.json["traces"] == []
 
 
-def test_a_program_that_only_starts_cuda(trace: Run) -> None:
-    outcome = trace("--", "./program", "idle").fine()
-    assert "started CUDA, but made no call, kernel or copy" in outcome.said
-
-
 def test_records_that_cannot_be_written(trace: Run) -> None:
     outcome = trace("--json", "--", "./program", "full", 200_000)
     (one,) = outcome.json["traces"]
@@ -172,24 +161,43 @@ def test_records_that_cannot_be_written(trace: Run) -> None:
     assert one["dropped_records"] + sum(one["events"][kind] for kind in ("kernels", "calls")) == 400_000
 
 
-def test_another_tool_holds_cupti(trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FAKE_SUBSCRIBE", "39")
-    trace("--", "./program", "exit", 0).fails("error: another tool holds CUPTI in the program", out=None)
-    assert files(tmp_path / "opscope_trace") == []
-    # The program's own failure comes first.
-    assert trace("--", "./program", "exit", 5).code == 5
+HELD = "error: another tool holds CUPTI in the program"
+NOT_STARTED = "CUPTI does not start in the program (cuptiSubscribe: CUPTI_ERROR_UNKNOWN)"
 
 
-def test_cupti_does_not_start(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_SUBSCRIBE", "15")
-    trace("--", "./program", "exit", 0).fails(
-        "CUPTI does not start in the program (cuptiSubscribe: CUPTI_ERROR_UNKNOWN)", out=None
-    )
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("FAKE_SUBSCRIBE", "39", HELD, "hello\n"),
+        ("FAKE_SUBSCRIBE", "15", NOT_STARTED, "hello\n"),
+        ("CUDA_INJECTION64_PATH", "/opt/other.so", "another tool records CUDA programs here", ""),
+        ("CC", "no-such-compiler", "'no-such-compiler' (of the variable CC)", ""),
+    ],
+)
+def test_what_keeps_it_from_recording(
+    trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: tuple[str, str, str, str]
+) -> None:
+    variable, value, words, out = case
+    monkeypatch.setenv(variable, value)
+    trace("--", "./program", "exit", 0).fails(words, out=out)
+    assert not (tmp_path / "opscope_trace").exists() or files(tmp_path / "opscope_trace") == []
+    if words == HELD:  # the program's own failure comes first
+        assert trace("--", "./program", "exit", 5).code == 5
 
 
-def test_another_tools_injection(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/other.so")
-    trace("--", "./program", "exit", 0).fails("another tool records CUDA programs here")
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ("-- ./program kill", 137, "warning: The process ended without its exit handlers"),
+        ("-- ./program idle", 0, "started CUDA, but made no call, kernel or copy"),
+        ("--without-unified-memory -- ./program launch 1", 0,
+         "Copies of unified memory were not recorded: they were switched off."),
+        ("--output-dir program/out -- ./program", 1, "the folder cannot be written"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_recording(trace: Run, arguments: str, code: int, words: str) -> None:
+    outcome = trace(*arguments.split())
+    assert (outcome.code, words in outcome.said) == (code, True)
 
 
 def test_files_of_an_earlier_run(trace: Run, tmp_path: Path) -> None:
@@ -233,11 +241,6 @@ def test_a_trace_that_cannot_be_written_keeps_the_records(
     monkeypatch.setattr(module, "write_trace", fail)
     trace("--", "./program", "exit", 0).fails("opscope trace --from-records", out=None)
     assert len(files(tmp_path / "opscope_trace" / "trace.records")) == 1
-
-
-def test_unified_memory_can_be_left_out(trace: Run) -> None:
-    outcome = trace("--without-unified-memory", "--", "./program", "launch", 1)
-    assert "Copies of unified memory were not recorded: they were switched off." in outcome.said
 
 
 def test_kernels_are_sought_in_what_the_program_had_loaded(
@@ -284,11 +287,6 @@ def test_without_cupti(trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not (tmp_path / "opscope_trace").exists()
 
 
-def test_without_a_compiler(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    trace("--", "./program").fails("'no-such-compiler' (of the variable CC)")
-
-
 @pytest.mark.exhaustive(few=False)
 def test_a_cache_that_cannot_be_written_is_done_without(
     trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -296,11 +294,6 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert trace("--", "./program", "exit", 0).code == 0
-
-
-def test_a_folder_that_cannot_be_made(trace: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    trace("--output-dir", tmp_path / "file" / "out", "--", "./program").fails("the folder cannot be written")
 
 
 def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Run, tmp_path: Path) -> None:
