@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any
 
 from opscope.analysis.efficiency import Bound, CallEfficiency, Roofline, TensorCoreUse
 from opscope.analysis.summary import Summary
@@ -36,7 +35,13 @@ def shape_texts(recorded: str | None) -> list[str] | None:
     shapes = None if recorded is None else from_json_text(recorded)
     if not isinstance(shapes, list):
         return None
-    return [_shape(one) for one in shapes if one not in ([], "")]
+    texts = []
+    for one in shapes:
+        if isinstance(one, list) and one and isinstance(one[0], list):
+            texts.append(counted(len(one), _TENSOR))
+        elif one not in ([], ""):
+            texts.append("×".join(map(str, one)) if isinstance(one, list) else str(one))
+    return texts
 
 
 def limit_fields(summary: Summary) -> tuple[doc.Field, ...]:
@@ -236,11 +241,3 @@ def call_arguments(call: CallEfficiency) -> str:
         for shape, count in runs[:_SHOWN_SHAPES]
     ]
     return ", ".join([*texts, *([f"{more} more"] if more else [])]) or UNKNOWN
-
-
-def _shape(shape: Any) -> str:
-    if not isinstance(shape, list):
-        return str(shape)
-    if shape and isinstance(shape[0], list):
-        return counted(len(shape), _TENSOR)
-    return "×".join(map(str, shape))

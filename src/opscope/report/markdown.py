@@ -7,7 +7,6 @@ it was recorded, and no text of a trace can start a heading, a table cell or an 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from urllib.parse import quote
 
 from opscope.report import document as doc
@@ -57,9 +56,10 @@ def _block(block: doc.Block) -> str:  # noqa: PLR0911 - a case for each kind
             fence = "`" * max(3, 1 + _longest_backtick_run(text))
             return f"{fence}{language}\n{visible(text, most=len(text))}\n{fence}"
         case doc.Table(columns, rows, caption):
-            lines = [_row(_prose(column.title) for column in columns)]
-            lines.append(_row("---:" if column.align is doc.Align.RIGHT else "---" for column in columns))
-            lines += [_row(_text(cell, in_table=True) for cell in row) for row in rows]
+            cells = [[_prose(column.title) for column in columns]]
+            cells.append(["---:" if column.align is doc.Align.RIGHT else "---" for column in columns])
+            cells += [[_text(cell, in_table=True) for cell in row] for row in rows]
+            lines = [f"| {' | '.join(row)} |" for row in cells]
             return "\n".join(lines if caption is None else [f"{_text(caption)}\n", *lines])
         case doc.FindingList(findings, severities):
             lines = []
@@ -68,10 +68,6 @@ def _block(block: doc.Block) -> str:  # noqa: PLR0911 - a case for each kind
                 severity = severities.get(one.severity, str(one.severity))
                 lines.append(f"- **{severity}** {_code(one.code, in_table=False)}: {message}")
             return "\n".join(lines)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _text(text: doc.Text, *, in_table: bool = False) -> str:

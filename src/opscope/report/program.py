@@ -115,7 +115,11 @@ def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
         del around[module.depth :]
         above, key = around[-1] if around else (None, ())
         segment = module.path if above is None else module.path[len(above.path) + 1 :]
-        key = (*key, _role(segment, module.class_name))
+        # Its attribute with `*` for an index; its class where that is unknown.
+        role = f"{_INDEX.sub('*', segment)}: {module.class_name}"
+        if re.fullmatch(rf"{re.escape(module.class_name)}_\d+", segment):
+            role = module.class_name
+        key = (*key, role)
         around.append((module, key))
         count, total = 1, module
         if known := parts.get(key):
@@ -126,13 +130,6 @@ def _parts(modules: tuple[ModuleTotal, ...]) -> list[_Part]:
             count, total = known.modules + 1, replace(known.total, **sums)
         parts[key] = _Part(key, count, total)
     return list(parts.values())
-
-
-def _role(segment: str, class_name: str) -> str:
-    """The part a module plays: its attribute with `*` for an index; its class where that is unknown."""
-    if re.fullmatch(rf"{re.escape(class_name)}_\d+", segment):
-        return class_name
-    return f"{_INDEX.sub('*', segment)}: {class_name}"
 
 
 def _line_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:

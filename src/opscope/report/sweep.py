@@ -67,6 +67,16 @@ def sweep_report(entries: Sequence[SweepEntry]) -> doc.Document:
         count, steps = record["summary"]["kernel_launches"], (record["config"] or {}).get("steps")
         return count / steps if count is not None and steps else None
 
+    def unrecorded(step: Mapping[str, Any]) -> str:
+        """A step without the profiler, by the clock of the program's own loop."""
+        if (time := step.get("unrecorded_ms")) is None:
+            return UNKNOWN
+        median, low, high = (significant(time[key], below_one=3) for key in ("median", "low", "high"))
+        return f"{median} ms ({low}–{high})" if time["coverage"] >= CONFIDENCE else f"{median} ms"
+
+    def latency(ms: Mapping[str, float]) -> str:
+        return "{} ({}–{})".format(*(significant(ms[key], below_one=3) for key in ("median", "p5", "p95")))
+
     def top_operator(record: Mapping[str, Any]) -> doc.Text:
         top = record["top_operator"]
         if record["status"] == "failed":
@@ -76,7 +86,7 @@ def sweep_report(entries: Sequence[SweepEntry]) -> doc.Document:
     configurations = doc.table(
         records,
         doc.words("Config", itemgetter("label")),
-        doc.number("Step, median (95 %)", itemgetter("step"), _unrecorded),
+        doc.number("Step, median (95 %)", itemgetter("step"), unrecorded),
         doc.number("Busy", of_step("busy_fraction"), format_fraction, spare=1) if on_device else None,
         doc.number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
         doc.number("Profiler slowdown", of_step("host_stretch"), format_ratio, spare=6),
@@ -84,7 +94,7 @@ def sweep_report(entries: Sequence[SweepEntry]) -> doc.Document:
             "Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3
         ),
         doc.number("Kernel launches per step", launches, format_mean_count, spare=5) if on_device else None,
-        doc.words("Latency ms, median (5–95 %)", itemgetter("latency_ms"), _latency, spare=2),
+        doc.words("Latency ms, median (5–95 %)", itemgetter("latency_ms"), latency, spare=2),
         doc.number("Seq. per s", itemgetter("throughput_sequences_per_s"), _rate),
         doc.words("Top operator", top_operator),
     )
@@ -176,20 +186,6 @@ def _record(entry: SweepEntry) -> dict[str, Any]:
         "top_operator": top,
         "files": dict(entry.files),
     }
-
-
-def _unrecorded(step: Mapping[str, Any]) -> str:
-    """A step without the profiler, by the clock of the program's own loop."""
-    time = step.get("unrecorded_ms")
-    if time is None:
-        return UNKNOWN
-    median, low, high = (significant(time[key], below_one=3) for key in ("median", "low", "high"))
-    return f"{median} ms ({low}–{high})" if time["coverage"] >= CONFIDENCE else f"{median} ms"
-
-
-def _latency(latency_ms: Mapping[str, float]) -> str:
-    median, low, high = (significant(latency_ms[key], below_one=3) for key in ("median", "p5", "p95"))
-    return f"{median} ({low}–{high})"
 
 
 def _rate(per_s: float) -> str:

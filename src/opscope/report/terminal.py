@@ -87,10 +87,13 @@ _SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Seve
 def render_terminal(document: doc.Document) -> RenderableType:
     """The document as one renderable: its own blocks in a panel, then its sections."""
     parts: list[RenderableType] = []
-    if document.blocks:
-        parts.append(_opening(document))
-    elif document.title:
-        parts.append(Words(_printable(document.title), style="bold"))
+    title = _printable(document.title)
+    body = Group(*(_block(block) for block in document.blocks))
+    if document.blocks and all(isinstance(block, doc.FactList) for block in document.blocks):
+        name = Words(shorten_middle(title, 60), style="bold")
+        parts.append(Panel(body, title=name, title_align="left", border_style="dim", expand=False))
+    elif title or document.blocks:
+        parts += [Words(title, style="bold"), *([body] if document.blocks else [])]
     for section in document.sections:
         parts.extend(_section(section))
     return Group(*parts)
@@ -146,20 +149,14 @@ class _FittedTable:
         bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._fractions else 0
         if bar_width >= _SHORTEST_BAR:
             grid.add_column("", width=bar_width)
-            columns.append([_bar(fraction, bar_width) for fraction in self._fractions])
+            lengths = (round(max(0.0, min(1.0, one)) * bar_width * 8) for one in self._fractions)
+            bars = ("█" * (length // 8) + _EIGHTHS[length % 8].strip() for length in lengths)
+            columns.append([Words(bar, style="green", no_wrap=True) for bar in bars])
         for row in zip(*columns, strict=True):
             grid.add_row(*row)
         yield grid
         if hidden := [one.title for index, one in enumerate(titles) if index not in shown]:
             yield Words(self._table.left_out.format(", ".join(hidden)), style="dim")
-
-
-def _opening(document: doc.Document) -> RenderableType:
-    body = Group(*(_block(block) for block in document.blocks))
-    if not all(isinstance(block, doc.FactList) for block in document.blocks):
-        return Group(Words(_printable(document.title), style="bold"), body)
-    title = Words(shorten_middle(_printable(document.title), 60), style="bold")
-    return Panel(body, title=title, title_align="left", border_style="dim", expand=False)
 
 
 def _section(section: doc.Section) -> Iterator[RenderableType]:
@@ -269,12 +266,6 @@ def _style(part: doc.Inline) -> str:
     if isinstance(part, doc.Code):
         return _NAME_STYLE
     return "bold" if isinstance(part, doc.Strong) else ""
-
-
-def _bar(fraction: float, width: int) -> Words:
-    eighths = round(max(0.0, min(1.0, fraction)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return Words("█" * full + (_EIGHTHS[rest] if rest else ""), style="green", no_wrap=True)
 
 
 def _printable(text: str) -> str:
