@@ -19,7 +19,7 @@ def analyze(
     open: bool = False,  # noqa: A002 - the option's name
     save: Path | None = None,
     export_trace: Path | None = None,
-    report: console.Report = console.REPORT,
+    report: console.Showing = console.SHOWING,
     top: console.Top = 10,
     ceilings: Path | None = None,
     merge: bool = False,
@@ -110,12 +110,12 @@ def analyze(
     return 0
 
 
-def _overlap(*, traces: list[str], overlap: bool, report: console.Report, **others: object) -> int:
+def _overlap(*, traces: list[str], overlap: bool, report: console.Showing, **others: object) -> int:
     from opscope.analysis.overlap import communication_overlap  # noqa: PLC0415 - seldom asked
     from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
 
     defaults = {one.name: one.default for one in signature(analyze).parameters.values()}
-    defaults |= vars(console.Report(json=report.json))
+    defaults |= vars(console.Showing(json=report.json))
     for name, value in (others | vars(report)).items():
         if value != defaults[name]:
             raise InputError(

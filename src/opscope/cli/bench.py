@@ -124,7 +124,7 @@ def bench(
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
     show: Annotated[tuple[Literal["kernels", "ptx", "sass", "triton"], ...], console.Several] = (),
-    report: console.Report = console.REPORT,
+    report: console.Showing = console.SHOWING,
     save: Path | None = None,
 ) -> int:
     """Compare implementations: a suite, or functions of your own; or show a saved result again.

@@ -30,7 +30,7 @@ def compare(
     fail_on: FailOn | None = None,
     threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
     top: console.Top = 20,
-    report: console.Report = console.REPORT,
+    report: console.Showing = console.SHOWING,
 ) -> int:
     """Compare two benchmark results, or two recordings.
 

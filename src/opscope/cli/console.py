@@ -118,7 +118,7 @@ class ProgramParts(Parts):
 
 
 @dataclass(frozen=True)
-class Report(Parts):
+class Showing(Parts):
     """What is read of a result, and where it goes."""
 
     json: Json = False
@@ -130,11 +130,11 @@ class Report(Parts):
 
 
 @dataclass(frozen=True)
-class ProgramReport(ProgramParts, Report):
+class ProgramShowing(ProgramParts, Showing):
     """The same for verbs that a program follows."""
 
 
-READING, REPORT, PROGRAM_PARTS, PROGRAM_REPORT = Parts(), Report(), ProgramParts(), ProgramReport()
+READING, SHOWING, PROGRAM_PARTS, PROGRAM_SHOWING = Parts(), Showing(), ProgramParts(), ProgramShowing()
 
 # Part of the time in which something waits for a CPU; an idle machine that runs one program has 1 or 2 %.
 _LOADED = 0.2

@@ -22,7 +22,7 @@ def explain(
     trace: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     checkout: Path | None = None,
     torch_version: str | None = None,
-    report: console.Report = console.REPORT,
+    report: console.Showing = console.SHOWING,
 ) -> int:
     """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
 

@@ -66,7 +66,7 @@ def ncu(
     *target: Annotated[str, Parameter(name="REPORT")],
     trace: Path | None = None,
     top: console.Top = 10,
-    report: console.ProgramReport = console.PROGRAM_REPORT,
+    report: console.ProgramShowing = console.PROGRAM_SHOWING,
     collecting: _Collecting = _DEFAULT,
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].

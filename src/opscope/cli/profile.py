@@ -153,7 +153,7 @@ def profile(
     record: console.Record = (),
     resume: bool = False,
     top: console.Top = 10,
-    report: console.Report = console.REPORT,
+    report: console.Showing = console.SHOWING,
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
@@ -219,7 +219,7 @@ def profile(
     return code
 
 
-def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Report, top: int | None) -> None:
+def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Showing, top: int | None) -> None:
     traces = [(one, str(output_dir / one.files["trace"])) for one in entries if "trace" in one.files]
 
     def document() -> Document:

@@ -40,7 +40,7 @@ def try_changes(
     skip: Annotated[tuple[Literal["predict"], ...], Parameter(negative=(), show_default=False)] = (),
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    report: console.ProgramReport = console.PROGRAM_REPORT,
+    report: console.ProgramShowing = console.PROGRAM_SHOWING,
 ) -> int:
     """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
 
