@@ -31,45 +31,36 @@ def kernel_meaning(facts: KernelFacts) -> str | None:
 
 
 def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[str, doc.Text]]:
-    lines: list[tuple[str, doc.Text]] = []
-    if title != facts.name:
-        lines.append(("Name", doc.Code(facts.name, is_whole=True)))
-    meaning = kernel_meaning(facts)
-    if meaning is not None:
-        grade = facts.grades.get("family")
-        lines.append(("Does", (meaning, graded(Grade(grade) if grade else None))))
+    meaning, family, units = kernel_meaning(facts), facts.grades.get("family"), facts.units
     stated = []
     for grade in Grade:  # the fields its name states, one text for each grade
         fields = [name for name in _WORDS if name in facts.fields and facts.grades.get(name) == grade]
         if said := [word for name in fields if (word := _WORDS[name](facts.fields[name]))]:
             stated.append(f"{', '.join(said)}{graded(grade)}")
-    if stated:
-        lines.append(("By its name", "; ".join(stated)))
-    if facts.units:
-        shown = facts.units[:_UNITS]
-        more = "" if len(shown) == len(facts.units) else f" and {len(facts.units) - len(shown)} more"
-        lines.append(("Translation unit", (doc.Code(", ".join(shown)), more, graded(facts.unit_grade))))
-    if facts.binary is not None:
-        lines.append(("Registered by", doc.Code(facts.binary)))
-    place = facts.location
+    more = f" and {len(units) - _UNITS} more" if len(units) > _UNITS else ""
+    place, template = facts.location, facts.template
     # A file without a line or an address says no more than the unit.
-    is_unit = place and place.line is None and place.url is None and facts.units == (place.file,)
-    if place is not None and not is_unit:
-        lines.append(("Source", location_text(place)))
-    if facts.template is not None and facts.template != facts.location:
-        lines.append(("Template", location_text(facts.template)))
-    arguments = facts.template_arguments
-    long = [
-        (f"… {name}", doc.Code(value)) for name, value in arguments if name and len(value) > _LONG_ARGUMENT
-    ]
+    if place is not None and place.line is None and place.url is None and units == (place.file,):
+        place = None
+    named = [(name, value) for name, value in facts.template_arguments if name]
+    long = [(f"… {name}", doc.Code(value)) for name, value in named if len(value) > _LONG_ARGUMENT]
     short = [
         doc.Code(value if name is None else f"{name}={value}")
-        for name, value in arguments
+        for name, value in facts.template_arguments
         if not name or len(value) <= _LONG_ARGUMENT
     ]
-    if short:  # a text: one alone is no name to shorten
-        lines.append(("Template arguments", ("", *doc.joined(short))))
-    return [*lines, *long, *_computed(facts), *_launched(facts)]
+    known = doc.facts(
+        ("Name", None if title == facts.name else doc.Code(facts.name, is_whole=True)),
+        ("Does", meaning and (meaning, graded(Grade(family) if family else None))),
+        ("By its name", "; ".join(stated)),
+        ("Translation unit", units and (doc.Code(", ".join(units[:_UNITS])), more, graded(facts.unit_grade))),
+        ("Registered by", None if facts.binary is None else doc.Code(facts.binary)),
+        ("Source", None if place is None else location_text(place)),
+        ("Template", location_text(template) if template and template != facts.location else None),
+        # A text: one argument alone is no name to shorten.
+        ("Template arguments", ("", *doc.joined(short)) if short else None),
+    )
+    return [*known.facts, *long, *_computed(facts), *_launched(facts)]
 
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")

@@ -83,19 +83,18 @@ def implementation_facts(
     function: NativeFunctionUse, *, said: SourceLocation | None = None
 ) -> list[tuple[str, doc.Text]]:
     """What serves calls of a native function on the device, down to where it launches; arguments as above."""
-    told: list[tuple[str, doc.Text]] = []
     dispatch: list[doc.Inline] = []
     if function.structured_delegate:
         dispatch += ["structured, by ", doc.Code(function.structured_delegate)]
     if function.dispatch_key:
         separator = "; " if dispatch else ""
         dispatch += [f"{separator}{function.dispatch_key} → ", doc.Code(function.cuda_function or _UNKNOWN)]
-    if dispatch:
-        told.append(("Dispatch", tuple(dispatch)))
-    if function.location is not None and function.location != said:
-        told.append(("Implemented in", location_text(function.location)))
-    elif function.location is None and function.kind == "generated":
-        told.append(("Implemented in", "code that is generated when PyTorch is built"))
+    implemented: doc.Text | None = None
+    if function.location is None and function.kind == "generated":
+        implemented = "code that is generated when PyTorch is built"
+    elif function.location is not None and function.location != said:
+        implemented = location_text(function.location)
+    told = [*doc.facts(("Dispatch", tuple(dispatch)), ("Implemented in", implemented)).facts]
     # What the recording process's dispatcher said: code that replaced PyTorch's, or serves a custom one.
     registration = function.details.get("registration") or {}
     label = "Overridden by" if registration.get("overrides") else "Registered"
