@@ -29,7 +29,7 @@ def test_a_trace_alone_is_analyzed(opscope, trace: Path) -> None:
 
 def test_every_module_but_those_shared_is_a_verb() -> None:
     modules = {path.stem for path in Path(app.__file__).parent.glob("*.py")}
-    shared = {"__init__", "app", "console", "nsys", "page_server"}
+    shared = {"__init__", "app", "console", "page_server"}
     assert {module for module, _ in app.verbs().values()} == modules - shared
 
 

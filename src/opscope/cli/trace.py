@@ -19,8 +19,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from opscope import api
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.cli import console
+from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cupti.events import first_moment_ns
 from opscope.cupti.library import CuptiPlaces, build_library, find_compiler, find_cupti
 from opscope.cupti.recording import read_recording
@@ -38,6 +40,7 @@ from opscope.provenance.origins import recorded_origins
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
+from opscope.toolchain.nsys import check_run, export_report, find_nsys, profile_command, run_nsys
 from opscope.units import parse_bytes
 
 _SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
@@ -87,9 +90,8 @@ def trace(
             raise InputError(
                 "options of CUPTI's recorder are given, and --nsys", hint="nsys has its own: --nsys-option"
             )
-        from opscope.cli.nsys import record_with_nsys  # noqa: PLC0415 - only with --nsys
-
-        return record_with_nsys(program, output_dir / f"{name}.nsys-rep", nsys_option, force=force, json=json)
+        report = output_dir / f"{name}.nsys-rep"
+        return _record_with_nsys(program, report, nsys_option, force=force, json=json)
     # Its first process has the plain name, every other one its process id behind it.
     ours = re.compile(rf"{re.escape(name)}(_\d+(-\d+)?)?(\.opscope)?\.json")
     there = output_dir.iterdir() if output_dir.is_dir() else ()
@@ -135,6 +137,37 @@ def trace(
         return run.exit_code
     shutil.rmtree(records, ignore_errors=True)
     return run.exit_code
+
+
+def _record_with_nsys(
+    program: Sequence[str], report: Path, options: Sequence[str], *, force: bool, json: bool
+) -> int:
+    """Run a program under nsys, export its report and print the statistics; the program's exit code.
+
+    Standard output is the program's own and then the statistics'.
+    """
+    if shutil.which(program[0]) is None:
+        raise InputError(
+            f"there is no program '{program[0]}'", hint="opscope trace --nsys -- python script.py ARGS"
+        )
+    executable = find_nsys(os.environ.get("PATH"))
+    export = report.with_suffix(".sqlite")
+    console.check_outputs([report, export], force=force)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    command = profile_command(options, program, output=report, executable=executable)
+    sys.stdout.flush()
+    run = run_nsys(command, stdout=console.STDERR if json else None)
+    if run.was_interrupted and not report.exists():
+        raise KeyboardInterrupt
+    check_run(run, report)
+    with console.status(f"Exporting {report}"):
+        export_report(report, export, executable=executable)
+    console.say_wrote([report, export], on_stderr=json)
+    with console.open_source([str(export)]) as session:
+        tables = api.stats(session)
+    console.show(lambda: stats_json(tables), lambda: stats_tables_document(tables), json=json)
+    return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 
 def _places() -> CuptiPlaces:

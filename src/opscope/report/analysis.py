@@ -28,7 +28,6 @@ from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
 from opscope.report import document as doc
 from opscope.report.advice import advice_blocks, advice_sections, remarks
-from opscope.report.collectives import collective_blocks
 from opscope.report.efficiency import efficiency_blocks
 from opscope.report.headline import headline
 from opscope.report.operators import (
@@ -42,6 +41,7 @@ from opscope.report.operators import (
 )
 from opscope.report.program import program_sections, recording_hint
 from opscope.report.provenance import accuracy_blocks
+from opscope.report.ranks import collective_blocks
 from opscope.report.timeline import time_blocks
 from opscope.units import (
     NS_PER_S,
