@@ -19,7 +19,7 @@ def explain(
     name: Annotated[str, Parameter(name="NAME")],
     /,
     *,
-    trace: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    trace: Annotated[list[str] | None, console.Several] = None,
     checkout: Path | None = None,
     torch_version: str | None = None,
     report: console.Showing = console.SHOWING,

@@ -60,10 +60,7 @@ class ProgramRecording:
     steps: str = "auto"
     wait: _Count = None
     active: _Count = None
-    record: Annotated[
-        tuple[Literal["stack", "modules", "memory", "compile"], ...],
-        Parameter(negative=(), show_default=False),
-    ] = ()
+    record: tuple[Literal["stack", "modules", "memory", "compile"], ...] = ()
     max_trace_size: str | None = None
 
     def schedule(self) -> dict[str, Any]:

@@ -22,8 +22,6 @@ from opscope.trials.planning import trial_plan
 from opscope.trials.trying import Told, Trial, TrialPlan
 from opscope.workloads.workload import WorkloadOptions
 
-_Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
-
 
 def try_changes(
     target: Annotated[str, Parameter(name="SCRIPT")],
@@ -31,13 +29,13 @@ def try_changes(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
     module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
     steps: str = "auto",
-    param: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)] = (),
-    only: _Names = None,
-    change: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    param: Annotated[console.Words, console.Several] = (),
+    only: Annotated[list[str] | None, console.Several] = None,
+    change: Annotated[list[Path] | None, console.Several] = None,
     budget: str = "60s",
     allow_precision: bool = False,
     in_place: bool = False,
-    skip: Annotated[tuple[Literal["predict"], ...], Parameter(negative=(), show_default=False)] = (),
+    skip: tuple[Literal["predict"], ...] = (),
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     report: console.ProgramShowing = console.PROGRAM_SHOWING,
