@@ -1,4 +1,4 @@
-"""What `opscope stats` writes; the five reports of real nsys exports are what Python computes from their tables.
+"""What `opscope stats` writes; its reports on real nsys exports are what Python computes from their tables.
 
 Nothing of opscope computes the expectation: rows are read with sqlite3, and the figures are those of the
 standard library's `statistics`, rounded as nsys prints them.
