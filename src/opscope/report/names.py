@@ -81,7 +81,8 @@ def fitting_names(names: Sequence[str], width: int) -> list[str]:
     """
     short = {}
     for name in names:
-        fitting = [name] if is_operator_name(name) else [one for one in _forms(name) if len(one) <= width]
+        is_whole = len(name) <= width or is_operator_name(name)
+        fitting = [name] if is_whole else [one for one in _forms(name) if len(one) <= width]
         short[name] = fitting[0] if fitting else shorten_middle(_forms(name)[-1], width)
     alike: dict[str, list[str]] = defaultdict(list)
     for name, text in short.items():
