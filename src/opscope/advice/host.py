@@ -238,6 +238,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # Operators that launch are slow to launch, which is another matter; so are calls of the driver.
     launching = {one.name for one in run.summary.operators if one.total_device_ns}
     launching.update(name for (name,) in run.session.query("SELECT DISTINCT name FROM runtime_calls"))
+    # An operator that launches elsewhere may compute on the host here: of tensors that are not on the device.
+    computing = list(run.session.query(_COMPUTING_SQL, [least_ns]))
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
     for partition in run.summary.timeline.in_use:
         is_dark = any(gap.host is None for gap in partition.longest_gaps)
@@ -245,10 +247,19 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         for gap in partition.longest_gaps:
             is_own = gap.cause in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED)
             is_recorder = gap.host is not None and "torch/profiler/" in gap.host
-            if is_own and gap.duration_ns >= least_ns and not is_recorder and gap.host not in launching:
-                if gap.host is None and _is_compiling(gap, silences):
-                    continue
-                places.setdefault((gap.host, gap.line), []).append((partition.trace_id, gap))
+            if not is_own or gap.duration_ns < least_ns or is_recorder:
+                continue
+            end_ns, host = gap.start_ns + gap.duration_ns, gap.host
+            within = {
+                name: min(until_ns, end_ns) - max(since_ns, gap.start_ns)
+                for trace_id, name, since_ns, until_ns in computing
+                if trace_id == partition.trace_id and since_ns < end_ns and until_ns > gap.start_ns
+            }
+            if 2 * sum(within.values()) > gap.duration_ns:
+                host = _COMPUTED
+            elif host in launching or (host is None and _is_compiling(gap, silences)):
+                continue
+            places.setdefault((host, gap.line), []).append((partition.trace_id, gap))
     for (host, line), found in sorted(
         places.items(), key=lambda item: -sum(gap.duration_ns for _, gap in item[1])
     ):
@@ -262,7 +273,10 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         is_python = is_usual and (host is None or ".py(" in host)
         gaps = {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found}
         # The device is idle in a part of what makes inputs, and all of that could be done beforehand.
-        gaps.update(run.session.query(_LONG_CALLS_SQL, [host, least_ns]))
+        if host == _COMPUTED:
+            gaps = {(trace_id, since_ns, until_ns) for trace_id, _, since_ns, until_ns in computing}
+        else:
+            gaps.update(run.session.query(_LONG_CALLS_SQL, [host, least_ns]))
         yield Advice(
             f"The device is idle for {format_duration(idle_ns / run.step_count)} "
             f"{run.period}, {format_fraction(idle_ns / run.window_ns)} of the time, while the host is in "
@@ -271,11 +285,13 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             methodcaller("drop_host_between", gaps),
             # A thread beside takes turns with the one that launches.
             worst=methodcaller("drop_host_between", gaps, 0.5),
-            suggestion=None
+            suggestion=_TO_THE_DEVICE
+            if host == _COMPUTED
+            else None
             if is_input
             else "See what the host does there: what does not need the step before can run ahead of it, or "
             "beside it in another thread.",
-            change=None if is_input else _AHEAD if is_python else "",
+            change=_FIRST_MOVED if host == _COMPUTED else None if is_input else _AHEAD if is_python else "",
             like=rule,
             # What is not known to make inputs may need the step before.
             is_sure=is_input,
@@ -287,11 +303,32 @@ pool = concurrent.futures.ThreadPoolExecutor(1)
 following = pool.submit(prepare)   # what the next step needs, while this one runs
 batch = following.result()         # where the next one begins"""
 
+_COMPUTED = "operators on tensors of the host"
+_TO_THE_DEVICE = (
+    "Copy the tensors to the device first, before they are converted or computed with, or have workers of a "
+    "DataLoader prepare them."
+)
+_FIRST_MOVED = 'batch = batch.to("cuda")   # first; then float(), normalizing and the like on the device'
+
+# What computes or moves elements: others, such as views of one large tensor, are the framework's own work.
+_ELEMENTS = (
+    "^aten::(_?to(_copy)?|copy|clone|contiguous|add|sub|mul|div|pow|sqrt|exp|log|clamp|where|index|index_select|"
+    "gather|stack|cat|flip|roll|normal|uniform|bernoulli|rand|randn|randint|randperm|mean|sum|std|sort|"
+    "constant_pad_nd|_?upsample_.*|grid_sampler.*)_?$"
+)
+# Outermost calls of them on threads that launch, which themselves launch nothing.
+_COMPUTING_SQL = f"""SELECT trace_id, name, start_ns, start_ns + duration_ns FROM operators o
+WHERE parent_id IS NULL AND regexp_matches(name, '{_ELEMENTS}') AND duration_ns >= ?
+    AND coalesce(total_device_ns, 0) = 0
+    AND (trace_id, thread_id) IN (SELECT (trace_id, thread_id) FROM runtime_calls)
+    AND NOT EXISTS (SELECT 1 FROM runtime_calls r WHERE r.trace_id = o.trace_id AND r.thread_id = o.thread_id
+        AND r.start_ns BETWEEN o.start_ns AND o.start_ns + o.duration_ns)"""
+
 _LONG_CALLS_SQL = """SELECT trace_id, start_ns, start_ns + duration_ns FROM operators
 WHERE name = ? AND duration_ns >= ?"""
 
-# Operators on the CPU, and functions whose names say that they make inputs.
-_PREPARES = re.compile(r"^aten::|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
+# Operators on elements, and functions whose names say that they make inputs.
+_PREPARES = re.compile(rf"{_ELEMENTS}|^{_COMPUTED}$|(?i:preprocess|dataset|loader|tokeniz|collate|augment)")
 
 
 def _is_compiling(gap: IdleGap, silences: Mapping[str, Any]) -> bool:

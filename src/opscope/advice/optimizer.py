@@ -15,6 +15,8 @@ _FOREACH = ("aten::_foreach_",)
 # With a fused form for CUDA; Adagrad's is for CPUs. Source: torch/optim, PyTorch 2.11.
 _HAVE_FUSED = ("Adam", "AdamW", "SGD")
 
+_NAMES_OF_LOOP = 5
+
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -74,6 +76,37 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{run.device_time(_sum(fills, 'device_ns'))}{added}.",
         _evidence(run, rows),
         lambda change: change.drop_operators(_ids(rows)),
+    )
+
+
+@finds
+def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
+    """Pointwise operators of many tensors, one after the other, that are not the optimizer's."""
+    least, shapes = rule.threshold("least_launches"), rule.threshold("least_shapes")
+    rows = [
+        row
+        for row in run.records("tensor_loops")
+        if row["launches"] >= least and row["shapes"] >= shapes and len(row["names"]) <= _NAMES_OF_LOOP
+    ]
+    if not rows or not run.has_steps:
+        return
+    names = list(dict.fromkeys(name for row in rows for name in row["names"]))
+    launches, host_ns = _sum(rows, "launches"), sum(row["end_ns"] - row["start_ns"] for row in rows)
+    # One launch takes some dozens of tensors.
+    gone = 1 - rule.threshold("launches_left")
+
+    def effect(change: GraphChange) -> object:
+        spans = as_extents([(row["thread_id"], row["start_ns"], row["end_ns"]) for row in rows])
+        return change.merge_operators(_ids(rows), 1.0).drop_host(spans, gone)
+
+    yield Advice(
+        f"{listed(names)} run {run.times(launches, 'time')} in loops over tensors of "
+        f"{counted(max(row['shapes'] for row in rows), 'shape')}: "
+        f"{run.device_time(_sum(rows, 'device_ns'))}, and {run.time(host_ns)} on the host as recorded.",
+        run.evidence(_sum(rows, "device_ns"), launches=launches, operators=names, host_ns=host_ns),
+        effect,
+        # What Python does between the operators goes too, and the lists have to be made.
+        is_sure=False,
     )
 
 

@@ -121,6 +121,7 @@ class _Stretches(NamedTuple):
 
 
 _BALANCED = 0.05  # of the longer side: no nearer is what simulations of the two are worth
+_IN_TURNS = 1.25  # times the longer side: much of the step, one side waits for the other
 
 
 class StepBound(MeaningEnum):
@@ -129,6 +130,7 @@ class StepBound(MeaningEnum):
     DEVICE = "device", "GPU-bound"
     HOST = "host", "CPU-bound"
     BALANCE = "balance", "in balance"
+    TURNS = "turns", "CPU and GPU wait for each other"
 
 
 class StepExecution(msgspec.Struct, frozen=True):
@@ -154,7 +156,9 @@ class StepExecution(msgspec.Struct, frozen=True):
 
     @property
     def bound(self) -> StepBound:
-        """Which side decides how long the step takes: neither, where both need about as long."""
+        """Which side decides how long the step takes: neither, where both need about as long, or wait."""
+        if self.step_ns > _IN_TURNS * max(self.host_ns, self.device_ns):
+            return StepBound.TURNS
         if abs(self.host_ns - self.device_ns) <= _BALANCED * max(self.host_ns, self.device_ns):
             return StepBound.BALANCE
         return StepBound.HOST if self.host_ns > self.device_ns else StepBound.DEVICE

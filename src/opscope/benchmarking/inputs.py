@@ -48,7 +48,8 @@ def map_tensors(fn: Callable[[Any], Any], value: Any) -> Any:
         return type(value)(map_tensors(fn, child) for child in value)
     if isinstance(value, MutableMapping):
         changed = copy.copy(value)  # of the same type, whatever its constructor takes
-        changed.update({key: map_tensors(fn, child) for key, child in value.items()})
+        for key, child in value.items():  # one by one: outputs of transformers refuse `update`
+            changed[key] = map_tensors(fn, child)
         return changed
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {key: map_tensors(fn, child) for key, child in _fields(value)}
@@ -56,9 +57,18 @@ def map_tensors(fn: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
+_MOST_GAPS = 2  # times the elements: memory of a copy
+
+
 def copied(tensor: Any) -> Any:
-    """A copy that no longer shares memory, and needs gradients if the tensor does."""
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    """A copy that no longer shares memory, of the same strides, and needs gradients if the tensor does."""
+    made = tensor.detach().clone()
+    # `clone` packs what has gaps, such as a slice of columns, and a compiler takes that for another form.
+    if tensor.layout == require_torch().strided and made.stride() != tensor.stride():
+        steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+        if 0 not in tensor.stride() and sum(steps) < _MOST_GAPS * tensor.numel():
+            made = tensor.new_empty_strided(tensor.shape, tensor.stride()).copy_(made)
+    return made.requires_grad_(tensor.requires_grad)
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:

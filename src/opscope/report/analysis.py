@@ -262,11 +262,11 @@ def _stretch_text(step: MeasuredStep) -> str:
 
 def _deciding_side(summary: Summary) -> str:
     step = summary.typical_step
-    if not summary.is_usable:
-        return "The recording is not sound: nothing is concluded about the GPU."
-    if not summary.has_device:
+    if not (summary.is_usable and summary.has_device):
         return (
-            "No device activity was recorded: every time here is CPU time."
+            "The recording is not sound: nothing is concluded about the GPU."
+            if not summary.is_usable
+            else "No device activity was recorded: every time here is CPU time."
             if summary.is_cuda_traced
             else "No CUDA was traced: every time here is the host's, of NVTX ranges."
         )
@@ -274,6 +274,11 @@ def _deciding_side(summary: Summary) -> str:
         return f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording."
     device, host = format_duration(step.device_ns), format_duration(step.host_ns)
     whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
+    if step.bound is StepBound.TURNS:
+        return (
+            f"CPU and GPU wait for each other: {whole} needs {host} of the CPU and {device} of the GPU. "
+            "Fewer waits, and less work of the CPU between steps, shorten it."
+        )
     if step.bound is StepBound.BALANCE:
         return (
             f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "

@@ -83,9 +83,9 @@ def _opening(result: TrialResult, good: Sequence[Variant]) -> doc.FactList:
             "Best",
             _told(best) if best else none + (" with the same numerics" if reduced and not undecided else ""),
         ),
-        ("To write", None if best is None else _first_line(best)),
+        ("To write", None if best is None else _to_write(best, "What to change")),
         ("Reduced precision", None if reduced is None else _told(reduced)),
-        ("To write then", None if reduced is None else _first_line(reduced)),
+        ("To write then", None if reduced is None else _to_write(reduced, "With reduced precision")),
         *(
             (f"Change {rank}", (doc.Code(one.name), f": {100 * (one.ratio or 1.0):.1f} % of the time"))
             for rank, one in enumerate(good[:_CHANGES], 1)
@@ -114,12 +114,15 @@ def _told(best: BestChanges) -> doc.Text:
     return (doc.Strong(text), f" (95 % CI {low} to {high})")
 
 
-def _first_line(best: BestChanges) -> doc.Text | None:
-    is_diff = best.patch.startswith("---")
+def _to_write(best: BestChanges, section: str) -> doc.Text:
+    """The line that a patch adds; where there are several, the section that holds them: one is no edit."""
     lines = [line for line in best.patch.splitlines() if line.strip() and not line.startswith("+++")]
-    added = [line[1:].strip() for line in lines if line.startswith("+")] if is_diff else lines
-    first = next((line for line in added if line and not line.startswith("#")), None)
-    return None if first is None else doc.Code(first, is_whole=len(first) < _LONGEST_CODE)
+    if best.patch.startswith("---"):  # snippets follow the last hunk
+        hunks = max((index for index, line in enumerate(lines) if line[:1] in "+-@ "), default=-1) + 1
+        lines = [line[1:].strip() for line in lines[:hunks] if line.startswith("+")] + lines[hunks:]
+    if len(lines) == 1:
+        return doc.Code(lines[0], is_whole=len(lines[0]) < _LONGEST_CODE)
+    return f"{counted(len(lines), 'line')}: see {section}"
 
 
 def _best(result: TrialResult, best: BestChanges) -> Iterator[doc.Block]:

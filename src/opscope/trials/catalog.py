@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.benchmarking.inputs import map_tensors, tensors_of
+from opscope.benchmarking.inputs import copied, map_tensors, tensors_of
 from opscope.errors import InputError
 from opscope.trials.hooks import Hooks
 from opscope.trials.patches import EditsOf, after_imports, where_given, with_keywords
@@ -43,6 +44,7 @@ class ProgramTraits(msgspec.Struct, kw_only=True):
     precision: str = "highest"  # torch.get_float32_matmul_precision()
     is_autocast: bool = False  # The first model was called under autocast
     threads: int = 1  # torch.get_num_threads() at the end
+    allocates: bool = False  # Its steady steps take memory from the driver
     attends: bool = False  # The first model's first call made calls of scaled_dot_product_attention
     forgetful_loaders: int = 0  # DataLoaders whose worker processes end with each epoch
     has_step: bool = False  # Its steps are calls of a function without arguments
@@ -80,6 +82,7 @@ class TriedChange:
     unpriced: tuple[str, ...] = ()  # Those of `findings` whose gain is of another change
     environment: tuple[tuple[str, str], ...] = ()  # Variables of the process
     is_live: bool = True  # It can be switched between steps; else it is on from the import of torch
+    in_training: str = ""  # What to write beside it in a program that trains
     edits: EditsOf | None = None  # Where that is in a source; None if no line stands for it
 
     def is_priced_by(self, code: str, traits: ProgramTraits) -> bool:
@@ -120,6 +123,7 @@ _CONVOLVES = (lambda facts: facts.convolutions, "its models hold no convolutions
 _WITHOUT_TF32 = (lambda facts: facts.precision == "highest", "TF32 is allowed already")
 _ATTENDS_EAGERLY = (lambda facts: "eager" in facts.attention, "no transformers model attends eagerly")
 _ATTENDS = (lambda facts: facts.attends, "its models do not call scaled_dot_product_attention")
+_ALLOCATES = (lambda facts: facts.allocates, "its steps take no memory from the driver")
 _HAS_STEP = (lambda facts: facts.has_step, "its steps are not calls of a function without arguments")
 _LOADS_UNPINNED = (lambda facts: facts.unpinned_loaders, "it creates no DataLoader without pinned memory")
 _FORGETS_WORKERS = (
@@ -250,9 +254,7 @@ def _backend(name: str, hooks: Hooks) -> None:
 
 
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
-_OWN_GRADIENTS = (
-    "optimizer.zero_grad(set_to_none=True)   # in training: gradients are the graph's own buffers"
-)
+_OWN_GRADIENTS = "optimizer.zero_grad(set_to_none=True)   # gradients are the graph's own buffers"
 _MOST_COMPILED = 64  # forms of one frame: models, sets of changes, shapes
 
 
@@ -274,13 +276,11 @@ def _compiled(hooks: Hooks, **options: Any) -> None:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             nonlocal is_captured
-            if is_captured:
-                return compiled(*args, **kwargs)
             before = captured["unique_graphs"]
             output = compiled(*args, **kwargs)
-            if captured["unique_graphs"] == before:
+            is_captured = is_captured or captured["unique_graphs"] > before
+            if not is_captured:
                 raise RuntimeError("torch.compile captured nothing of the model")
-            is_captured = True
             hooks.applied.add("model")
             return output
 
@@ -297,30 +297,48 @@ def _graphed(hooks: Hooks) -> None:
     def prepare(model: Any) -> Any:
         graphed: dict[Any, Any] = {}
         eager = model._call_impl if isinstance(model, torch.nn.Module) else model
+        weights = dict(model.named_parameters())
 
         def call(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
             if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
                 return eager(*args, **kwargs)
-            key = model.training, len(args), *kwargs, *map(partial(_form, torch), values)
+            given = weights if torch.is_grad_enabled() else {}
+            key = model.training, bool(given), len(args), *kwargs, *map(partial(_form, torch), values)
             if key not in graphed:
                 # A graph would keep the addresses of casted weights that autocast has cached.
                 cast = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-                with (
-                    torch.autocast("cuda", *cast, cache_enabled=False),
-                    torch.set_grad_enabled(model.training),
-                ):
-                    samples = tuple(one.detach().clone() for one in tensors)
-                    of_tensors = _of_tensors(torch, model, args, kwargs)
-                    graphed[key] = torch.cuda.make_graphed_callables(of_tensors, samples)
-                hooks.applied.add("model")
-            return graphed[key](*tensors)
+                of_tensors = _of_tensors(torch, model, args, kwargs, given)
+                # Leaves of its own: those of the program may hang on an open graph, whose stream a capture
+                # cannot wait for.
+                leaves = [one.detach().requires_grad_(one.requires_grad) for one in given.values()]
+                with torch.autocast("cuda", *cast, cache_enabled=False), _own_workspaces(torch):
+                    graphed[key] = torch.cuda.make_graphed_callables(
+                        of_tensors, (*map(copied, tensors), *leaves), allow_unused_input=True
+                    )
+            hooks.applied.add("model")
+            return graphed[key](*tensors, *given.values())
 
         return call
 
     hooks.prepare.append(prepare)
     _take_over_gradients(hooks)
+
+
+@contextmanager
+def _own_workspaces(torch: Any) -> Iterator[None]:
+    """Have what is captured take cuBLAS's workspaces from its own pool.
+
+    They are kept by stream. One of an earlier capture goes with that graph, or when the compiler clears them
+    all, as it does for its own graphs: a graph that uses it would then write into memory of others.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    clear()
+    try:
+        yield
+    finally:
+        clear()
 
 
 def _are_plain(values: tuple[Any, ...], torch: Any) -> bool:
@@ -331,25 +349,22 @@ def _form(torch: Any, value: Any) -> object:
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else value
 
 
-def _of_tensors(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The model as a module that is called with the tensors of these arguments alone.
+def _of_tensors(
+    torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], weights: dict[str, Any]
+) -> Callable[..., Any]:
+    """The model as a function of the tensors of these arguments and of these weights alone."""
+    if any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in model.modules()):
+        raise RuntimeError("its modules have hooks, which a graph would not call")
 
-    Capturing replaces the `forward` of what is captured: of this module, and the model stays as it is.
-    """
+    def run(*tensors: Any) -> Any:
+        given = iter(tensors)
+        filled = [next(given) if isinstance(one, torch.Tensor) else one for one in (*args, *kwargs.values())]
+        named = dict(zip(kwargs, filled[len(args) :], strict=True))
+        return torch.func.functional_call(
+            model, dict(zip(weights, given, strict=True)), tuple(filled[: len(args)]), named
+        )
 
-    class OfTensors(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.training = model, model.training
-
-        def forward(self, *tensors: Any) -> Any:
-            given = iter(tensors)
-            filled = [
-                next(given) if isinstance(one, torch.Tensor) else one for one in (*args, *kwargs.values())
-            ]
-            return self.inner(*filled[: len(args)], **dict(zip(kwargs, filled[len(args) :], strict=True)))
-
-    return OfTensors()
+    return run
 
 
 def _graphed_step(hooks: Hooks) -> None:
@@ -368,7 +383,7 @@ def _graphed_step(hooks: Hooks) -> None:
         if not is_constant:
             return step
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _own_workspaces(torch), torch.cuda.graph(graph):
             output = step()
         hooks.applied.add("step")
 
@@ -401,8 +416,8 @@ def _take_over_gradients(hooks: Hooks) -> None:
                     one.grad = None if one.grad is None else one.grad.clone()
 
     _drop_gradients(hooks)
+    hooks.applied.discard("optimizer")  # it is the model that it is to take hold of
     hooks.undo.callback(copy)
-    hooks.applied.clear()
 
 
 def _optimizer(option: str, hooks: Hooks) -> None:
@@ -560,22 +575,21 @@ CATALOG = (
     TriedChange(
         "compile_reduce_overhead", "torch.compile of the model with CUDA graphs",
         partial(_compiled, mode="reduce-overhead"),
-        Needs(_ON_CUDA, _EAGER), f'model = torch.compile(model, mode="reduce-overhead")\n{_OWN_GRADIENTS}',
-        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True,
+        Needs(_ON_CUDA, _EAGER), 'model = torch.compile(model, mode="reduce-overhead")',
+        ("launch_bound",), _REORDERED, "capture", redraws=True, is_costly=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "compile_max_autotune", "torch.compile of the model, kernels chosen by timing",
         partial(_compiled, mode="max-autotune"),
-        Needs(_EAGER), f'model = torch.compile(model, mode="max-autotune")\n{_OWN_GRADIENTS}',
+        Needs(_EAGER), 'model = torch.compile(model, mode="max-autotune")',
         ("unfused_pointwise", "launch_bound"), _REORDERED, "capture", redraws=True, is_costly=True,
-        on_request=True,
+        on_request=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "cuda_graph", "a CUDA graph of the model's forward, and backward in training", _graphed,
         Needs(_ON_CUDA, _EAGER),
-        "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes\n"
-        + _OWN_GRADIENTS,
-        ("launch_bound",), _REORDERED, "capture", redraws=True,
+        "model = torch.cuda.make_graphed_callables(model, (example_batch,))   # of fixed shapes",
+        ("launch_bound",), _REORDERED, "capture", redraws=True, in_training=_OWN_GRADIENTS,
     ),
     TriedChange(
         "step_graph", "a CUDA graph of the whole step", _graphed_step,
@@ -638,7 +652,7 @@ CATALOG = (
     ),
     TriedChange(
         "expandable_segments", "memory segments that grow", lambda hooks: hooks.applied.add("settings"),
-        Needs(_ON_CUDA), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
+        Needs(_ON_CUDA, _ALLOCATES), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python …",
         ("cuda_malloc",), is_live=False,
         environment=(("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),),
     ),

@@ -144,7 +144,7 @@ class _Run:
             switches.installed.append(hooks)
         arms = [[self._change(name) for name in names] for names in self.request.arms]
         self.rounds = Rounds(
-            switches, self.request, self.found, arms, is_early=self._is_early, save=self.save
+            switches, self.request, self.found, arms, is_early=self._is_early, save=self.save, end=self.end
         )
         switches.has_stepped = self._stepped
         switches.install()

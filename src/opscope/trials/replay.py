@@ -8,17 +8,19 @@ weight off by one rounding of the change's type. Importing this module does not 
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opscope.benchmarking.inputs import map_tensors, tensors_of
+from opscope.benchmarking.inputs import copied, map_tensors, tensors_of
 from opscope.model.trial import Correctness
 from opscope.trials.hooks import Switches
 
@@ -65,16 +67,20 @@ class KeptStep:
 
     def keep(self, model: Any, call: Any, args: Any, kwargs: Any) -> Any:
         torch, kind = self._torch, next(model.parameters()).device.type
-        before, inputs = _random_state(torch), map_tensors(_fresh, (args, kwargs))
+        before, inputs = _random_state(torch), _apart_from((args, kwargs))
         cast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         output = call(*args, **kwargs)
-        draws = bool(before[1]) or not torch.equal(before[0], torch.get_rng_state())
+        after = _random_state(torch)
+        draws = not all(map(torch.equal, (before[0], *before[1]), (after[0], *after[1])))
         made = _Made(model, inputs, before, torch.is_grad_enabled(), cast, {}, draws)
+
+        def reached(grad: Any, place: int) -> None:
+            if grad is not None:  # of an output that the loss does not use, beside one that it does
+                made.gradients[place] = grad.detach().clone()
+
         for place, one in enumerate(_floats(output)):
             if one.requires_grad:
-                one.register_hook(
-                    lambda grad, place=place: made.gradients.update({place: grad.detach().clone()})
-                )
+                one.register_hook(partial(reached, place=place))
         self.made = [*self.made[1 - _KEPT_CALLS :], made]
         return output
 
@@ -129,7 +135,7 @@ class KeptStep:
         """Floating-point outputs of one call, after its backward pass."""
         torch, (device, dtype, is_on) = self._torch, made.autocast
         _set_random(torch, made.random)
-        args, kwargs = map_tensors(_fresh, made.inputs)
+        args, kwargs = _apart_from(made.inputs)
         with torch.set_grad_enabled(made.grad_enabled), torch.autocast(device, dtype, is_on):
             outputs = _floats(made.model(*args, **kwargs))
         known = [one.shape for one in outputs]
@@ -146,8 +152,13 @@ def _some(one: Any) -> Any:
     return flat[:: max(1, len(flat) // _ELEMENTS)].double().cpu().numpy().copy()
 
 
-def _fresh(one: Any) -> Any:
-    return one.detach().clone().requires_grad_(one.requires_grad)
+def _apart_from(inputs: Any) -> Any:
+    """Inputs that share no memory with these; so do objects that a call changes, such as caches of keys."""
+    memo = {id(one): copied(one) for one in tensors_of(inputs)}
+    try:
+        return copy.deepcopy(inputs, memo)
+    except Exception:  # noqa: BLE001 - not every object can be copied
+        return map_tensors(copied, inputs)
 
 
 class FirstSteps:
@@ -195,8 +206,8 @@ class Snapshot:
         self._random = _random_state(torch)
 
     def restore(self) -> None:
-        for one, copy in self._copies:
-            one.data.copy_(copy)  # through .data: no version counter moves
+        for one, kept in self._copies:
+            one.data.copy_(kept)  # through .data: no version counter moves
         for one, gradient in self._gradients:
             one.grad = gradient
         for module, plain, buffers in self._plain:

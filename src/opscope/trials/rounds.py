@@ -249,6 +249,7 @@ class Rounds:
         arms: Sets of changes, the most promising first.
         is_early: Whether an optimizer may come yet, so that what ended was no step.
         save: Called when something was found.
+        end: Ends the process.
     """
 
     def __init__(
@@ -260,10 +261,12 @@ class Rounds:
         *,
         is_early: Callable[[], bool],
         save: Callable[[], object],
+        end: Callable[[int], object],
     ) -> None:
         self._switches, self._torch, self._found, self._facts = switches, switches.torch, found, found.facts
         self._is_constant, self._seconds = request.is_constant, request.seconds
-        self._random, self._is_early, self._save = random.Random(request.seed), is_early, save
+        self._random, self._is_early = random.Random(request.seed), is_early
+        self._save, self._end = save, end
         self._arms: list[Arm] = []
         for one in arms:
             self._add(Arm(one, switches))
@@ -319,9 +322,27 @@ class Rounds:
         assert arm is not None
         arm.found.error = f"{type(error).__name__}: {error}"[:2000]
         self.turn(None)
+        self._drop(arm)
+        self._require_sound()
+
+    def _drop(self, arm: Arm) -> None:
+        """Give the memory back that an arm holds: graphs have pools of their own."""
         arm.made.clear()
         if self._torch.cuda.is_initialized():
             self._torch.cuda.empty_cache()
+
+    def _require_sound(self) -> None:
+        """End the process if nothing runs on the device any more, as after a failed capture."""
+        cuda = self._torch.cuda
+        if not cuda.is_initialized():
+            return
+        try:
+            cuda.synchronize()
+            state = cuda.get_rng_state()
+            self._torch.rand(1, device="cuda")
+            cuda.set_rng_state(state)
+        except RuntimeError:
+            self._end(1)
 
     def _run(self) -> _Steps:
         yield
@@ -370,7 +391,9 @@ class Rounds:
 
     def _compare(self) -> _Steps:
         yield
+        segments = self._segments()
         self._usual_ns = median((yield from self._times(_STEADY_STEPS)))
+        self._facts.allocates = self._segments() > segments
         step_s = self._usual_ns / 1e9
         self._block = max(_LEAST_BLOCK, math.ceil(_BLOCK_S / step_s))
         self._lead_in = 1 if step_s > _LEAD_IN_S else 3
@@ -383,7 +406,10 @@ class Rounds:
             self._waiting += self._sets(live)
             while len(live) < slots and time.monotonic() < end:
                 is_early = live and time.monotonic() - began < _COSTLY_AFTER * self._seconds
-                arm = next((one for one in self._waiting if not (is_early and one in self._costly)), None)
+                # What compiles takes about as long as what has.
+                took_s = max((one.found.check_ns / 1e9 for one in self._costly), default=0.0)
+                is_late = is_early or took_s > end - time.monotonic()
+                arm = next((one for one in self._waiting if not (is_late and one in self._costly)), None)
                 if arm is None:
                     break
                 checking = time.monotonic()
@@ -392,14 +418,19 @@ class Rounds:
                 end += min(time.monotonic() - checking, max(0.0, began + 1.5 * self._seconds - end))
                 if not arm.is_settled(self._noise) and arm.found.not_tried is None:
                     live.append(arm)
-            if not live and not self._waiting:
+            if not live:
                 break
             yield from self._round(live)
             for arm in [arm for arm in live if arm.is_settled(self._noise)]:
                 live.remove(arm)
-                arm.made.clear()  # graphs hold memory
+                self._drop(arm)
             self._found.rounds_s = time.monotonic() - began
             self._save()
+
+    def _segments(self) -> int:
+        """Pieces of memory that the driver has given so far."""
+        cuda = self._torch.cuda
+        return cuda.memory_stats().get("num_device_alloc", 0) if cuda.is_initialized() else 0
 
     @property
     def _noise(self) -> float:
@@ -501,6 +532,8 @@ class Rounds:
             found.correctness, found.numbers = self._replayed(arm)
         except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
             found.error = f"{type(error).__name__}: {error}"[:2000]
+            self._drop(arm)
+            self._require_sound()
         finally:
             before.restore()
         if found.error is None and not all(one.applied for one in arm.hooks):

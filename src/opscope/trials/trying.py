@@ -70,10 +70,11 @@ class TrialPlan:
     predict: Callable[[TrialRequest, ProgramRuns, float], Mapping[str, SaidGain]] | None = None
     source: Path | None = None  # The script, for diffs; None if there is none
 
-    def patch_of(self, changes: Sequence[TriedChange]) -> str:
+    def patch_of(self, changes: Sequence[TriedChange], *, is_training: bool) -> str:
         """What to write for these changes: a diff of what the source holds lines for, then snippets."""
         in_source, rest = self._split(changes)
         parts = [one.snippet for one in rest]
+        parts += {one.in_training: None for one in changes if is_training and one.in_training}
         if in_source and self.source is not None:
             before, after = self.source.read_text(encoding="utf-8"), self.edited(changes)
             assert after is not None
@@ -123,7 +124,11 @@ class _Tried:
         if self.switched:
             return pooled(self.switched)
         ratios = [[one - self.usual.logarithm] for one in self.apart]
-        return pooled(ratios, self.usual.scatter) if ratios else None
+        said = pooled(ratios, self.usual.scatter) if ratios else None
+        if said is not None and said.verdict is TrialVerdict.FASTER and len(ratios) == 1:
+            # One process may be faster than the next for reasons of its own.
+            return said._replace(verdict=TrialVerdict.INCONCLUSIVE)
+        return said
 
     @property
     def said_ratio(self) -> float:
@@ -211,7 +216,7 @@ class Trial:
         self._require_program(run, said)
         assert run is not None
         self._startup_s = run.startup_s
-        self._overhead_s = max(0.0, time.monotonic() - began - seconds)
+        self._overhead_s = max(0.0, time.monotonic() - began - (run.rounds_s or seconds))
         # Every other process times steps of the same kind, whatever it would recognize.
         self._request = replace(self._request, steps=run.taken)
         if not self._is_constant and not run.is_enough and self._has_few(run):
@@ -270,9 +275,12 @@ class Trial:
                 continue
             grown, groups = (*best.names, change.name), {self._by_name[name].group for name in best.names}
             is_right = self._is_right(single, takes_coarser=takes_coarser)
-            if is_right and change.group not in groups - {None} and not self._of(grown).count:
-                self._stay(grown)
-                best = min(best, self._of(grown), key=lambda one: one.said_ratio)
+            if not is_right or change.group in groups - {None} or self._of(grown).count:
+                continue
+            self._stay(grown)
+            if self._of(grown).said_ratio < best.said_ratio and self._left_s > 0:
+                best = self._of(grown)
+                self._stay(grown)  # one process may be faster for reasons of its own
 
     def _next_arms(self) -> tuple[_Names, ...]:
         """Sets for the next process: the best ones with what they grew from, then the rest."""
@@ -475,9 +483,12 @@ class Trial:
             ratio_interval=said.interval,
             steps_ns=tuple(one.ratio * self._step_ns for one in (*prefixes, said)),
             correctness=best.correctness,
-            patch=self.plan.patch_of([self._by_name[name] for name in best.names]),
+            patch=self._patch_of([self._by_name[name] for name in best.names]),
             process_ratios=_by_process(best),
         )
+
+    def _patch_of(self, changes: Sequence[TriedChange]) -> str:
+        return self.plan.patch_of(changes, is_training=self._bases[0].facts.is_training)
 
     def _suggested(self, change: TriedChange) -> tuple[str | None, SaidGain | None]:
         """The finding that suggests a change, and what it says that is gained."""
@@ -497,7 +508,7 @@ class Trial:
             predicted_gain_ns=None if gain is None else gain.gain_ns,
             predicted_interval_ns=None if gain is None else gain.interval_ns,
             error=tried.error,
-            patch=self.plan.patch_of([change]),
+            patch=self._patch_of([change]),
             warm_up_ns=tried.warm_up_ns,
             reason=tried.numbers,
         )

@@ -154,3 +154,29 @@ def test_no_fused_form_is_suggested_that_cuda_has_not(advise_on: Program, operat
     content = optimizing(operator, 100, phase=f"Optimizer.step#{name}.step")
     found = advise_on(content, hosts=[host(2.5 * MS, 1 * MS, launches=101)])
     assert not {"per_tensor_optimizer", "foreach_optimizer"} & set(codes(found))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "launches", "phase", "is_told"),
+    [
+        (20, 120, None, True),
+        (3, 120, None, False),
+        (20, 60, None, False),
+        (20, 120, "Optimizer.step#Own.step", False),
+    ],
+)
+def test_a_loop_over_tensors_that_is_not_the_optimizers_is_told(
+    advise_on: Program, shapes: int, launches: int, phase: str | None, is_told: bool
+) -> None:
+    program = trace().step(1, 0, 5_000).operator("aten::mm", 10, 20).launch(15).kernel("gemm", 50, 2_000)
+    if phase is not None:
+        program.operator(phase, 100, 10 * launches + 10)
+    for place in range(launches):
+        at, name = 105 + 10 * place, ("aten::mul", "aten::copy_")[place % 2]
+        program.operator(name, at, 8, **{"Input Dims": [[64, 1 + place % shapes]]}).launch(at + 2)
+        program.kernel("kernel", 2_100 + 6 * place, 5)
+    found = advise_on(program, hosts=[host(2.5 * MS, 1 * MS, launches=launches + 1)])
+    assert ("per_tensor_loop" in codes(found)) is is_told
+    if is_told:
+        words = ("aten::copy_ and aten::mul run 120 times per step in loops over tensors of 20 shapes",)
+        assert not told(found, "per_tensor_loop", *words, has_gain=True).is_gain_known

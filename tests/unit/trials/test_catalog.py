@@ -48,7 +48,7 @@ TRAINING = ProgramTraits(device="cuda", is_training=True, dtypes=["float32"], op
         (
             TRAINING,
             "tf32 bf16_autocast fp16_autocast compile compile_dynamic compile_reduce_overhead "
-            "compile_max_autotune cuda_graph fused_optimizer foreach_optimizer expandable_segments",
+            "compile_max_autotune cuda_graph fused_optimizer foreach_optimizer",
         ),
         (
             ProgramTraits(device="cpu", dtypes=["float32"], convolutions=3, threads=1000, loaders=1),
@@ -56,14 +56,15 @@ TRAINING = ProgramTraits(device="cuda", is_training=True, dtypes=["float32"], op
             "channels_last loader_workers",
         ),
         (ProgramTraits(device="cuda", dtypes=["bfloat16"], is_graphed=True, attention=["eager"]),
-         "inference_mode sdpa expandable_segments"),
+         "inference_mode sdpa"),
         (
             ProgramTraits(
-                device="cuda", dtypes=["float16"], has_step=True, attends=True, forgetful_loaders=1
+                device="cuda", dtypes=["float16"], has_step=True, attends=True, forgetful_loaders=1,
+                allocates=True,
             ),
             "inference_mode sdpa_cudnn sdpa_flash sdpa_efficient compile compile_dynamic "
             "compile_reduce_overhead compile_max_autotune cuda_graph step_graph kept_workers "
-            "expandable_segments",
+            "expandable_segments"
         ),
     ],
 )  # fmt: skip
@@ -158,7 +159,7 @@ class FakeCuda:
 def test_a_step_is_captured_only_if_it_is_the_same_each_time(reads_another_batch: bool) -> None:
     torch = pytest.importorskip("torch")
     cuda, calls = FakeCuda(), count()
-    switches = Switches(SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal))
+    switches = Switches(SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, equal=torch.equal, _C=None))
     hooks = Hooks(switches)
     next(one for one in CATALOG if one.name == "step_graph").on(hooks)
     switches.installed = [hooks]
@@ -195,15 +196,21 @@ def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called() -> No
     class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.frozen = torch.nn.Dropout().eval()
+            self.weight = torch.nn.Parameter(torch.zeros(2))
 
         def forward(self, x: object, factor: int, mask: object = None, *, more: object = None) -> object:
-            return x * factor + more  # type: ignore[operator]
+            return x * factor + more + self.weight  # type: ignore[operator]
 
     model, x, more = Model(), torch.ones(2), torch.ones(2)
-    of_tensors = _of_tensors(torch, model, (x, 3), {"mask": None, "more": more})
-    assert of_tensors(x + 1, more * 5).tolist() == [11.0, 11.0]
-    assert (of_tensors.training, model.frozen.training) == (True, False)
+    given = (x, 3), {"mask": None, "more": more}, dict(model.named_parameters())
+    leaf = torch.ones(2, requires_grad=True)
+    result = _of_tensors(torch, model, *given)(x + 1, more * 5, leaf)
+    assert result.tolist() == [12.0, 12.0]
+    result.sum().backward()
+    assert (leaf.grad.tolist(), model.weight.grad) == ([1.0, 1.0], None)
+    model.register_forward_hook(lambda *_: None)
+    with pytest.raises(RuntimeError, match="have hooks, which a graph would not call"):
+        _of_tensors(torch, model, *given)
 
 
 def switched(change: str, model: object, *optimizers: object) -> Hooks:

@@ -64,14 +64,24 @@ for _ in range(STEPS):
 ACCUMULATING = (
     BEGIN
     + """
-other = torch.nn.Linear(4, 4)
+class Both(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1, x * 2
+    @staticmethod
+    def backward(ctx, first, second):
+        return first
+class Other(torch.nn.Linear):
+    def forward(self, x):
+        return Both.apply(super().forward(x))
+other = Other(4, 4)
 optimizers = [torch.optim.SGD(one.parameters(), lr=0.01, momentum=0.9) for one in (model, other)]
 def closure():
     loss = torch.zeros(())
     for optimizer in optimizers:
         optimizer.zero_grad()
     for _ in range(3):
-        loss = other(model(torch.randn(8, 16))).square().mean()
+        loss = other(model(torch.randn(8, 16)))[0].square().mean()  # none reaches the other
         loss.backward()
     return loss
 for _ in range(STEPS):
@@ -86,12 +96,25 @@ INFERENCE = (
     + """
 model.eval()
 with torch.no_grad():
-    for _ in range(STEPS):
+    for number in range(STEPS):
         model(torch.randn(8, 16))
         time.sleep(0.002)
 """
     + DIGEST
 )
+# What is generated depends on a cache, which each call makes longer.
+GENERATING = INFERENCE.replace(
+    "model.eval()",
+    """
+class Cache:
+    rows = ()
+class Caching(torch.nn.Sequential):
+    def forward(self, x, cache):
+        cache.rows = *cache.rows, x
+        return super().forward(x) + len(cache.rows)
+model, caches = Caching(*model).eval(), [Cache() for _ in range(20)]
+""",
+).replace("16))", "16), caches[number % 20])")
 PLANTED = {
     "noop": "def on(hooks):\n    pass\n",
     # Faster and slower in turns, so that it is never decided and the program comes to its own end.
@@ -156,8 +179,8 @@ def switched(tmp_path: Path) -> Switched:
 
 @pytest.mark.parametrize(
     "program",
-    [TRAINING, ACCUMULATING, ADVERSARIAL, INFERENCE],
-    ids=["training", "closure", "adversarial", "inference"],
+    [TRAINING, ACCUMULATING, ADVERSARIAL, GENERATING],
+    ids=["training", "closure", "adversarial", "generating"],
 )
 def test_checks_and_switches_that_change_nothing_leave_every_bit(
     switched: Switched, tmp_path: Path, program: str

@@ -170,7 +170,7 @@ def test_what_cannot_be_switched_has_processes_of_its_own_and_joins_the_best_set
     assert set(found.best.names) == {"good", "loader"}
     assert found.best.ratio == pytest.approx(0.4, rel=0.03)
     alone = [one.arms for one in processes.asked if one.installed == ("loader",)]
-    assert alone == [(), (), (("good",),)]
+    assert alone == [(), (), (("good",),), (("good",),)]
     variants = {one.name: one for one in found.variants}
     assert variants["loader"].peak_bytes == 1000
     assert variants["loader"].correctness is Correctness.IDENTICAL
@@ -180,7 +180,7 @@ def test_what_cannot_be_switched_has_processes_of_its_own_and_joins_the_best_set
     ]
 
 
-def test_a_program_of_few_steps_runs_once_a_change() -> None:
+def test_a_program_of_few_steps_has_processes_of_its_own_for_a_change() -> None:
     tried, processes = trial(
         change("quick"), change("slow"), factors={"quick": 0.5, "slow": 1.5}, few=True, budget_s=5
     )
