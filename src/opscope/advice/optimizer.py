@@ -16,6 +16,7 @@ _FOREACH = ("aten::_foreach_",)
 _HAVE_FUSED = ("Adam", "AdamW", "SGD")
 
 _NAMES_OF_LOOP = 5
+_FOREACH_CALLS = "{}\n# of lists of tensors, in place of the loop"
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -105,9 +106,15 @@ def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{run.device_time(_sum(rows, 'device_ns'))}, and {run.time(host_ns)} on the host as recorded.",
         run.evidence(_sum(rows, "device_ns"), launches=launches, operators=names, host_ns=host_ns),
         effect,
+        change=_FOREACH_CALLS.format(", ".join(f"torch._foreach_{_stem(name)}" for name in names)),
         # What Python does between the operators goes too, and the lists have to be made.
         is_sure=False,
     )
+
+
+def _stem(name: str) -> str:
+    """`aten::copy_` is copy_, and `aten::linalg_vector_norm` is norm."""
+    return name.removeprefix("aten::").removeprefix("linalg_vector_")
 
 
 def _phase(run: ProfiledRun, phase: str) -> Rows:

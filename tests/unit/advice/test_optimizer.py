@@ -178,5 +178,8 @@ def test_a_loop_over_tensors_that_is_not_the_optimizers_is_told(
     found = advise_on(program, hosts=[host(2.5 * MS, 1 * MS, launches=launches + 1)])
     assert ("per_tensor_loop" in codes(found)) is is_told
     if is_told:
-        words = ("aten::copy_ and aten::mul run 120 times per step in loops over tensors of 20 shapes",)
+        words = (
+            "aten::copy_ and aten::mul run 120 times per step in loops over tensors of 20 shapes",
+            "torch._foreach_copy_, torch._foreach_mul\n# of lists",
+        )
         assert not told(found, "per_tensor_loop", *words, has_gain=True).is_gain_known
