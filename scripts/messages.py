@@ -29,7 +29,7 @@ SPEAKERS = (
     "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/trying.py",
     "hardware/architectures.py", "hardware/occupancy.py",
     "ingest/graph_sources.py", "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
-    "ingest/replays.py", "ingest/source.py:_other_kind", "ingest/trace_rows.py", "ingest/trust.py",
+    "ingest/replays.py", "ingest/source.py:_other_kind",
     "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
     "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
@@ -43,6 +43,7 @@ _NO_REPORTS = re.compile(r"report/(?:summary_json|languages|messages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".
 DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),
+    "ingest/findings.toml": ("message", "suggestion", "effect"),
     "analysis/counters.toml": ("meaning", "remedy", "suggestion", "basis"),
     "launches/launch_explanations.toml": (
         "shared", "parallel_over", "block_computes", "memory", "synchronization", "algorithm", "text",

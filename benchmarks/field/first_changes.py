@@ -43,7 +43,7 @@ CHANGES = {
     "advice.tf32_off": "tf32", "advice.reduced_precision": "bf16", "advice.foreach_optimizer": "fused",
     "advice.per_tensor_optimizer": "fused", "advice.layout_conversion": "channels_last",
     "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile",
-    "advice.launch_bound": "compile",
+    "advice.launch_bound": "compile", "advice.per_tensor_loop": "foreach_ema",
 }  # fmt: skip
 # A wider one is shown as "unknown, try it".
 WIDEST_INTERVAL = 3.0

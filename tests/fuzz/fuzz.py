@@ -40,7 +40,6 @@ from opscope.hardware.measured import read_measured
 from opscope.kernels.disassembly import split_sass
 from opscope.kernels.ptx import parse_ptxas, ptx_functions, ptx_preamble
 from opscope.model.environment import Environment
-from opscope.model.generated_code import parse_graph, parse_kernel
 from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import (
     RecordedModule,
@@ -57,6 +56,7 @@ from opscope.nvcc.compile import compilers_words, constant_bytes
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.embedded import embedded_kernels
 from opscope.provenance.binaries.library import read_library
+from opscope.provenance.generated_code import parse_graph, parse_kernel
 from opscope.testing import ExportBuilder, TraceBuilder
 from opscope.toolchain.ncu_reading import MAGIC, read_container, read_report
 

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import opscope  # noqa: E402
-from opscope.model.generated_code import source_hash  # noqa: E402
 from opscope.model.sidecar import Sidecar, kernels_folder  # noqa: E402
+from opscope.provenance.generated_code import source_hash  # noqa: E402
 
 # Compilers warn of what does not matter here: architectures, precision, releases.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from opscope.analysis import explanation
-from opscope.model.generated_code import source_hash
+from opscope.provenance.generated_code import source_hash
 
 KERNEL = """
 import triton

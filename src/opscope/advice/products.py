@@ -110,9 +110,12 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         effect,
         basis,
         best=best,
-        change=(rule.change or "").replace("bfloat16", _NAMES[half]),
+        # Under autocast what is priced is training; without a backward pass it is the whole model.
+        change=(rule.change or "").split("\n\n")[not run.has_backward].replace("bfloat16", _NAMES[half]),
         error=error,
         applicability=OPEN if after_ns is None else Applicability(),
+        # Kernels of the program's own take the types that they were written for.
+        is_sure=run.summary.leading_kernel is None,
     )
 
 

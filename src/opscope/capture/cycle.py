@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from opscope.errors import CaptureError, InputError
+from opscope.model.files import replacing
 from opscope.model.sidecar import Sidecar
 
 # Recorded steps by default: the fewest that a comparison has an interval for.
@@ -146,14 +147,6 @@ def tensorboard_trace(directory: str | os.PathLike[str], worker_name: str | None
 
 
 def _copy(source: Path, target: Path) -> Path:
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copyfile(source, partial)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise CaptureError(f"the trace cannot be copied ({error.strerror})", source=target) from error
+    with replacing(target, "the copy of the trace", error=CaptureError) as partial:
+        shutil.copyfile(source, partial)
     return target

@@ -8,7 +8,6 @@ module does not import torch.
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,9 +29,9 @@ from opscope.capture.process_sources import (
 from opscope.capture.recording import Recording
 from opscope.capture.registrations import collect_registrations
 from opscope.capture.trace_file import TraceNames
-from opscope.errors import InputError
+from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment
-from opscope.model.generated_code import files_by_hash, generated_sources, is_generated, read_generated
+from opscope.model.files import replacing
 from opscope.model.origin import Gap, OperatorRegistration, RecordedKernel, RecordedSource
 from opscope.model.sidecar import (
     RecordedGraph,
@@ -44,6 +43,7 @@ from opscope.model.sidecar import (
     sidecar_path,
     write_sidecar,
 )
+from opscope.provenance.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 
 T = TypeVar("T")
 
@@ -103,12 +103,10 @@ def collect(names: TraceNames, copies: Path, find_origins: OriginFinder | None =
 
 
 def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
-    """Write source texts into a folder as `<hash>.py`, in place of those of an earlier recording.
+    """Write source texts into a folder as `<hash>.py`; paths by hash, relative to the folder's parent.
 
-    The folder is there afterwards exactly if there are texts, or other files of the user's in it.
-
-    Returns:
-        Path of each copy by hash, relative to the folder's parent.
+    Those of an earlier recording go. The folder is there afterwards exactly if there are texts, or other
+    files of the user's in it.
     """
     if folder.is_dir():
         for stale in folder.iterdir():
@@ -116,12 +114,9 @@ def write_copies(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
                 stale.unlink()
         if not any(folder.iterdir()):
             folder.rmdir()
-    if texts:
-        folder.mkdir(parents=True, exist_ok=True)
     for hash_, text in texts.items():
-        partial = folder / f".{hash_}.{os.getpid()}.partial"
-        partial.write_bytes(text.encode("utf-8", "surrogatepass"))
-        partial.replace(folder / f"{hash_}.py")
+        with replacing(folder / f"{hash_}.py", error=CaptureError) as partial:
+            partial.write_bytes(text.encode("utf-8", "surrogatepass"))
     return {hash_: f"{folder.name}/{hash_}.py" for hash_ in texts}
 
 

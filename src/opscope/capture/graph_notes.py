@@ -51,6 +51,9 @@ class _Capture:
             self.engine.stop()
 
 
+_Action = Callable[[int], object]
+
+
 class GraphNotes:
     """Notes of all graphs captured between `start` and `stop`, by whichever threads.
 
@@ -77,28 +80,22 @@ class GraphNotes:
         graph_class = importlib.import_module("torch.cuda.graphs").CUDAGraph
         begin, end = self._originals = (graph_class.capture_begin, graph_class.capture_end)
 
-        @functools.wraps(begin)
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            self.has_seen = True
-            self._guarded(self._begin, graph)
-            try:
-                return begin(graph, *args, **kwargs)
-            except BaseException:
-                self._guarded(self._drop, graph)
-                raise
+        def noted(original: Any, before: _Action, after: _Action) -> Any:
+            @functools.wraps(original)
+            def call(graph: Any, *args: Any, **kwargs: Any) -> Any:
+                self._guarded(before, graph)
+                try:
+                    result = original(graph, *args, **kwargs)
+                except BaseException:
+                    self._guarded(self._drop, graph)
+                    raise
+                self._guarded(after, graph)
+                return result
 
-        @functools.wraps(end)
-        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            self._guarded(self._read_nodes, graph)
-            try:
-                result = end(graph, *args, **kwargs)
-            except BaseException:
-                self._guarded(self._drop, graph)
-                raise
-            self._guarded(self._end, graph)
-            return result
+            return call
 
-        graph_class.capture_begin, graph_class.capture_end = capture_begin, capture_end
+        graph_class.capture_begin = noted(begin, self._begin, lambda _: None)
+        graph_class.capture_end = noted(end, self._read_nodes, self._end)
 
     def stop(self) -> None:
         """Leave torch as it was; what was noted is kept."""
@@ -128,7 +125,7 @@ class GraphNotes:
             kept.append(msgspec.structs.replace(graph, file=file))
         return tuple(kept)
 
-    def _guarded(self, action: Callable[[int], object], graph: Any) -> None:
+    def _guarded(self, action: _Action, graph: Any) -> None:
         try:
             action(id(graph))
         except Exception as error:  # noqa: BLE001 - must not reach the program, whatever a driver or torch does
@@ -140,6 +137,7 @@ class GraphNotes:
             self.gaps.append(gap)
 
     def _begin(self, graph: int) -> None:
+        self.has_seen = True
         if len(self._graphs) >= _MOST_GRAPHS:
             self._note_gap(f"of more than {_MOST_GRAPHS} captures the first were noted")
             return

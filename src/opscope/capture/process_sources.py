@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opscope.model.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 from opscope.model.origin import RecordedKernel, RecordedSource, SourceEvidence, SourceKind
+from opscope.provenance.generated_code import CompiledGraph, GraphCode, parse_graph, parse_tracking
 
 _TRACED_CLASS = ("torch.fx.graph_module", "GraphModule")
 _GRAPH_CLASS = ("torch._inductor.output_code", "CompiledFxGraph")
@@ -177,8 +177,13 @@ def extension_sources(kernels: Iterable[RecordedKernel], maps: Path = _MAPS) -> 
     for kernel in kernels:
         paths = mapped.get(kernel.library or "", [])
         name, units = base_name(kernel.name), {unit.name for unit in kernel.units}
-        found = []
-        for file in _cuda_sources(paths[0].parent) if len(paths) == 1 and name is not None else ():
+        found, files = [], []
+        if len(paths) == 1 and name is not None:
+            folder = paths[0].parent
+            with suppress(OSError, ValueError):
+                text = (folder / "build.ninja").read_text(encoding="utf-8")
+                files = [folder / _NINJA_ESCAPE.sub(r"\1", path) for path in _CUDA_SOURCE.findall(text)]
+        for file in files:
             with suppress(OSError):
                 if not units or file.name in units:
                     text = file.read_text(encoding="utf-8", errors="replace")
@@ -232,12 +237,3 @@ def global_function_lines(text: str, name: str) -> tuple[int, int] | None:
         return None
     first, last = found[0]
     return code.count("\n", 0, first) + 1, code.count("\n", 0, last) + 1
-
-
-def _cuda_sources(folder: Path) -> list[Path]:
-    """CUDA sources that a build folder's libraries were made from."""
-    try:
-        text = (folder / "build.ninja").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return []
-    return [folder / _NINJA_ESCAPE.sub(r"\1", path) for path in _CUDA_SOURCE.findall(text)]

@@ -53,10 +53,7 @@ class StepSource:
         self._ends = ExitStack()
 
     def watch(self, on_step: _OnStep, restart: _OnStep = _nothing) -> None:
-        """Call `on_step` at the end of every step from now on.
-
-        Before it `restart` is called where what was told until then turns out to have been no steps.
-        """
+        """Call `on_step` at the end of every step; `restart` before it, where those told before were none."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -65,20 +62,13 @@ class StepSource:
 
 
 def step_source(name: str) -> StepSource | None:
-    """The source a name stands for: `auto`, `optimizer`, `forward`, a range, a function, or None for `none`.
+    """The source a name stands for: a kind of steps, a range `mark:NAME`, or a function, `MODULE:` before it.
 
-    Args:
-        name: A range is written `mark:NAME`, a function `FUNCTION`, for one of the program itself, or
-            `MODULE:FUNCTION`.
+    None for `none`. A function without a module is one of the program itself.
     """
-    if name == "none":
-        return None
-    if name == "auto":
-        return RecognizedSteps()
-    if name == "optimizer":
-        return OptimizerSteps()
-    if name == "forward":
-        return ForwardSteps()
+    kinds = {"auto": RecognizedSteps, "optimizer": OptimizerSteps, "forward": ForwardSteps}
+    if name == "none" or name in kinds:
+        return kinds[name]() if name in kinds else None
     if name.startswith(_MARK) and len(name) > len(_MARK):
         return MarkedSteps(name.removeprefix(_MARK))
     module, _, function = name.rpartition(":")
@@ -302,10 +292,6 @@ def _disabled(on_step: _OnStep) -> _OnStep:
     return disabled
 
 
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 class SizeWatch:
     """Calls `then`, which must not raise, in the main thread, once, when a condition has come true.
 
@@ -315,32 +301,24 @@ class SizeWatch:
     """
 
     def __init__(self, is_large: Callable[[], bool], then: Callable[[], object]) -> None:
-        self._is_large, self._then = is_large, then
-        self._ended = threading.Event()
+        ended = threading.Event()
 
         def called(_: object) -> int:
-            if not self._ended.is_set():
-                self._ended.set()
-                self._then()
+            if not ended.is_set():
+                ended.set()
+                then()
             return 0
+
+        def look() -> None:
+            while not ended.wait(0.1):
+                # The interpreter's list of calls may be full; then again.
+                if is_large():
+                    ctypes.pythonapi.Py_AddPendingCall(self._called, None)
 
         # Kept, for the interpreter holds no reference to it.
         self._called = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(called)
-        self._thread = threading.Thread(target=self._look, name="opscope-size", daemon=True)
-
-    def start(self) -> None:
-        """Look from now on."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no longer, and call nothing."""
-        self._ended.set()
-
-    def _look(self) -> None:
-        while not self._ended.wait(0.1):
-            # The interpreter's list of calls may be full; then again.
-            if self._is_large():
-                ctypes.pythonapi.Py_AddPendingCall(self._called, None)
+        self.start = threading.Thread(target=look, name="opscope-size", daemon=True).start
+        self.stop = ended.set  # look no longer, and call nothing
 
 
 class ProgramRecorder:
@@ -433,7 +411,7 @@ class ProgramRecorder:
             self._profiler.note_graphs()
             if self._source is not None:
                 self._source.watch(self._step, self._restart)
-        if self._make_whole is None or self.is_child or self._is_over or not _is_main_thread():
+        if not self._may_be_whole():
             return
         module = importlib.import_module("torch.nn.modules.module")
         self._models = module.register_module_parameter_registration_hook(lambda *_: self._model_made())
@@ -444,9 +422,13 @@ class ProgramRecorder:
         with suppress(Exception):
             torch.cuda._lazy_call(self._begin_whole)
 
+    def _may_be_whole(self) -> bool:
+        is_main = threading.current_thread() is threading.main_thread()
+        return self._make_whole is not None and not self.is_child and not self._is_over and is_main
+
     def _begin_whole(self) -> None:
         """Until there is a model or a step, record the program as one; where that fails, go on without."""
-        if self._make_whole is None or self.is_child or self._is_over or not _is_main_thread():
+        if self._make_whole is None or not self._may_be_whole():
             return
         before, self._is_own = self._is_own, True
         try:
@@ -475,7 +457,8 @@ class ProgramRecorder:
     def _drop_whole(self) -> None:
         """Record the program as a whole no longer: it has a model, steps or a profiler of its own."""
         self._make_whole = None
-        if self._whole is None or self.is_child or not _is_main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._whole is None or self.is_child or not is_main:
             return
         whole, self._whole = self._whole, None
         self._size_watch.stop()

@@ -39,9 +39,8 @@ def read_structure(roots: Iterable[Any], is_own: Callable[[str], bool] | None = 
     """
     is_own = lru_cache(maxsize=None)(is_own or FileOwners().is_program_file)
     files: set[str] = set()
-    lines: dict[
-        int, int | None
-    ] = {}  # by the start of the call made from there; None where two share a start
+    # By the start of the call made from there; None where two share a start.
+    lines: dict[int, int | None] = {}
     calls: set[tuple[_Module, _Module]] = set()  # modules called directly inside another's call
     kinds = require_torch()._C._profiler._EventType
     python, builtin = int(kinds.PyCall), int(kinds.PyCCall)
@@ -128,11 +127,9 @@ class FileOwners:
     def is_program_file(self, name: str) -> bool:
         """Whether a file, as the trace names it, is the program's; by its name where it is not found."""
         paths = {prefix / name for prefix in self._prefixes}
-        owned = {not self._is_library(path.resolve()) for path in paths if path.is_file()}
+        files = [path.resolve() for path in paths if path.is_file()]
+        owned = {not any(path.is_relative_to(folder) for folder in self._libraries) for path in files}
         return owned.pop() if len(owned) == 1 else is_program_file(name)
-
-    def _is_library(self, path: Path) -> bool:
-        return any(path.is_relative_to(folder) for folder in self._libraries)
 
 
 def _distinct(folders: Iterable[str | Path]) -> set[Path]:

@@ -98,12 +98,8 @@ class CaptureEngine:
     def __init__(self, settings: RecordedSettings) -> None:
         torch = require_torch()
         self._profiler = torch.profiler
-        options = {
-            "record_shapes": settings.record_shapes,
-            "with_stack": settings.with_stack,
-            "with_modules": settings.with_modules,
-            "profile_memory": settings.profile_memory,
-        }
+        names = ("record_shapes", "with_stack", "with_modules", "profile_memory")
+        options = {name: getattr(settings, name) for name in names}
         self._profile: Any
         self.start: Callable[[], object]
         self.stop: Callable[[], object]
@@ -165,8 +161,7 @@ def available_activities() -> tuple[str, ...]:
 def require_no_profiler() -> None:
     """Raise a CaptureError if a torch profiler is recording in this process.
 
-    To be asked before anything is prepared: preparing a second session crashes some torch versions. A foreign
-    profiler that is only in its own warm-up cannot be seen from here.
+    To be asked before anything is prepared: preparing a second session crashes some torch versions.
     """
     if is_profiler_recording():
         raise CaptureError(
@@ -263,9 +258,9 @@ class Recording:
         return names
 
     def structure(self) -> tuple[RecordedStructure | None, tuple[Gap, ...]]:
-        """What the program knows of the Python frames in the stopped recording, None if it holds none.
+        """What the program knows of the Python frames in the recording, stopped and not yet exported.
 
-        To be asked before the recording is exported. What cannot be read is a gap.
+        None if it holds none. What cannot be read is a gap.
         """
         if not self._with_stack:
             return None, ()

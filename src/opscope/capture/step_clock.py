@@ -220,8 +220,7 @@ def _step_of(sample: _Sample) -> UnrecordedStep:
 def time_calls(fn: Callable[[], object], count: int) -> tuple[UnrecordedStep, ...]:
     """Call a function back to back, without a profiler, until there are `count` samples after the warm-up.
 
-    Returns:
-        The samples, those of the warm-up too; the device has finished. None if a profiler is attached.
+    Its samples are among those returned; the device has finished. None if a profiler is attached.
     """
     if count < 1:
         return ()

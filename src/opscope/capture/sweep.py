@@ -60,14 +60,9 @@ def configuration_of(spec: WorkloadSpec, batch_size: int, seq_len: int) -> Confi
     """The configuration of a spec at one batch size and sequence length."""
     options = spec.options
     return Configuration(
-        workload=spec.name,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        dtype=options.dtype,
-        device=options.device,
-        attn_implementation=options.attn_implementation,
-        train=options.train,
-    )
+        workload=spec.name, batch_size=batch_size, seq_len=seq_len, dtype=options.dtype,
+        device=options.device, attn_implementation=options.attn_implementation, train=options.train,
+    )  # fmt: skip
 
 
 def run_configuration(
@@ -126,12 +121,7 @@ def _recorded(
             profiler.step()
     (cycle,) = profiler.cycles
     return ConfigurationRun(
-        configuration=configuration,
-        parameter_count=workload.parameter_count,
-        steps=cycle.sidecar.steps,
-        trace_path=cycle.trace_path,
-        sidecar_path=cycle.sidecar_path,
-        environment=cycle.sidecar.environment,
-        wall_time_ns_per_step=cycle.sidecar.wall_time_ns_per_step,
-        latency=latency,
-    )
+        configuration=configuration, parameter_count=workload.parameter_count, steps=cycle.sidecar.steps,
+        trace_path=cycle.trace_path, sidecar_path=cycle.sidecar_path, environment=cycle.sidecar.environment,
+        wall_time_ns_per_step=cycle.sidecar.wall_time_ns_per_step, latency=latency,
+    )  # fmt: skip

@@ -88,9 +88,14 @@ def process_events(recording: CuptiRecording, kernel_names: Mapping[int, str], b
     runtime, driver = (whole[kind] for kind in _CALLS)
     nested = _is_nested(driver, runtime)
     whole[ChunkKind.DRIVER_CALLS] = driver[~nested]
+    # The recording as a whole, which readers take for its window.
+    start_ns = recording.start_ns
+    ends = [int(found["end_ns"].max()) for found in whole.values() if len(found)]
+    end_ns = max([recording.end_ns or start_ns, *ends])
+    times = {"ts": (start_ns - base_ns) / 1000, "dur": (end_ns - start_ns) / 1000}
     events = chain(
         _labels(recording, whole),
-        _window(recording, whole, base_ns),
+        [_event("Trace", "opscope trace (0)", ("Spans", "opscope trace"), times, {})],
         _calls(recording, whole, base_ns),
         _kernels(recording, whole[ChunkKind.KERNELS], kernel_names, base_ns),
         _memory(whole, base_ns),
@@ -153,15 +158,6 @@ def _event(category: str, name: str, place: tuple[int | str, int | str], row: Ev
     }  # fmt: skip
 
 
-def _window(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
-    """The recording as a whole, which readers take for its window."""
-    start_ns = recording.start_ns
-    ends = [int(found["end_ns"].max()) for found in whole.values() if len(found)]
-    end_ns = max([recording.end_ns or start_ns, *ends])
-    times = {"ts": (start_ns - base_ns) / 1000, "dur": (end_ns - start_ns) / 1000}
-    yield _event("Trace", "opscope trace (0)", ("Spans", "opscope trace"), times, {})
-
-
 def _calls(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
     for kind, table, category in zip(_CALLS, _FUNCTIONS, ("cuda_runtime", "cuda_driver"), strict=True):
         names = recording.names[table]
@@ -177,20 +173,14 @@ def _calls(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_n
 def _kernels(
     recording: CuptiRecording, records: Records, names: Mapping[int, str], base_ns: int
 ) -> Iterator[Event]:
-    multiprocessors = {
-        device: count
-        for device, count in recording.of(ChunkKind.DEVICES)[["device", "multiprocessors"]].tolist()
-        if count > 0
-    }
+    devices = recording.of(ChunkKind.DEVICES)[["device", "multiprocessors"]].tolist()
+    multiprocessors = {device: count for device, count in devices if count > 0}
     for row in _rows(records, base_ns):
         args = {
-            "correlation": row["correlation"],
-            "device": row["device"],
-            "context": row["context"],
-            "stream": row["stream"],
-            "registers per thread": row["registers"],
+            "correlation": row["correlation"], "device": row["device"], "context": row["context"],
+            "stream": row["stream"], "registers per thread": row["registers"],
             "shared memory": row["static_shared_bytes"] + row["dynamic_shared_bytes"],
-        }
+        }  # fmt: skip
         if row["device"] in multiprocessors:
             # Source: libkineto/src/CuptiActivity.cpp, kernelBlocksPerSm and kernelWarpsPerSm.
             blocks = math.prod(row["grid"]) / multiprocessors[row["device"]]
@@ -203,20 +193,22 @@ def _kernels(
 
 def _memory(whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]:
     """Copies, sets, those of unified memory (on a row of their own: CUPTI names no stream), overheads."""
-    for row in _rows(whole[ChunkKind.COPIES], base_ns):
-        source, target = (_MEMORY.get(row[end], _UNKNOWN) for end in ("source", "target"))
-        name = f"Memcpy {_COPIES.get(row['kind'], _UNKNOWN)} ({source} -> {target})"
-        ends = {"fromDevice": row["source_device"], "toDevice": row["target_device"]}
-        args = {**_memory_args(row), **{key: end for key, end in ends.items() if end != ABSENT}}
-        yield _event("gpu_memcpy", name, (row["device"], row["stream"]), row, args)
-    for row in _rows(whole[ChunkKind.SETS], base_ns):
-        name = f"Memset ({_MEMORY.get(row['memory_kind'], _UNKNOWN)})"
-        yield _event("gpu_memset", name, (row["device"], row["stream"]), row, _memory_args(row))
+    for kind, category in ((ChunkKind.COPIES, "gpu_memcpy"), (ChunkKind.SETS, "gpu_memset")):
+        for row in _rows(whole[kind], base_ns):
+            args = {key: row[key] for key in ("device", "context", "stream", "correlation")}
+            args |= {**_traffic(row), **_graph(row)}
+            if kind is ChunkKind.SETS:
+                name = f"Memset ({_MEMORY.get(row['memory_kind'], _UNKNOWN)})"
+            else:
+                source, target = (_MEMORY.get(row[end], _UNKNOWN) for end in ("source", "target"))
+                name = f"Memcpy {_COPIES.get(row['kind'], _UNKNOWN)} ({source} -> {target})"
+                ends = {"fromDevice": row["source_device"], "toDevice": row["target_device"]}
+                args |= {key: end for key, end in ends.items() if end != ABSENT}
+            yield _event(category, name, (row["device"], row["stream"]), row, args)
     for row in _rows(whole[ChunkKind.MIGRATIONS], base_ns):
         device = _migration_device(row)
-        args = {"device": device, **_traffic(row)}
         name = f"Memcpy Unified {_MIGRATIONS.get(row['kind'], _UNKNOWN)}"
-        yield _event("gpu_memcpy", name, (device, _UNIFIED_ROW), row, args)
+        yield _event("gpu_memcpy", name, (device, _UNIFIED_ROW), row, {"device": device, **_traffic(row)})
     for row in _rows(whole[ChunkKind.OVERHEADS], base_ns):
         yield _event("overhead", _OVERHEADS.get(row["kind"], "Unknown"), (-1, 0), row, {})
 
@@ -224,11 +216,6 @@ def _memory(whole: Mapping[ChunkKind, Records], base_ns: int) -> Iterator[Event]
 def _migration_device(row: Any) -> int:
     """The device at the end of a copy, else at its start: the host has no number."""
     return int(row["target"] if row["target"] != ABSENT else row["source"])
-
-
-def _memory_args(row: Event) -> Event:
-    place = {key: row[key] for key in ("device", "context", "stream", "correlation")}
-    return {**place, **_traffic(row), **_graph(row)}
 
 
 def _traffic(row: Event) -> Event:
@@ -247,19 +234,15 @@ def _arrows(recording: CuptiRecording, whole: Mapping[ChunkKind, Records], base_
     calls = np.concatenate([whole[kind] for kind in _CALLS])
     caused = np.concatenate([whole[kind]["correlation"] for kind in _ON_STREAMS])
     calls = calls[np.isin(calls["correlation"], caused)]
+    arrow = {"cat": "ac2g", "name": "ac2g"}
     for row in _rows(calls, base_ns):
-        yield _arrow("s", (recording.process, row["thread"]), row)
+        place = {"pid": recording.process, "tid": row["thread"]}
+        yield {"ph": "s", "id": row["correlation"], **place, "ts": row["ts"], **arrow}
     for kind in _ON_STREAMS:
         tied = whole[kind][np.isin(whole[kind]["correlation"], calls["correlation"])]
         for row in _rows(tied[["start_ns", "end_ns", "correlation", "device", "stream"]], base_ns):
-            yield {**_arrow("f", (row["device"], row["stream"]), row), "bp": "e"}
-
-
-def _arrow(phase: str, place: tuple[int, int], row: Event) -> Event:
-    return {
-        "ph": phase, "id": row["correlation"], "pid": place[0], "tid": place[1], "ts": row["ts"],
-        "cat": "ac2g", "name": "ac2g",
-    }  # fmt: skip
+            place = {"pid": row["device"], "tid": row["stream"]}
+            yield {"ph": "f", "id": row["correlation"], **place, "ts": row["ts"], **arrow, "bp": "e"}
 
 
 def _labels(recording: CuptiRecording, whole: Mapping[ChunkKind, Records]) -> Iterator[Event]:
@@ -277,13 +260,12 @@ def _labels(recording: CuptiRecording, whole: Mapping[ChunkKind, Records]) -> It
     rows += [(device, _UNIFIED_ROW, _UNIFIED_ROW) for device in migrated]
     devices = sorted({place[0] for place in places} | set(migrated))
     processes += [(device, f"GPU {device}", _GPU_SORT_INDEX + device) for device in devices]
+    labels: list[tuple[str, int, int | str, Event]] = []
     for process, text, index in processes:
-        yield _label("process_name", process, 0, {"name": program})
-        yield _label("process_labels", process, 0, {"labels": text})
-        yield _label("process_sort_index", process, 0, {"sort_index": index})
-    for process, row, text in rows:
-        yield _label("thread_name", process, row, {"name": text})
-
-
-def _label(kind: str, process: int, row: int | str, args: Event) -> Event:
-    return {"name": kind, "ph": "M", "ts": 0, "pid": process, "tid": row, "args": args}
+        labels += [
+            ("process_name", process, 0, {"name": program}), ("process_labels", process, 0, {"labels": text}),
+            ("process_sort_index", process, 0, {"sort_index": index}),
+        ]  # fmt: skip
+    labels += [("thread_name", process, row, {"name": text}) for process, row, text in rows]
+    for name, process, row, args in labels:
+        yield {"name": name, "ph": "M", "ts": 0, "pid": process, "tid": row, "args": args}

@@ -91,19 +91,14 @@ def installed_cupti(places: CuptiPlaces) -> Iterator[Cupti]:
         include = _folder_with("cupti_activity.h", headers)
         if include is None:
             continue
-        cuda = _folder_with("cuda.h", [include, *others])
-        library = _library(libraries)
-        found = None
+        cuda, library, found = _folder_with("cuda.h", [include, *others]), _library(libraries), None
         with suppress(OSError):
-            found = _API_VERSION.search(
-                (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
-            )
+            text = (include / "cupti_version.h").read_text(encoding="utf-8", errors="replace")
+            found = _API_VERSION.search(text)
         version = int(found[1]) if found else 0
-        if cuda is None or library is None or version < _OLDEST_API_VERSION:
+        if cuda is None or library is None or version < _OLDEST_API_VERSION or library.resolve() in seen:
             continue
-        if (real := library.resolve()) in seen:
-            continue
-        seen.add(real)
+        seen.add(library.resolve())
         yield Cupti(tuple(dict.fromkeys((include, cuda))), library, version)
 
 
@@ -185,45 +180,33 @@ def find_compiler(configured: str | None, search_path: str | None) -> tuple[str,
 
 def build_library(cupti: Cupti, compiler: tuple[str, ...], folder: Path) -> Path:
     """The recorder for a CUPTI, compiled unless the folder has it; an OSError if it cannot be written."""
-    target = folder / _key(cupti, compiler) / LIBRARY_NAME
-    if target.is_file():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(prefix=f".{LIBRARY_NAME}.", dir=target.parent)
-    os.close(descriptor)
-    try:
-        _compile(cupti, compiler, Path(partial))
-        Path(partial).chmod(0o755)
-        Path(partial).replace(target)
-    finally:
-        Path(partial).unlink(missing_ok=True)
-    return target
-
-
-def _sources() -> list[Path]:
-    return sorted(path for path in native_folder().rglob("*") if path.suffix in {".c", ".h"})
-
-
-def _key(cupti: Cupti, compiler: tuple[str, ...]) -> str:
+    sources = sorted(path for path in native_folder().rglob("*") if path.suffix in {".c", ".h"})
     digest = hashlib.sha256()
-    for path in _sources():
+    for path in sources:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     facts = (cupti.api_version, *cupti.includes, *compiler, *_FLAGS, os.uname().machine)
     digest.update("\0".join(map(str, facts)).encode("utf-8", "surrogateescape"))
-    return f"cupti{cupti.api_version}-{digest.hexdigest()[:16]}"
-
-
-def _compile(cupti: Cupti, compiler: tuple[str, ...], output: Path) -> None:
+    target = folder / f"cupti{cupti.api_version}-{digest.hexdigest()[:16]}" / LIBRARY_NAME
+    if target.is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{LIBRARY_NAME}.", dir=target.parent)
+    os.close(descriptor)
+    partial = Path(name)
     # The folder of this package comes first: its builtin_types.h stands for the runtime's.
-    includes = [native_folder() / "include", *cupti.includes]
-    sources = [str(path) for path in _sources() if path.suffix == ".c"]
-    flags = [f"-I{folder}" for folder in includes]
-    end = run_program([*compiler, *_FLAGS, *flags, *sources, "-o", str(output), "-ldl"], timeout_s=_LIMIT_S)
-    if end.succeeded:
-        return
-    words = (end.err.strip() or end.out.strip() or end.failure or "it says nothing").splitlines()
-    shown = "\n".join(words[:_SHOWN_LINES])
-    raise CaptureError(
-        f"the recorder does not compile ({' '.join(compiler)}, CUPTI {cupti.api_version}):\n{shown}",
-        hint="Another compiler can be named by the variable CC, another CUDA toolkit by CUDA_HOME",
-    )
+    flags = [*_FLAGS, *(f"-I{include}" for include in (native_folder() / "include", *cupti.includes))]
+    code = [str(path) for path in sources if path.suffix == ".c"]
+    try:
+        end = run_program([*compiler, *flags, *code, "-o", name, "-ldl"], timeout_s=_LIMIT_S)
+        if not end.succeeded:
+            words = (end.err.strip() or end.out.strip() or end.failure or "it says nothing").splitlines()
+            shown = "\n".join(words[:_SHOWN_LINES])
+            raise CaptureError(
+                f"the recorder does not compile ({' '.join(compiler)}, CUPTI {cupti.api_version}):\n{shown}",
+                hint="Another compiler can be named by the variable CC, another CUDA toolkit by CUDA_HOME",
+            )
+        partial.chmod(0o755)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target

@@ -26,105 +26,69 @@ ABSENT = 0xFFFFFFFF
 class FileState(IntEnum):
     """How far the recording came."""
 
-    STARTED = 1
-    RECORDING = 2
-    ENDED = 3
+    STARTED, RECORDING, ENDED = range(1, 4)
 
 
 class UnifiedState(IntEnum):
     """Whether copies of unified memory are recorded."""
 
-    UNTRIED = 0
-    RECORDED = 1
-    REFUSED = 2
-    UNWANTED = 3
+    UNTRIED, RECORDED, REFUSED, UNWANTED = range(4)
 
 
 class ChunkKind(IntEnum):
     """What the records of a chunk are."""
 
-    KERNELS = 1
-    COPIES = 2
-    SETS = 3
-    RUNTIME_CALLS = 4
-    DRIVER_CALLS = 5
-    MIGRATIONS = 6
-    OVERHEADS = 7
-    DEVICES = 8
-    TEXTS = 9
+    KERNELS, COPIES, SETS, RUNTIME_CALLS, DRIVER_CALLS, MIGRATIONS, OVERHEADS, DEVICES, TEXTS = range(1, 10)
 
 
 class TextTable(IntEnum):
     """What a text says."""
 
-    KERNEL = 1
-    RUNTIME_FUNCTION = 2
-    DRIVER_FUNCTION = 3
-    THREAD = 4
-    COMMAND = 5
-    MAPS = 6
+    KERNEL, RUNTIME_FUNCTION, DRIVER_FUNCTION, THREAD, COMMAND, MAPS = range(1, 7)
 
 
 WRITE_LIMIT = -1
-HEADER = np.dtype(
-    [
-        ("mark", "S16"), ("header_bytes", "<u4"), ("state", "<u4"), ("process", "<u4"),
-        ("parent_process", "<u4"), ("start_ns", "<u8"), ("start_realtime_ns", "<u8"), ("end_ns", "<u8"),
-        ("cupti_built", "<u4"), ("cupti_loaded", "<u4"), ("driver_version", "<u4"), ("signal", "<i4"),
-        ("failed_code", "<i4"), ("unified_code", "<i4"), ("unified_state", "<u4"), ("write_errno", "<i4"),
-        ("record_count", "<u8"), ("dropped_count", "<u8"), ("lost_count", "<u8"),
-        ("unreadable_count", "<u8"), ("failed_text", "S192"), ("unified_text", "S96"),
-        ("cupti_path", "S256"), ("program", "S256"), ("reserved", "V104"),
-    ]
-)  # fmt: skip
 
-CHUNK_HEAD = np.dtype([("kind", "<u4"), ("count", "<u4"), ("bytes", "<u8")])
-TEXT_HEAD = np.dtype([("table", "<u4"), ("id", "<u4"), ("bytes", "<u4"), ("unused", "<u4")])
 
-_INTERVAL = [("start_ns", "<u8"), ("end_ns", "<u8")]
-_CALL = [*_INTERVAL, ("correlation", "<u4"), ("thread", "<u4"), ("function", "<u4"), ("result", "<u4")]
-_PLACE = [("device", "<u4"), ("context", "<u4"), ("stream", "<u4"), ("graph", "<u4")]
+def _layout(text: str) -> np.dtype:
+    """Fields in a row: `name:type`, little endian."""
+    return np.dtype([(name, kind) for name, kind in (field.split(":") for field in text.split())])
 
+
+HEADER = _layout("""
+    mark:S16 header_bytes:<u4 state:<u4 process:<u4 parent_process:<u4 start_ns:<u8 start_realtime_ns:<u8
+    end_ns:<u8 cupti_built:<u4 cupti_loaded:<u4 driver_version:<u4 signal:<i4 failed_code:<i4 unified_code:<i4
+    unified_state:<u4 write_errno:<i4 record_count:<u8 dropped_count:<u8 lost_count:<u8 unreadable_count:<u8
+    failed_text:S192 unified_text:S96 cupti_path:S256 program:S256 reserved:V104
+""")
+CHUNK_HEAD = _layout("kind:<u4 count:<u4 bytes:<u8")
+TEXT_HEAD = _layout("table:<u4 id:<u4 bytes:<u4 unused:<u4")
+_INTERVAL = "start_ns:<u8 end_ns:<u8"
+_CALL = _layout(f"{_INTERVAL} correlation:<u4 thread:<u4 function:<u4 result:<u4")
+_PLACE = "correlation:<u4 device:<u4 context:<u4 stream:<u4 graph:<u4"
 RECORDS: dict[ChunkKind, np.dtype] = {
-    ChunkKind.KERNELS: np.dtype(
-        [
-            *_INTERVAL, ("graph_node", "<u8"), ("name", "<u4"), ("correlation", "<u4"), *_PLACE,
-            ("grid", "<i4", (3,)), ("block", "<i4", (3,)), ("static_shared_bytes", "<u4"),
-            ("dynamic_shared_bytes", "<u4"), ("registers", "<u4"), ("unused", "<u4"),
-        ]
-    ),
-    ChunkKind.COPIES: np.dtype(
-        [
-            *_INTERVAL, ("size_bytes", "<u8"), ("graph_node", "<u8"), ("correlation", "<u4"), *_PLACE,
-            ("source_device", "<u4"), ("target_device", "<u4"),
-            ("kind", "u1"), ("source", "u1"), ("target", "u1"), ("flags", "u1"),
-        ]
-    ),
-    ChunkKind.SETS: np.dtype(
-        [
-            *_INTERVAL, ("size_bytes", "<u8"), ("graph_node", "<u8"), ("correlation", "<u4"), *_PLACE,
-            ("memory_kind", "<u4"),
-        ]
-    ),
-    ChunkKind.RUNTIME_CALLS: np.dtype(_CALL),
-    ChunkKind.DRIVER_CALLS: np.dtype(_CALL),
-    ChunkKind.MIGRATIONS: np.dtype(
-        [
-            *_INTERVAL, ("size_bytes", "<u8"), ("address", "<u8"), ("kind", "<u4"), ("source", "<u4"),
-            ("target", "<u4"), ("unused", "<u4"),
-        ]
-    ),
-    ChunkKind.OVERHEADS: np.dtype([*_INTERVAL, ("kind", "<u4"), ("thread", "<u4")]),
-    ChunkKind.DEVICES: np.dtype(
-        [
-            ("memory_bytes", "<u8"), ("device", "<i4"), ("major", "<i4"), ("minor", "<i4"),
-            ("multiprocessors", "<i4"), ("warp_size", "<i4"), ("threads_per_block", "<i4"),
-            ("threads_per_multiprocessor", "<i4"), ("registers_per_block", "<i4"),
-            ("registers_per_multiprocessor", "<i4"), ("shared_per_block", "<i4"),
-            ("shared_per_block_optin", "<i4"), ("shared_per_multiprocessor", "<i4"), ("name", "S128"),
-        ]
-    ),
-}  # fmt: skip
+    ChunkKind.KERNELS: _layout(f"""
+        {_INTERVAL} graph_node:<u8 name:<u4 {_PLACE} grid:3<i4 block:3<i4 static_shared_bytes:<u4
+        dynamic_shared_bytes:<u4 registers:<u4 unused:<u4
+    """),
+    ChunkKind.COPIES: _layout(f"""
+        {_INTERVAL} size_bytes:<u8 graph_node:<u8 {_PLACE} source_device:<u4 target_device:<u4 kind:u1
+        source:u1 target:u1 flags:u1
+    """),
+    ChunkKind.SETS: _layout(f"{_INTERVAL} size_bytes:<u8 graph_node:<u8 {_PLACE} memory_kind:<u4"),
+    ChunkKind.RUNTIME_CALLS: _CALL,
+    ChunkKind.DRIVER_CALLS: _CALL,
+    ChunkKind.MIGRATIONS: _layout(f"""
+        {_INTERVAL} size_bytes:<u8 address:<u8 kind:<u4 source:<u4 target:<u4 unused:<u4
+    """),
+    ChunkKind.OVERHEADS: _layout(f"{_INTERVAL} kind:<u4 thread:<u4"),
+    ChunkKind.DEVICES: _layout("""
+        memory_bytes:<u8 device:<i4 major:<i4 minor:<i4 multiprocessors:<i4 warp_size:<i4
+        threads_per_block:<i4 threads_per_multiprocessor:<i4 registers_per_block:<i4
+        registers_per_multiprocessor:<i4 shared_per_block:<i4 shared_per_block_optin:<i4
+        shared_per_multiprocessor:<i4 name:S128
+    """),
+}
 
 
 Records = npt.NDArray[Any]
@@ -191,40 +155,40 @@ def read_recording(path: Path) -> CuptiRecording:
         raise InputError(f"the records cannot be read ({error.strerror})", source=path) from error
     if len(content) < HEADER.itemsize:
         raise InputError("the file of records has no header", source=path, byte_offset=len(content))
-    header = np.frombuffer(content, HEADER, 1)[0]
+    header = dict(zip(HEADER.names or (), np.frombuffer(content, HEADER, 1)[0].item(), strict=True))
     if (
-        bytes(header["mark"]) != MARK
-        or int(header["header_bytes"]) != HEADER.itemsize
-        or int(header["state"]) not in FileState._value2member_map_
-        or int(header["unified_state"]) not in UnifiedState._value2member_map_
+        header["mark"] != MARK
+        or header["header_bytes"] != HEADER.itemsize
+        or header["state"] not in FileState._value2member_map_
+        or header["unified_state"] not in UnifiedState._value2member_map_
     ):
         raise InputError("not a file of records of this opscope", source=path, byte_offset=0)
-    if max(int(header[key]) for key in ("start_ns", "start_realtime_ns", "end_ns")) >= LATEST_NS:
+    if max(header["start_ns"], header["start_realtime_ns"], header["end_ns"]) >= LATEST_NS:
         raise InputError("the header of the records is damaged", source=path, byte_offset=0)
     records, texts, truncated_bytes = _read_chunks(content)
-    unified = UnifiedState(int(header["unified_state"]))
+    unified = UnifiedState(header["unified_state"])
     # Arguments are as `/proc/self/cmdline` has them: each ends in a null byte.
     command = texts[TextTable.COMMAND].get(0, b"").removesuffix(b"\0")
     return CuptiRecording(
         path=path,
-        process=int(header["process"]),
-        parent_process=int(header["parent_process"]),
+        process=header["process"],
+        parent_process=header["parent_process"],
         program=_text(header["program"]),
         command=tuple(_text(part) for part in command.split(b"\0")) if command else (),
-        start_ns=int(header["start_ns"]),
-        start_realtime_ns=int(header["start_realtime_ns"]),
-        end_ns=int(header["end_ns"]) or None,
-        cupti_version=int(header["cupti_loaded"]),
+        start_ns=header["start_ns"],
+        start_realtime_ns=header["start_realtime_ns"],
+        end_ns=header["end_ns"] or None,
+        cupti_version=header["cupti_loaded"],
         cupti_path=_text(header["cupti_path"]),
-        driver_version=int(header["driver_version"]) or None,
+        driver_version=header["driver_version"] or None,
         outcome=Outcome(
-            state=FileState(int(header["state"])),
+            state=FileState(header["state"]),
             failure=_text(header["failed_text"]) or None,
-            signal=int(header["signal"]) or None,
+            signal=header["signal"] or None,
             unified=unified,
             unified_refusal=_text(header["unified_text"]) if unified is UnifiedState.REFUSED else None,
             truncated_bytes=truncated_bytes,
-            **{name: int(header[name]) for name in _COUNTS},
+            **{name: header[name] for name in _COUNTS},
         ),
         records=records,
         names={table: {id_: _text(text) for id_, text in found.items()} for table, found in texts.items()},
@@ -236,12 +200,10 @@ _COUNTS = ("failed_code", "dropped_count", "lost_count", "write_errno", "unreada
 
 
 def _text(value: bytes) -> str:
-    return bytes(value).decode("utf-8", "replace")
+    return value.decode("utf-8", "replace")
 
 
-def _read_chunks(
-    content: bytes,
-) -> tuple[dict[ChunkKind, Records], dict[TextTable, dict[int, bytes]], int]:
+def _read_chunks(content: bytes) -> tuple[dict[ChunkKind, Records], dict[TextTable, dict[int, bytes]], int]:
     """Records and texts of the chunks, as far as they are whole, and the bytes that follow the last."""
     parts: dict[int, list[Records]] = {kind: [] for kind in RECORDS}
     texts: dict[TextTable, dict[int, bytes]] = {table: {} for table in TextTable}
@@ -259,7 +221,12 @@ def _read_chunks(
                 position = start + count * dtype.itemsize if count else position
                 break
         elif kind == ChunkKind.TEXTS and is_whole:
-            _read_texts(content, start, end, texts)
+            while start + TEXT_HEAD.itemsize <= end:
+                table, id_, size, _ = np.frombuffer(content, TEXT_HEAD, 1, start)[0].tolist()
+                first = start + TEXT_HEAD.itemsize
+                if table in TextTable._value2member_map_:
+                    texts[TextTable(table)][id_] = content[first : first + size]
+                start = first + (size + 7) // 8 * 8
         else:
             break
         position = end
@@ -268,12 +235,3 @@ def _read_chunks(
         for kind, dtype in RECORDS.items()
     }
     return records, texts, len(content) - position
-
-
-def _read_texts(content: bytes, position: int, end: int, texts: dict[TextTable, dict[int, bytes]]) -> None:
-    while position + TEXT_HEAD.itemsize <= end:
-        table, id_, length, _ = np.frombuffer(content, TEXT_HEAD, 1, position)[0].tolist()
-        first = position + TEXT_HEAD.itemsize
-        if table in TextTable._value2member_map_:
-            texts[TextTable(table)][id_] = content[first : first + length]
-        position = first + (length + 7) // 8 * 8

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ def run_recorded(
     command: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None
 ) -> ProgramRun:
     """Run a program to its end."""
-    with _forwarding() as forward:
+    with _forwarding() as forward_to:
         try:
             process = subprocess.Popen(list(command), env=dict(environment), stdout=stdout)
         except OSError as error:
@@ -87,32 +87,11 @@ def run_recorded(
             raise CaptureError(
                 f"the program cannot be started ({error.strerror})", source=command[0]
             ) from error
-        forward.to(process)
+        forward_to(process)
         code = process.wait()
     if code < 0:
         return ProgramRun(process.pid, 128 - code, -code)
     return ProgramRun(process.pid, code)
-
-
-class _Forward:
-    """Hands signals on to a process; those that come before there is one, when there is."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-
-    def to(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        for number in self._early:
-            process.send_signal(number)
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if self._process is None:
-            self._early.append(number)
-        elif not (number in (signal.SIGINT, signal.SIGQUIT) and _is_of_terminal()):
-            with suppress(OSError):
-                self._process.send_signal(number)
 
 
 def _is_of_terminal() -> bool:
@@ -130,9 +109,27 @@ def _is_of_terminal() -> bool:
 
 
 @contextmanager
-def _forwarding() -> Iterator[_Forward]:
-    """Inside the block signals that end a program go to the one that is run. In the main thread only."""
-    forward = _Forward()
+def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Inside the block signals that end a program go to the one that is named. In the main thread only.
+
+    Those that come before there is one are handed on when there is.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        del frame
+        if not processes:
+            early.append(number)
+        elif not (number in (signal.SIGINT, signal.SIGQUIT) and _is_of_terminal()):
+            with suppress(OSError):
+                processes[0].send_signal(number)
+
+    def forward_to(process: subprocess.Popen[bytes]) -> None:
+        processes.append(process)
+        for number in early:
+            process.send_signal(number)
+
     before = {}
     for number in _FORWARDED:
         with suppress(ValueError):  # not the main thread, which alone may handle signals
@@ -140,7 +137,7 @@ def _forwarding() -> Iterator[_Forward]:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, forward)
     try:
-        yield forward
+        yield forward_to
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

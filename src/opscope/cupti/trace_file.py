@@ -16,24 +16,17 @@ from typing import Any
 
 from opscope._version import __version__
 from opscope.cupti.events import ProcessEvents, process_events
-from opscope.cupti.recording import (
-    WRITE_LIMIT,
-    ChunkKind,
-    CuptiRecording,
-    FileState,
-    TextTable,
-    UnifiedState,
-)
+from opscope.cupti.recording import WRITE_LIMIT, ChunkKind, CuptiRecording, FileState, TextTable, UnifiedState
 from opscope.errors import CaptureError
 from opscope.hardware.driver import version_text
+from opscope.ingest.wording import finding
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.files import replacing
-from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json
+from opscope.model.finding import RECORDER_KEY, Finding, findings_as_json
 from opscope.model.origin import Gap, RecordedKernel
 from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar
 from opscope.provenance.demangle import demangle_all
 from opscope.toolchain.programs import signal_name
-from opscope.units import counted
 from opscope.visible_text import without_secrets
 
 _FLUSH_PERIOD = "0.2 s"  # FLUSH_PERIOD_MS in native/recorder.c
@@ -43,79 +36,28 @@ def recording_findings(recording: CuptiRecording, events: ProcessEvents) -> Iter
     """Findings on one process's recording, whatever is missing first."""
     outcome = recording.outcome
     if outcome.dropped_count:
-        yield Finding(
-            "recorder.dropped",
-            Severity.WARNING,
-            f"CUPTI dropped {counted(outcome.dropped_count, 'record')}: counts and times are too small.",
-            "Record a shorter run.",
-            evidence={"dropped_count": outcome.dropped_count},
-        )
+        yield finding("recorder.dropped", None, {"dropped_count": outcome.dropped_count})
     if outcome.lost_count and outcome.write_errno == WRITE_LIMIT:
-        yield Finding(
-            "recorder.size_limit",
-            Severity.WARNING,
-            f"The records reached --max-trace-size: {counted(outcome.lost_count, 'record')} that came later "
-            "are left out, and counts and times are those of the beginning.",
-            "Give more (--max-trace-size), or record a shorter run.",
-            evidence={"lost_count": outcome.lost_count},
-        )
+        yield finding("recorder.size_limit", None, {"lost_count": outcome.lost_count})
     elif outcome.lost_count:
         reason = os.strerror(outcome.write_errno)
-        yield Finding(
-            "recorder.lost",
-            Severity.WARNING,
-            f"{counted(outcome.lost_count, 'record')} could not be written ({reason}): counts and times are "
-            "too small.",
-            "Have more room where the trace goes (--output-dir), or record a shorter run.",
-            evidence={"lost_count": outcome.lost_count, "reason": reason},
-        )
+        yield finding("recorder.lost", None, {"lost_count": outcome.lost_count, "reason": reason})
     if outcome.unreadable_count:
-        yield Finding(
-            "recorder.unreadable",
-            Severity.WARNING,
-            f"CUPTI could not read {counted(outcome.unreadable_count, 'buffer')} to the end: records are "
-            "missing.",
-            evidence={"buffer_count": outcome.unreadable_count},
-        )
+        yield finding("recorder.unreadable", None, {"buffer_count": outcome.unreadable_count})
     if outcome.state is not FileState.ENDED:
-        yield Finding(
-            "recorder.not_ended",
-            Severity.WARNING,
-            f"The process ended without its exit handlers (killed, or by _exit): what it did in its last "
-            f"{_FLUSH_PERIOD} may be missing.",
-            "Let it end by exit, by returning from main, or by SIGTERM.",
-            evidence={"truncated_bytes": outcome.truncated_bytes},
-        )
+        lost = {"truncated_bytes": outcome.truncated_bytes}
+        yield finding("recorder.not_ended", None, lost, period=_FLUSH_PERIOD)
     elif outcome.signal is not None:
-        yield Finding(
-            "recorder.signal",
-            Severity.INFO,
-            f"The process was ended by {signal_name(outcome.signal)}; it is recorded until then.",
-            evidence={"signal": outcome.signal},
-        )
+        yield finding("recorder.signal", None, {"signal": outcome.signal}, name=signal_name(outcome.signal))
     if events.unfinished_count:
-        yield Finding(
-            "recorder.unfinished",
-            Severity.INFO,
-            f"Left out, because it had not ended when the recording did: "
-            f"{counted(events.unfinished_count, 'activity', 'activities')}.",
-            evidence={"activity_count": events.unfinished_count},
-        )
-    if outcome.unified is UnifiedState.RECORDED:
-        return
-    if outcome.unified is UnifiedState.REFUSED:
-        reason = f"CUPTI refuses them here ({outcome.unified_refusal})"
-    elif outcome.unified is UnifiedState.UNWANTED:
-        reason = "they were switched off"
-    else:
-        reason = "CUPTI was not ready for them"
-    yield Finding(
-        "recorder.unified_memory",
-        Severity.WARNING if events.uses_managed_memory else Severity.INFO,
-        f"Copies of unified memory were not recorded: {reason}."
-        + (" The program allocates such memory." if events.uses_managed_memory else ""),
-        evidence={"reason": reason},
-    )
+        yield finding("recorder.unfinished", None, {"activity_count": events.unfinished_count})
+    if outcome.unified is not UnifiedState.RECORDED:
+        reason = {
+            UnifiedState.REFUSED: f"CUPTI refuses them here ({outcome.unified_refusal})",
+            UnifiedState.UNWANTED: "they were switched off",
+        }.get(outcome.unified, "CUPTI was not ready for them")
+        kind = "used" if events.uses_managed_memory else None
+        yield finding("recorder.unified_memory", None, {"reason": reason}, kind=kind)
 
 
 @dataclass(frozen=True)
@@ -169,18 +111,13 @@ def _device(record: Any) -> dict[str, Any]:
     Source: libkineto/src/DeviceProperties.cpp.
     """
     numbers = {
-        "totalGlobalMem": "memory_bytes",
-        "computeMajor": "major",
-        "maxThreadsPerBlock": "threads_per_block",
-        "maxThreadsPerMultiprocessor": "threads_per_multiprocessor",
-        "regsPerBlock": "registers_per_block",
-        "warpSize": "warp_size",
-        "sharedMemPerBlock": "shared_per_block",
-        "numSms": "multiprocessors",
+        "totalGlobalMem": "memory_bytes", "computeMajor": "major", "maxThreadsPerBlock": "threads_per_block",
+        "maxThreadsPerMultiprocessor": "threads_per_multiprocessor", "regsPerBlock": "registers_per_block",
+        "warpSize": "warp_size", "sharedMemPerBlock": "shared_per_block", "numSms": "multiprocessors",
         "regsPerMultiprocessor": "registers_per_multiprocessor",
         "sharedMemPerBlockOptin": "shared_per_block_optin",
         "sharedMemPerMultiprocessor": "shared_per_multiprocessor",
-    }
+    }  # fmt: skip
     known = {key: int(record[field]) for key, field in numbers.items() if record[field] > 0}
     name = bytes(record["name"]).decode("utf-8", "replace")
     # A minor version of 0 is a fact where the major one is known.
@@ -207,14 +144,7 @@ def recording_sidecar(
             for device in written.recording.of(ChunkKind.DEVICES)
         ),
     )
-    settings = RecordedSettings(
-        record_shapes=False,
-        with_stack=False,
-        with_modules=False,
-        profile_memory=False,
-        activities=("cuda",),
-        engine="cupti",
-    )
+    settings = RecordedSettings(False, False, False, False, activities=("cuda",), engine="cupti")
     return Sidecar(
         trace=written.path.name,
         created=created,

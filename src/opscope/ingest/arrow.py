@@ -96,11 +96,7 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [c_void_p, c_cha
 
 
 class Texts:
-    """Texts that rows refer to by their places.
-
-    Args:
-        texts: In the order of their places; None is shown as an empty one.
-    """
+    """Texts, None shown as an empty one, that rows refer to by their places."""
 
     def __init__(self, texts: Sequence[str | None]) -> None:
         self.texts = texts
@@ -243,12 +239,10 @@ def unpacked(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_]:
 
 
 class ArrowRows:
-    """Rows that `connection.register` takes.
+    """Rows that `connection.register` takes; a column that a part lacks is NULL.
 
-    Args:
-        formats: Arrow's format of each column: `l` int64, `L` uint64, `g` float64, `b` bits, `u` texts, or
-            `json`: texts that are known to be JSON.
-        parts: Gives the rows each time they are read. A column that a part lacks is NULL.
+    Arrow's formats of columns: `l` int64, `L` uint64, `g` float64, `b` bits, `u` texts, or `json`: texts that
+    are known to be JSON. `parts` gives the rows each time they are read.
     """
 
     def __init__(self, formats: Mapping[str, str], parts: Callable[[], Iterable[RowPart]]) -> None:

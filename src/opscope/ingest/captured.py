@@ -2,8 +2,7 @@
 
 While a stream captures, launch calls are recorded and no device activity follows them. What Kineto keeps of a
 launch differs: on AMD its kernel's name and grid, on NVIDIA neither, so there the nodes that the driver told
-(`model.sidecar.GraphNode`) or the operator that is named after its kernel fill in. A phase in which the same
-kernels ran eagerly tells the same.
+(`model.sidecar.GraphNode`) or the operator that is named after its kernel fill in.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from opscope.model.queries import sql
 from opscope.model.schema import ReplaySource
 from opscope.model.sidecar import GraphNode
 
+Demangle = Callable[[str], str | None]  # Kineto's text of a mangled name
 _GENERATED = "triton_"
 _NONE = -1
 
@@ -64,37 +64,13 @@ class Capture(msgspec.Struct, frozen=True):
     launches: tuple[CapturedLaunch, ...]  # In their order
     events: tuple[CapturedEvent, ...]  # Those around them
 
-    def part(self, start: int, count: int) -> Capture:
-        """The launches from one on, with what is wholly around them."""
-        end = start + count
-        kept = [at for at, one in enumerate(self.events) if start <= one.first and one.last < end]
-        index = {at: new for new, at in enumerate(kept)}
-        events = (self.events[at] for at in kept)
-        moved = (
-            msgspec.structs.replace(one, first=one.first - start, last=one.last - start) for one in events
-        )
-        launches = (
-            msgspec.structs.replace(one, event=index.get(one.event, _NONE))
-            for one in self.launches[start:end]
-        )
-        return Capture(self.source, self.file, tuple(launches), tuple(moved))
-
 
 def captured_phases(events: StagedEvents, source: ReplaySource, file: str) -> tuple[Capture, ...]:
     """One capture for each stretch in which a stream was captured, in order of time; empty ones left out."""
-    phases = _Staged(events).phases()
-    return tuple(Capture(source, file, *one) for one in phases if one[0])
+    return tuple(Capture(source, file, *one) for one in _Staged(events).phases() if one[0])
 
 
-def eager_run(events: StagedEvents, source: ReplaySource, file: str) -> Capture | None:
-    """All launches outside of graphs that were executed, in the order of their calls; None without any."""
-    launches, around = _Staged(events).eager()
-    return Capture(source, file, launches, around) if launches else None
-
-
-def with_nodes(
-    capture: Capture, nodes: Sequence[GraphNode] | None, demangle: Callable[[str], str | None] | None
-) -> Capture:
+def with_nodes(capture: Capture, nodes: Sequence[GraphNode] | None, demangle: Demangle | None) -> Capture:
     """A capture with what the driver told of its nodes, where these are as many and of the same kinds."""
     if nodes is None or [one.kind for one in nodes] != [one.kind for one in capture.launches]:
         return capture
@@ -103,17 +79,14 @@ def with_nodes(
         name = node.name
         if name is not None and name.startswith("_Z"):
             name = demangle(name) if demangle is not None else None
+        grid, block = (None if sizes is None else json.dumps(sizes) for sizes in (node.grid, node.block))
         launches.append(
             msgspec.structs.replace(
                 launch, name=launch.name if name is None else name, number=node.number,
-                grid=launch.grid or _text(node.grid), block=launch.block or _text(node.block),
+                grid=launch.grid or grid, block=launch.block or block,
             )
         )  # fmt: skip
     return msgspec.structs.replace(capture, launches=tuple(launches))
-
-
-def _text(sizes: tuple[int, int, int] | None) -> str | None:
-    return None if sizes is None else json.dumps(sizes)
 
 
 _Phase = tuple[tuple[CapturedLaunch, ...], tuple[CapturedEvent, ...]]
@@ -129,40 +102,34 @@ class _Staged:
         placed = ("row_id", "thread_key", "start_ns", "duration_ns")
         operators = columns(events.rows["operator"], *placed, "external_id")
         modules = columns(map(module_calls, events.rows["frame"]), *placed)
-        self._calls, activities = self._arrays("captured_calls"), self._arrays("launched_activities")
+        found = events.session.connection.execute(sql(__package__, "kineto:captured_calls")).fetchnumpy()
+        order = np.argsort(found["row_id"], kind="stable")
+        self._calls: dict[str, npt.NDArray[Any]] = {
+            name: unmasked(column)[order] for name, column in found.items()
+        }
         self._calls["kind"] = np.array([*map(linking.kind_of_call, self._calls["name"])], dtype=np.int64)
-        self._is_launch = np.isin(self._calls["kind"], linking.OWN_LAUNCHES)
-        threads = np.unique(
-            np.concatenate([one["thread_key"] for one in (operators, modules, self._calls)])
-        )  # fmt: skip
-        for one in (operators, modules, self._calls):
+        placed_rows = (operators, modules, self._calls)
+        threads = np.unique(np.concatenate([one["thread_key"] for one in placed_rows]))
+        for one in placed_rows:
             one["thread"] = np.searchsorted(threads, one["thread_key"])
         self._operators, self._operator_rows = _nested(operators, operators["external_id"])
         self._modules, self._module_rows = _nested(modules, modules["row_id"])
         self._call_operator = self._linked(operators["external_id"][self._operators.order])
         self._call_module = nesting.enclosing(self._modules, self._calls["thread"], self._calls["start_ns"])
-        self._activity = _first_of_each(activities, self._calls["correlation_id"])
-        self._activities = activities
 
     def phases(self) -> Iterator[_Phase]:
         """Launches of each stretch of capturing."""
         calls = self._calls
-        free = self._is_launch & (self._activity < 0)
+        free = np.isin(calls["kind"], linking.OWN_LAUNCHES) & (calls["was_executed"] == 0)
         stretches = list(_stretches(calls))
         for begin, end, thread in stretches:
             alone = not any(b < end and begin < e and t != thread for b, e, t in stretches)
             inside = free & (calls["start_ns"] > begin) & (calls["start_ns"] < end)
             yield self._phase(np.flatnonzero(inside & (alone | (calls["thread"] == thread))), begin)
 
-    def eager(self) -> _Phase:
-        """Launches whose activity was recorded, but for those of graphs."""
-        launched = self._is_launch & (self._activity >= 0)
-        return self._phase(np.flatnonzero(launched), np.iinfo(np.int64).min)
-
     def _phase(self, calls: Int64, begin_ns: int) -> _Phase:
         calls = calls[np.argsort(self._calls["start_ns"][calls], kind="stable")]
         spans: list[tuple[str, int, int, int, int]] = []
-        owner_key: dict[int, int] = {}
         for category, forest, rows, owners in (
             ("cpu_op", self._operators, self._operator_rows, self._call_operator),
             ("python_function", self._modules, self._module_rows, self._call_module),
@@ -173,11 +140,11 @@ class _Staged:
         # Preorder positions put the outer of equal ones first.
         spans.sort(key=lambda one: (one[1], one[2], one[0] == "cpu_op", one[3]))
         told = self._told(np.array([row for *_, row in spans], dtype=np.int64))
-        events = []
-        for index, (category, first, last, position, row) in enumerate(spans):
-            events.append(CapturedEvent(category, first, -last, told.get(row, {})))
-            if category == "cpu_op":
-                owner_key[position] = index
+        owner_key = {one[3]: index for index, one in enumerate(spans) if one[0] == "cpu_op"}
+        events = [
+            CapturedEvent(category, first, -last, told.get(row, {}))
+            for category, first, last, _, row in spans
+        ]
         return tuple(self._launches(calls, owner_key, events)), tuple(events)
 
     def _launches(
@@ -188,17 +155,11 @@ class _Staged:
         for call in calls.tolist():
             position = int(self._call_operator[call])
             event = owners.get(position, _NONE)
-            activity = int(self._activity[call])
             kind = CallKind(self._calls["kind"][call])
             nth = counts[position] = counts.get(position, -1) + 1
             fields = events[event].columns if event >= 0 else {}
             key = (fields.get("name"), fields.get("input_shapes"), fields.get("input_types"), nth)
             place = places.setdefault(key, len(places)) if event >= 0 else _NONE
-            if activity >= 0:
-                found = self._activities
-                name, grid, block = (found[one][activity] for one in ("name", "grid", "block"))
-                yield CapturedLaunch(found["kind"][activity], name, grid, block, event=event, place=place)
-                continue
             name = self._calls["kernel"][call] or None
             if name is None and str(fields.get("name")).startswith(_GENERATED):
                 name = fields["name"]
@@ -227,32 +188,17 @@ class _Staged:
     def _told(self, row_id: Int64) -> dict[int, dict[str, Any]]:
         """What a replay repeats of operators and calls of modules, by their rows."""
         found: dict[int, dict[str, Any]] = defaultdict(dict)
-        for name in ("operator", "frame", "detail"):
-            wanted = REPEATED[name]
+        for name, wanted in REPEATED.items():
             for part in self._events.rows[name]:
-                rows = part.taken(np.isin(part.integers("row_id"), row_id)).records()
-                for row in rows:
+                for row in part.taken(np.isin(part.integers("row_id"), row_id)).records():
                     if name != "detail" or "kernel_backend" in row:
                         found[row["row_id"]] |= {key: row[key] for key in wanted if key in row}
         return found
-
-    def _arrays(self, statement: str) -> dict[str, npt.NDArray[Any]]:
-        found: dict[str, npt.NDArray[Any]] = self._events.session.connection.execute(
-            sql(__package__, f"kineto:{statement}")
-        ).fetchnumpy()
-        order = np.argsort(found["row_id"], kind="stable")
-        return {name: unmasked(column)[order] for name, column in found.items()}
 
 
 def _nested(rows: dict[str, npt.NDArray[Any]], sequence: Int64) -> tuple[Forest, Int64]:
     forest = nesting.nest(rows["thread"], rows["start_ns"], rows["duration_ns"], sequence)
     return forest, rows["row_id"][forest.order]
-
-
-def _first_of_each(activities: dict[str, npt.NDArray[Any]], correlation_id: Int64) -> Int64:
-    """Position of the activity that each correlation id names; -1 where there is none."""
-    ids, first = np.unique(activities["correlation_id"], return_index=True)
-    return np.where(correlation_id >= 0, linking.look_up(ids, first, correlation_id), _NONE)
 
 
 def _stretches(calls: dict[str, npt.NDArray[Any]]) -> Iterator[tuple[int, int, int]]:

@@ -95,12 +95,8 @@ MEMBERS = (
 )
 # Arrows from launches to kernels repeat what correlation ids say.
 SKIPPED_CATEGORIES = ("ac2g", "async", "async_cpu_to_gpu")
-FORMATS = {
-    ColumnKind.TEXT: "u",
-    ColumnKind.JSON: "u",
-    ColumnKind.REAL: "g",
-    ColumnKind.UNSIGNED: "L",
-}  # of Arrow; others are `l`
+# Of Arrow; others are `l`.
+FORMATS = {ColumnKind.TEXT: "u", ColumnKind.JSON: "u", ColumnKind.REAL: "g", ColumnKind.UNSIGNED: "L"}
 
 
 class Scanned(NamedTuple):

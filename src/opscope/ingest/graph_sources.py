@@ -7,168 +7,102 @@ away. A capture that cannot be read is an error where it was given, and a findin
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import cached_property
+from itertools import chain
 
 from msgspec.structs import replace
 
 from opscope.errors import InputError
-from opscope.ingest.captured import Capture, captured_phases, eager_run, with_nodes
+from opscope.ingest.captured import Capture, Demangle, captured_phases, with_nodes
 from opscope.ingest.replays import open_replays
 from opscope.ingest.source import TraceFile, local_text, mapped_text
 from opscope.ingest.staging import StagedEvents, staged_events
-from opscope.model.finding import Finding, Severity
+from opscope.ingest.wording import finding
+from opscope.model.finding import Finding
 from opscope.model.schema import ReplaySource
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
-from opscope.units import counted
-
-if TYPE_CHECKING:
-    from opscope.ingest.nsys_words import Demangle
 
 _HAS_REPLAYS = "SELECT count(*) FROM call_events WHERE name LIKE '%GraphLaunch%'"
 
 
 class CaptureTraces:
-    """Traces of captures that a user gives; read when first asked for.
-
-    Args:
-        files: The traces.
-    """
+    """Traces of captures that a user gives; read when first asked for."""
 
     def __init__(self, files: tuple[TraceFile, ...]) -> None:
         self.files = files
-        self._read: list[tuple[tuple[Capture, ...], Capture | None]] | None = None
 
-    def read(self) -> list[tuple[tuple[Capture, ...], Capture | None]]:
-        """Captures and eager launches of each file.
-
-        Raises:
-            InputError: One cannot be read.
-        """
-        if self._read is None:
-            self._read = [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
-        return self._read
+    @cached_property
+    def captures(self) -> list[tuple[Capture, ...]]:
+        """Those of each file."""
+        return [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
 
 
-class GraphSources:
-    """All that is known of the graphs of one trace.
-
-    Args:
-        trace: The trace.
-        sidecar: Its sidecar, if it has one.
-        given: Traces of captures that the user gives.
-        demangle: Makes Kineto's text of a mangled name.
-
-    Attributes:
-        are_asked_for: Whether the trace replays graphs, or the user gave captures.
-    """
-
-    def __init__(
-        self, trace: TraceFile, sidecar: Sidecar | None, given: CaptureTraces, demangle: Demangle | None
-    ) -> None:
-        self._trace = trace
-        self._graphs = () if sidecar is None else sidecar.graphs
-        self._given = given
-        self._demangle = demangle
-        self._unread: list[str] = []
-        self.are_asked_for = bool(given.files)
-
-    def open_in(self, session: Session, trace_id: int, events: StagedEvents) -> None:
-        """Open the replays of the staged trace.
-
-        Raises:
-            InputError: A trace that the user gave cannot be read.
-        """
-        census = events.census
-        calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
-        if not calls or not session.scalar(_HAS_REPLAYS):
-            return
-        self.are_asked_for = True
-        name = self._trace.name
-        phases = captured_phases(events, ReplaySource.CAPTURE_PHASE, name)
-        captures = [*self._noted(), *self._noted_in_trace(phases)]
-        eager = [eager_run(events, ReplaySource.EAGER_PHASE, name)]
-        for found, run in self._given.read():
-            captures += found
-            eager.append(run)
-        added = open_replays(events, trace_id, captures, [one for one in eager if one is not None])
-        if self._unread:
-            session.add_findings([_unreadable(trace_id, self._unread)])
-        # What is nested and written later depends on what the trace holds.
-        counts = (
-            {"python_function": added.modules, **census.categories} if added.modules else census.categories
-        )
-        events.census = replace(
-            census, categories=counts, detailed_count=census.detailed_count + added.details
-        )
-
-    def _noted(self) -> Iterator[Capture]:
-        """Captures that were recorded beside the trace."""
-        for graph in self._graphs:
-            if graph.file is None or self._trace.path is None:
-                continue
-            path = self._trace.path.parent / graph.file
+def open_graphs(
+    trace_id: int, events: StagedEvents, trace: TraceFile, *, sidecar: Sidecar | None, given: CaptureTraces,
+    demangle: Demangle | None,
+) -> None:  # fmt: skip
+    """Open the replays of a staged trace by all that is known of its graphs."""
+    session, census = events.session, events.census
+    calls = {"cuda_runtime", "cuda_driver"} & census.categories.keys()
+    if not calls or not session.scalar(_HAS_REPLAYS):
+        return
+    graphs = () if sidecar is None else sidecar.graphs
+    captures: list[Capture] = []
+    unread: list[str] = []
+    for graph in graphs:  # recorded beside the trace
+        if graph.file is not None and trace.path is not None:
+            path = trace.path.parent / graph.file
             try:
-                found, _ = _read(TraceFile(str(path), path), ReplaySource.NOTED_CAPTURE)
+                found = _read(TraceFile(str(path), path), ReplaySource.NOTED_CAPTURE)[:1]
+                captures += (with_nodes(one, graph.nodes, demangle) for one in found)
             except InputError as error:
-                self._unread.append(str(error))
-                continue
-            for capture in found[:1]:
-                yield with_nodes(capture, graph.nodes, self._demangle)
+                unread.append(str(error))
+    # Those inside of it, with what the driver told of their nodes where each was noted.
+    phases = captured_phases(events, ReplaySource.CAPTURE_PHASE, trace.name)
+    nodes = [graph.nodes for graph in graphs if graph.file is None]
+    told = nodes if len(nodes) == len(phases) else [None] * len(phases)
+    captures += (with_nodes(one, known, demangle) for one, known in zip(phases, told, strict=True))
+    added = open_replays(events, trace_id, [*captures, *chain.from_iterable(given.captures)])
+    if unread:
+        lost = finding("graphs.note_unreadable", trace_id, count=len(unread), reason=unread[0])
+        session.add_findings([lost])
+    # What is nested and written later depends on what the trace holds.
+    counts = {"python_function": added.modules, **census.categories} if added.modules else census.categories
+    events.census = replace(census, categories=counts, detailed_count=census.detailed_count + added.details)
 
-    def _noted_in_trace(self, phases: tuple[Capture, ...]) -> Iterator[Capture]:
-        """Captures inside the trace, with what the driver told of their nodes where each was noted."""
-        nodes = [graph.nodes for graph in self._graphs if graph.file is None]
-        told = nodes if len(nodes) == len(phases) else [None] * len(phases)
-        for capture, known in zip(phases, told, strict=True):
-            yield with_nodes(capture, known, self._demangle)
 
-
-def _read(trace: TraceFile, source: ReplaySource) -> tuple[tuple[Capture, ...], Capture | None]:
+def _read(trace: TraceFile, source: ReplaySource) -> tuple[Capture, ...]:
     with (
         Session() as session,
         local_text(trace, session.temporary_directory) as local,
         mapped_text(local.path, trace.name) as mapped,
         staged_events(session, mapped, trace.name, damage=local.damage) as events,
     ):
-        phases = captured_phases(events, source, trace.name)
-        return phases, eager_run(events, source, trace.name)
+        return captured_phases(events, source, trace.name)
 
 
-def graph_findings(session: Session, trace_id: int, given: CaptureTraces | None) -> Iterator[Finding]:
+def graph_findings(session: Session, trace_id: int, given: CaptureTraces) -> Iterator[Finding]:
     """What a reader should know of the trace's replays: which stay closed, and captures that were refused."""
     row = session.query(_SUMMARY, [trace_id])[0]
     replays, unopened, device_ns, unopened_ns, graphs, reason, sources = row
-    files = [one.name for one in given.files] if given is not None else []
-    if files and not replays:
-        yield Finding(
-            "graphs.none",
-            Severity.INFO,
-            "A trace of a capture was given, and the trace replays no CUDA graph.",
-            None,
-            trace_id,
-        )
+    if given.files and not replays:
+        yield finding("graphs.none", trace_id)
     if not replays or not unopened:
         return
-    if given is not None:
-        empty = [one.name for one, (found, _) in zip(given.files, given.read(), strict=True) if not found]
-        reason = "; ".join([reason, *(f"{name} holds no capture of a CUDA graph" for name in empty)])
-    is_refused = bool(files) and ReplaySource.CAPTURE_TRACE.value not in sources
-    yield Finding(
+    empty = [one.name for one, found in zip(given.files, given.captures, strict=True) if not found]
+    reason = "; ".join([reason, *(f"{name} holds no capture of a CUDA graph" for name in empty)])
+    is_refused = bool(given.files) and ReplaySource.CAPTURE_TRACE.value not in sources
+    yield finding(
         "graphs.capture_refused" if is_refused else "graphs.closed",
-        Severity.WARNING,
-        f"{counted(unopened, 'replay')} of {counted(graphs, 'CUDA graph')} "
-        f"({100 * unopened_ns / max(1, device_ns):.1f} % of device time) could not be opened: {reason}.",
-        "Give the trace of the same engine's capture" if is_refused else _REMEDY,
         trace_id,
         {"replay_count": replays, "unopened_count": unopened, "unopened_ns": unopened_ns},
+        graphs=graphs,
+        percent=f"{100 * unopened_ns / max(1, device_ns):.1f}",
+        reason=reason,
     )
 
 
-_REMEDY = (
-    "Give the trace of the capture: `opscope analyze TRACE --capture CAPTURE` (engines write one where they "
-    "capture while profiling), or record the program from its start, which notes captures"
-)
 _SUMMARY = """
 SELECT count(*), count(*) FILTER (WHERE evidence IS NULL),
     (SELECT coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities WHERE trace_id = $1),
@@ -176,13 +110,3 @@ SELECT count(*), count(*) FILTER (WHERE evidence IS NULL),
     count(DISTINCT graph) FILTER (WHERE evidence IS NULL),
     arg_max(reason, device_ns) FILTER (WHERE evidence IS NULL), coalesce(list(DISTINCT source), [])
 FROM graph_replays WHERE trace_id = $1"""
-
-
-def _unreadable(trace_id: int, reasons: list[str]) -> Finding:
-    return Finding(
-        "graphs.note_unreadable",
-        Severity.WARNING,
-        f"{counted(len(reasons), 'noted capture')} of CUDA graphs cannot be read: {reasons[0]}.",
-        None,
-        trace_id,
-    )

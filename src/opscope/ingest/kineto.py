@@ -10,11 +10,10 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import duckdb
 import msgspec
@@ -32,37 +31,25 @@ from opscope.model import schema
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 
-P = ParamSpec("P")
-R = TypeVar("R")
 # Nested at once: what that takes of memory is some 200 bytes of each.
 _MOST_OPERATORS = 1 << 20
 # So many of the starts of a part are looked at to divide them.
 _SAMPLED = 1 << 10
-_FORMATS = {
-    "VARCHAR": "u",
-    "JSON": "json",
-    "BOOLEAN": "b",
-    "DOUBLE": "g",
-    "UBIGINT": "L",
-}  # others are integers
+# Others are integers.
+_FORMATS = {"VARCHAR": "u", "JSON": "json", "BOOLEAN": "b", "DOUBLE": "g", "UBIGINT": "L"}
 # An operator's name and its overload, where the recorder writes that behind a dot.
 _OVERLOADED = re.compile(r"(\w+::\w+)\.(\w+)", re.ASCII)
 _MEMORY = {
     "time_ns": "start_ns", "address": "Addr", "size_bytes": "Bytes", "device_type": "Device Type",
     "total_allocated_bytes": "Total Allocated", "total_reserved_bytes": "Total Reserved",
 }  # fmt: skip
+_APIS = {"cuda_driver": "driver"}  # by category
 _NUMBER_OF_MODULE = re.compile(r"_[0-9]+\Z")
 _TRACK = re.compile(r"[0-9]{1,18}")
 
 
 class Statements:
-    """Fills tables over one connection.
-
-    Args:
-        connection: Used by these statements alone while they run.
-        trace_id: Trace the statements are about.
-        thread_of: Id in the Session of each thread, by its key; -1 for one that is none of the host.
-    """
+    """Fills tables with one trace; `thread_of` has ids of the host's threads by their keys, else -1."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, trace_id: int, thread_of: Int64) -> None:
         self._connection = connection
@@ -121,93 +108,79 @@ class _Modules(NamedTuple):
 
 
 def fill_tables(session: Session, trace_id: int, events: StagedEvents) -> quality.Census:
-    """Fill the Session's tables from the staged events of one trace.
-
-    Args:
-        session: Where the rows go.
-        trace_id: Row of `traces` the events belong to.
-        events: What was staged.
-
-    Returns:
-        The census, with what linking found.
-    """
+    """Fill the Session's tables from the staged events of one trace; the census, with what linking found."""
     thread_of = _write_threads(session, trace_id, events.census)
-    with (
-        session.connection.cursor() as cursor,
-        tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder,
-        ThreadPoolExecutor(1) as executor,
-    ):
-        events.show_on(cursor, "annotation", "overhead")
-        main, side = (
-            Statements(connection, trace_id, thread_of) for connection in (session.connection, cursor)
-        )
-        return _Filler(main, side, executor, events, Path(folder)).fill()
+    with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
+        return _Filler(Statements(session.connection, trace_id, thread_of), events, Path(folder)).fill()
 
 
 class _Filler:
-    """Fills the tables over two connections: `main` nests, links and writes operators, `side` does the rest.
+    """Fills the tables of one trace.
 
-    What is submitted to the side connection runs there in order; results are awaited where they are needed.
     Operators of a long trace are nested extent by extent. What is known of those of one waits in a file until
     all are linked, so that memory holds calls and activities whole, but operators in parts.
     """
 
-    def __init__(
-        self, main: Statements, side: Statements, executor: Executor, events: StagedEvents, folder: Path
-    ) -> None:
-        self.main, self.side = main, side
-        self.executor = executor
+    def __init__(self, statements: Statements, events: StagedEvents, folder: Path) -> None:
+        self.statements = statements
         self.rows, self.census = events.rows, events.census
         self.folder = folder
         self.irregular_count = 0
 
     def fill(self) -> quality.Census:
-        prepared = self._beside(self._prepare)
-        calls_read = self._beside(self._calls)
-        activities_read = self._beside(self._activities)
-        modules = self._beside(self._write_modules)
-        parts, linked = [], None
+        statements = self.statements
+        for table, id_column, categories in (
+            ("annotations", "annotation_id", ("user_annotation", "gpu_user_annotation")),
+            ("overheads", "overhead_id", ("overhead",)),
+        ):
+            if self._has(*categories):
+                statements.insert(table, id_column)
+        calls, activities = self._calls(), self._activities()
+        steps, modules = self._steps(), self._write_modules()
+        memory = self._columns(self._memory_events(), "thread_key", "start_ns")
+        memory_operator = np.full(len(memory["start_ns"]), -1)
+        of_links = {name: activities[name] for name in linking.Activities.__struct_fields__}
+        candidates = linking.Candidates(calls, linking.Activities(**of_links))
+        parts = []
         for operators in self._operators():
-            beside: dict[str, Future[Any]] = {
-                "is_outermost": self._beside(
-                    nesting.outermost_of_name, operators.forest, operators.name.astype(np.uint64)
-                ),
-                "module_id": self._beside(_modules_at, operators.forest, modules),
+            forest, ids, extent = operators.forest, operators.operator_id, operators.extent
+            candidates.add(forest, ids, operators.external_id, extent)
+            here = linking.within(memory["start_ns"], extent)
+            inside = nesting.enclosing(forest, memory["thread"][here], memory["start_ns"][here])
+            memory_operator[here] = gather(ids, inside)
+            parts.append((extent, self._kept(extent, _operator_columns(operators, steps, modules))))
+        links = candidates.links()
+        for extent, known in parts:
+            computed = _operator_links(known(), links, activities["duration_ns"])
+            # In the order of the staged rows; one after the other, so that one column at most is there twice.
+            place = np.argsort(computed.pop("row"))
+            computed = {name: computed.pop(name)[place] for name in tuple(computed)}
+            staged = self.rows["operator"].within(extent)
+            statements.write("operators", _finished(staged, computed, _finish_operators))
+        if self._has("cpu_op"):
+            statements.insert("autograd_links", "link_id")
+        self._write_launches(calls, activities, links, steps)
+        if modules is not None:
+            self._write_frames(modules)
+        if self._has("memory"):
+            first_id = statements.next_id("memory_events", "memory_event_id")
+            computed = {
+                "memory_event_id": np.arange(len(memory_operator)) + first_id,
+                "thread_id": memory["thread"],
+                "operator_id": memory_operator,
             }
-            if linked is None:
-                prepared.result()
-                linked = _Linked(
-                    calls_read.result(),
-                    activities_read.result(),
-                    self._columns(self._memory_events(), "thread_key", "start_ns"),
-                    self._steps(),
-                )
-            linked.add(operators)
-            parts.append(self._kept(operators, linked.steps, beside))
-        assert linked is not None
-        links = self._write(linked, parts, modules)
+            rows = _finished(self._memory_events(), computed, _finish_memory_events)
+            statements.write("memory_events", rows)
         if self.census.detailed_count:
-            self.main.insert("syncs", "sync_id")
-            self.main.insert("collectives", "collective_id")
-            self.main.run("triton_launches")
+            statements.insert("syncs", "sync_id")
+            statements.insert("collectives", "collective_id")
+            statements.run("triton_launches")
         return replace(
             self.census,
             irregular_count=self.irregular_count,
             impossible_id_count=links.impossible_ids,
             are_ids_used=links.ids_used,
         )
-
-    def _beside(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        return self.executor.submit(work, *args, **kwargs)
-
-    def _prepare(self) -> None:
-        """Tables that others refer to (on the side connection)."""
-        for table, id_column, categories in (
-            ("annotations", "annotation_id", ("user_annotation", "gpu_user_annotation")),
-            ("overheads", "overhead_id", ("overhead",)),
-        ):
-            if self._has(*categories):
-                self.side.insert(table, id_column)
 
     def _has(self, *categories: str) -> bool:
         return not self.census.categories.keys().isdisjoint(categories)
@@ -219,14 +192,16 @@ class _Filler:
         ))  # fmt: skip
 
     def _activities(self) -> Columns:
+        def known(part: RowPart, name: str, tell: Callable[[str | None], int], track: str) -> Int64:
+            return np.where(part.has(name), part.integers(name), part.told(tell, track))
+
         return self._columns(
             self.rows["activity"], "start_ns", "duration_ns", "external_id", "correlation_id",
             replay=lambda part: np.maximum(part.integers("replay"), 0),
-            device=lambda part: np.where(
-                part.has("device"), part.integers("device"), part.told(_device_of, "pid")
-            ),
-            stream=lambda part: np.where(
-                part.has("stream"), part.integers("stream"), part.told(_stream_of, "tid")
+            # By the track of one that does not tell it.
+            device=lambda part: known(part, "device", _device_of, "pid"),
+            stream=lambda part: known(
+                part, "stream", lambda track: int((_TRACK.findall(track or "") or [-1])[0]), "tid"
             ),
         )  # fmt: skip
 
@@ -234,13 +209,13 @@ class _Filler:
         """Columns of events, and `thread` for `thread_key`."""
         found = columns(parts, *names, **others)
         if "thread_key" in found:
-            found["thread"] = self.main.threads(found.pop("thread_key"))
+            found["thread"] = self.statements.threads(found.pop("thread_key"))
         return found
 
     def _steps(self) -> RecordedSteps:
         if not self._has("user_annotation"):
             return RecordedSteps(*[np.empty(0, dtype=np.int64)] * 3)
-        return RecordedSteps(**self.main.run("step_rows").fetchnumpy())
+        return RecordedSteps(**self.statements.run("step_rows").fetchnumpy())
 
     def _memory_events(self) -> Iterator[RowPart]:
         """Allocations and releases, among the events with rare arguments."""
@@ -252,7 +227,7 @@ class _Filler:
         counts = np.zeros(0, dtype=np.int64)
         ticks_us, sampled_ns = True, [np.empty(0, dtype=np.int64)]
         for part in self.rows["operator"]:
-            threads = self.main.threads(part.integers("thread_key"))
+            threads = self.statements.threads(part.integers("thread_key"))
             own = np.bincount(threads, minlength=len(counts))
             own[: len(counts)] += counts
             counts = own
@@ -260,36 +235,27 @@ class _Filler:
             # Clocks that tick in microseconds let a child end up to one tick after its parent.
             ticks_us &= bool(np.all(start_ns % 1000 == 0) and np.all(duration_ns % 1000 == 0))
             sampled_ns.append(start_ns[:: max(1, len(start_ns) // _SAMPLED)])
-        first_ids = self.main.next_id("operators", "operator_id") + np.cumsum(counts) - counts
+        first_ids = self.statements.next_id("operators", "operator_id") + np.cumsum(counts) - counts
         next_id = dict(enumerate(first_ids.tolist()))
-        names: dict[str | None, int] = {}
-        for extent, rows in self._operator_rows(int(counts.sum()), np.concatenate(sampled_ns), names):
-            forest = nesting.nest(
-                rows["thread"],
-                rows["start_ns"],
-                rows["duration_ns"],
-                rows["external_id"],
-                tolerance_ns=1000 if ticks_us else 0,
-            )
+        for extent, rows in self._operator_rows(int(counts.sum()), np.concatenate(sampled_ns)):
+            placed = (rows["thread"], rows["start_ns"], rows["duration_ns"], rows["external_id"])
+            forest = nesting.nest(*placed, tolerance_ns=1000 if ticks_us else 0)
             self.irregular_count += forest.irregular_count
-            ids = _numbered(forest.thread, next_id)
-            yield _Operators(
-                extent, forest, ids, rows["external_id"][forest.order], rows["name"][forest.order]
-            )
+            order, ids = forest.order, _numbered(forest.thread, next_id)
+            yield _Operators(extent, forest, ids, rows["external_id"][order], rows["name"][order])
 
-    def _operator_rows(
-        self, count: int, sampled_ns: Int64, names: dict[str | None, int]
-    ) -> Iterator[tuple[Extent | None, Columns]]:
+    def _operator_rows(self, count: int, sampled_ns: Int64) -> Iterator[tuple[Extent | None, Columns]]:
         """Columns for nesting, in extents at whose ends no operator is open."""
+        names: dict[str | None, int] = {}
+
+        def number(name: str | None) -> int:
+            return names.setdefault(_split(name)[0], len(names))
 
         def read(extent: Extent | None) -> Columns:
             return self._columns(
                 self.rows["operator"].within(extent), "thread_key", "start_ns", "duration_ns", "external_id",
                 name=lambda part: part.told(number, "name"),
             )  # fmt: skip
-
-        def number(name: str | None) -> int:
-            return names.setdefault(_base_name(name), len(names))
 
         parts = -(-count // _MOST_OPERATORS)
         if parts <= 1:
@@ -298,75 +264,47 @@ class _Filler:
         guesses = np.quantile(sampled_ns, np.arange(1, parts) / parts, method="nearest").tolist()
         first_ns, latest_ns = -(1 << 63), (1 << 63) - 1
         for guess_ns in (*guesses, latest_ns):
-            rows = read((first_ns, guess_ns))
+            rows, end_ns = read((first_ns, guess_ns)), latest_ns + 1
             if guess_ns < latest_ns:
                 pause_ns = nesting.last_pause(rows["start_ns"], rows["duration_ns"])
                 if pause_ns is None:
                     continue
-                rows = {name: column[rows["start_ns"] < pause_ns] for name, column in rows.items()}
-            else:
-                pause_ns = latest_ns + 1
-            yield (first_ns, pause_ns - 1), rows
-            first_ns = pause_ns
+                end_ns = pause_ns
+                rows = {name: column[rows["start_ns"] < end_ns] for name, column in rows.items()}
+            yield (first_ns, end_ns - 1), rows
+            first_ns = end_ns
 
-    def _kept(
-        self, operators: _Operators, steps: RecordedSteps, beside: dict[str, Future[Any]]
-    ) -> tuple[Extent | None, Callable[[], Columns]]:
-        """The extent of operators, and a function that gives their columns, in preorder, when asked for."""
-        known = _operator_columns(operators, steps)
-        if operators.extent is None:
-            return None, lambda: known | {name: column.result() for name, column in beside.items()}
-        path = self.folder / f"{operators.extent[0]}.npz"
-        everything: dict[str, Any] = known | {name: column.result() for name, column in beside.items()}
+    def _kept(self, extent: Extent | None, known: Columns) -> Callable[[], Columns]:
+        """A function that gives the columns of an extent's operators when asked for."""
+        if extent is None:
+            return lambda: known
+        path = self.folder / f"{extent[0]}.npz"
+        everything: dict[str, Any] = dict(known)
         np.savez(path, **everything)
-        return operators.extent, lambda: _restored(path)
 
-    def _write(
-        self,
-        linked: _Linked,
-        parts: list[tuple[Extent | None, Callable[[], Columns]]],
-        modules: Future[_Modules | None],
-    ) -> linking.Links:
-        """Write the tables that carry links, operators beside all others; the links."""
-        links = linked.candidates.links()
-        calls, activities = linked.calls, linked.activities
-        call_step = linked.steps.at(calls.start_ns)
-        first_call_id = self.main.next_id("runtime_calls", "runtime_call_id")
-        launches = self._beside(
-            self._write_launches,
-            {
-                "runtime_call_id": np.arange(len(call_step)) + first_call_id,
-                "thread_id": calls.thread,
-                "operator_id": links.call_operator,
-                "step": call_step,
-            },
-            self._activity_links(activities, links, linked.steps, call_step, first_call_id),
-        )
-        frames = self._beside(lambda: self._write_frames(modules.result(0)))
-        for extent, read in parts:
-            computed = _in_row_order(_operator_links(read(), links, activities["duration_ns"]))
-            staged = self.rows["operator"].within(extent)
-            self.main.write("operators", _finished(staged, computed, _finish_operators))
-        if self._has("cpu_op"):
-            self.main.insert("autograd_links", "link_id")
-        launches.result()
-        frames.result()
-        if self._has("memory"):
-            self._write_memory_events(linked)
-        return links
+        def restored() -> Columns:
+            with np.load(path) as stored:
+                return dict(stored)
 
-    def _write_launches(self, call_links: Columns, activity_links: Columns) -> None:
-        self.side.write("runtime_calls", _finished(self.rows["call"], call_links, _finish_calls))
-        self.side.write(
-            "device_activities", _finished(self.rows["activity"], activity_links, _finish_activities)
-        )
-        if self._has("user_annotation"):
-            self.side.run("steps")
+        return restored
 
-    def _activity_links(
-        self, activities: Columns, links: linking.Links, steps: RecordedSteps, call_step: Int64,
-        first_call_id: int,
-    ) -> Columns:  # fmt: skip
+    def _write_launches(
+        self, calls: linking.Calls, activities: Columns, links: linking.Links, steps: RecordedSteps
+    ) -> None:
+        """Write calls, activities with their names, and steps, whose device time is that of activities."""
+        statements, call_step = self.statements, steps.at(calls.start_ns)
+        first_call_id = statements.next_id("runtime_calls", "runtime_call_id")
+        of_calls = {
+            "runtime_call_id": np.arange(len(call_step)) + first_call_id,
+            "thread_id": calls.thread,
+            "operator_id": links.call_operator,
+            "step": call_step,
+        }
+
+        def with_api(part: RowPart) -> RowPart:
+            return part.retold("api", lambda name: _APIS.get(name, "runtime"), "category")
+
+        statements.write("runtime_calls", _finished(self.rows["call"], of_calls, with_api))
         launched = links.activity_call >= 0
         step = np.where(launched, gather(call_step, links.activity_call), -1)
         # Without a call, the operator is the one that its own id names.
@@ -374,8 +312,8 @@ class _Filler:
         step[named] = steps.at(links.own_start_ns[named])
         rank = np.empty(len(step), dtype=np.int64)
         rank[np.lexsort((activities["start_ns"], activities["device"]))] = np.arange(len(step))
-        return {
-            "activity_id": rank + self.main.next_id("device_activities", "activity_id"),
+        of_activities = {
+            "activity_id": rank + statements.next_id("device_activities", "activity_id"),
             "name_id": self._write_kernel_names(),
             "device": activities["device"],
             "stream": activities["stream"],
@@ -384,10 +322,14 @@ class _Filler:
             "attribution": links.attribution,
             "step": step,
         }
+        rows = _finished(self.rows["activity"], of_activities, _finish_activities)
+        statements.write("device_activities", rows)
+        if self._has("user_annotation"):
+            statements.run("steps")
 
     def _write_kernel_names(self) -> Int64:
         """Add the names of activities that are not known yet, in the order of their rows; that of each."""
-        rows = self.main.run("known_names").fetchall()
+        rows = self.statements.run("known_names").fetchall()
         ids: dict[tuple[str, str], int] = {(kind, name): name_id for name_id, name, kind in rows}
         known = len(ids)
 
@@ -399,15 +341,16 @@ class _Filler:
         if added:
             kinds, names = zip(*(key for key, _ in added), strict=True)
             numbers = np.array([name_id for _, name_id in added])
-            self.main.write("kernel_names", [rows_of({"name_id": numbers, "name": names, "kind": kinds})])
+            given = rows_of({"name_id": numbers, "name": names, "kind": kinds})
+            self.statements.write("kernel_names", [given])
         return found["name_id"]
 
     def _write_modules(self) -> _Modules | None:
-        """Write the modules (on the side connection); None if there are none."""
+        """Write the modules; None if there are none."""
         if not self._has("python_function"):
             return None
         ids: dict[tuple[str, int | None], int] = {}
-        first_id = self.side.next_id("modules", "module_id")
+        first_id = self.statements.next_id("modules", "module_id")
 
         def told(name: str, module: int | None) -> int:
             return ids.setdefault((name, module), first_id + len(ids))
@@ -418,7 +361,7 @@ class _Filler:
         )  # fmt: skip
         if ids:
             names = [name.removeprefix(MODULE) for name, _ in ids]
-            self.side.write("modules", [rows_of({
+            self.statements.write("modules", [rows_of({
                 "module_id": np.array(list(ids.values())),
                 "python_module_id": np.ma.masked_equal([-1 if one is None else one for _, one in ids], -1),
                 "name": names,
@@ -428,54 +371,20 @@ class _Filler:
         forest = nesting.nest(found["thread"], found["start_ns"], found["duration_ns"], found["row_id"])
         return _Modules(ids, forest, found["module_id"][forest.order])
 
-    def _write_frames(self, modules: _Modules | None) -> None:
-        """What nothing waits for, and so comes last (on the side connection)."""
-        if modules is None:
-            return
-        first_id = self.side.next_id("frames", "frame_id")
+    def _write_frames(self, modules: _Modules) -> None:
+        first_id = self.statements.next_id("frames", "frame_id")
+
+        def module_of(name: str, module: int | None) -> int:
+            return modules.ids.get((name, module), -1)
 
         def finished(part: RowPart) -> RowPart:
             return part.given({
                 "frame_id": part.integers("row_id") + first_id,
-                "thread_id": self.side.threads(part.integers("thread_key")),
-                "module_id": part.told(
-                    lambda name, module: modules.ids.get((name, module), -1), "name", "python_module_id"
-                ),
+                "thread_id": self.statements.threads(part.integers("thread_key")),
+                "module_id": part.told(module_of, "name", "python_module_id"),
             })  # fmt: skip
 
-        self.side.write("frames", map(finished, self.rows["frame"]))
-
-    def _write_memory_events(self, linked: _Linked) -> None:
-        first_id = self.main.next_id("memory_events", "memory_event_id")
-        computed = {
-            "memory_event_id": np.arange(len(linked.memory_operator)) + first_id,
-            "thread_id": linked.memory["thread"],
-            "operator_id": linked.memory_operator,
-        }
-        self.main.write("memory_events", _finished(self._memory_events(), computed, _finish_memory_events))
-
-
-class _Linked:
-    """Calls, activities and memory events of a trace, and what of its operators they may belong to."""
-
-    def __init__(
-        self, calls: linking.Calls, activities: Columns, memory: Columns, steps: RecordedSteps
-    ) -> None:
-        self.calls, self.activities, self.memory, self.steps = calls, activities, memory, steps
-        self.memory_operator = np.full(len(memory["start_ns"]), -1)
-        names = linking.Activities.__struct_fields__
-        self.candidates = linking.Candidates(
-            calls, linking.Activities(**{name: activities[name] for name in names})
-        )
-
-    def add(self, operators: _Operators) -> None:
-        """Take in operators."""
-        forest, ids = operators.forest, operators.operator_id
-        self.candidates.add(forest, ids, operators.external_id, operators.extent)
-        if len(self.memory_operator):
-            here = linking.within(self.memory["start_ns"], operators.extent)
-            inside = nesting.enclosing(forest, self.memory["thread"][here], self.memory["start_ns"][here])
-            self.memory_operator[here] = gather(ids, inside)
+        self.statements.write("frames", map(finished, self.rows["frame"]))
 
 
 def _finished(
@@ -493,23 +402,14 @@ def _finish_operators(part: RowPart) -> RowPart:
     for name, key in (("call_stack", "Call stack"), ("module_hierarchy", "Module Hierarchy")):
         if key in part.columns:
             part = part.retold(name, lambda text: text or None, key)
-    return part.retold("overload", _overload, "name").retold("name", _base_name, "name")
+    overloads = part.retold("overload", lambda name: _split(name)[1], "name")
+    return overloads.retold("name", lambda name: _split(name)[0], "name")
 
 
-def _base_name(name: str | None) -> str | None:
+def _split(name: str | None) -> tuple[str | None, str | None]:
+    """Name of an operator without its overload, and that."""
     found = _OVERLOADED.fullmatch(name or "")
-    return name if found is None else found[1]
-
-
-def _overload(name: str | None) -> str | None:
-    found = _OVERLOADED.fullmatch(name or "")
-    return None if found is None else found[2]
-
-
-def _finish_calls(part: RowPart) -> RowPart:
-    return part.retold(
-        "api", lambda category: "driver" if category == "cuda_driver" else "runtime", "category"
-    )
+    return (name, None) if found is None else (found[1], found[2])
 
 
 def _finish_activities(part: RowPart) -> RowPart:
@@ -543,6 +443,11 @@ def _kind(category: str) -> str:
     return category.removeprefix("gpu_")
 
 
+def _device_of(process: str | None) -> int:
+    number = integer(process)
+    return -1 if number is None else number
+
+
 def _sizes(text: str | None, bits: int) -> list[int]:
     """Three sizes; -1 for each that is not there."""
     try:
@@ -550,30 +455,6 @@ def _sizes(text: str | None, bits: int) -> list[int]:
     except (ValueError, TypeError, RecursionError):
         sizes = []
     return [-1 if one is None else one for one in (*sizes, None, None, None)[:3]]
-
-
-def _device_of(process: str | None) -> int:
-    """The device by the track of an activity that does not tell it."""
-    number = integer(process)
-    return -1 if number is None else number
-
-
-def _stream_of(thread: str | None) -> int:
-    found = _TRACK.search(thread or "")
-    return -1 if found is None else int(found[0])
-
-
-def _modules_at(forest: Forest, modules: Future[_Modules | None]) -> Int64:
-    """Innermost nn.Module call open at each operator's start; -1 for none (on the side connection)."""
-    found = modules.result(0)  # read before it, on the same connection: waiting here would be for itself
-    if found is None:
-        return np.full(len(forest), -1, dtype=np.int64)
-    return gather(found.module_id, nesting.enclosing(found.forest, forest.thread, forest.start_ns))
-
-
-def _restored(path: Path) -> Columns:
-    with np.load(path) as stored:
-        return dict(stored)
 
 
 def _numbered(thread: Int64, next_id: dict[int, int]) -> Int64:
@@ -609,9 +490,14 @@ def _write_threads(session: Session, trace_id: int, census: quality.Census) -> I
     return thread_of
 
 
-def _operator_columns(operators: _Operators, steps: RecordedSteps) -> Columns:
+def _operator_columns(operators: _Operators, steps: RecordedSteps, modules: _Modules | None) -> Columns:
     """What is known of operators before activities are linked, in preorder."""
     forest, ids = operators.forest, operators.operator_id
+    if modules is None:
+        module_id = np.full(len(forest), -1)
+    else:  # the innermost call of a module that is open where an operator begins
+        inside = nesting.enclosing(modules.forest, forest.thread, forest.start_ns)
+        module_id = gather(modules.module_id, inside)
     return {
         "row": forest.order,
         "operator_id": ids,
@@ -621,6 +507,8 @@ def _operator_columns(operators: _Operators, steps: RecordedSteps) -> Columns:
         "last_descendant_id": ids[forest.last_descendant],
         "step": steps.at(forest.start_ns).astype(np.int32),
         "self_cpu_ns": forest.end_ns - forest.start_ns - nesting.children_time(forest),
+        "is_outermost": nesting.outermost_of_name(forest, operators.name.astype(np.uint64)),
+        "module_id": module_id,
     }
 
 
@@ -638,10 +526,3 @@ def _operator_links(columns: Columns, links: linking.Links, duration_ns: Int64) 
         "self_device_ns": self_device,
         "total_device_ns": nesting.subtree_sums(last, self_device),
     }
-
-
-def _in_row_order(links: Columns) -> Columns:
-    """Columns in the order of the staged rows, beside which they are put by position."""
-    place = np.argsort(links.pop("row"))
-    # One after the other, so that no more than one column is there twice.
-    return {name: links.pop(name)[place] for name in tuple(links)}

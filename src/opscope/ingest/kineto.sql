@@ -12,22 +12,20 @@ CREATE OR REPLACE TABLE staging.thread_links AS
 SELECT unnest($1::UBIGINT[]) AS thread_key, {first_id} + unnest(range(len($1))) AS thread_id
 
 -- :name captured_calls
--- Calls that may launch a kernel, copy or set, or begin or end capturing; an absent id is -1.
+-- Calls that may launch a kernel, copy or set, or begin or end capturing, and whether a device executed what they
+-- launched; an absent id is -1.
 SELECT row_id, thread_key, start_ns, coalesce(external_id, -1) AS external_id,
-    coalesce(correlation_id, -1) AS correlation_id, name, launched_kernel AS kernel, grid, block
+    coalesce(correlation_id, -1) AS correlation_id, name, launched_kernel AS kernel, grid, block,
+    (correlation_id IS NOT NULL AND correlation_id IN
+        (SELECT correlation_id FROM activity_events WHERE correlation_id IS NOT NULL))::INTEGER AS was_executed
 FROM call_events
 WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCapture%' OR name LIKE '%StreamEndCapture%'
 
--- :name launched_activities
--- Activities by the call that launched them, outside of graphs.
-SELECT row_id, correlation_id, coalesce(name, '') AS name, replace(category::VARCHAR, 'gpu_', '') AS kind, grid, block
-FROM activity_events WHERE correlation_id IS NOT NULL
-
 -- :name replayed
 -- One row per activity of a graph launch, in order of start: the launch call and its thread, and what tells the activity.
-SELECT c.row_id AS call, a.row_id AS activity, c.start_ns AS call_start_ns, c.duration_ns AS call_duration_ns,
-    c.correlation_id, coalesce(a.name, '') AS name, replace(a.category::VARCHAR, 'gpu_', '') AS kind, a.start_ns,
-    a.duration_ns, a.graph_id, a.graph_node_id, a.grid
+SELECT c.row_id, c.start_ns, c.duration_ns, c.correlation_id,
+    a.row_id, coalesce(a.name, ''), replace(a.category::VARCHAR, 'gpu_', ''), a.duration_ns, a.graph_id, a.graph_node_id,
+    a.grid
 FROM activity_events a
 JOIN (SELECT * FROM call_events WHERE name LIKE '%GraphLaunch%'
     QUALIFY row_number() OVER (PARTITION BY correlation_id ORDER BY start_ns) = 1) c USING (correlation_id)

@@ -7,23 +7,20 @@ and byte offset. Flaws that leave the rest usable become findings.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opscope.ingest import quality
-from opscope.ingest.graph_sources import CaptureTraces, GraphSources, graph_findings
+from opscope.ingest.captured import Demangle
+from opscope.ingest.graph_sources import CaptureTraces, graph_findings, open_graphs
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.recorded import read_beside
 from opscope.ingest.source import EventArray, LocalText, TraceFile, mapped_text
 from opscope.ingest.staging import staged_events
 from opscope.ingest.trace_rows import integer, recorded_release, valid_text, write_devices, write_trace
 from opscope.ingest.trust import distrust, end_steps
-from opscope.model.environment import Environment
 from opscope.model.finding import recorded_findings
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
-
-if TYPE_CHECKING:
-    from opscope.ingest.nsys_words import Demangle
 
 
 def read_kineto(
@@ -32,31 +29,20 @@ def read_kineto(
     trace: TraceFile,
     local: LocalText,
     *,
-    captures: CaptureTraces | None = None,
-    demangle: Demangle | None = None,
+    captures: CaptureTraces,
+    demangle: Demangle | None,
 ) -> Sidecar | None:
     """Read a Kineto file into the tables, as one trace; its sidecar, if it has one.
 
-    Args:
-        session: Of the tables.
-        trace_id: Of the trace.
-        trace: The file.
-        local: Its text on this machine.
-        captures: Traces of captures of CUDA graphs that it may replay.
-        demangle: As of `load`.
-
-    Raises:
-        InputError: The file cannot be read; names it and the byte offset.
+    `captures` are those of CUDA graphs that it may replay. An InputError names the file and the byte.
     """
     sidecar, sidecar_findings = read_beside(trace_id, trace)
-    graphs = GraphSources(trace, sidecar, captures or CaptureTraces(()), demangle)
-
     with (
         mapped_text(local.path, trace.name) as mapped,
         staged_events(session, mapped, trace.name, damage=local.damage) as events,
     ):
         defects = [*end_steps(trace_id, events), *distrust(session, trace_id, events)]
-        graphs.open_in(session, trace_id, events)
+        open_graphs(trace_id, events, trace, sidecar=sidecar, given=captures, demangle=demangle)
         census = fill_tables(session, trace_id, events)
         array, repairs, size_bytes = events.array, events.flaws, len(mapped)
     _write_trace(
@@ -64,23 +50,17 @@ def read_kineto(
     )
     described = (array.properties.get(key) for key in ("deviceProperties", "agents"))
     write_devices(session, trace_id, *described)
-    session.add_findings(
-        (
-            *defects,
-            *quality.read_findings(
-                trace_id,
-                census,
-                size_bytes=size_bytes,
-                lost_bytes=array.lost_bytes,
-                damage=local.damage,
-                repairs=repairs,
-            ),
-            *quality.trace_findings(session, trace_id, is_explained=bool(defects) or array.lost_bytes > 0),
-            *recorded_findings(array.properties, trace_id),
-            *sidecar_findings,
-            *(graph_findings(session, trace_id, captures) if graphs.are_asked_for else ()),
-        )
-    )
+    session.add_findings((
+        *defects,
+        *quality.read_findings(
+            trace_id, census, size_bytes=size_bytes, lost_bytes=array.lost_bytes, damage=local.damage,
+            repairs=repairs,
+        ),
+        *quality.trace_findings(session, trace_id, is_explained=bool(defects) or array.lost_bytes > 0),
+        *recorded_findings(array.properties, trace_id),
+        *sidecar_findings,
+        *graph_findings(session, trace_id, captures),
+    ))  # fmt: skip
     return sidecar
 
 
@@ -89,14 +69,23 @@ def _write_trace(
     **of_file: Any,
 ) -> None:  # fmt: skip
     properties = array.properties
-    distributed = properties.get("distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
-    backend = distributed.get("backend")
-    rank, world_size = integer(distributed.get("rank")), integer(distributed.get("world_size"))
-    if rank is None and sidecar is not None:
-        # torch notes them only while the process group is there: a whole run is written when it is gone.
-        rank, world_size = sidecar.rank, sidecar.world_size
+    job = properties.get("distributedInfo")
+    job = job if isinstance(job, dict) else {}
+    backend = job.get("backend")
+    rank, world_size = integer(job.get("rank")), integer(job.get("world_size"))
+    if sidecar is None:
+        versions = {"torch_version": recorded_release(properties)}
+    else:
+        if rank is None:
+            # torch notes them only while the process group is there: a whole run is written when it is gone.
+            rank, world_size = sidecar.rank, sidecar.world_size
+        known = sidecar.environment
+        versions = {
+            "torch_version": known.torch, "torch_git_version": known.torch_git_version,
+            "cuda_version": known.cuda_runtime, "driver_version": known.cuda_driver,
+        }  # fmt: skip
     others = {key: value for key, value in properties.items() if key not in ("deviceProperties", "agents")}
+    numbers = ("cuda_runtime_version", "cuda_driver_version", "cupti_version")
     write_trace(
         session,
         trace_id=trace_id,
@@ -107,25 +96,9 @@ def _write_trace(
         base_time_ns=integer(properties.get("baseTimeNanoseconds"), bits=64),
         window_start_ns=census.window_start_ns,
         window_end_ns=census.window_end_ns,
-        cuda_runtime_version=integer(properties.get("cuda_runtime_version")),
-        cuda_driver_version=integer(properties.get("cuda_driver_version")),
-        cupti_version=integer(properties.get("cupti_version")),
-        **of_file,
         event_count=census.event_count,
         properties=valid_text(json.dumps(others, ensure_ascii=False)),
-        **(
-            _versions(None if sidecar is None else sidecar.environment)
-            or {"torch_version": recorded_release(properties)}
-        ),
+        **{name: integer(properties.get(name)) for name in numbers},
+        **versions,
+        **of_file,
     )
-
-
-def _versions(environment: Environment | None) -> dict[str, str | None]:
-    if environment is None:
-        return {}
-    return {
-        "torch_version": environment.torch,
-        "torch_git_version": environment.torch_git_version,
-        "cuda_version": environment.cuda_runtime,
-        "driver_version": environment.cuda_driver,
-    }

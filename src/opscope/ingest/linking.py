@@ -33,15 +33,9 @@ _MOST_IMPOSSIBLE = 0.01
 
 
 class CallKind(IntEnum):
-    """What a call gives the device to do."""
+    """What a call gives the device to do; `GRAPH` is a launch of many."""
 
-    OTHER = 0
-    KERNEL = 1
-    MEMCPY = 2
-    MEMSET = 3
-    GRAPH = 4  # a launch of many
-    BEGIN_CAPTURE = 5
-    END_CAPTURE = 6
+    OTHER, KERNEL, MEMCPY, MEMSET, GRAPH, BEGIN_CAPTURE, END_CAPTURE = range(7)
 
 
 OWN_LAUNCHES = (CallKind.KERNEL, CallKind.MEMCPY, CallKind.MEMSET)  # of one each
@@ -103,11 +97,7 @@ class Links(msgspec.Struct, frozen=True):
 def link(forest: Forest, operator_external_id: Int64, calls: Calls, activities: Activities) -> Links:
     """Links of one trace whose operators are one forest; an operator's id is its preorder index.
 
-    Args:
-        forest: Its operators.
-        operator_external_id: External id of each operator in preorder, -1 if absent.
-        calls: Its runtime calls.
-        activities: Its device activities.
+    `operator_external_id` is in preorder, -1 if absent.
     """
     candidates = Candidates(calls, activities)
     candidates.add(forest, np.arange(len(forest)), operator_external_id)
@@ -119,10 +109,6 @@ class Candidates:
 
     Of all operators only those are kept that some external id names, or that enclose a call: an array of all
     of a long trace is larger than all else that is known of it.
-
-    Args:
-        calls: The runtime calls of one trace.
-        activities: Its device activities.
     """
 
     def __init__(self, calls: Calls, activities: Activities) -> None:
@@ -136,13 +122,9 @@ class Candidates:
     def add(
         self, forest: Forest, operator_id: Int64, external_id: Int64, extent: tuple[int, int] | None = None
     ) -> None:
-        """Take in operators.
+        """Take in operators; ids of each in preorder, external ones -1 if absent.
 
-        Args:
-            forest: The operators.
-            operator_id: Id of each in preorder.
-            external_id: External id of each in preorder, -1 if absent.
-            extent: Calls that began from the one moment to the other lie in these or in none; all if None.
+        Calls that began within `extent` lie in these or in none; all if None.
         """
         ids, first, counts = np.unique(external_id, return_index=True, return_counts=True)
         slot = look_up(self._ids, np.arange(len(self._ids)), ids)

@@ -38,14 +38,10 @@ class Forest(msgspec.Struct, frozen=True):
 def nest(
     thread: Int64, start_ns: Int64, duration_ns: Int64, sequence: Int64, *, tolerance_ns: int = 0
 ) -> Forest:
-    """Forest of intervals.
+    """Forest of intervals, durations ≥ 0.
 
-    Args:
-        thread: Thread of each interval.
-        start_ns: Start of each.
-        duration_ns: Duration of each, ≥ 0.
-        sequence: Order of opening among equal intervals (the outer one first).
-        tolerance_ns: How far a child may overrun its parent, the resolution of the clock.
+    `sequence` is the order of opening among equal intervals (the outer one first), `tolerance_ns` how far a
+    child may overrun its parent: the resolution of the clock.
     """
     end_ns = start_ns + duration_ns
     order = _preorder(thread, start_ns, end_ns, sequence)

@@ -1,5 +1,5 @@
 -- Statements that turn the tables of an export, copied to `staging.raw_…`, into the events that kineto.sql reads. Columns
--- in camelCase are nsys' own. `{…}` are filled in by reading.py: a process, and patterns of names.
+-- in camelCase are nsys' own. `{…}` are filled in by nsys_reading.py: a process, and patterns of names.
 
 -- :name words
 -- Kineto's word for each number of an export, by topic; CUPTI's numbers are part of its binary interface.
@@ -16,6 +16,22 @@ CREATE OR REPLACE TABLE staging.words AS SELECT topic, number::BIGINT AS number,
     ('overhead', 7, 'Lazy Function Loading'), ('overhead', 8, 'Command Buffer Full'), ('range', 34, 'mark'),
     ('range', 59, 'nested'), ('range', 60, 'loose'), ('range', 70, 'nested'), ('range', 71, 'loose'), ('range', 75, 'domain')
 ) numbered(topic, number, word)
+
+-- :name kernel_names
+-- One row per pair of the ids of a kernel's demangled and mangled name; -1 for none.
+SELECT k.demangled_id, k.mangled_id, d.value, m.value, s.value
+FROM (SELECT coalesce(demangledName, -1) AS demangled_id, coalesce(mangledName, -1) AS mangled_id,
+        min(shortName) AS short_id
+    FROM staging.raw_kernels GROUP BY ALL) k
+LEFT JOIN staging.raw_strings d ON d.id = k.demangled_id
+LEFT JOIN staging.raw_strings m ON m.id = k.mangled_id
+LEFT JOIN staging.raw_strings s ON s.id = k.short_id
+ORDER BY 1, 2
+
+-- :name kernel_texts
+CREATE OR REPLACE TABLE staging.kernel_texts AS
+SELECT demangled_id, mangled_id, name::VARCHAR AS name, recorded_name::VARCHAR AS recorded_name,
+    mangled_name::VARCHAR AS mangled_name FROM export_chunk
 
 -- :name processes
 -- One row per process that called CUDA or whose work a device did, else that pushed ranges: when it began.
@@ -44,7 +60,7 @@ WITH domains AS (
         coalesce(r.text, s.value) AS text, coalesce(r.domainId, 0) = 0 AS is_default_domain, d.domain
     FROM staging.raw_ranges r
     JOIN staging.words k ON k.topic = 'range' AND k.number = r.eventType
-    LEFT JOIN staging.strings s ON s.id = r.textId
+    LEFT JOIN staging.raw_strings s ON s.id = r.textId
     LEFT JOIN domains d ON d.process = r.process AND d.domainId = r.domainId
     WHERE k.word <> 'domain'
 ), parts AS (
@@ -70,12 +86,12 @@ SELECT row_number() OVER () AS range_id, process, thread, end_thread, start_ns,
 FROM named
 
 -- :name operator_ranges
-SELECT range_id, hash(process::VARCHAR, thread::VARCHAR) AS thread_key, start_ns, duration_ns
+SELECT range_id, coalesce(thread, -1) AS thread, start_ns, duration_ns
 FROM staging.ranges WHERE process = {process} AND is_operator AND duration_ns >= 0
 
 -- :name user_ranges
 -- Steps own nothing themselves, as in Kineto traces.
-SELECT range_id, hash(process::VARCHAR, thread::VARCHAR) AS thread_key, start_ns, duration_ns, hash(name) AS name_hash
+SELECT range_id, coalesce(thread, -1) AS thread, start_ns, duration_ns, hash(name) AS name_hash
 FROM staging.ranges
 WHERE process = {process} AND kind = 'nested' AND NOT is_operator AND duration_ns >= 0 AND name NOT LIKE 'ProfilerStep#%'
 
@@ -86,7 +102,7 @@ ORDER BY range_id
 
 -- :name launches
 -- One row per CUDA call that some work of a device belongs to.
-SELECT hash(c.process::VARCHAR, c.thread::VARCHAR) AS thread_key, c."start" AS start_ns
+SELECT coalesce(c.thread, -1) AS thread, c."start" AS start_ns
 FROM staging.raw_calls c SEMI JOIN (
     SELECT correlationId FROM staging.raw_kernels WHERE process = {process}
     UNION ALL SELECT correlationId FROM staging.raw_copies WHERE process = {process}
@@ -118,7 +134,7 @@ SELECT coalesce(k.word, CASE WHEN s.value LIKE 'cu%' AND s.value NOT LIKE 'cuda%
         AS cat, 'X' AS ph, regexp_replace(s.value, '_v\d{{4,5}}$', '') AS name,
     c.process::VARCHAR AS pid, c.thread::VARCHAR AS tid,
     c."start" AS start_ns, c."end" - c."start" AS duration_ns, nullif(correlationId, 0) AS correlation_id
-FROM staging.raw_calls c LEFT JOIN staging.strings s ON s.id = c.nameId 
+FROM staging.raw_calls c LEFT JOIN staging.raw_strings s ON s.id = c.nameId 
 LEFT JOIN staging.words k ON k.topic = 'api' AND k.number = c.eventClass
 WHERE c.process = {process}
 
@@ -157,7 +173,7 @@ SELECT 'overhead' AS cat, 'X' AS ph, coalesce(k.word, s.value, 'Unknown') AS nam
     o.process::VARCHAR AS pid, o.thread::VARCHAR AS tid,
     o."start" AS start_ns, o."end" - o."start" AS duration_ns
 FROM (FROM staging.raw_overheads UNION ALL FROM staging.raw_cuda_overheads) o
-LEFT JOIN staging.strings s ON s.id = o.nameId
+LEFT JOIN staging.raw_strings s ON s.id = o.nameId
 LEFT JOIN staging.words k ON k.topic = 'overhead' AND k.number = o.overheadType
 WHERE o.process = {process}
 
@@ -173,7 +189,7 @@ WHERE process = {process}
 -- :name stage_labels
 SELECT 'M' AS ph, 'thread_name' AS name, n.process::VARCHAR AS pid, n.thread::VARCHAR AS tid,
     s.value AS label
-FROM staging.raw_thread_names n JOIN staging.strings s ON s.id = n.nameId WHERE n.process = {process}
+FROM staging.raw_thread_names n JOIN staging.raw_strings s ON s.id = n.nameId WHERE n.process = {process}
 UNION ALL BY NAME
 SELECT 'M' AS ph, 'process_name' AS name, process::VARCHAR AS pid, name AS label
 FROM staging.raw_processes WHERE process = {process}

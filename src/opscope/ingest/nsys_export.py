@@ -43,20 +43,39 @@ class Export(msgspec.Struct, frozen=True):
         """All rows of a query on a small table."""
         return self.connection.execute(query, parameters).fetchall()
 
+    def of(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """These columns of a small table; no rows if it has not all of them."""
+        return self.rows(f"SELECT {', '.join(columns)} FROM {table}") if self.has(table, *columns) else []
+
 
 @contextmanager
 def open_export(name: str, path: Path) -> Iterator[Export]:
     """The export in a file, for the duration of the block."""
-    if not path.stat().st_size:
+    size_bytes = path.stat().st_size
+    if not size_bytes:
         raise InputError("the file is empty", source=name, byte_offset=0)
     try:
         with closing(_connect(path)) as connection:
-            _ration(connection, path.stat().st_size)
-            export = Export(name, connection, _columns(connection))
-            _check(export)
-            yield export
+            _ration(connection, size_bytes)
+            listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            columns = {
+                table: frozenset(one for (one,) in connection.execute(_COLUMNS, (table,)))
+                for (table,) in listed.fetchall()
+            }
+            if _STRINGS not in columns or not any(table.startswith(_MARKS) for table in columns):
+                shown = ", ".join(sorted(columns)[:3])
+                found = f"its tables are {shown} …" if columns else "it has no tables"
+                raise InputError(
+                    f"a SQLite database, but not an export of Nsight Systems ({found})",
+                    source=name,
+                    hint=f"{EXPORT_COMMAND} FILE.nsys-rep makes one",
+                )
+            yield Export(name, connection, columns)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _explained(error, name) from error
+
+
+_COLUMNS = "SELECT name FROM pragma_table_info(?)"
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -72,8 +91,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _opened(uri: str) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
     try:
-        connection.text_factory = lambda text: text.decode("utf-8", "replace")
         connection.execute("SELECT count(*) FROM sqlite_master")
     except BaseException:
         connection.close()
@@ -94,26 +113,6 @@ def _ration(connection: sqlite3.Connection, size_bytes: int) -> None:
     connection.execute("PRAGMA trusted_schema = OFF")
     if hasattr(connection, "setlimit"):  # Python 3.11
         connection.setlimit(_LENGTH, _LONGEST_VALUE_BYTES)
-
-
-def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
-    columns = "SELECT name FROM pragma_table_info(?)"
-    return {
-        table: frozenset(column for (column,) in connection.execute(columns, (table,))) for (table,) in tables
-    }
-
-
-def _check(export: Export) -> None:
-    tables = export.columns
-    if _STRINGS in tables and any(table.startswith(_MARKS) for table in tables):
-        return
-    found = f"its tables are {', '.join(sorted(tables)[:3])} …" if tables else "it has no tables"
-    raise InputError(
-        f"a SQLite database, but not an export of Nsight Systems ({found})",
-        source=export.name,
-        hint=f"{EXPORT_COMMAND} FILE.nsys-rep makes one",
-    )
 
 
 def _explained(error: sqlite3.Error | UnicodeDecodeError, name: str) -> InputError:
@@ -158,14 +157,17 @@ _TABLES = {
     "PROFILER_OVERHEAD": ("overheads", "start end globalTid nameId overheadType"),
     "ThreadNames": ("thread_names", "nameId globalTid"),
     "PROCESSES": ("processes", "globalPid pid name"),
+    "StringIds": ("strings", "id value"),
 }
 _EVENTS = tuple(name for name, columns in _TABLES.values() if columns.startswith("start"))
-_TEXTS = {"text", "name"}
+_TEXTS = {"text", "name", "value"}
 # Written only where there is something to write, or not by every version: that they lack says nothing.
 _OPTIONAL = {
     "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD", "NVTX_EVENTS",
 }  # fmt: skip
+# Of texts an export may hold millions more than are used.
+_TEXT_IDS = frozenset(("demangledName", "shortName", "mangledName", "nameId", "textId"))
 _OPTIONAL_COLUMNS = {"graphId", "memKind", "contextId", "endGlobalTid"}
 
 
@@ -184,6 +186,7 @@ def copy_tables(session: Session, export: Export) -> Missing:
     """
     tables: list[str] = []
     columns: list[str] = []
+    used: list[str] = []
     is_mixed = False
     for table, (staged, listed) in _TABLES.items():
         present, wanted = export.columns.get(table, frozenset()), listed.split()
@@ -191,10 +194,14 @@ def copy_tables(session: Session, export: Export) -> Missing:
         kinds = ", ".join(f'"{name}" {"VARCHAR" if name in _TEXTS else "BIGINT"}' for name in selected)
         session.connection.execute(f"CREATE OR REPLACE TABLE staging.raw_{staged} ({kinds})")
         if present.issuperset(wanted[:2]):
-            _copy(session, export, table, selected)
+            only = f" WHERE id IN ({' UNION '.join(used or ['SELECT NULL'])})" if table == _STRINGS else ""
+            _copy(session, export, table, selected, only)
             lacking = {column for column in wanted if column not in present} - _OPTIONAL_COLUMNS
             columns += [f"{table}.{one}" for one in wanted if one in lacking]
             is_mixed |= bool(lacking & {"globalPid", "globalTid"})
+            used += [
+                f'SELECT "{one}" FROM "{table}"' for one in _TEXT_IDS if one in present and one in wanted
+            ]
         elif table not in _OPTIONAL or present:
             tables.append(table)
     return Missing(tuple(tables), tuple(columns), _complete_processes(session, is_mixed=is_mixed))
@@ -218,10 +225,10 @@ def _selected(columns: Sequence[str], present: frozenset[str]) -> dict[str, str]
     return selected
 
 
-def _copy(session: Session, export: Export, table: str, selected: Mapping[str, str]) -> None:
+def _copy(session: Session, export: Export, table: str, selected: Mapping[str, str], only: str) -> None:
     """Some thousands of rows at a time."""
     wanted = (value if name in _TEXTS else f"ifnull({value}, {_NULL})" for name, value in selected.items())
-    rows = export.connection.execute(f'SELECT {", ".join(wanted)} FROM "{table}"')
+    rows = export.connection.execute(f'SELECT {", ".join(wanted)} FROM "{table}"{only}')
     names = ", ".join(f'"{one}"' if one in _TEXTS else f'nullif("{one}", {_NULL})' for one in selected)
     while batch := rows.fetchmany(_CHUNK_ROWS):
         try:

@@ -15,8 +15,9 @@ import msgspec
 
 from opscope.ingest.nsys_export import Export, Missing
 from opscope.ingest.trace_rows import integer, is_of_torch
+from opscope.ingest.wording import asked, finding
 from opscope.model.environment import RANK_VARIABLES, rank_of
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding
 from opscope.model.session import Session
 
 _ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
@@ -53,19 +54,18 @@ def read_facts(export: Export) -> ExportFacts:
         rank=rank,
         world_size=world_size,
         problems=_problems(export),
-        process_names=_process_names(export),
+        process_names={
+            pid: str(name)
+            for pid, name in export.of("PROCESSES", "pid", "name")
+            if isinstance(pid, int) and name is not None
+        },
     )
 
 
 def _pairs(export: Export, table: str) -> dict[str, str]:
     """A table of names and values; of a repeated name the first value."""
-    if not export.has(table, "name", "value"):
-        return {}
-    return {
-        str(name): str(value)
-        for name, value in reversed(export.rows(f"SELECT name, value FROM {table}"))
-        if value is not None
-    }
+    rows = reversed(export.of(table, "name", "value"))
+    return {str(name): str(value) for name, value in rows if value is not None}
 
 
 def _base_time(export: Export, exported: Mapping[str, str]) -> int | None:
@@ -73,9 +73,7 @@ def _base_time(export: Export, exported: Mapping[str, str]) -> int | None:
     shift = integer(exported.get("EXPORT_PARAM_TIME_SHIFT", "0"), bits=64) or 0
     if exported.get("EXPORT_PARAM_TIME_NORMALIZE") == "true":
         return -shift
-    if not export.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
-        return None
-    starts = export.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
+    starts = export.of("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
     start = integer(starts[0][0], bits=64) if starts else None
     return None if start is None else start - shift
 
@@ -93,48 +91,26 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
 
 
 def _problems(export: Export) -> tuple[str, ...]:
-    if not export.has("DIAGNOSTIC_EVENT", "severity", "text"):
-        return ()
-    levels = {2, 3}
-    if export.has("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name"):
-        named = export.rows("SELECT id, name FROM ENUM_DIAGNOSTIC_SEVERITY_LEVEL")
-        levels = {number for number, name in named if name in _PROBLEMS}
-    rows = export.rows("SELECT severity, text FROM DIAGNOSTIC_EVENT")
+    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
+    levels = {number for number, name in named if name in _PROBLEMS} if named else {2, 3}
+    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
     texts = [" ".join(str(text).split()) for severity, text in rows if severity in levels]
     return tuple(dict.fromkeys(texts))
 
 
-def _process_names(export: Export) -> dict[int, str]:
-    if not export.has("PROCESSES", "pid", "name"):
-        return {}
-    rows = export.rows("SELECT pid, name FROM PROCESSES")
-    return {pid: str(name) for pid, name in rows if isinstance(pid, int) and name is not None}
-
-
 # Column of TARGET_INFO_GPU by key of Kineto's deviceProperties, and the same of the table it once was.
 _GPU = {
-    "name": "name",
-    "computeMajor": "computeMajor",
-    "computeMinor": "computeMinor",
-    "numSms": "smCount",
-    "totalGlobalMem": "totalMemory",
-    "warpSize": "threadsPerWarp",
-    "maxThreadsPerBlock": "maxThreadsPerBlock",
-    "maxThreadsPerMultiprocessor": "maxWarpsPerSm * threadsPerWarp",
-    "regsPerBlock": "maxRegistersPerBlock",
-    "regsPerMultiprocessor": "maxRegistersPerSm",
-    "sharedMemPerBlock": "maxShmemPerBlock",
-    "sharedMemPerBlockOptin": "maxShmemPerBlockOptin",
-    "sharedMemPerMultiprocessor": "maxShmemPerSm",
-}
+    "name": "name", "computeMajor": "computeMajor", "computeMinor": "computeMinor", "numSms": "smCount",
+    "totalGlobalMem": "totalMemory", "warpSize": "threadsPerWarp", "maxThreadsPerBlock": "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor": "maxWarpsPerSm * threadsPerWarp", "regsPerBlock": "maxRegistersPerBlock",
+    "regsPerMultiprocessor": "maxRegistersPerSm", "sharedMemPerBlock": "maxShmemPerBlock",
+    "sharedMemPerBlockOptin": "maxShmemPerBlockOptin", "sharedMemPerMultiprocessor": "maxShmemPerSm",
+}  # fmt: skip
 _CUDA_GPU = {
-    "name": "name",
-    "computeMajor": "computeCapabilityMajor",
-    "computeMinor": "computeCapabilityMinor",
-    "numSms": "numMultiprocessors",
-    "warpSize": "numThreadsPerWarp",
+    "name": "name", "computeMajor": "computeCapabilityMajor", "computeMinor": "computeCapabilityMinor",
+    "numSms": "numMultiprocessors", "warpSize": "numThreadsPerWarp",
     "maxThreadsPerMultiprocessor": "maxWarpsPerMultiprocessor * numThreadsPerWarp",
-}
+}  # fmt: skip
 
 
 def devices_of(export: Export, process: int) -> list[dict[str, Any]]:
@@ -183,130 +159,48 @@ def _ordinals(export: Export, process: int) -> dict[int, int]:
 
 _NEWEST_SCHEMA = 3
 _SHOWN_PROBLEMS = 3
-_EMIT = (
-    "Run the program under torch.autograd.profiler.emit_nvtx(record_shapes=True) while nsys records; or "
-    "record it with `opscope run`."
-)
 
 
 def export_findings(
     trace_id: int, facts: ExportFacts, missing: Missing, others: Sequence[int]
 ) -> Iterator[Finding]:
-    """What concerns a whole export.
+    """What concerns a whole export, said of its first trace.
 
-    Args:
-        trace_id: Its first trace.
-        facts: What it says of itself.
-        missing: What it lacks.
-        others: Processes with NVTX ranges that called no CUDA, and so are no traces.
+    `others` are processes with NVTX ranges that called no CUDA, and so are no traces.
     """
+    schema = facts.schema_version or "unknown"
     if missing.tables or missing.columns:
+        lacking = {"tables": list(missing.tables), "columns": list(missing.columns)}
         names = ", ".join((*missing.tables, *missing.columns))
-        yield Finding(
-            "nsys.missing",
-            Severity.INFO,
-            f"The export (schema {facts.schema_version or 'unknown'}) has no {names}; what rests on that is "
-            "unknown.",
-            "Record with `nsys profile --trace=cuda,nvtx`, and export with a recent nsys."
-            if missing.tables
-            else None,
-            trace_id,
-            {"tables": list(missing.tables), "columns": list(missing.columns)},
-        )
+        kind = "tables" if missing.tables else None
+        yield finding("nsys.missing", trace_id, lacking, kind=kind, schema=schema, names=names)
     if missing.row_count:
-        yield Finding(
-            "nsys.without_process",
-            Severity.WARNING,
-            f"{missing.row_count} rows of the export name no process, so they are in no trace.",
-            None,
-            trace_id,
-            {"row_count": missing.row_count},
-        )
-    major = (facts.schema_version or "").partition(".")[0]
+        yield finding("nsys.without_process", trace_id, {"row_count": missing.row_count})
+    major = schema.partition(".")[0]
     if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
-        yield Finding(
-            "nsys.newer_schema",
-            Severity.WARNING,
-            f"The export has schema {facts.schema_version}, newer than the {_NEWEST_SCHEMA}.x that this "
-            "opscope knows.",
-            "Check figures against `nsys stats`.",
-            trace_id,
-        )
+        yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)
     if facts.problems:
-        shown = " ".join(facts.problems[:_SHOWN_PROBLEMS])
         rest = len(facts.problems) - _SHOWN_PROBLEMS
-        yield Finding(
-            "nsys.diagnostics",
-            Severity.INFO,
-            f"nsys warned while it recorded: {shown}{f' And {rest} more.' if rest > 0 else ''}",
-            None,
-            trace_id,
-            {"messages": list(facts.problems)},
-        )
+        said = " ".join([*facts.problems[:_SHOWN_PROBLEMS], *([f"And {rest} more."] if rest > 0 else ())])
+        yield finding("nsys.diagnostics", trace_id, {"messages": list(facts.problems)}, said=said)
     if others:
         names = ", ".join(f"{process} ({facts.process_names.get(process, '?')})" for process in others)
-        yield Finding(
-            "nsys.other_processes",
-            Severity.INFO,
-            f"Processes that pushed NVTX ranges but called no CUDA are left out: {names}.",
-            None,
-            trace_id,
-            {"processes": list(others)},
-        )
+        yield finding("nsys.other_processes", trace_id, {"processes": list(others)}, names=names)
 
 
 def process_findings(
     session: Session, trace_id: int, owner_count: int, operator_count: int, *, has_cuda: bool = True
 ) -> Iterator[Finding]:
-    """What concerns the trace of one process.
+    """What concerns the trace of one process, whose rows are there.
 
-    Args:
-        session: The Session, with the trace's rows.
-        trace_id: The trace.
-        owner_count: NVTX ranges that stand among the operators.
-        operator_count: Operators that PyTorch itself named.
-        has_cuda: Whether any process of the export called CUDA.
+    Of ranges that stand among the operators there are `owner_count`, of those that PyTorch itself named
+    `operator_count`; `has_cuda` is of all processes.
     """
     if not has_cuda:
-        yield Finding(
-            "nsys.no_cuda",
-            Severity.WARNING,
-            "No CUDA was traced: every time here is the host's, of NVTX ranges.",
-            "Record with `nsys profile --trace=cuda,nvtx`.",
-            trace_id,
-            {"range_count": owner_count},
-        )
+        yield finding("nsys.no_cuda", trace_id, {"range_count": owner_count})
     elif owner_count:
-        yield Finding(
-            "nsys.ranges_own",
-            Severity.INFO,
-            f"{owner_count} NVTX ranges stand among the operators: what was launched in them, outside of "
-            "every operator, is theirs.",
-            None,
-            trace_id,
-            {"range_count": owner_count},
-        )
+        yield finding("nsys.ranges_own", trace_id, {"range_count": owner_count})
     has_work = bool(session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id]))
     if has_work and not operator_count and is_of_torch(session):
-        yield Finding(
-            "nsys.no_operators",
-            Severity.INFO,
-            "No PyTorch operators were recorded: nsys sees them only as NVTX ranges.",
-            _EMIT,
-            trace_id,
-        )
-    graphs, duration_ns = session.query(
-        """SELECT count(*), coalesce(sum(duration_ns), 0)::BIGINT FROM device_activities
-        JOIN kernel_names n USING (name_id) WHERE trace_id = ? AND n.name LIKE 'CUDA graph % (whole)'""",
-        [trace_id],
-    )[0]
-    if graphs:
-        yield Finding(
-            "nsys.graphs_whole",
-            Severity.WARNING,
-            f"{graphs} launches of CUDA graphs were recorded as a whole: each counts as one kernel, and "
-            "which kernels ran in it is unknown.",
-            "Record with `nsys profile --cuda-graph-trace=node` (slower), or with `opscope run`.",
-            trace_id,
-            {"launch_count": graphs, "duration_ns": duration_ns},
-        )
+        yield finding("nsys.no_operators", trace_id)
+    yield from asked(session, "nsys.graphs_whole", trace_id=trace_id)

@@ -9,24 +9,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from opscope.errors import InputError
 from opscope.ingest import quality
+from opscope.ingest.captured import Demangle
 from opscope.ingest.kineto import fill_tables
-from opscope.ingest.nesting import Int64, enclosing, nest, subtree_sums
+from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
 from opscope.ingest.nsys_export import Export, Missing, copy_tables, open_export
 from opscope.ingest.nsys_facts import ExportFacts, devices_of, export_findings, process_findings, read_facts
-from opscope.ingest.nsys_words import (
-    BARE_OPERATOR,
-    EMITTED_OPERATOR,
-    TAKES_TENSOR_LISTS,
-    Demangle,
-    stage_kernel_texts,
-    stage_strings,
-)
 from opscope.ingest.source import LocalText, TraceFile
 from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of, staging_area
 from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
@@ -34,86 +25,45 @@ from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 
 
-class Intervals(msgspec.Struct, frozen=True):
-    """Ranges of one process, as columns."""
-
-    thread: Int64  # Thread, by any number that tells threads apart
-    start_ns: Int64  # Start
-    duration_ns: Int64  # Duration, ≥ 0
-    range_id: Int64  # Id; the outer of two equal ranges has the smaller one
-
-    def __len__(self) -> int:
-        return len(self.thread)
-
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Intervals:
-        """Some of them."""
-        columns = (self.thread, self.start_ns, self.duration_ns, self.range_id)
-        return Intervals(*(column[chosen] for column in columns))
-
-
-def owning_ranges(
-    operators: Intervals,
-    ranges: Intervals,
-    names: npt.NDArray[np.uint64],
-    launch_thread: Int64,
-    launch_ns: Int64,
-) -> Int64:
+def owning_ranges(operators: Columns, ranges: Columns, launches: Columns) -> Int64:
     """Ids of the ranges that own device work, ascending.
 
-    Args:
-        operators: Operators.
-        ranges: Pushed and popped ranges that are no operators.
-        names: Hash of each range's name.
-        launch_thread: Thread of each launch.
-        launch_ns: Its start.
+    Operators and ranges (pushed and popped, no operators) of one process have a thread, a start, a duration
+    and an id, of equal ones the outer the smaller one; ranges also the hash of a name; launches thread and
+    start.
     """
-    if not len(ranges) or not len(launch_ns):
+    if not len(ranges["range_id"]) or not len(launches["start_ns"]):
         return np.empty(0, dtype=np.int64)
-    calls = nest(operators.thread, operators.start_ns, operators.duration_ns, operators.range_id)
-    is_free = enclosing(calls, ranges.thread, ranges.start_ns) < 0
-    free, names = ranges.where(is_free), names[is_free]
-    is_outside = enclosing(calls, launch_thread, launch_ns) < 0
-    forest = nest(free.thread, free.start_ns, free.duration_ns, free.range_id)
-    owner = enclosing(forest, launch_thread[is_outside], launch_ns[is_outside])
-    launches = np.bincount(owner[owner >= 0], minlength=len(forest)).astype(np.int64)
+
+    def forest_of(rows: Columns) -> Forest:
+        return nest(rows["thread"], rows["start_ns"], rows["duration_ns"], rows["range_id"])
+
+    calls = forest_of(operators)
+    is_free = enclosing(calls, ranges["thread"], ranges["start_ns"]) < 0
+    free = {name: column[is_free] for name, column in ranges.items()}
+    is_outside = enclosing(calls, launches["thread"], launches["start_ns"]) < 0
+    forest = forest_of(free)
+    owner = enclosing(forest, launches["thread"][is_outside], launches["start_ns"][is_outside])
+    launched = np.bincount(owner[owner >= 0], minlength=len(forest)).astype(np.int64)
     holds_launch = np.zeros(len(forest), dtype=np.bool_)
-    holds_launch[forest.order] = subtree_sums(forest.last_descendant, launches) > 0
-    chosen = np.isin(names, names[holds_launch])
-    return np.sort(free.range_id[chosen])
+    holds_launch[forest.order] = subtree_sums(forest.last_descendant, launched) > 0
+    chosen = np.isin(free["name_hash"], free["name_hash"][holds_launch])
+    return np.sort(free["range_id"][chosen])
 
 
 _STAGED_ROWS = 1 << 18
 
 
-class _Process(msgspec.Struct, frozen=True):
-    """One process of an export: its place in the Session, and what it is called by the system."""
-
-    trace_id: int
-    process: int
-    is_only: bool
-
-
 def read_export(
     session: Session, trace_id: int, trace: TraceFile, local: LocalText, demangle: Demangle | None
 ) -> None:
-    """Read an export into the tables.
-
-    Args:
-        session: Where the rows go.
-        trace_id: Of its first process; the others follow in the order of their numbers.
-        trace: The file as the user named it.
-        local: The same, local and uncompressed.
-        demangle: Makes Kineto's text of a mangled kernel name.
-
-    Raises:
-        InputError: It cannot be read, or holds nothing to read.
-    """
+    """Read an export into the tables: `trace_id` is of its first process, others follow by their numbers."""
     with staging_area(session) as events, open_export(trace.name, local.path) as export:
         reader = _Reader(session, export, local, events)
         missing = reader.stage(demangle)
         chosen, others = reader.processes()
         for offset, process in enumerate(chosen):
-            reader.fill(_Process(trace_id + offset, process, is_only=len(chosen) == 1))
+            reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
         session.add_findings(export_findings(trace_id, reader.facts, missing, others))
 
 
@@ -133,17 +83,12 @@ class _Reader:
         """Copy every table, with texts and words for its numbers."""
         missing = copy_tables(self.session, self.export)
         self._run("words")
-        stage_strings(self.session, self.export)
-        stage_kernel_texts(self.session, demangle)
+        _stage_kernel_texts(self.session, demangle)
         self._run("ranges", emitted_operator=EMITTED_OPERATOR, bare_operator=BARE_OPERATOR)
         return missing
 
     def processes(self) -> tuple[list[int], list[int]]:
-        """Processes that become traces, and those left out.
-
-        Raises:
-            InputError: None has a call, an activity or a range.
-        """
+        """Processes that become traces, and those left out; an InputError if none has anything."""
         rows = self.session.query(sql(__package__, "nsys:processes"))
         cuda = [process for process, _, is_cuda in rows if is_cuda]
         chosen = cuda or [process for process, _, _ in rows]
@@ -156,28 +101,19 @@ class _Reader:
             )
         return chosen, [process for process, _, _ in rows if process not in chosen]
 
-    def fill(self, one: _Process) -> None:
+    def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
         """The rows of one process."""
-        events, owners = self._stage_process(one.process)
-        census = fill_tables(self.session, one.trace_id, events)
+        events, owners = self._stage_process(process)
+        census = fill_tables(self.session, trace_id, events)
         self._run("kernel_symbols")
-        self._write_trace(one, census)
-        write_devices(self.session, one.trace_id, devices_of(self.export, one.process))
-        self.session.add_findings(
-            quality.read_findings(
-                one.trace_id,
-                census,
-                size_bytes=self.size_bytes,
-                lost_bytes=0,
-                damage=self.damage,
-                repairs={},
-            )
-        )
-        self.session.add_findings(quality.trace_findings(self.session, one.trace_id))
+        self._write_trace(trace_id, process, census, is_only=is_only)
+        write_devices(self.session, trace_id, devices_of(self.export, process))
         operators = census.categories.get("cpu_op", 0) - owners
-        self.session.add_findings(
-            process_findings(self.session, one.trace_id, owners, operators, has_cuda=self.has_cuda)
-        )
+        self.session.add_findings((
+            *quality.read_findings(trace_id, census, size_bytes=self.size_bytes, damage=self.damage),
+            *quality.trace_findings(self.session, trace_id),
+            *process_findings(self.session, trace_id, owners, operators, has_cuda=self.has_cuda),
+        ))  # fmt: skip
 
     def _stage_process(self, process: int) -> tuple[StagedEvents, int]:
         """The events of one process; how many ranges stand among its operators."""
@@ -209,21 +145,11 @@ class _Reader:
         operators, ranges, launches = (
             self._arrays(statement, process) for statement in ("operator_ranges", "user_ranges", "launches")
         )
-        if not self.has_cuda and not len(operators["thread_key"]):
+        if not self.has_cuda and not len(operators["thread"]):
             return self._arrays("timed_ranges", process)["range_id"]
-        keys = np.concatenate([rows["thread_key"] for rows in (operators, ranges, launches)])
-        ranks = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-        counts = np.cumsum([len(operators["thread_key"]), len(ranges["thread_key"])])
-        of_operators, of_ranges, of_launches = np.split(ranks, counts)
-        return owning_ranges(
-            Intervals(of_operators, *_extents(operators)),
-            Intervals(of_ranges, *_extents(ranges)),
-            ranges["name_hash"],
-            of_launches,
-            launches["start_ns"],
-        )
+        return owning_ranges(operators, ranges, launches)
 
-    def _write_trace(self, one: _Process, census: quality.Census) -> None:
+    def _write_trace(self, trace_id: int, process: int, census: quality.Census, *, is_only: bool) -> None:
         facts = self.facts
         version = facts.driver_version
         properties = {
@@ -231,16 +157,16 @@ class _Reader:
             "nsys_version": facts.product_version,
             "schema_version": facts.schema_version,
             "cuda_graph_trace": facts.graph_mode,
-            "process": one.process,
-            "process_name": facts.process_names.get(one.process),
+            "process": process,
+            "process_name": facts.process_names.get(process),
         }
         write_trace(
             self.session,
-            trace_id=one.trace_id,
+            trace_id=trace_id,
             source=valid_text(self.export.name),
             format="nsys",
-            rank=facts.rank if one.is_only else None,
-            world_size=facts.world_size if one.is_only else None,
+            rank=facts.rank if is_only else None,
+            world_size=facts.world_size if is_only else None,
             base_time_ns=facts.base_time_ns,
             cuda_driver_version=version,
             driver_version=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
@@ -258,5 +184,51 @@ class _Reader:
         return columns
 
 
-def _extents(rows: Columns) -> tuple[Any, Any, Any]:
-    return rows["start_ns"], rows["duration_ns"], rows["range_id"]
+def _stage_kernel_texts(session: Session, demangle: Demangle | None) -> None:
+    """Make `staging.kernel_texts`: for each pair of demangled and mangled id (-1: none), the texts.
+
+    The name as Kineto has it, as nsys has it, and the mangled one; the next best where one is missing.
+    """
+    rows = []
+    for demangled, mangled, recorded, symbol, short in session.query(sql(__package__, "nsys:kernel_names")):
+        name = shown = recorded or short or symbol or ""
+        if symbol is not None:
+            text = demangle(symbol) if demangle is not None and symbol.startswith("_Z") else None
+            name = text or (shown if symbol.startswith("_Z") else symbol)
+        rows.append((demangled, mangled, name, shown, symbol))
+    columns = ("demangled_id", "mangled_id", "name", "recorded_name", "mangled_name")
+    found = dict(zip(columns, zip(*rows, strict=True) if rows else ((),) * len(columns), strict=True))
+    kinds = {name: np.int64 if name.endswith("_id") else object for name in columns}
+    chunk = {name: np.array(values, dtype=kinds[name]) for name, values in found.items()}
+    with registered(session.connection, export_chunk=chunk):
+        session.connection.execute(sql(__package__, "nsys:kernel_texts"))
+
+
+_ALTERNATIVES = (
+    r"[A-Za-z_][\w.]*(?:::[\w.~]+)+",  # aten::mm, c10d::allreduce_
+    r"autograd::engine::evaluate_function: .*",
+    r"Torch-Compiled Region.*",
+    r"triton_\w+",
+    r"detach_?|record_param_comms",  # recorded in C++ without a namespace
+)
+EMITTED_OPERATOR = f"^(?:{'|'.join(_ALTERNATIVES)})$"
+"""Of a range with the marks of emit_nvtx, but without a sequence number."""
+
+BARE_OPERATOR = r"^(?:aten::\w+|autograd::engine::evaluate_function: .*|torch::(?:autograd|jit)::\w+)$"
+"""Of a range without any marks: a user's own C++ may well push `Solver::step`."""
+
+_LISTS = (
+    r"_foreach_\w+", r"_amp_foreach_\w+", r"_fused_(?:adam|adamw|sgd|adagrad)_?", r"_?stack", r"[hvd]stack",
+    r"(?:row|column)_stack", r"cat", r"concat(?:enate)?", r"_chunk_cat", r"block_diag", r"broadcast_tensors",
+    r"cartesian_prod", r"chain_matmul", r"linalg_multi_dot", r"einsum", r"meshgrid", r"_to_cpu",
+    r"atleast_[123]d",
+    r"_?(?:unsafe_)?(?:masked_)?index", r"_?(?:unsafe_)?(?:masked_)?index_put\w*", r"_index_put_impl_?",
+    r"gradient", r"_?histogramdd\w*", r"pad_sequence", r"(?:un)?flatten_dense_tensors", r"dequantize",
+    r"quantize_per_tensor", r"(?:quantized_)?(?:lstm|gru|rnn_tanh|rnn_relu)(?:_cell)?", r"_lstm_mps",
+    r"lstm_mps_backward", r"_cudnn_rnn\w*", r"miopen_rnn\w*", r"_backward",
+    r"_nested_tensor_from_tensor_list", r"_jagged_to_padded_dense_forward",
+    r"_padded_dense_to_jagged_forward", r"_scaled(?:_grouped)?_mm_v2",
+    r"_thnn_\w+", r"_scaled_\w*mm_v2", r"_scaled_addmm_?",
+)  # fmt: skip
+TAKES_TENSOR_LISTS = f"^aten::(?:{'|'.join(_LISTS)})$"
+"""Of operators with a list of tensors among their arguments: which shape is whose cannot be told."""

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import duckdb
 import msgspec
@@ -30,6 +30,7 @@ import numpy as np
 
 from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
+from opscope.ingest.captured import Demangle
 from opscope.ingest.graph_sources import CaptureTraces
 from opscope.ingest.kineto_file import read_kineto
 from opscope.ingest.recorded import keep_sidecars
@@ -39,9 +40,6 @@ from opscope.model.schema import TABLES, Table
 from opscope.model.session import Session, registered
 from opscope.model.sidecar import Sidecar
 from opscope.signals import raise_if_interrupted
-
-if TYPE_CHECKING:
-    from opscope.ingest.nsys_words import Demangle
 
 Noted = Callable[[str], object]
 
@@ -74,7 +72,9 @@ class ReadOptions(NamedTuple):
 
     demangle: Demangle | None = None  # As of `load`
     examine: Examine | None = None  # Worked out of each file where it is read
-    captures: CaptureTraces | None = None  # Traces in which CUDA graphs were captured that these may replay
+    captures: CaptureTraces = CaptureTraces(
+        ()
+    )  # Traces in which CUDA graphs were captured that these may replay
     folder: str | None = None  # Where to leave Parquet; None to answer with it
 
 
@@ -100,37 +100,23 @@ class Workers(NamedTuple):
     folder: str | None = None
 
 
-class _Shared(NamedTuple):
-    """What a table's rows are numbered by: its column of ids."""
-
-    table: str
-    column: str
-
-
 _ALONE = ReadOptions()
+# The column of ids of each table that has one.
 _IDENTITIES = {
-    table.name: _Shared(table.name, table.columns[0].name)
-    for table in TABLES
-    if table.columns[0].doc.startswith("Identity")
+    table.name: table.columns[0].name for table in TABLES if table.columns[0].doc.startswith("Identity")
 }
 
 
-def read_file(
-    session: Session, trace: TraceFile, demangle: Demangle | None, captures: CaptureTraces | None = None
-) -> dict[int, Sidecar]:
-    """Read one file, which holds one trace or several; sidecars by trace id.
-
-    Raises:
-        InputError: It cannot be read; names it and the byte offset.
-    """
+def read_file(session: Session, trace: TraceFile, how: ReadOptions) -> dict[int, Sidecar]:
+    """Read one file, which holds one trace or several; sidecars by trace id."""
     trace_id = int(session.scalar("SELECT coalesce(max(trace_id) + 1, 0) FROM traces"))
     with local_text(trace, session.temporary_directory) as local:
         if is_export(trace, local):
             from opscope.ingest.nsys_reading import read_export  # noqa: PLC0415 - needed only for exports
 
-            read_export(session, trace_id, trace, local, demangle)
+            read_export(session, trace_id, trace, local, how.demangle)
             return {}
-        sidecar = read_kineto(session, trace_id, trace, local, captures=captures, demangle=demangle)
+        sidecar = read_kineto(session, trace_id, trace, local, captures=how.captures, demangle=how.demangle)
     return {} if sidecar is None else {trace_id: sidecar}
 
 
@@ -152,16 +138,12 @@ def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
 
 
 def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
-    """Some files as tables of their own; what a process of an executor does.
-
-    Raises:
-        InputError: A file cannot be read.
-    """
+    """Some files as tables of their own; what a process of an executor does."""
     sidecars: dict[int, Sidecar] = {}
     with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         for trace in traces:
             with engine_errors(trace.name, None):
-                sidecars |= read_file(session, trace, how.demangle, how.captures)
+                sidecars |= read_file(session, trace, how)
         folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
         tables: dict[str, bytes | Path] = {}
         size_bytes = 0
@@ -173,8 +155,8 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
             tables[table.name] = path.read_bytes() if how.folder is None else path
             size_bytes += path.stat().st_size
         next_ids = {
-            name: int(session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {table}"))
-            for name, (table, column) in _IDENTITIES.items()
+            name: int(session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {name}"))
+            for name, column in _IDENTITIES.items()
         }
         names = session.query(f"SELECT kind, name FROM {_NAMES} ORDER BY name_id")
         keep_sidecars(session, sidecars)
@@ -186,23 +168,15 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
 def local_processes(workers: int, folder: Path | None = None) -> Iterator[Workers]:
     """Processes of this machine; a new set of them after one was killed. None outlives the block.
 
-    Args:
-        workers: How many.
-        folder: Where they may leave files; the folder for temporary ones if None.
+    They may leave files in a folder; in the one for temporary ones if None.
     """
     made: list[Executor] = []
     others = set(multiprocessing.active_children())
     with tempfile.TemporaryDirectory(prefix=scratch_prefix(), dir=folder) as shared:
 
         def make() -> Executor:
-            made.append(
-                ProcessPoolExecutor(
-                    workers,
-                    multiprocessing.get_context("spawn"),
-                    initializer=_serve_parent,
-                    initargs=(shared,),
-                )
-            )
+            spawn = multiprocessing.get_context("spawn")
+            made.append(ProcessPoolExecutor(workers, spawn, _serve_parent, (shared,)))
             return made[-1]
 
         _start_resource_tracker()
@@ -252,10 +226,6 @@ def dask_cluster(address: str, note: Noted = lambda text: None) -> Iterator[Work
     """Workers of a Dask cluster, by the address of its scheduler. Lost ones are made up for by others.
 
     Those without opscope, or with another version, are told, and get nothing to do while others are there.
-
-    Raises:
-        DependencyError: dask.distributed is not installed.
-        InputError: No scheduler answers there.
     """
     try:
         import distributed  # noqa: PLC0415 - optional
@@ -276,7 +246,9 @@ def dask_cluster(address: str, note: Noted = lambda text: None) -> Iterator[Work
     try:
         fit, unfit = _fit_workers(client)
         for reason, names in unfit.items():
-            note(f"no files are read by {_listed(names)}: {reason}")
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            noun = "workers" if len(names) > 1 else "worker"
+            note(f"no files are read by {noun} {', '.join(names[:_NAMED])}{more}: {reason}")
         if unfit and not fit:
             note("the cluster has no worker that can read: files are read here")
         elif not fit:
@@ -309,21 +281,12 @@ def _fit_workers(client: Any) -> tuple[list[str], dict[str, list[str]]]:
     found = client.run(
         lambda: __import__("importlib").import_module("opscope._version").__version__, on_error="return"
     )
-    fit: list[str] = []
     unfit: dict[str, list[str]] = {}
     for address, version in found.items():
-        if version == __version__:
-            fit.append(address)
-        elif isinstance(version, str):
-            unfit.setdefault(f"opscope {version} is there, {__version__} here", []).append(address)
-        else:
-            unfit.setdefault(str(version), []).append(address)
-    return fit, unfit
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"worker{'s' if len(names) > 1 else ''} {', '.join(names[:_NAMED])}{more}"
+        if version != __version__:
+            other = f"opscope {version} is there, {__version__} here"
+            unfit.setdefault(other if isinstance(version, str) else str(version), []).append(address)
+    return [address for address, version in found.items() if version == __version__], unfit
 
 
 def read_parts(
@@ -335,20 +298,10 @@ def read_parts(
     note: Noted = lambda text: None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> dict[int, Sidecar]:
-    """Read files into the tables of an empty Session; sidecars by trace id.
+    """Read files, in order, into the tables of an empty Session; sidecars by trace id.
 
-    What was worked out of each trace is in `session.examined`.
-
-    Args:
-        session: The Session.
-        traces: Its files, in order.
-        workers: The processes.
-        how: Demangler, and what is worked out of each file.
-        note: Told what a worker could not do, which was done here instead.
-        on_done: Told how many files have been read.
-
-    Raises:
-        InputError: A file cannot be read, or processes that read it were killed again and again.
+    What was worked out of each trace is in `session.examined`. `note` is told what a worker could not do,
+    which was done here instead, `on_done` how many files have been read.
     """
     sidecars: dict[int, Sidecar] = {}
     merger = _Merger(session)
@@ -399,11 +352,10 @@ class _Parts:
             except InputError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a cluster comes upon, the file may be in order
-                self._say(f"{type(error).__name__}: {_first_line(error)}", group)
-                part = self._here(group)
+                first_line = str(error).strip().split("\n", maxsplit=1)[0]
+                part = self._here(group, f"{type(error).__name__}: {first_line}")
             if part.version != __version__:
-                self._say(f"it has opscope {part.version}", group)
-                part = self._here(group)
+                part = self._here(group, f"it has opscope {part.version}")
             yield part
 
     def _of_worker(self, place: int) -> Part:
@@ -425,22 +377,16 @@ class _Parts:
                 self._executor, self._running = self._workers.make(), {}
             except InputError as error:
                 # Of another machine, or of a file system that only this process has.
-                self._say(str(error), self._groups[place])
-                return self._here(self._groups[place])
+                return self._here(self._groups[place], str(error))
         raise AssertionError("unreachable")
 
-    def _here(self, group: Sequence[TraceFile]) -> Part:
-        return read_part(group, self._how)
-
-    def _say(self, reason: str, group: Sequence[TraceFile]) -> None:
+    def _here(self, group: Sequence[TraceFile], reason: str) -> Part:
+        """What this process makes of a group, and why it does, said once."""
         if reason not in self._said:
             self._said.add(reason)
             note = self._note
             note(f"a worker cannot read {group[0].name} ({reason}): it is read here")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", maxsplit=1)[0]
+        return read_part(group, self._how)
 
 
 class _Merger:
@@ -509,8 +455,7 @@ class _Merger:
         for column in table.columns:
             name = f'r."{column.name}"'
             target = (column.joins or f"{table.name}.{column.name}").split(".")
-            identity = _IDENTITIES.get(target[0])
-            if identity is None or identity.column != target[1]:
+            if _IDENTITIES.get(target[0]) != target[1]:
                 columns.append(name)
             elif target[0] == _NAMES:
                 join = "JOIN part_names n ON n.part = s.part AND n.own = r.name_id"

@@ -5,17 +5,16 @@ A trace that cannot be read raises; a trace that can be read, but not wholly tru
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
 from opscope.ingest.trace_rows import is_of_torch
+from opscope.ingest.wording import asked, finding
 from opscope.model.finding import Finding, Severity
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
-from opscope.units import counted
 
 _HOST = {"cpu_op", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "overhead"}
 _INGESTED = _HOST | {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync"}
@@ -48,39 +47,50 @@ class Census(msgspec.Struct, frozen=True):
     are_ids_used: bool = True  # Whether external ids were used for attribution
 
 
-def take_census(rows: list[dict[str, Any]], *, is_lenient: bool = False) -> Census:
-    """Census of the staged events, from a row for each category, phase and thread."""
+class Counted(NamedTuple):
+    """Events of one category, phase and thread."""
+
+    category: str
+    phase: str | None
+    thread_key: int
+    process: str | None
+    thread: str | None
+    events: int
+    without_time: int
+    detailed: int
+    extent: tuple[int, int] | None = None  # of spans of the recording
+
+
+def take_census(rows: Iterable[Counted], **known: Any) -> Census:
+    """Census of the staged events; `known` are further fields."""
     categories: dict[str, int] = {}
     ignored: dict[str, int] = {}
     threads: dict[int, tuple[int, str | None, str | None]] = {}
-    without_time = 0
+    spans: list[tuple[int, int]] = []
+    without_time = event_count = detailed_count = 0
     for row in rows:
-        category, phase = row["category"], row["ph"]
+        category, phase = row.category, row.phase
         is_memory = False
         if category == "cpu_instant_event" or (category == "" and phase == "i"):
-            is_memory = phase == "i" and row["detailed"] > 0
+            is_memory = phase == "i" and row.detailed > 0
             category = "memory" if is_memory else ""
         if is_memory or (category in _INGESTED and phase == "X"):
-            categories[category] = categories.get(category, 0) + row["events"]
-            without_time += row["without_time"]
+            categories[category] = categories.get(category, 0) + row.events
+            without_time += row.without_time
             if is_memory or category in _HOST:
-                threads.setdefault(row["thread_key"], (row["thread_key"], row["process"], row["thread"]))
+                threads.setdefault(row.thread_key, (row.thread_key, row.process, row.thread))
         elif phase != "M" and category not in _REDUNDANT and (category or phase != "i"):
             name = f"{category} (phase {phase})" if category in _INGESTED else category or f"phase {phase}"
-            ignored[name] = ignored.get(name, 0) + row["events"]
-    spans = [row for row in rows if row["category"] == "Trace" and row["last_end_ns"] is not None]
-    starts = [row["first_start_ns"] for row in spans]
+            ignored[name] = ignored.get(name, 0) + row.events
+        event_count += row.events
+        detailed_count += row.detailed
+        spans += [] if row.extent is None else [row.extent]
     return Census(
-        event_count=sum(row["events"] for row in rows),
-        categories=categories,
-        ignored=ignored,
-        without_time=without_time,
-        detailed_count=sum(row["detailed"] for row in rows),
-        threads=list(threads.values()),
-        window_start_ns=min(starts, default=None),
-        window_end_ns=max((row["last_end_ns"] for row in spans), default=None),
-        is_lenient=is_lenient,
-    )
+        event_count, categories, ignored, without_time, detailed_count, list(threads.values()),
+        window_start_ns=min((start_ns for start_ns, _ in spans), default=None),
+        window_end_ns=max((end_ns for _, end_ns in spans), default=None),
+        **known,
+    )  # fmt: skip
 
 
 def read_findings(
@@ -88,93 +98,30 @@ def read_findings(
     census: Census,
     *,
     size_bytes: int,
-    lost_bytes: int,
-    damage: str | None,
-    repairs: dict[str, int],
+    lost_bytes: int = 0,
+    damage: str | None = None,
+    repairs: Mapping[str, int] | None = None,
 ) -> Iterator[Finding]:
     """What happened while a trace was read."""
     if damage:
-        yield Finding(
-            "trace.compression_damaged",
-            Severity.WARNING,
-            f"Decompression failed: {damage}.",
-            "Copy the file again from its origin.",
-            trace_id,
-        )
+        yield finding("trace.compression_damaged", trace_id, damage=damage)
     if lost_bytes:
-        yield Finding(
-            "trace.truncated",
-            Severity.WARNING,
-            f"The file ends inside the event array (byte {size_bytes}); the {lost_bytes} bytes after the "
-            "last complete event are lost, and so is everything the profiler had not written yet.",
-            "Totals are lower bounds. Let the job finish its export, or record fewer steps.",
-            trace_id,
-            {"lost_bytes": lost_bytes, "size_bytes": size_bytes},
-        )
-    left_out = f"{counted(census.broken_count, 'event')} left out for not being JSON"
-    for kind, first_byte in repairs.items():
-        yield Finding(
-            f"trace.{kind}",
-            Severity.WARNING,
-            f"{_REPAIRS.get(kind, left_out)}; first at byte {first_byte}.",
-            None,
-            trace_id,
-            {"first_byte": first_byte},
-        )
+        yield finding("trace.truncated", trace_id, {"lost_bytes": lost_bytes, "size_bytes": size_bytes})
+    for kind, first_byte in (repairs or {}).items():
+        first = {"first_byte": first_byte}
+        yield finding(f"trace.{kind}", trace_id, first, broken_count=census.broken_count)
     if census.is_lenient:
-        yield Finding(
-            "trace.unexpected_types",
-            Severity.INFO,
-            "Some values have another type than known profilers write; those that fit no column are NULL.",
-            None,
-            trace_id,
-        )
+        yield finding("trace.unexpected_types", trace_id)
     if census.without_time:
-        yield Finding(
-            "trace.events_without_time",
-            Severity.WARNING,
-            f"{census.without_time} events without a usable time (missing, NaN, negative) are omitted.",
-            None,
-            trace_id,
-            {"event_count": census.without_time},
-        )
+        yield finding("trace.events_without_time", trace_id, {"event_count": census.without_time})
     if census.ignored:
         names = ", ".join(f"{count} of {name}" for name, count in sorted(census.ignored.items()))
-        yield Finding(
-            "trace.categories_ignored",
-            Severity.INFO,
-            f"No table holds these events: {names}.",
-            None,
-            trace_id,
-            {"event_count": census.ignored},
-        )
+        yield finding("trace.categories_ignored", trace_id, {"event_count": census.ignored}, names=names)
     if census.irregular_count:
-        yield Finding(
-            "trace.operators_overlap",
-            Severity.WARNING,
-            f"{census.irregular_count} operators overlap another of their thread without "
-            "lying inside it; they start a call tree of their own.",
-            None,
-            trace_id,
-            {"operator_count": census.irregular_count},
-        )
+        yield finding("trace.operators_overlap", trace_id, {"operator_count": census.irregular_count})
     if census.impossible_id_count:
-        yield Finding(
-            "attribution.impossible_external_ids",
-            Severity.INFO,
-            f"{census.impossible_id_count} external ids name operators that were not open at the time; "
-            + ("those were" if census.are_ids_used else "this profiler numbers otherwise, so all were")
-            + " ignored, and nesting by time decided.",
-            None,
-            trace_id,
-            {"id_count": census.impossible_id_count},
-        )
-
-
-_REPAIRS = {
-    "control_characters": "Unescaped control characters in strings were replaced by spaces",
-    "invalid_utf8": "Bytes that are not UTF-8 were replaced",
-}
+        kind, count = "used" if census.are_ids_used else "unused", {"id_count": census.impossible_id_count}
+        yield finding("attribution.impossible_external_ids", trace_id, count, kind=kind)
 
 
 def trace_findings(session: Session, trace_id: int, *, is_explained: bool = False) -> Iterator[Finding]:
@@ -182,97 +129,72 @@ def trace_findings(session: Session, trace_id: int, *, is_explained: bool = Fals
     recorder = session.scalar("SELECT format FROM traces WHERE trace_id = ?", [trace_id])
     activities = session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id])
     if not activities:
-        yield Finding(
-            "trace.no_device_activity",
-            Severity.WARNING,
-            "No device activity was recorded: device times are 0 and operators are ranked by CPU time.",
-            None if is_explained else _RECORD_DEVICE[recorder == "nsys"],
-            trace_id,
-        )
+        yield finding("trace.no_device_activity", trace_id, kind="explained" if is_explained else recorder)
     of_torch = is_of_torch(session)
-    yield from _absences(
-        session,
-        trace_id,
-        has_activities=activities > 0,
-        has_torch=of_torch or not (activities or recorder == "nsys"),
-    )
-    if not activities:
-        return
-    suggestions: dict[Attribution, str | None] = dict(_SUGGESTIONS)
-    if recorder == "nsys":
-        outside = "Push an NVTX range around the launches to name them."
-        suggestions[Attribution.OUTSIDE_OPERATOR] = outside
-    elif not of_torch:
-        del suggestions[Attribution.OUTSIDE_OPERATOR]  # there are none to be in
-    yield from _unattributed(session, trace_id, suggestions)
-    overlaps = session.scalar(
-        """SELECT count(*) FROM (
-            SELECT start_ns < max(start_ns + duration_ns) OVER (
-                PARTITION BY device, stream ORDER BY start_ns, activity_id
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS is_overlapping
-            FROM device_activities WHERE trace_id = ? AND stream IS NOT NULL AND duration_ns > 0)
-        WHERE is_overlapping""",
-        [trace_id],
-    )
-    if overlaps:
-        yield Finding(
-            "trace.same_stream_overlap",
-            Severity.INFO,
-            f"{overlaps} device activities overlap an earlier one of their stream (programmatic dependent "
-            "launch, or replays of one graph on several branches); busy time counts the overlap once.",
-            None,
-            trace_id,
-            {"activity_count": overlaps},
-        )
+    has_torch = of_torch or not (activities or recorder == "nsys")
 
-
-_RECORD_DEVICE = {
-    False: "On a machine with a GPU, record with ProfilerActivity.CUDA.",
-    True: "On a machine with a GPU, record with `nsys profile --trace=cuda,nvtx`.",
-}
-
-
-def _absences(session: Session, trace_id: int, *, has_activities: bool, has_torch: bool) -> Iterator[Finding]:
     def has(table: str, column: str = "trace_id") -> bool:
         query = f"SELECT count({column}) FROM {table} WHERE trace_id = ?"
         return bool(session.scalar(query, [trace_id]))
 
     # One after the other: the engine takes longer to plan them as parts of one query.
     has_operators = has("operators")
+    has_unshaped = has_operators and not (has_torch and has("operators", "input_shapes"))
     absent = [
         text
         for text, is_absent in (
             ("operators", has_torch and not has_operators),
-            ("runtime calls", has_activities and not has("runtime_calls")),
-            (
-                "input shapes (record_shapes)",
-                has_torch and has_operators and not has("operators", "input_shapes"),
-            ),
+            ("runtime calls", activities and not has("runtime_calls")),
+            ("input shapes (record_shapes)", has_torch and has_unshaped),
             ("profiler steps", has_torch and not has("steps")),
-            ("device properties", has_activities and not has("devices", "name")),
+            ("device properties", activities and not has("devices", "name")),
         )
         if is_absent
     ]
     if absent:
-        yield Finding(
-            "trace.absent",
-            Severity.INFO,
-            f"Missing from the trace: {', '.join(absent)}. Figures based on them are unknown.",
-            None,
-            trace_id,
-            {"absent": absent},
-        )
+        yield finding("trace.absent", trace_id, {"absent": absent}, names=", ".join(absent))
+    if activities:
+        # What runs outside of operators is no surprise where there are none.
+        silent = () if of_torch or recorder == "nsys" else (Attribution.OUTSIDE_OPERATOR,)
+        yield from _unattributed(session, trace_id, recorder, silent)
+        yield from asked(session, "trace.same_stream_overlap", trace_id=trace_id)
+
+
+def _unattributed(
+    session: Session, trace_id: int, recorder: str, silent: Collection[Attribution]
+) -> Iterator[Finding]:
+    rows = session.query(
+        """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
+        WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
+        [trace_id],
+    )
+    total_ns = sum(duration_ns for *_, duration_ns in rows)
+    for name, count, duration_ns in rows:
+        attribution = Attribution(name)
+        if attribution in _UNATTRIBUTED and attribution not in silent and total_ns:
+            fraction = duration_ns / total_ns
+            yield finding(
+                f"attribution.{name}",
+                trace_id,
+                {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
+                kind=recorder,
+                severity=Severity.WARNING if fraction >= 0.01 else Severity.INFO,
+                percent=f"{100 * fraction:.1f}",
+                meaning=attribution.meaning,
+            )
+
+
+_UNATTRIBUTED = (
+    Attribution.BEFORE_WINDOW, Attribution.NO_LAUNCH_RECORD, Attribution.OUTSIDE_OPERATOR,
+    Attribution.NO_CORRELATION,
+)  # fmt: skip
 
 
 def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
     """Why the traces of several files are not of one job, in words; None if nothing speaks against it.
 
-    Those of one job name one world size; of one rank (or none) they are cycles of one process and workload,
-    one after the other, which share most of their operators and kernels.
-
-    Args:
-        session: All traces.
-        workloads: What sidecars tell of the recorded programs, by trace id.
+    Those of one job name one world size; of one rank (or none) they are cycles of one process and workload
+    (which sidecars tell), one after the other, which share most of their operators and kernels.
     """
     rows = session.query(
         """SELECT trace_id, source, rank, world_size, process, format,
@@ -286,12 +208,8 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         what: {trace_id: set(names) for trace_id, names in session.query(query)}
         for what, query in _USED_SQL.items()
     }
-    times = {
-        trace_id: (start_ns, end_ns)
-        for trace_id, start_ns, end_ns in session.query(
-            "SELECT trace_id, min(start_ns), max(start_ns + duration_ns) FROM operators GROUP BY trace_id"
-        )
-    }
+    query = "SELECT trace_id, min(start_ns), max(start_ns + duration_ns) FROM operators GROUP BY trace_id"
+    times = {trace_id: extent for trace_id, *extent in session.query(query)}
     first: dict[tuple[int | None, str], tuple[Any, ...]] = {}
     ranked = next(
         ((source, world) for _, source, rank, world, *_ in rows if rank is not None and (world or 0) > 1),
@@ -301,13 +219,15 @@ def unrelated(session: Session, workloads: Mapping[int, object]) -> str | None:
         if ranked is not None and rank is None and not is_cut:
             return f"{source} has no rank, while {ranked[0]} is one of {ranked[1]:,}"
         of_rank = first.setdefault((rank, recorder), (trace_id, source, process))
-        if rank is not None and source != of_rank[1] and _overlap(times.get(of_rank[0]), times.get(trace_id)):
+        one, other = times.get(of_rank[0]), times.get(trace_id)
+        is_at_once = one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
+        if rank is not None and source != of_rank[1] and is_at_once:
             return f"{of_rank[1]} and {source} are both of rank {rank}, at the same time"
         facts = [("world sizes", rows[0][1], rows[0][3], world_size), ("processes", *of_rank[1:], process)]
         facts.append(("workloads", of_rank[1], workloads.get(of_rank[0]), workloads.get(trace_id)))
-        for what, other, expected, found in facts:
-            if source != other and None not in (expected, found) and expected != found:
-                return f"{other} and {source} are of different {what}"
+        for what, before, expected, found in facts:
+            if source != before and None not in (expected, found) and expected != found:
+                return f"{before} and {source} are of different {what}"
         for what, of_trace in used.items():
             names, others = of_trace.get(trace_id, set()), of_trace.get(of_rank[0], set())
             if source != of_rank[1] and len(names & others) < _LEAST_SHARED * min(len(names), len(others)):
@@ -322,101 +242,8 @@ _USED_SQL = {
 }
 
 
-def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
-    """Whether two intervals, known both, have time in common."""
-    return one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
-
-
 def rank_findings(session: Session) -> Iterator[Finding]:
     """What the ranks of several traces leave unclear; one trace needs no rank."""
-    named = [rank for (rank,) in session.query("SELECT rank FROM traces")]
-    present = {rank for rank in named if rank is not None}
-    traces, ranked, ranks = len(named), len(named) - named.count(None), len(present)
-    if traces > 1 and ranked < traces:
-        yield Finding(
-            "traces.without_rank",
-            Severity.INFO,
-            f"{traces - ranked} of {traces} traces name no rank; they are told apart by their order.",
-            evidence={"trace_count": traces - ranked},
-        )
-    if ranks < ranked:
-        yield Finding(
-            "traces.same_rank",
-            Severity.WARNING,
-            f"{ranked} traces name only {ranks} ranks: they are not the ranks of one job.",
-            "Analyze the traces of one job together, others apart.",
-            evidence={"trace_count": ranked, "rank_count": ranks},
-        )
-    if traces > 1 and ranks == ranked == traces:
-        yield from _missing_ranks(session, present)
-        yield from _step_counts(session)
-
-
-def _missing_ranks(session: Session, present: set[int]) -> Iterator[Finding]:
-    """Ranks of the job of which there is no trace."""
-    world = session.scalar("SELECT max(world_size) FROM traces")
-    missing = [rank for rank in range(world or 0) if rank not in present]
-    if missing:
-        named = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
-        yield Finding(
-            "traces.missing_ranks",
-            Severity.INFO,
-            f"{len(present):,} of {world:,} ranks were read ({named} not): the last rank of a "
-            "collective may be one of the others.",
-            "Give the traces of all ranks, to tell waiting and transfer apart.",
-            evidence={"rank_count": len(present), "world_size": world},
-        )
-
-
-def _step_counts(session: Session) -> Iterator[Finding]:
-    """Ranks that recorded other numbers of steps than most."""
-    counts = session.query(
-        "SELECT rank, count(DISTINCT s.step) AS steps FROM traces t LEFT JOIN steps s USING (trace_id) "
-        "GROUP BY rank ORDER BY rank"
-    )
-    usual, _ = Counter(steps for _, steps in counts).most_common(1)[0]
-    odd = [(rank, steps) for rank, steps in counts if steps != usual]
-    if odd:
-        named = ", ".join(f"rank {rank}: {steps}" for rank, steps in odd[:_NAMED])
-        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
-        yield Finding(
-            "traces.step_counts",
-            Severity.WARNING,
-            f"Ranks recorded different numbers of steps: most {usual}, but {named}{more}.",
-            "Figures per step are of each rank's own steps; record the same ones on all ranks.",
-            evidence={"usual": usual, "other_ranks": [rank for rank, _ in odd]},
-        )
-
-
-_NAMED = 8
-_SUGGESTIONS = {
-    Attribution.BEFORE_WINDOW: "Synchronize before the window opens (opscope's own capture does).",
-    Attribution.NO_LAUNCH_RECORD: "Record host activity too; a filtered trace cannot be attributed.",
-    Attribution.OUTSIDE_OPERATOR: "Wrap the launches in a torch.library.custom_op to name them.",
-    Attribution.NO_CORRELATION: None,
-}
-
-
-def _unattributed(
-    session: Session, trace_id: int, suggestions: Mapping[Attribution, str | None]
-) -> Iterator[Finding]:
-    rows = session.query(
-        """SELECT attribution, count(*), sum(duration_ns)::BIGINT FROM device_activities
-        WHERE trace_id = ? GROUP BY attribution, operator_id IS NULL ORDER BY attribution""",
-        [trace_id],
-    )
-    total_ns = sum(duration_ns for *_, duration_ns in rows)
-    for name, count, duration_ns in rows:
-        attribution = Attribution(name)
-        if attribution in suggestions and total_ns:
-            fraction = duration_ns / total_ns
-            yield Finding(
-                f"attribution.{name}",
-                Severity.WARNING if fraction >= 0.01 else Severity.INFO,
-                f"{100 * fraction:.1f} % of device time "
-                f"({counted(count, 'activity')}) is unattributed: "
-                f"{attribution.meaning}.",
-                suggestions[attribution],
-                trace_id,
-                {"duration_ns": duration_ns, "activity_count": count, "fraction": fraction},
-            )
+    if session.scalar("SELECT count(*) FROM traces") > 1:
+        kinds = ("without_rank", "same_rank", "missing_ranks", "step_counts")
+        yield from asked(session, *(f"traces.{kind}" for kind in kinds))

@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from opscope.errors import InputError
 from opscope.ingest import quality
+from opscope.ingest.captured import Demangle
 from opscope.ingest.graph_sources import CaptureTraces
 from opscope.ingest.parallel import (
     Examine,
@@ -27,12 +27,9 @@ from opscope.ingest.parallel import (
     read_parts,
 )
 from opscope.ingest.recorded import keep_sidecars
-from opscope.ingest.source import TraceFile, find_traces
+from opscope.ingest.source import find_traces
 from opscope.model.session import Session
 from opscope.model.sidecar import Sidecar
-
-if TYPE_CHECKING:
-    from opscope.ingest.nsys_words import Demangle
 
 # Tables in memory take about twice the text's size. Above this share of the machine's memory they go to a
 # file.
@@ -83,23 +80,25 @@ def load(
         DependencyError: An address needs a package that is not installed.
     """
     traces = [trace for source in sources for trace in find_traces(source)]
-    needed_bytes = _MEMORY_PER_TEXT * sum(map(_expected_bytes, traces))
-    is_large = needed_bytes > _MOST_OF_MEMORY * _physical_memory_bytes()
+    known_bytes = ((one.path.suffix, one.path.stat().st_size) for one in traces if one.path is not None)
+    needed_bytes = sum(_SIZE_AS_TEXT.get(suffix, _COMPRESSION) * size for suffix, size in known_bytes)
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    is_large = _MEMORY_PER_TEXT * needed_bytes > _MOST_OF_MEMORY * memory_bytes
     session = Session(
         memory_limit=memory_limit, threads=threads, is_temporary_file=is_large or memory_limit is not None
     )
     sidecars: dict[int, Sidecar] = {}
     known = CaptureTraces(tuple(trace for one in captures for trace in find_traces(one)))
+    how = ReadOptions(demangle, examine, known)
     try:
         with _processes(len(traces), workers, dask, session.temporary_directory, note) as processes:
             if processes is not None:
-                how = ReadOptions(demangle, examine, known)
                 with engine_errors(traces[0].name, memory_limit):
                     sidecars = read_parts(session, traces, processes, how, note=note, on_done=on_done)
             else:
                 for count, trace in enumerate(traces, 1):
                     with engine_errors(trace.name, memory_limit):
-                        sidecars |= read_file(session, trace, demangle, known)
+                        sidecars |= read_file(session, trace, how)
                     on_done(count)
         if not merge and len({trace.name for trace in traces}) > 1:
             _require_one_job(session, sidecars)
@@ -118,20 +117,17 @@ def _processes(
     files: int, workers: int | None, dask: str | None, folder: Path, note: Noted
 ) -> Iterator[Workers | None]:
     """Processes to read files in; None where this one does."""
+    count = workers or 1
+    if workers == 0 and files > _FEW_FILES:
+        count = len(os.sched_getaffinity(0))
     if dask is not None:
         with dask_cluster(dask, note) as cluster:
             yield cluster
-    elif files > 1 and (count := _worker_count(files, workers)) > 1:
+    elif min(count, files) > 1:
         with local_processes(min(count, files), folder) as processes:
             yield processes
     else:
         yield None
-
-
-def _worker_count(files: int, workers: int | None) -> int:
-    if workers != 0:
-        return workers or 1
-    return len(os.sched_getaffinity(0)) if files > _FEW_FILES else 1
 
 
 def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
@@ -142,13 +138,3 @@ def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:
             f"these are not recordings of one job: {reason}",
             hint="Give one of them, or average them all with --merge (merge=True in Python)",
         )
-
-
-def _physical_memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _expected_bytes(trace: TraceFile) -> int:
-    if trace.path is None:
-        return 0
-    return trace.path.stat().st_size * _SIZE_AS_TEXT.get(trace.path.suffix, _COMPRESSION)

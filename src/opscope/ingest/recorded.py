@@ -7,15 +7,16 @@ what the sidecar says of the window: that parts of it were not recorded, or that
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from opscope.errors import InputError
 from opscope.ingest.source import TraceFile
-from opscope.model.finding import Finding, Severity
-from opscope.model.origin import RecordedKernel, RecordedSource
+from opscope.ingest.wording import finding
+from opscope.model.finding import Finding
+from opscope.model.origin import RecordedKernel
 from opscope.model.sidecar import SIZE_LIMIT, RecordedRegion, Sidecar, read_sidecar, sidecar_path
 from opscope.units import format_duration
 
@@ -30,8 +31,12 @@ def read_beside(trace_id: int, trace: TraceFile) -> tuple[Sidecar | None, list[F
     try:
         sidecar = read_sidecar(path)
     except InputError as error:
-        return None, [_unreadable(trace_id, str(error))]
-    findings = [_incomplete(trace_id, sidecar)] if sidecar.gaps else []
+        return None, [finding("trace.sidecar_unreadable", trace_id, reason=error)]
+    findings = []
+    if sidecar.gaps:
+        gaps = {gap.part: gap.reason for gap in sidecar.gaps}
+        parts = "; ".join(f"{gap.part}: {gap.reason}" for gap in sidecar.gaps)
+        findings.append(finding("trace.sidecar_incomplete", trace_id, gaps, parts=parts))
     return sidecar, [*findings, *_window_findings(trace_id, sidecar)]
 
 
@@ -49,7 +54,12 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
     origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
-    sources = (row for one in kept for source in one.kernel_sources for row in _source_rows(source, ids))
+    sources = (
+        {"name_id": ids[source.kernel], **msgspec.structs.asdict(source)}
+        for one in kept
+        for source in one.kernel_sources
+        if source.kernel in ids
+    )
     registrations = (msgspec.structs.asdict(row) for one in kept for row in one.registrations)
     steps = (
         {"trace_id": trace_id, **msgspec.structs.asdict(step), "sample": number}
@@ -83,26 +93,11 @@ def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dic
     """One row per unit; one without a unit where the library alone is known."""
     if kernel.library is None or kernel.name not in ids:
         return
-    library = {
-        "name_id": ids[kernel.name],
-        "library": kernel.library,
-        "build_id": kernel.build_id,
-    }
+    library = {"name_id": ids[kernel.name], "library": kernel.library, "build_id": kernel.build_id}
     for unit in kernel.units:
-        yield {
-            **library,
-            "unit": unit.name,
-            "module_id": unit.module_id,
-            "source_path": unit.source_path,
-        }
+        yield {**library, "unit": unit.name, "module_id": unit.module_id, "source_path": unit.source_path}
     if not kernel.units:
         yield library
-
-
-def _source_rows(source: RecordedSource, ids: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    if source.kernel in ids:
-        fields = {name: getattr(source, name) for name in source.__struct_fields__ if name != "kernel"}
-        yield {"name_id": ids[source.kernel], **fields}
 
 
 def _distinct(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -110,103 +105,30 @@ def _distinct(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({msgspec.json.encode(row): row for row in rows}.values())
 
 
-def _unreadable(trace_id: int, reason: str) -> Finding:
-    return Finding(
-        "trace.sidecar_unreadable",
-        Severity.INFO,
-        f"The sidecar of the trace was ignored: {reason}.",
-        None,
-        trace_id,
-    )
-
-
-def _incomplete(trace_id: int, sidecar: Sidecar) -> Finding:
-    parts = "; ".join(f"{gap.part}: {gap.reason}" for gap in sidecar.gaps)
-    return Finding(
-        "trace.sidecar_incomplete",
-        Severity.INFO,
-        f"The recording could not note everything about its kernels and operators ({parts}).",
-        "What is missing is looked up in the tables of releases instead.",
-        trace_id,
-        {gap.part: gap.reason for gap in sidecar.gaps},
-    )
-
-
-# What is switched off while the other is recorded → what is missing then, and what that does. The end of each
-# is what torch logs of it (torch/csrc/autograd/profiler_kineto.cpp, toggleCollectionDynamic).
-_HALF_RECORDED: dict[tuple[str, ...], tuple[str, str]] = {
-    ("cpu",): (
-        "Operators",
-        "Device activities were recorded there, so their time is unattributed, and torch may put them on "
-        "arbitrary tracks",
-    ),
-    ("cuda",): (
-        "Device activities",
-        "Operators were recorded there, so they have no device time, device totals are too small and idle "
-        "time is too large; torch may also correlate operators and device activities wrongly",
-    ),
-}
-
-
 def _window_findings(trace_id: int, sidecar: Sidecar) -> Iterator[Finding]:
     regions: dict[tuple[str, ...], list[RecordedRegion]] = defaultdict(list)
     for region in sidecar.regions:
         regions[region.off].append(region)
     for off, same in sorted(regions.items()):
-        yield _partial_collection(trace_id, off, same, sidecar.settings.activities)
-    if sidecar.ended_by == SIZE_LIMIT and (sidecar.partial or sidecar.steps < sidecar.schedule.active):
-        yield _size_limit(trace_id, sidecar)
+        duration_ns = sum(region.end_ns - region.start_ns for region in same)
+        steps = sorted({region.step for region in same})
+        evidence = {
+            "off": list(off), "region_count": len(same), "duration_ns": duration_ns, "steps": steps,
+        }  # fmt: skip
+        is_half = set(off) < set(sidecar.settings.activities)
+        yield finding(
+            "capture.partial_collection",
+            trace_id,
+            evidence,
+            kind=(off[0] if len(off) == 1 else "part") if is_half else None,
+            what=" and ".join(off),
+            duration=format_duration(duration_ns),
+            step_count=len(steps),
+        )
+    planned = sidecar.schedule.active
+    counts = {"step_count": sidecar.steps, "planned_step_count": planned}
+    if sidecar.ended_by == SIZE_LIMIT and (sidecar.partial or sidecar.steps < planned):
+        yield finding("capture.size_limit", trace_id, counts, kind="program" if sidecar.partial else None)
     elif sidecar.partial:
-        yield _partial_window(trace_id, sidecar)
-
-
-def _partial_collection(
-    trace_id: int, off: tuple[str, ...], regions: Sequence[RecordedRegion], activities: Sequence[str]
-) -> Finding:
-    duration_ns = sum(region.end_ns - region.start_ns for region in regions)
-    steps = sorted({region.step for region in regions})
-    where = (
-        f"in {len(regions)} {'region' if len(regions) == 1 else 'regions'} "
-        f"({format_duration(duration_ns)} in all, in {len(steps)} {'step' if len(steps) == 1 else 'steps'})"
-    )
-    is_half = set(off) < set(activities)
-    if is_half:
-        what, effect = _HALF_RECORDED.get(off, (" and ".join(off), "The rest was recorded there"))
-        message = f"{what} were not recorded {where}. {effect}."
-    else:
-        message = f"Nothing was recorded {where}: what ran there is in no figure but the steps' wall time."
-    return Finding(
-        "capture.partial_collection",
-        Severity.WARNING if is_half else Severity.INFO,
-        message,
-        "Leave such parts out wholly, with off(), or record both." if is_half else None,
-        trace_id,
-        {"off": list(off), "region_count": len(regions), "duration_ns": duration_ns, "steps": steps},
-    )
-
-
-def _partial_window(trace_id: int, sidecar: Sidecar) -> Finding:
-    cause = f" by {sidecar.ended_by}" if sidecar.ended_by else ""
-    return Finding(
-        "capture.partial_window",
-        Severity.INFO,
-        f"The recording ended{cause} after {sidecar.steps} of {sidecar.schedule.active} steps; what followed "
-        "the last whole step is in the trace too.",
-        None,
-        trace_id,
-        {"step_count": sidecar.steps, "planned_step_count": sidecar.schedule.active},
-    )
-
-
-def _size_limit(trace_id: int, sidecar: Sidecar) -> Finding:
-    return Finding(
-        "capture.size_limit",
-        Severity.INFO,
-        "The recording ended before the program, because it had grown beyond --max-trace-size."
-        if sidecar.partial
-        else f"The recording ended after {sidecar.steps} of {sidecar.schedule.active} steps, because it had "
-        "grown beyond --max-trace-size.",
-        None,
-        trace_id,
-        {"step_count": sidecar.steps, "planned_step_count": sidecar.schedule.active},
-    )
+        cause = f" by {sidecar.ended_by}" if sidecar.ended_by else ""
+        yield finding("capture.partial_window", trace_id, counts, cause=cause)

@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from opscope.ingest.captured import Capture, CapturedEvent
 from opscope.ingest.linking import REPLAYS
@@ -75,29 +74,28 @@ class Added(NamedTuple):
     details: int = 0
 
 
-def open_replays(
-    events: StagedEvents,
-    trace_id: int,
-    captures: Sequence[Capture],
-    eager: Sequence[Capture],
-) -> Added:
+def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture]) -> Added:
     """Repeat the captured operators inside the launch calls of the staged trace, and note how it went.
 
-    Args:
-        events: What is staged of the trace.
-        trace_id: Of the trace.
-        captures: Captures to match replays with, best source first.
-        eager: All eager launches of each trace that may hold the same kernels.
-
-    Returns:
-        What was added.
+    Captures come best source first. What was added is returned.
     """
     session = events.session
     replays = list(read_replays(session))
     if not replays:
         return Added()
-    opened = _opened(replays, captures, eager)
-    graphs = _graph_numbers(replays)
+    alike: dict[Any, list[Replay]] = defaultdict(list)
+    for one in replays:
+        alike[one.key].append(one)
+    opened: dict[int, _Opened] = {}
+    for same in alike.values():
+        fitting, refusal = _fitting(same[0], captures)
+        for one, choice in zip(same, _assigned(same, fitting), strict=True):
+            opened[one.correlation_id] = choice or (None, refusal)
+    numbers: dict[Any, int] = {}  # of graphs, by recorded ids, else by their activities
+    graphs = {
+        one.correlation_id: numbers.setdefault(one.graph_id or (one.kinds, one.names), len(numbers) + 1)
+        for one in replays
+    }
     found = [(one, opened[one.correlation_id]) for one in replays]
     added = _Writer(events).write(found, graphs)
     session.insert_rows(
@@ -127,47 +125,22 @@ def read_replays(session: Session) -> Iterator[Replay]:
     for row in rows:
         by_call[row[0]].append(row)
     for call, own in by_call.items():
-        nodes = [row[10] for row in own]
-        is_known = all(node for node in nodes) and len(set(nodes)) == len(nodes)
+        activities, names, kinds, durations_ns, graphs, nodes, grids = list(zip(*own, strict=True))[4:]
+        is_known = all(nodes) and len(set(nodes)) == len(nodes)
+        numbers = tuple(node & _NODE_MASK for node in nodes) if is_known else None
+        device_ns, graph_id = sum(durations_ns), graphs[0] or None
+        start_ns, duration_ns, correlation = own[0][1:4]
         yield Replay(
-            call,
-            own[0][2],
-            own[0][3],
-            own[0][4],
-            tuple(row[1] for row in own),
-            tuple(row[6] for row in own),
-            tuple(row[5] for row in own),
-            sum(row[8] for row in own),
-            own[0][9] or None,
-            tuple(node & _NODE_MASK for node in nodes) if is_known else None,
-            tuple(row[11] for row in own),
-        )
-
-
-_Opened = dict[int, tuple[Capture | None, ReplayMatch]]
-
-
-def _opened(replays: Sequence[Replay], captures: Sequence[Capture], eager: Sequence[Capture]) -> _Opened:
-    """Capture and match of each replay, by its correlation id."""
-    alike: dict[Any, list[Replay]] = defaultdict(list)
-    for one in replays:
-        alike[one.key].append(one)
-    found: _Opened = {}
-    for same in alike.values():
-        fitting, refusal = _fitting(same[0], captures)
-        if not fitting:
-            fitting = next(filter(None, (_eager_fit(same[0], run) for run in eager)), [])
-        for one, choice in zip(same, _assigned(same, fitting), strict=True):
-            found[one.correlation_id] = choice or (None, refusal)
-    return found
+            call, start_ns, duration_ns, correlation, activities, kinds, names, device_ns, graph_id, numbers,
+            grids,
+        )  # fmt: skip
 
 
 _Fit = tuple[Capture, ReplayMatch]
+_Opened = tuple[Capture | None, ReplayMatch]
 
 
-def _assigned(
-    same: Sequence[Replay], fitting: Sequence[_Fit]
-) -> Sequence[tuple[Capture | None, ReplayMatch] | None]:
+def _assigned(same: Sequence[Replay], fitting: Sequence[_Fit]) -> Sequence[_Opened | None]:
     """Which of the captures that fit equal replays each of them is of; None where none fits.
 
     Graphs of equal layers are equal: they are replayed in the order in which they were captured, and have
@@ -175,90 +148,63 @@ def _assigned(
     """
     if len(fitting) < 2:
         return list(fitting or (None,)) * len(same)
-    ids = sorted({-1 if one.graph_id is None else one.graph_id for one in same})
+    of_same = [-1 if one.graph_id is None else one.graph_id for one in same]
+    ids = sorted(set(of_same))
     if len(ids) == len(fitting) and ids[0] >= 0:
-        return [fitting[ids.index(-1 if one.graph_id is None else one.graph_id)] for one in same]
-    first, *others = (_operators(capture) for capture, _ in fitting)
+        return [fitting[ids.index(one)] for one in of_same]
+    first, *others = ([one for one in capture.events if one.category == _OPERATOR] for capture, _ in fitting)
     if len(same) % len(fitting) == 0 and all(one == first for one in others):
         return [fitting[at % len(fitting)] for at in range(len(same))]
     return [_common(fitting)] * len(same)
 
 
-def _common(fitting: Sequence[_Fit]) -> tuple[Capture | None, ReplayMatch]:
-    """What captures of the same kernels agree in; nothing if they have other operators."""
-    captures = [capture for capture, _ in fitting]
-    count, (first, matched) = len(captures), fitting[0]
-    if len({_shape(one) for one in captures}) > 1:
-        return None, ReplayMatch(reason=f"{count} captures have its kernels, from different operators")
-    modules = [Counter(map(_place, one.events)) for one in captures]
-    kept = [
-        at
-        for at, one in enumerate(first.events)
-        if one.category == _OPERATOR or all(_place(one) in other for other in modules)
-    ]
-    alike = dict(zip(
-        (at for at in kept if first.events[at].category == _OPERATOR),
-        zip(*map(_operators, captures), strict=True),
-        strict=True,
-    ))  # fmt: skip
-    events = tuple(_agreed_event(alike.get(at, (first.events[at],))) for at in kept)
+def _common(fitting: Sequence[_Fit]) -> _Opened:
+    """What captures of the same kernels agree in; nothing if other operators launched these."""
+    captures, (first, matched) = [capture for capture, _ in fitting], fitting[0]
+    owners = {
+        tuple(_place(one.events[launch.event]) if launch.event >= 0 else None for launch in one.launches)
+        for one in captures
+    }
+    if len(owners) > 1:
+        reason = f"{len(captures)} captures have its kernels, from different operators"
+        return None, ReplayMatch(reason=reason)
+    known = [{_place(event): event.columns for event in one.events} for one in captures]
+    kept = [at for at, one in enumerate(first.events) if all(_place(one) in other for other in known)]
     index = {at: new for new, at in enumerate(kept)}
+    events = []
+    for one in (first.events[at] for at in kept):
+        others = [other[_place(one)] for other in known]
+        agreed = {
+            key: value for key, value in one.columns.items() if all(o.get(key) == value for o in others)
+        }
+        events.append(msgspec.structs.replace(one, columns=agreed))
     launches = tuple(msgspec.structs.replace(one, event=index.get(one.event, -1)) for one in first.launches)
-    left_out = events != first.events
-    reason = f"{count} captures have its kernels: what differs between them is left out" if left_out else None
-    return Capture(first.source, first.file, launches, events), msgspec.structs.replace(
-        matched, reason=reason
-    )
-
-
-def _operators(capture: Capture) -> list[CapturedEvent]:
-    return [one for one in capture.events if one.category == _OPERATOR]
+    if tuple(events) != first.events:
+        reason = f"{len(captures)} captures have its kernels: what differs between them is left out"
+        matched = msgspec.structs.replace(matched, reason=reason)
+    return Capture(first.source, first.file, launches, tuple(events)), matched
 
 
 def _place(event: CapturedEvent) -> tuple[str, int, int, str]:
     return event.category, event.first, event.last, str(event.columns.get("name"))
 
 
-def _shape(capture: Capture) -> tuple[Any, ...]:
-    """Operators of a capture with what they launched, without arguments."""
-    number = {at: rank for rank, at in enumerate(_positions(capture))}
-    owners = tuple(number.get(one.event, -1) for one in capture.launches)
-    return (tuple(map(_place, _operators(capture))), owners)
-
-
-def _positions(capture: Capture) -> Iterator[int]:
-    return (at for at, one in enumerate(capture.events) if one.category == _OPERATOR)
-
-
-def _agreed_event(events: Sequence[CapturedEvent]) -> CapturedEvent:
-    """One event with the arguments that are equal in all."""
-    first, *others = events
-    columns = {
-        key: value
-        for key, value in first.columns.items()
-        if all(one.columns.get(key) == value for one in others)
-    }
-    return msgspec.structs.replace(first, columns=columns)
-
-
 def _fitting(replay: Replay, captures: Sequence[Capture]) -> tuple[list[_Fit], ReplayMatch]:
     """The captures that fit best; else why the one that agrees longest does not."""
     matches = [(capture, match(capture, replay)) for capture in captures]
-    fitting = [one for one in matches if one[1].evidence is not None]
-    if fitting:
-        order = list(ReplayEvidence)
-        best = min((_rank(one[1], order), list(ReplaySource).index(one[0].source)) for one in fitting)
-        return [
-            one for one in fitting if (_rank(one[1], order), list(ReplaySource).index(one[0].source)) == best
-        ], ReplayMatch()
+    ranks = {}
+    for place, (capture, found) in enumerate(matches):
+        if found.evidence is not None:
+            ranks[place] = _EVIDENCE.index(found.evidence), _SOURCES.index(capture.source)
+    if ranks:
+        best = min(ranks.values())
+        return [matches[place] for place, rank in ranks.items() if rank == best], ReplayMatch()
     if not matches:
-        return [], ReplayMatch(reason="neither its capture nor an eager run of its kernels is in the trace")
+        return [], ReplayMatch(reason="its capture is not in the trace")
     return [], max((one[1] for one in matches), key=lambda one: one.agreed)
 
 
-def _rank(found: ReplayMatch, order: list[ReplayEvidence]) -> int:
-    assert found.evidence is not None
-    return order.index(found.evidence)
+_EVIDENCE, _SOURCES = tuple(ReplayEvidence), tuple(ReplaySource)
 
 
 def match(capture: Capture, replay: Replay) -> ReplayMatch:
@@ -282,7 +228,7 @@ def match(capture: Capture, replay: Replay) -> ReplayMatch:
             named = all(name is not None for kind, name in captured if kind == "kernel")
             in_order = ReplayEvidence.KERNEL_SEQUENCE if named else ReplayEvidence.LAUNCH_ORDER
             evidence = in_order if order is in_time else ReplayEvidence.NODE_IDS
-            return ReplayMatch(_inverted(order), evidence)
+            return ReplayMatch(tuple(sorted(range(count), key=order.__getitem__)), evidence)
     if Counter(captured) == Counter(replayed):
         return ReplayMatch(_by_occurrence(captured, replayed), ReplayEvidence.KERNEL_COUNTS)
     agreed = _agreed(captured, replayed)
@@ -370,13 +316,6 @@ def _format_grid(blocks: Iterable[int]) -> str:
     return "×".join(map(str, blocks))
 
 
-def _inverted(order: Sequence[int]) -> tuple[int, ...]:
-    launches = [0] * len(order)
-    for launch, activity in enumerate(order):
-        launches[activity] = launch
-    return tuple(launches)
-
-
 def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
     places: dict[Any, list[int]] = defaultdict(list)
     for at, one in enumerate(captured):
@@ -389,39 +328,7 @@ def _by_occurrence(captured: _Sequence, replayed: _Sequence) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _eager_fit(replay: Replay, eager: Capture) -> list[_Fit]:
-    """The last stretch of eager launches with just the kernels of a replay, in its order."""
-    captured = [_told(one.kind, one.name) for one in eager.launches]
-    replayed = replay.sequence
-    if "kernel" not in replay.kinds:
-        return []
-    numbers: dict[Any, int] = {}
-    whole = np.array([numbers.setdefault(one, len(numbers)) for one in captured])
-    wanted = np.array([numbers.get(one, -1) for one in replayed])
-    if len(wanted) > len(whole) or -1 in wanted:
-        return []
-    starts = np.flatnonzero(whole[: len(whole) - len(wanted) + 1] == wanted[0])
-    for start in starts[::-1].tolist():
-        if np.array_equal(whole[start : start + len(wanted)], wanted):
-            part = eager.part(start, len(wanted))
-            if _other_grid(part, replay, range(len(wanted))) is not None:
-                continue  # of another batch
-            return [(part, ReplayMatch(tuple(range(len(wanted))), ReplayEvidence.KERNEL_SEQUENCE))]
-    return []
-
-
-def _graph_numbers(replays: Iterable[Replay]) -> dict[int, int]:
-    """Number of the graph of each replay, by its correlation id: by recorded id, else by its activities."""
-    numbers: dict[Any, int] = {}
-    found = {}
-    for one in replays:
-        key = one.graph_id if one.graph_id is not None else (one.kinds, one.names)
-        found[one.correlation_id] = numbers.setdefault(key, len(numbers) + 1)
-    return found
-
-
-_OPERATOR = "cpu_op"
-_UNKNOWN = "graph {number} of engine step"
+_OPERATOR, _UNKNOWN = "cpu_op", "graph {number} of engine step"
 
 
 class _Writer:
@@ -445,8 +352,11 @@ class _Writer:
         for replay, (capture, matched) in found:
             if capture is not None and matched.evidence is not None:
                 self._repeat(replay, capture, matched)
-            elif not self._is_inside_operator(self._threads[replay.call], replay.call_start_ns):
-                self._name(replay, graphs[replay.correlation_id])
+            else:
+                own, time_ns = self._operators, replay.call_start_ns
+                around = (own["thread_key"] == self._threads[replay.call]) & (own["start_ns"] <= time_ns)
+                if not (around & (own["start_ns"] + own["duration_ns"] > time_ns)).any():
+                    self._name(replay, graphs[replay.correlation_id])
         operators, modules = self._rows.values()
         details = [row for row in operators if "kernel_backend" in row]
         for name, rows in (("operator", operators), ("frame", modules), ("detail", details)):
@@ -470,9 +380,11 @@ class _Writer:
         return external_id
 
     def _repeat(self, replay: Replay, capture: Capture, matched: ReplayMatch) -> None:
-        place = _Ticks(replay, len(capture.launches))
+        count = len(capture.launches)
         ids = [
-            self._add(replay, event.category, *place.between(event.first, event.last + 1), **event.columns)
+            self._add(
+                replay, event.category, *_between(replay, count, event.first, event.last + 1), **event.columns
+            )
             for event in capture.events
         ]
         code = _BY_NODE if matched.evidence is ReplayEvidence.NODE_IDS else _BY_SEQUENCE
@@ -483,33 +395,15 @@ class _Writer:
 
     def _name(self, replay: Replay, number: int) -> None:
         """An operator for a replay of which nothing else is known."""
-        between = _Ticks(replay, 1).between(0, 1)
-        external_id = self._add(replay, _OPERATOR, *between, name=_UNKNOWN.format(number=number))
+        name = _UNKNOWN.format(number=number)
+        external_id = self._add(replay, _OPERATOR, *_between(replay, 1, 0, 1), name=name)
         self._activities += ((one, external_id, _BY_GRAPH, None, None) for one in replay.activities)
 
-    def _is_inside_operator(self, thread: int, time_ns: int) -> bool:
-        own = self._operators
-        around = (
-            (own["thread_key"] == thread)
-            & (own["start_ns"] <= time_ns)
-            & (own["start_ns"] + own["duration_ns"] > time_ns)
-        )
-        return bool(around.any())
 
+def _between(replay: Replay, count: int, first: int, end: int) -> tuple[int, int]:
+    """Start and end of some of the launches of a replay, equal parts of its launch call.
 
-class _Ticks:
-    """The launches of a replay as equal parts of its launch call, a nanosecond each where there is room.
-
-    What is repeated costs the host next to nothing: the call's time is not theirs.
+    A nanosecond each where there is room: what is repeated costs the host next to nothing.
     """
-
-    def __init__(self, replay: Replay, count: int) -> None:
-        self._start_ns = replay.call_start_ns + 1
-        self._room_ns = min(count, max(0, replay.call_duration_ns - 2))
-        self._count = max(1, count)
-
-    def between(self, first: int, end: int) -> tuple[int, int]:
-        """Start and end of the launches from one up to another."""
-        return tuple(  # type: ignore[return-value]
-            self._start_ns + at * self._room_ns // self._count for at in (first, end)
-        )
+    room_ns, start_ns = min(count, max(0, replay.call_duration_ns - 2)), replay.call_start_ns + 1
+    return start_ns + first * room_ns // max(1, count), start_ns + end * room_ns // max(1, count)

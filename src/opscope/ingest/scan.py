@@ -13,7 +13,7 @@ import json
 import mmap
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -139,13 +139,14 @@ class Chunk(NamedTuple):
 def scan(text: mmap.mmap, start: int, threads: int) -> Iterator[Chunk]:
     """The events of an array whose bracket opens before `start`, chunk by chunk, in order.
 
-    Args:
-        text: The whole file.
-        start: Where the first event begins.
-        threads: How many chunks to scan side by side.
+    So many chunks as there are threads are scanned side by side.
     """
-    scan_one = _scanner()
-    cuts = _cuts(text, start)
+    scan_one = scan_in_python if _library() is None else scan_natively
+    cuts = [start]  # where chunks begin, as far as one can see from near by
+    for guess in range(start + _CHUNK_BYTES, len(text) - _CHUNK_BYTES // 2, _CHUNK_BYTES):
+        found = _BOUNDARY.search(text, guess, min(len(text), guess + _SEARCH_BYTES))
+        if found is not None:
+            cuts.append(found.end())
     ends = [*cuts[1:], len(text)]
     position = start
     with ThreadPoolExecutor(threads) as executor:
@@ -169,22 +170,6 @@ def _release(text: mmap.mmap, start: int, end: int) -> None:
     start -= start % mmap.PAGESIZE
     if hasattr(text, "madvise") and end > start:
         text.madvise(mmap.MADV_DONTNEED, start, end - start)
-
-
-def _scanner() -> Callable[[mmap.mmap, int, int], Scanned]:
-    if _library() is not None:
-        return scan_natively
-    return scan_in_python
-
-
-def _cuts(text: mmap.mmap, start: int) -> list[int]:
-    """Where chunks begin, as far as one can see from near by."""
-    cuts = [start]
-    for guess in range(start + _CHUNK_BYTES, len(text) - _CHUNK_BYTES // 2, _CHUNK_BYTES):
-        found = _BOUNDARY.search(text, guess, min(len(text), guess + _SEARCH_BYTES))
-        if found is not None:
-            cuts.append(found.end())
-    return cuts
 
 
 def _decoded(text: mmap.mmap, scanned: Scanned) -> Chunk:

@@ -14,8 +14,8 @@ import mmap
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -59,51 +59,33 @@ class LocalText(msgspec.Struct):
 
 
 def find_traces(source: str) -> list[TraceFile]:
-    """The traces a source names: itself, or those of a folder or pattern in natural order of their names.
-
-    Raises:
-        InputError: Nothing there, or a folder without traces.
-        DependencyError: The address needs a package that is not installed.
-    """
+    """The traces a source names: itself, or those of a folder or pattern in natural order of their names."""
     match = _ADDRESS.match(source)
     if match and match.group(1).lower() != "file":
         return _find_remote(source, match.group(1).lower())
     text = source[7:] if match else source
     if not text:
         raise InputError("a file without a name", hint="Give the file of a trace, or a folder: . is this one")
-    path = _existing_path(text)
-    if path is None:
-        if (found := _matching(text)) is not None:
-            return found
-        raise InputError("no such file or folder", source=source, hint="Check the path")
-    if not path.is_dir():
-        return [TraceFile(str(path), path=path)]
-    named = (file for file in path.iterdir() if _is_trace_name(file.name) and not _is_other_json(file))
-    files = sorted(named, key=lambda file: _natural(file.name))
-    if not files:
-        raise _no_traces(source)
-    return [TraceFile(str(file), path=file) for file in files]
-
-
-def _existing_path(text: str) -> Path | None:
+    path = Path(text)
     try:
-        path = Path(text).expanduser()
-        return path if path.exists() else None
+        path = path.expanduser()
+        is_there = path.exists()
     except (OSError, RuntimeError, ValueError):  # too long a name, a user without a home, a null character
-        return None
-
-
-def _matching(pattern: str) -> list[TraceFile] | None:
-    """The traces whose paths fit a pattern; None if it is none."""
-    if not glob.has_magic(pattern):
-        return None
-    found = map(Path, glob.glob(str(Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute too
+        is_there = False
+    if is_there and not path.is_dir():
+        return [TraceFile(str(path), path=path)]
+    if is_there:
+        found = list(path.iterdir())
+    elif glob.has_magic(text):
+        found = [Path(one) for one in glob.glob(str(path), recursive=True)]  # noqa: PTH207 - absolute too
+    else:
+        raise InputError("no such file or folder", source=source, hint="Check the path")
     traces = [one for one in found if _is_trace_name(one.name) and not _is_other_json(one)]
+    if is_there and not traces:
+        raise _no_traces(source)
     if not traces:
         raise InputError(
-            "no traces have names like this",
-            source=pattern,
-            hint=f"Traces end in {', '.join(_SUFFIXES)}",
+            "no traces have names like this", source=text, hint=f"Traces end in {', '.join(_SUFFIXES)}"
         )
     return [TraceFile(str(one), path=one) for one in sorted(traces, key=lambda one: _natural(str(one)))]
 
@@ -138,31 +120,28 @@ def _find_remote(address: str, protocol: str) -> list[TraceFile]:
 
     try:
         system, path = fsspec.url_to_fs(address)
-        names = _list_remote(system, path)
+        if system.isdir(path):
+            names = system.ls(path, detail=False)
+        elif system.exists(path):
+            return [TraceFile(full := system.unstrip_protocol(path), address=full)]
+        else:
+            names = (system.glob(path) if glob.has_magic(path) else []) or None
     except ImportError as error:
-        raise _missing_extra(address, protocol, error) from error
+        extra = _EXTRAS.get(protocol)
+        install = f'pip install "opscope[{extra}]"' if extra else f"install the package fsspec names: {error}"
+        raise DependencyError(
+            f"reading {protocol}:// needs an extra", source=address, hint=f"Run: {install}"
+        ) from error
     except ValueError as error:
         raise InputError(f"unknown kind of address ({error})", source=address) from error
     except Exception as error:
         raise InputError(f"cannot be reached ({type(error).__name__}: {error})", source=address) from error
     if names is None:
         raise InputError("no such file", source=address, hint="Check the address and your credentials")
-    if not names:
+    traces = sorted((one for one in names if _is_trace_name(one.rsplit("/", 1)[-1])), key=_natural)
+    if not traces:
         raise _no_traces(address)
-    return [TraceFile(full, address=full) for full in map(system.unstrip_protocol, names)]
-
-
-def _list_remote(system: Any, path: str) -> list[str] | None:
-    """The file itself or the traces of a folder, without protocol; None if there is neither."""
-    if not system.isdir(path):
-        if system.exists(path):
-            return [path]
-        names = system.glob(path) if glob.has_magic(path) else []
-        if not names:
-            return None
-    else:
-        names = system.ls(path, detail=False)
-    return sorted((one for one in names if _is_trace_name(one.rsplit("/", 1)[-1])), key=_natural)
+    return [TraceFile(full, address=full) for full in map(system.unstrip_protocol, traces)]
 
 
 def _no_traces(folder: str) -> InputError:
@@ -174,32 +153,33 @@ def _no_traces(folder: str) -> InputError:
     )
 
 
-def _missing_extra(address: str, protocol: str, error: ImportError) -> DependencyError:
-    extra = _EXTRAS.get(protocol)
-    install = f'pip install "opscope[{extra}]"' if extra else f"install the package fsspec names: {error}"
-    return DependencyError(f"reading {protocol}:// needs an extra", source=address, hint=f"Run: {install}")
-
-
 @contextmanager
 def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
-    """The trace's text as a local uncompressed file, for the duration of the block.
-
-    Raises:
-        InputError: Unreadable, or its compression is broken before any text.
-    """
+    """The trace's text as a local uncompressed file, for the duration of the block."""
     spool, piped = spool_directory / "spool.json", spool_directory / "piped"
     try:
-        path = trace.path if trace.path is None or trace.path.is_file() else _from_pipe(trace.path, piped)
+        path = trace.path
+        if path is not None and (path.is_char_device() or path.is_block_device()):  # which may never end
+            raise InputError(
+                "a device, not a trace", source=path, hint="Give a file, or send one into opscope … -"
+            )
+        if path is not None and not path.is_file():  # what comes out of a pipe can be read once only
+            with path.open("rb") as pipe, piped.open("wb") as copy:
+                shutil.copyfileobj(pipe, copy, _CHUNK_BYTES)
+            path = piped
         with _open(trace, path) as stream:
             head = stream.read(4)
             stream.seek(0)
-            decode = _decoder(head)
             text = LocalText(spool)
-            if decode is None and path is not None:
+            unpack = _gunzip if head[:2] == _GZIP_MAGIC else _unzstd if head == _ZSTD_MAGIC else None
+            if unpack is None and path is not None:
                 text.path = path
             else:
                 with spool.open("wb") as out:
-                    (decode or _copy)(stream, out, text, trace.name)
+                    if unpack is None:
+                        shutil.copyfileobj(stream, out, _CHUNK_BYTES)
+                    else:
+                        unpack(stream, out, text, trace.name)
     except OSError as error:
         for file in (spool, piped):
             file.unlink(missing_ok=True)
@@ -209,21 +189,6 @@ def local_text(trace: TraceFile, spool_directory: Path) -> Iterator[LocalText]:
     finally:
         for file in (spool, piped):
             file.unlink(missing_ok=True)
-
-
-def _from_pipe(path: Path, copy: Path) -> Path:
-    """What comes out of a pipe, as a file: it can be read once only.
-
-    Raises:
-        InputError: A device, which may never end.
-    """
-    if path.is_char_device() or path.is_block_device():
-        raise InputError(
-            "a device, not a trace", source=path, hint="Give a file, or send one into opscope … -"
-        )
-    with path.open("rb") as stream, copy.open("wb") as out:
-        shutil.copyfileobj(stream, out, _CHUNK_BYTES)
-    return copy
 
 
 @contextmanager
@@ -239,24 +204,14 @@ def _open(trace: TraceFile, path: Path | None) -> Iterator[BinaryIO]:
         yield stream
 
 
-Decoder = Callable[[BinaryIO, BinaryIO, LocalText, str], None]
-
-
-def _decoder(head: bytes) -> Decoder | None:
-    if head[:2] == _GZIP_MAGIC:
-        return _gunzip
-    return _unzstd if head == _ZSTD_MAGIC else None
-
-
-def _copy(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None:
-    del text, name
-    while chunk := stream.read(_CHUNK_BYTES):
-        out.write(chunk)
-
-
 def _gunzip(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None:
     """Gzip members one after the other. A broken stream keeps what came out of it."""
-    module, error_type = _inflate_module()
+    module: Any = zlib
+    error_type: Any = zlib.error
+    with suppress(ImportError):  # about twice as fast on traces, where it is installed
+        from isal import isal_zlib  # noqa: PLC0415
+
+        module, error_type = isal_zlib, isal_zlib.IsalError
     inflate = module.decompressobj(wbits=31)
     try:
         while data := stream.read(_GZIP_CHUNK_BYTES):
@@ -273,15 +228,6 @@ def _gunzip(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None
         text.damage = f"the gzip stream is broken near its byte {stream.tell()} ({error})"
     if text.damage and not out.tell():
         raise InputError(f"broken gzip: {text.damage}", source=name, byte_offset=stream.tell())
-
-
-def _inflate_module() -> tuple[Any, Any]:
-    """ISA-L's zlib where it is installed: about twice as fast on traces."""
-    try:
-        from isal import isal_zlib  # noqa: PLC0415 - optional
-    except ImportError:
-        return zlib, zlib.error
-    return isal_zlib, isal_zlib.IsalError
 
 
 def _unzstd(stream: BinaryIO, out: BinaryIO, text: LocalText, name: str) -> None:
@@ -323,11 +269,7 @@ class EventArray(msgspec.Struct, frozen=True):
 
 @contextmanager
 def mapped_text(path: Path, name: str) -> Iterator[mmap.mmap]:
-    """The text of a local file, mapped.
-
-    Raises:
-        InputError: It is empty.
-    """
+    """The text of a local file, mapped."""
     with path.open("rb") as file:
         try:
             text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -345,35 +287,39 @@ class OpenArray(msgspec.Struct, frozen=True):
 
 
 def open_array(text: mmap.mmap, source: str) -> OpenArray:
-    """The begin of a trace's event array.
+    """The begin of a trace's event array; an InputError if the text is not JSON, or has no event in one."""
 
-    Args:
-        text: The whole uncompressed file.
-        source: Its name, for errors.
+    def wrong(what: str, byte_offset: int | None, hint: str | None = None) -> InputError:
+        return InputError(what, source=source, byte_offset=byte_offset, hint=hint)
 
-    Raises:
-        InputError: Not JSON, no traceEvents array, or an empty one.
-    """
     first = _skip_whitespace(text, 3 if text[:3] == b"\xef\xbb\xbf" else 0)
-    if first >= len(text):
-        raise InputError("the file is empty", source=source, byte_offset=0)
-    if text[first : first + 1] == b"[":
-        opened = OpenArray(first + 1)
+    mark, header = text[first : first + 1], None
+    if not mark:
+        raise wrong("the file is empty", 0)
+    if mark == b"[":
+        start = first + 1
         if (other := _other_array(text, first)) is not None:
-            raise InputError(other[0], source=source, hint=other[1])
-    elif text[first : first + 1] == b"{":
-        opened = OpenArray(*_find_array_start(text, first, source))
+            raise wrong(other[0], None, other[1])
+    elif mark == b"{":
+        key = _own_key(text, first)
+        header = None if key is None else _parse_object(text[first:key] + b'"traceEvents":0}')
+        if key is None or header is None:
+            raise _without_array(text, first, source)
+        header.pop("traceEvents")
+        start = _skip_whitespace(text, key + len(_KEY))
+        if has_colon := text[start : start + 1] == b":":
+            start = _skip_whitespace(text, start + 1)
+        if start >= len(text):
+            raise wrong("the file ends before its first event", start)
+        if not has_colon or text[start : start + 1] != b"[":
+            raise wrong("traceEvents is not an array", start)
+        start += 1
     else:
         what, hint = _other_kind(text, source)
-        raise InputError(what, source=source, byte_offset=first, hint=hint)
-    if text[(after := _skip_whitespace(text, opened.start)) : after + 1] == b"]":
-        raise InputError(
-            "the traceEvents array is empty",
-            source=source,
-            byte_offset=opened.start - 1,
-            hint="Record at least one active step",
-        )
-    return opened
+        raise wrong(what, first, hint)
+    if text[(after := _skip_whitespace(text, start)) : after + 1] == b"]":
+        raise wrong("the traceEvents array is empty", start - 1, "Record at least one active step")
+    return OpenArray(start, header)
 
 
 def trailer(text: mmap.mmap, bracket: int, opened: OpenArray) -> dict[str, Any] | None:
@@ -393,17 +339,13 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
     if text[257:262] == b"ustar" or text[:4] == b"PK\3\4":
         return "an archive, not a trace", "Unpack it first, and give the traces or their folder"
     if text[8:12] == b"DUCK":
-        return (
-            "a saved session, not a trace",
-            "Give it alone and not packed; opscope compare puts two side by side",
-        )
+        hint = "Give it alone and not packed; opscope compare puts two side by side"
+        return "a saved session, not a trace", hint
     if text[:1] == b"\x80" and text[1:2] in _PICKLE_PROTOCOLS:
-        if text.find(b"device_traces") >= 0 or text.find(b"segments") >= 0:
-            return (
-                "a memory snapshot of PyTorch, which is a pickle, and tells nothing of time",
-                "Look at it with https://pytorch.org/memory_viz; " + _READS,
-            )
-        return "a pickle, which opscope never opens: it can run any code", _READS
+        if text.find(b"device_traces") < 0 and text.find(b"segments") < 0:
+            return "a pickle, which opscope never opens: it can run any code", _READS
+        hint = "Look at it with https://pytorch.org/memory_viz; " + _READS
+        return "a memory snapshot of PyTorch, which is a pickle, and tells nothing of time", hint
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
 
 
@@ -445,16 +387,6 @@ def _skip_whitespace(text: mmap.mmap, position: int) -> int:
     return position if found is None else found.end()
 
 
-def _find_array_start(text: mmap.mmap, first: int, source: str) -> tuple[int, dict[str, Any]]:
-    position = _own_key(text, first)
-    header = None if position is None else _parse_object(text[first:position] + b'"traceEvents":0}')
-    if position is None or header is None:
-        _explain_missing_array(text, first, source)
-        raise AssertionError("unreachable")
-    header.pop("traceEvents")
-    return _open_bracket(text, position + len(_KEY), source), header
-
-
 def _own_key(text: mmap.mmap, first: int) -> int | None:
     """Where the object's own key `traceEvents` stands, not one of an object or a text within it."""
     depth = 0
@@ -471,32 +403,19 @@ def _own_key(text: mmap.mmap, first: int) -> int | None:
     return None
 
 
-def _open_bracket(text: mmap.mmap, position: int, source: str) -> int:
-    position = _skip_whitespace(text, position)
-    if text[position : position + 1] == b":":
-        position = _skip_whitespace(text, position + 1)
-        if text[position : position + 1] == b"[":
-            return position + 1
-    if position >= len(text):
-        raise InputError("the file ends before its first event", source=source, byte_offset=position)
-    raise InputError("traceEvents is not an array", source=source, byte_offset=position)
-
-
-def _explain_missing_array(text: mmap.mmap, first: int, source: str) -> None:
-    """Raise the error that fits a file without a usable traceEvents key."""
+def _without_array(text: mmap.mmap, first: int, source: str) -> InputError:
+    """The error that fits a file without a usable traceEvents key."""
+    what, offset = "JSON without a traceEvents array", first
+    hint: str | None = "opscope reads Kineto (Chrome) traces; a stats or sidecar file is not one"
     try:
         msgspec.json.decode(memoryview(text)[first:], type=msgspec.Raw)
     except msgspec.DecodeError as error:
-        offset = first + error_offset(error, len(text) - first)
-        raise InputError(f"not valid JSON ({_reason(error)})", source=source, byte_offset=offset) from None
+        reason = re.sub(r"\s*\(byte \d+\)", "", str(error)).removeprefix("JSON is malformed: ")
+        what, hint = f"not valid JSON ({reason})", None
+        offset += error_offset(error, len(text) - first)
     except RecursionError:
-        raise InputError("not valid JSON (nested too deeply)", source=source, byte_offset=first) from None
-    raise InputError(
-        "JSON without a traceEvents array",
-        source=source,
-        byte_offset=first,
-        hint="opscope reads Kineto (Chrome) traces; a stats or sidecar file is not one",
-    )
+        what, hint = "not valid JSON (nested too deeply)", None
+    return InputError(what, source=source, byte_offset=offset, hint=hint)
 
 
 def _parse_object(text: bytes) -> dict[str, Any] | None:
@@ -508,10 +427,6 @@ def _parse_object(text: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _reason(error: msgspec.DecodeError) -> str:
-    return re.sub(r"\s*\(byte \d+\)", "", str(error)).removeprefix("JSON is malformed: ")
-
-
 def error_offset(error: msgspec.DecodeError, size: int) -> int:
     """Byte at which msgspec found the text malformed; `size` if it ran out of text."""
     match = re.search(r"\(byte (\d+)\)", str(error))
@@ -519,11 +434,7 @@ def error_offset(error: msgspec.DecodeError, size: int) -> int:
 
 
 def is_export(trace: TraceFile, local: LocalText) -> bool:
-    """Whether a file is a database, or is called one.
-
-    Raises:
-        InputError: It is a report of nsys, which nsys alone can read.
-    """
+    """Whether a file is a database, or is called one; an InputError of a report of nsys."""
     name = trace.name.lower()
     if name.endswith(_REPORT_SUFFIXES):
         raise InputError(

@@ -20,7 +20,6 @@ import duckdb
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.ingest import quality
@@ -82,20 +81,14 @@ _PHASES = {"X": 0, "M": 1, "i": 2}
 _OWN_FORMATS = {"row_id": "l", "thread_key": "L", "replay": "l", "category": "u"}
 
 
-def _formats(names: Iterable[str]) -> dict[str, str]:
-    return {name: _OWN_FORMATS.get(name) or FORMATS.get(_KINDS[name], "l") for name in names}
-
-
 class EventRows:
     """The rows of one class in the order of the file, in parts.
 
-    Args:
-        names: Their columns.
-        place: Where parts lie, but for the number of each; in memory if None.
+    Each part lies at `place`, with its number; in memory if None.
     """
 
     def __init__(self, names: tuple[str, ...], place: Path | None) -> None:
-        self.formats = _formats(names)
+        self.formats = {name: _OWN_FORMATS.get(name) or FORMATS.get(_KINDS[name], "l") for name in names}
         self._place = place
         self._parts: list[RowPart | None] = []
         self._extents: list[Extent] = []
@@ -212,15 +205,7 @@ def rows_of(found: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> RowPart:
 
 
 class StagedEvents:
-    """The events of one trace: `rows` by class.
-
-    Args:
-        session: Whose database reads them.
-        folder: Where those of a session on disk lie.
-
-    Attributes:
-        row_count: How many rows have a number.
-    """
+    """The events of one trace: `rows` by class; in a folder of a session that is on disk."""
 
     def __init__(self, session: Session, folder: Path) -> None:
         self.session, self._folder = session, folder
@@ -228,7 +213,7 @@ class StagedEvents:
             name: EventRows(columns, folder / name if session.is_file_backed else None)
             for name, (columns, _) in _CLASSES.items()
         }
-        self.row_count = 0
+        self.row_count = 0  # how many rows have a number
         self.census = quality.Census(0, {}, {}, 0, 0, [])
         self.array = EventArray(0, 0)
         self.flaws: dict[str, int] = {}
@@ -236,14 +221,13 @@ class StagedEvents:
     def renewed(self) -> StagedEvents:
         """The same without events, to be shown anew."""
         events = StagedEvents(self.session, self._folder)
-        events.show_on(self.session.connection)
+        events.show()
         return events
 
-    def show_on(self, connection: duckdb.DuckDBPyConnection, *names: str) -> None:
-        """Let a connection read the events, of some classes or of all."""
-        for name in names or self.rows:
-            rows = self.rows[name]
-            connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
+    def show(self) -> None:
+        """Let the session's engine read the events."""
+        for name, rows in self.rows.items():
+            self.session.connection.register(f"{name}_events", ArrowRows(rows.formats, rows.within))
 
     def add(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows of a class behind all others."""
@@ -257,7 +241,6 @@ class StagedEvents:
 def staging_area(session: Session) -> Iterator[StagedEvents]:
     """No events yet, and a database `staging` for other tables, for the duration of the block."""
     with tempfile.TemporaryDirectory(dir=session.temporary_directory) as folder:
-        # Not TEMP tables: those belong to one connection, and two of them fill the tables side by side.
         place = str(Path(folder) / "staging.duckdb") if session.is_file_backed else ":memory:"
         session.connection.execute("ATTACH '{}' AS staging".format(place.replace("'", "''")))
         try:
@@ -276,17 +259,7 @@ def staging_area(session: Session) -> Iterator[StagedEvents]:
 def staged_events(
     session: Session, text: mmap.mmap, source: str, *, damage: str | None = None
 ) -> Iterator[StagedEvents]:
-    """The events of a Kineto file for the duration of the block.
-
-    Args:
-        session: Whose database does the work.
-        text: The whole file.
-        source: Its name, for errors.
-        damage: What is known to be wrong with it.
-
-    Raises:
-        InputError: It holds no events that can be read; names the byte.
-    """
+    """The events of a Kineto file for the duration of the block; `damage` is what is known to be wrong."""
     opened = open_array(text, source)
     with staging_area(session) as events:
         session.plan_for(len(text) - opened.start)
@@ -296,16 +269,12 @@ def staged_events(
             stager.add_chunk(chunk)
         events.array = _array_end(text, opened, chunk.scanned, source, damage)
         events.census, events.flaws = stager.census(), stager.flaws
-        events.show_on(session.connection)
+        events.show()
         yield events
 
 
 def locate_events(text: mmap.mmap, source: str) -> EventArray:
-    """Where the event array of a Kineto file lies.
-
-    Raises:
-        InputError: It holds no events that can be read; names the byte.
-    """
+    """Where the event array of a Kineto file lies."""
     opened = open_array(text, source)
     *_, last = scan(text, opened.start, threads=1)
     return _array_end(text, opened, last.scanned, source, None)
@@ -349,15 +318,11 @@ _LOOKED_AT_BYTES = 1 << 20
 
 
 class Stager:
-    """Splits rows of events into classes, and counts them.
-
-    Args:
-        events: Where they go.
-    """
+    """Splits rows of events into classes, and counts them."""
 
     def __init__(self, events: StagedEvents) -> None:
         self._events = events
-        self._counts: list[dict[str, Any]] = []
+        self._counts: list[quality.Counted] = []
         self._threads: dict[tuple[str | None, str | None], int] = {}
         self._irregular_count, self._is_legacy = 0, False
         self.broken_count = 0
@@ -365,8 +330,9 @@ class Stager:
 
     def census(self) -> quality.Census:
         """All events so far, counted."""
-        return replace(
-            quality.take_census(self._counts, is_lenient=self._irregular_count > 0),
+        return quality.take_census(
+            self._counts,
+            is_lenient=self._irregular_count > 0,
             thread_count=len(self._threads),
             broken_count=self.broken_count,
             is_legacy=self._is_legacy,
@@ -432,17 +398,11 @@ class Stager:
         counts, unusable, details = (
             np.bincount(group[chosen], minlength=len(first)) for chosen in (slice(None), ~is_usable, detailed)
         )
-        names = ("category", "ph", "thread_key", "process", "thread")
         for at in np.argsort(first).tolist():
             values = rows.values(int(first[at]), "category", "ph", "thread_key", "pid", "tid")
-            row = dict(zip(names, values, strict=True)) | {
-                "events": int(counts[at]), "without_time": int(unusable[at]), "detailed": int(details[at]),
-                "first_start_ns": None, "last_end_ns": None,
-            }  # fmt: skip
+            counted: list[Any] = [int(of_group[at]) for of_group in (counts, unusable, details)]
             if values[0] == "Trace" and unusable[at] < counts[at]:
                 span = np.flatnonzero((group == at) & is_usable)
                 start_ns, duration_ns = rows.integers("start_ns")[span], rows.integers("duration_ns")[span]
-                row |= {
-                    "first_start_ns": int(start_ns.min()), "last_end_ns": int((start_ns + duration_ns).max())
-                }  # fmt: skip
-            self._counts.append(row)
+                counted.append((int(start_ns.min()), int((start_ns + duration_ns).max())))
+            self._counts.append(quality.Counted(*values, *counted))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from opscope.hardware.architectures import SpecEvidence
 from opscope.hardware.devices import match_device
 from opscope.ingest.nesting import union_length
+from opscope.ingest.wording import finding
 from opscope.model import schema
-from opscope.model.finding import Finding, Severity
 
 if TYPE_CHECKING:
     from opscope.model.session import Session
@@ -84,20 +84,11 @@ def recorded_release(properties: Mapping[str, Any]) -> str | None:
 
 # Keys of deviceProperties (libkineto/src/DeviceProperties.cpp), in the order of the columns.
 _KEYS = (
-    "name",
-    "computeMajor",
-    "computeMinor",
-    "numSms",
-    "totalGlobalMem",
-    "warpSize",
-    "maxThreadsPerBlock",
-    "maxThreadsPerMultiprocessor",
-    "regsPerBlock",
-    "regsPerMultiprocessor",
-    "sharedMemPerBlock",
-    "sharedMemPerBlockOptin",
-    "sharedMemPerMultiprocessor",
-)
+    "name", "computeMajor", "computeMinor", "numSms", "totalGlobalMem", "warpSize", "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor", "regsPerBlock", "regsPerMultiprocessor", "sharedMemPerBlock",
+    "sharedMemPerBlockOptin", "sharedMemPerMultiprocessor",
+)  # fmt: skip
+_MAY_BE_NONE = {"name", "computeMajor", "computeMinor"}
 _DEVICE_ID = re.compile(r"[0-9]{1,9}")
 _AMD_SHARED_PER_SM = "maxSharedMemoryPerMultiProcessor"
 
@@ -109,13 +100,10 @@ _INSERT = "INSERT INTO devices SELECT " + ", ".join(
 
 
 def write_devices(session: Session, trace_id: int, properties: Any, agents: Any = None) -> None:
-    """Fill table `devices` for one trace.
+    """Fill table `devices` for one trace, whose activities are there.
 
-    Args:
-        session: The Session, with the trace's device activities.
-        trace_id: The trace.
-        properties: `deviceProperties` as the trace has it; anything else than a list of objects is ignored.
-        agents: `agents` as ROCm's profiler describes them, likewise; they tell what the properties do not.
+    `deviceProperties` are as the trace has them, which may be anything; `agents`, as ROCm's profiler
+    describes them, tell what the properties do not.
     """
     described = _of_agents(agents)
     for entry in properties if isinstance(properties, list) else []:
@@ -128,16 +116,23 @@ def write_devices(session: Session, trace_id: int, properties: Any, agents: Any 
     common = json.loads(kinds.pop()) if len(kinds) == 1 else {}
     for device in sorted(described.keys() | used.keys()):
         entry = described.get(device, common)
-        facts = [_fact(key, entry.get(key)) for key in _KEYS]
+        facts = [entry.get(key) for key in _KEYS]
+        for at, key in enumerate(_KEYS):
+            # No device has no multiprocessors, also where that is written as text.
+            count = None if key in _MAY_BE_NONE else integer(facts[at], bits=64)
+            facts[at] = None if count is not None and count <= 0 else facts[at]
         if device in used and not str(facts[0] or "").strip():
             facts[0] = _name_of(entry)
             if facts[0] is not None:
-                session.add_findings([_recognized(trace_id, device, facts[0])])
+                named = {"device": device, "name": facts[0]}
+                session.add_findings([finding("device.recognized", trace_id, named)])
         facts[-1] = facts[-1] if facts[-1] is not None else entry.get(_AMD_SHARED_PER_SM)
-        session.connection.execute(
-            _INSERT,
-            [trace_id, device, *map(_text, facts), *used.get(device, (0, None, None, None, None, None))],
-        )
+        row = [
+            valid_text(str(one)) if isinstance(one, str | int | float) and not isinstance(one, bool) else None
+            for one in facts
+        ]
+        unused = (0, None, None, None, None, None)
+        session.connection.execute(_INSERT, [trace_id, device, *row, *used.get(device, unused)])
 
 
 _GPU_AGENTS = (2, "2", "GPU", "ROCPROFILER_AGENT_TYPE_GPU")
@@ -173,12 +168,6 @@ def _of_agents(agents: Any) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _fact(key: str, value: Any) -> Any:
-    """None for a number of parts of a device that no device has, also where it is written as text."""
-    count = None if key in {"name", "computeMajor", "computeMinor"} else integer(value, bits=64)
-    return None if count is not None and count <= 0 else value
-
-
 def _name_of(entry: Mapping[str, Any]) -> str | None:
     """The name of the one GPU that has what is reported of a nameless one; None if there is no such one."""
     major, minor = (integer(entry.get(key)) for key in ("computeMajor", "computeMinor"))
@@ -189,24 +178,6 @@ def _name_of(entry: Mapping[str, Any]) -> str | None:
         sm_count=integer(entry.get("numSms")),
     ).spec
     return None if found is None or found.evidence is SpecEvidence.DEVICE_PROPERTIES else found.names[0]
-
-
-def _recognized(trace_id: int, device: int, name: str) -> Finding:
-    return Finding(
-        "device.recognized",
-        Severity.INFO,
-        f"The driver reported no name of device {device}; its multiprocessors, memory and capability are "
-        f"those of {name} alone.",
-        None,
-        trace_id,
-        {"device": device, "name": name},
-    )
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _use(session: Session, trace_id: int) -> dict[int, tuple[int, ...]]:

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from opscope.ingest.kineto import Statements
 from opscope.ingest.linking import OWN_LAUNCHES, CallKind, earliest_of_each, kind_of_call, look_up
 from opscope.ingest.nesting import Extent, Int64
-from opscope.ingest.quality import Census
 from opscope.ingest.staging import Columns, StagedEvents, columns, rows_of
 from opscope.ingest.trace_rows import integer
-from opscope.model.finding import Finding, Severity
+from opscope.ingest.wording import finding
+from opscope.model.finding import Finding
 from opscope.model.session import Session
-from opscope.units import counted, format_duration
+from opscope.units import format_duration
 
 # A device record farther from all host times than the recording is long, and than a minute, is not of it.
 _LEAST_DISTANCE_NS = 60_000_000_000
@@ -41,7 +41,12 @@ _REASONS = ("outside_recording", "overruns_stream")
 
 def distrust(session: Session, trace_id: int, events: StagedEvents) -> Iterator[Finding]:
     """Mend the staged events of a trace where that can be done, and say what cannot be trusted."""
-    yield from _unknown_devices(trace_id, events.census)
+    ignored = events.census.ignored
+    named = {name: count for name, count in ignored.items() if name.endswith(("_op", "_runtime"))}
+    if any(name.endswith("_op") for name in named):
+        said = ", ".join(f"{count:,} of {name}" for name, count in sorted(named.items()))
+        count = {"count": sum(named.values()), "device_ns": None}
+        yield finding("recording.unknown_device", trace_id, count, events=said)
     if not events.census.categories.keys() & {"kernel", "cuda_runtime", "cuda_driver"}:
         return
     calls = columns(
@@ -82,16 +87,7 @@ def end_steps(trace_id: int, events: StagedEvents) -> Iterator[Finding]:
     events.rows["annotation"].change(rows_of(given))
     timeless = int((duration_ns[endless] < 0).sum())
     events.census = replace(events.census, without_time=events.census.without_time - timeless)
-    yield _defect(
-        trace_id,
-        "steps_without_end",
-        f"{counted(len(endless), 'step')} without an end: taken to last to the next one, or to the end of "
-        "the recording.",
-        "Close the profiler before the program ends; kernels of the last step may be missing.",
-        count=len(endless),
-        device_ns=None,
-        effect="their lengths are upper bounds",
-    )
+    yield finding("recording.steps_without_end", trace_id, {"count": len(endless), "device_ns": None})
 
 
 def _host_extent(events: StagedEvents) -> Extent:
@@ -102,31 +98,6 @@ def _host_extent(events: StagedEvents) -> Extent:
         first_ns = min(first_ns, int(start_ns.min(initial=first_ns)))
         last_ns = max(last_ns, int((start_ns + part.integers("duration_ns")).max(initial=last_ns)))
     return first_ns, last_ns
-
-
-def _defect(
-    trace_id: int, code: str, message: str, suggestion: str | None,
-    *, count: int, device_ns: int | None, effect: str, withholds: bool = False,
-) -> Finding:  # fmt: skip
-    evidence = {"count": count, "device_ns": device_ns, "effect": effect, "withholds": withholds}
-    return Finding(f"recording.{code}", Severity.WARNING, message, suggestion, trace_id, evidence)
-
-
-def _unknown_devices(trace_id: int, census: Census) -> Iterator[Finding]:
-    named = {name: count for name, count in census.ignored.items() if name.endswith(("_op", "_runtime"))}
-    if not any(name.endswith("_op") for name in named):
-        return
-    events = ", ".join(f"{count:,} of {name}" for name, count in sorted(named.items()))
-    yield _defect(
-        trace_id,
-        "unknown_device",
-        f"Events of a device that opscope does not know: {events}. Their times are in no figure.",
-        "Read only what is said of the CPU.",
-        count=sum(named.values()),
-        device_ns=None,
-        effect="no conclusion is drawn about the device",
-        withholds=True,
-    )
 
 
 def _impossible(activities: Columns, host: Extent) -> Int64:
@@ -163,17 +134,8 @@ def _set_aside(
     Statements(session.connection, trace_id, np.empty(0, dtype=np.int64)).write("set_aside", rows)
     events.rows["activity"].drop(np.concatenate([part.integers("row_id") for part in rows]))
     count, device_ns = int((reason >= 0).sum()), int(duration_ns[reason >= 0].sum())
-    return _defect(
-        trace_id,
-        "impossible_times",
-        f"{counted(count, 'device activity')} of {format_duration(device_ns)} cannot be right (far outside "
-        "of the recording, or over what their stream did next); they are set aside, in no other figure.",
-        "Record again; if it stays so, update the driver: its records are broken.",
-        count=count,
-        device_ns=device_ns,
-        effect="set aside; no bound, idle time or gain is given",
-        withholds=True,
-    )
+    evidence = {"count": count, "device_ns": device_ns}
+    return finding("recording.impossible_times", trace_id, evidence, time=format_duration(device_ns))
 
 
 def _missing_records(trace_id: int, calls: Columns, activities: Columns) -> Iterator[Finding]:
@@ -189,23 +151,10 @@ def _missing_records(trace_id: int, calls: Columns, activities: Columns) -> Iter
     missing = launches - int(np.isin(ids[ids >= 0], activities["correlation_id"]).sum())
     records = len(activities["row_id"])
     # Records that came with other ids are there, and unattributed.
-    if min(missing, launches - records) <= _MISSING_FRACTION * launches:
-        return
-    yield _defect(
-        trace_id,
-        "device_records_missing" if records else "no_device_records",
-        f"{counted(launches, 'launch')}, {missing:,} of them without a device record: figures "
-        "of the GPU would be of the rest alone."
-        if records
-        else f"{counted(launches, 'launch')}, 0 device records: none was delivered; no figure of the GPU can "
-        "be given.",
-        "Record again with no other profiler attached (nsys, ncu, DCGM), permission to profile "
-        "(NVreg_RestrictProfilingToAdminUsers=0) and a driver not older than the CUDA runtime.",
-        count=missing,
-        device_ns=None,
-        effect="no conclusion is drawn about the device",
-        withholds=True,
-    )
+    if min(missing, launches - records) > _MISSING_FRACTION * launches:
+        code = "device_records_missing" if records else "no_device_records"
+        evidence = {"count": missing, "device_ns": None}
+        yield finding(f"recording.{code}", trace_id, evidence, launches=launches)
 
 
 def _shift(events: StagedEvents, device: int, offset_ns: int) -> None:
@@ -246,19 +195,6 @@ def _skew(trace_id: int, events: StagedEvents, calls: Columns, activities: Colum
         is_constant = max(least) - min(least) <= max(_OFFSET_ERROR_NS, offset_ns // 2)
         if is_constant:
             _shift(events, device, offset_ns)
-        records, most = counted(int(early.sum()), "device activity"), format_duration(offset_ns)
-        early_by = f"{records} begin before their launch, by up to {most}"
-        yield _defect(
-            trace_id,
-            "device_clock_offset" if is_constant else "device_clock_drift",
-            f"The device's clock is behind the host's: {early_by}. Its times were moved by that, the least "
-            "that makes them possible."
-            if is_constant
-            else f"The clocks of device and host drift apart: {early_by}. No idle time, bound or gain is "
-            "given.",
-            None if is_constant else "Record again; times of kernels alone are right.",
-            count=int(early.sum()),
-            device_ns=int(duration_ns[early].sum()),
-            effect="device times are shifted" if is_constant else "no bound, idle time or gain is given",
-            withholds=not is_constant,
-        )
+        evidence = {"count": int(early.sum()), "device_ns": int(duration_ns[early].sum())}
+        code = "device_clock_offset" if is_constant else "device_clock_drift"
+        yield finding(f"recording.{code}", trace_id, evidence, most=format_duration(offset_ns))

@@ -239,11 +239,7 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     _repr_html_ = notebook_html
 
     def row(self, name: str) -> BenchmarkRow:
-        """The row of that name.
-
-        Raises:
-            KeyError: There is none.
-        """
+        """The row of that name, or a KeyError."""
         for row in self.rows:
             if row.name == name:
                 return row

@@ -36,18 +36,10 @@ pickle.load(sys.stdin.buffer)()
 
 
 def confined(read: Callable[[Path], R], file: Path, *, reader: str) -> R:
-    """What a function makes of a file, in a process of its own.
+    """What a module's function makes of a file, in a process of its own; errors call it `reader`.
 
     The process may compute for 10 s and one more for every 20 MB of the file, and take 1 GB and eight times
-    its size.
-
-    Args:
-        read: A function of a module, as the process imports it; what it returns is pickled.
-        file: The file.
-        reader: Whose reader it is, as errors call it.
-
-    Raises:
-        InputError: It took more than that, or crashed; or what the function raised.
+    its size. An InputError says that it took more, or crashed; else what the function raised is raised.
     """
     if not sys.executable:  # embedded in another program
         return read(file)

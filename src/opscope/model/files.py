@@ -32,8 +32,7 @@ _SAFE_BYTES, _MOST_RATIO = 100 << 20, 1000
 def check_ratio(stream: BinaryIO, out: BinaryIO, name: str | os.PathLike[str]) -> None:
     """Give up on content that repeats itself as no recording does, before it fills the disk.
 
-    Raises:
-        InputError: More than 1,000 bytes came out of each one read, and 100 MB in all.
+    That is where more than 1,000 bytes came out of each one read, and 100 MB in all.
     """
     size_bytes = out.tell()
     if size_bytes > _SAFE_BYTES and size_bytes > _MOST_RATIO * stream.tell():
@@ -93,9 +92,6 @@ def claimed(target: str | os.PathLike[str]) -> Iterator[None]:
 
     The claim is a lock on a hidden file beside it that names its holder, and ends with the process however
     that ends. Where the file system has no locks, nothing is claimed.
-
-    Raises:
-        InputError: Another process has it.
     """
     path = Path(target)
     lock = path.with_name(f".{path.name}.lock")
@@ -133,13 +129,8 @@ def replacing(
 ) -> Iterator[Path]:
     """A file to write that becomes `path` in one step when the block ends, and is gone if it fails.
 
-    What is no regular file (a pipe, /dev/stdout) is not replaced: the text is written into it.
-
-    Args:
-        path: The file; folders above it are made.
-        what: What is written, for the message.
-        failures: What writing raises.
-        error: What is raised of those.
+    Folders above it are made. What is no regular file (a pipe, /dev/stdout) is not replaced: the text is
+    written into it. Of what writing raises, `error` is raised.
     """
     target = Path(path)
     is_special = target.exists() and not (target.is_file() or target.is_dir())
@@ -165,11 +156,7 @@ def replacing(
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a text to a file and return its path. An existing file is replaced in one step.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
+    """Write a text to a file, which is replaced in one step, and return its path."""
     with replacing(path) as partial:
         # Names in damaged traces may hold lone surrogates, which UTF-8 cannot carry.
         partial.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")

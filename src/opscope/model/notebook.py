@@ -22,12 +22,7 @@ def notebook_html(value: Any) -> str | None:
 
 
 class QueryRows(list[Any]):
-    """The rows of a query; as a data frame or an Arrow table they are asked for once more.
-
-    Args:
-        rows: The rows.
-        ask: The query itself, to be read again.
-    """
+    """The rows of a query; as a data frame or an Arrow table they are asked for once more."""
 
     def __init__(self, rows: Iterable[tuple[Any, ...]], ask: Callable[[], duckdb.DuckDBPyRelation]) -> None:
         super().__init__(rows)

@@ -9,12 +9,7 @@ from functools import cache
 
 @cache
 def sql(package: str, name: str) -> str:
-    """The text of `NAME.sql` of a package; `FILE:STATEMENT` is one of several in a file.
-
-    Args:
-        package: The caller's `__package__`.
-        name: Without the ending. It may lead through folders; `-- :name STATEMENT` begins a statement.
-    """
+    """The text of `NAME.sql` of a package; of `FILE:STATEMENT` what `-- :name STATEMENT` begins in a file."""
     file, _, statement = name.partition(":")
     text = (pkgutil.get_data(package, f"{file}.sql") or b"").decode()
     return _statements(text)[statement] if statement else text

@@ -29,7 +29,7 @@ class Attribution(MeaningEnum):
     GRAPH_SEQUENCE = (
         "graph_sequence",
         "replayed by a CUDA graph whose kernels follow each other as those that the operator launched "
-        "when it was captured, or eagerly",
+        "when it was captured",
     )
     BEFORE_WINDOW = (
         "before_window",
@@ -46,7 +46,6 @@ class ReplaySource(MeaningEnum):
     NOTED_CAPTURE = "noted_capture", "the recording noted the capture"
     CAPTURE_TRACE = "capture_trace", "a trace of the capture was given"
     CAPTURE_PHASE = "capture_phase", "the graph is captured in the trace itself"
-    EAGER_PHASE = "eager_phase", "the same kernels run eagerly in the trace"
 
 
 class ReplayEvidence(MeaningEnum):
@@ -109,9 +108,5 @@ _BY_NAME = {declared.name: declared for declared in TABLES}
 
 
 def table(name: str) -> Table:
-    """The declared table of that name.
-
-    Raises:
-        KeyError: No table of that name is declared.
-    """
+    """The declared table of that name, or a KeyError."""
     return _BY_NAME[name]

@@ -200,21 +200,13 @@ def _beside(trace_path: str | os.PathLike[str], ending: str) -> Path:
 
 
 def write_sidecar(path: str | os.PathLike[str], sidecar: Sidecar) -> None:
-    """Write a sidecar; the file appears, or is replaced, only when it is whole.
-
-    Raises:
-        CaptureError: It cannot be written.
-    """
+    """Write a sidecar; the file appears, or is replaced, only when it is whole."""
     with replacing(path, "the sidecar", error=CaptureError) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(sidecar), indent=2) + b"\n")
 
 
 def read_sidecar(path: str | os.PathLike[str]) -> Sidecar:
-    """The sidecar in a file.
-
-    Raises:
-        InputError: No such file, not a sidecar, or written by a newer opscope.
-    """
+    """The sidecar in a file; an InputError if it is none, or written by a newer opscope."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from opscope.model.evidence import Grade
-from opscope.model.generated_code import files_by_hash, generated_sources, read_generated
 from opscope.model.location import SourceLocation
 from opscope.model.origin import RecordedSource, SourceEvidence
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
+from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
 
 _SOURCES_SQL = (
     "SELECT n.name AS kernel, s.* EXCLUDE (name_id) FROM kernel_sources s JOIN kernel_names n USING (name_id)"

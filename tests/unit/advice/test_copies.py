@@ -43,13 +43,20 @@ def copies_to(
     device_us: float = 11_000,
     *,
     device: dict[str, Any] | None = None,
+    direction: str = "HtoD ({} -> Device)",
 ) -> TraceBuilder:
     builder = TraceBuilder(deviceProperties=[device or H200]).step(1, 0, 30_000)
     builder.operator("aten::copy_", 10, 20)
     builder.launch(15, name="cudaMemcpyAsync").kernel(
-        f"Memcpy HtoD ({host_memory} -> Device)", 50, device_us, category="gpu_memcpy", bytes=size
+        f"Memcpy {direction.format(host_memory)}", 50, device_us, category="gpu_memcpy", bytes=size
     )
     return builder.operator("aten::mm", 40, 20).launch(45).kernel("gemm", 12_000, 9_000)
+
+
+def test_results_are_copied_into_pinned_memory(advise_on: Program) -> None:
+    program = copies_to("Pageable", direction="DtoH (Device -> {})")
+    finding = only(advise_on(program, hosts=[host(21 * MS, 30 * MS)]), "pageable_copy")
+    assert "results.copy_(output, non_blocking=True)" in (finding.change or "")
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ def test_autocast_pays_for_its_casts_in_training(advise_on: Program) -> None:
     assert inference.estimated_gain_ns_per_step is not None
     assert training.estimated_gain_ns_per_step < inference.estimated_gain_ns_per_step
     assert "casting the operands" in (training.gain_basis or "")
+    assert training.change == 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(batch)'
+    assert inference.change == "model = model.to(torch.bfloat16)   # inference"
 
 
 def test_casting_the_whole_model_halves_what_memory_bounds(advise_on: Program) -> None:
@@ -103,7 +105,7 @@ def test_casting_the_whole_model_halves_what_memory_bounds(advise_on: Program) -
 
 @pytest.mark.parametrize("operator", ["aten::cudnn_convolution", "aten::_cudnn_rnn", "aten::lstm"])
 @pytest.mark.parametrize(
-    ("code", "line"), [("tf32_off", "cudnn.allow_tf32"), ("reduced_precision", "autocast")]
+    ("code", "line"), [("tf32_off", "cudnn.allow_tf32"), ("reduced_precision", "model.to(torch.bfloat16)")]
 )
 def test_layers_that_were_not_measured_have_no_gain(
     advise_on: Program, operator: str, code: str, line: str

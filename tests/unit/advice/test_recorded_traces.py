@@ -194,3 +194,8 @@ def test_of_a_few_ranks_of_many_none_is_blamed(advised: Advised) -> None:
     _, found = advised("public/HTA/tests/data/trace_filter")
     assert "straggler_rank" not in codes(found)
     assert only(found, "exposed_communication").estimated_gain_ns_per_step is None
+
+
+def test_types_of_a_program_with_kernels_of_its_own_are_no_bet(advised: Advised) -> None:
+    found = only(advised("h200/own_kernels.json.gz")[1], "reduced_precision")
+    assert (found.is_to_try, found.is_gain_known) == (True, False)

@@ -63,5 +63,5 @@ def test_tensorboard_finds_its_names(tmp_path, cycle):
 
 
 def test_a_folder_that_cannot_be_made(cycle):
-    with pytest.raises(CaptureError, match="cannot be copied"):
+    with pytest.raises(CaptureError, match="cannot be written"):
         export_chrome_trace(cycle.trace_path / "sub")(cycle)

@@ -15,8 +15,8 @@ from opscope.capture import cycle_writer as module
 from opscope.capture.cycle_writer import collect, write_copies
 from opscope.capture.process_sources import compiled_graphs, live_objects
 from opscope.capture.trace_file import TraceNames
-from opscope.model.generated_code import source_hash
 from opscope.model.origin import RecordedKernel, RecordedUnit
+from opscope.provenance.generated_code import source_hash
 
 GEMM = "void gemm<float>(float*)"
 
@@ -49,10 +49,7 @@ def no_registrations(monkeypatch):
 @pytest.fixture
 def libraries(monkeypatch):
     """Modules of torch and Triton that hold these classes; everything else of theirs is absent."""
-    for name, one in (
-        ("torch._inductor.output_code", CompiledFxGraph),
-        ("triton.runtime.jit", JITFunction),
-    ):
+    for name, one in (("torch._inductor.output_code", CompiledFxGraph), ("triton.runtime.jit", JITFunction)):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{one.__name__: one}))
 
 

@@ -97,16 +97,36 @@ def test_cycles_repeat(record):
     assert [cycle.sidecar.steps for cycle in recorder.cycles] == [2, 2]
 
 
-@pytest.mark.parametrize("steps", ["forward", "infer", "Server.answer"])
-def test_inference_has_steps_too(record, steps):
-    recorder, _ = record(
-        "model = torch.nn.Linear(2, 2)\n"
-        "def infer():\n    with torch.no_grad(): return model(torch.ones(2))\n"
-        "class Server:\n    def answer(self): return infer()\n"
-        "server = Server()\n"
-        "for _ in range(6): server.answer()\n",
-        steps,
-    )
+SERVER = """
+model = torch.nn.Linear(2, 2)
+def infer():
+    with torch.no_grad(): return model(torch.ones(2))
+class Server:
+    def answer(self): return infer()
+server = Server()
+for _ in range(6): server.answer()
+"""
+MARKED = """
+from torch.profiler import record_function
+for _ in range(6):
+    with record_function('other'), record_function('train step'): torch.ones(2)
+"""
+CALLING = "from opscope_test_engine import tick\nfor _ in range(6): tick()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        *((SERVER, steps) for steps in ("forward", "infer", "Server.answer")),
+        (MARKED, "mark:train step"), (CALLING, "opscope_test_engine:tick"),
+    ],
+)  # fmt: skip
+def test_models_ranges_and_functions_end_steps_too(record, tmp_path, text, steps):
+    (tmp_path / "opscope_test_engine.py").write_text("import torch\ndef tick(): torch.ones(2)\n")
+    try:
+        recorder, _ = record(text, steps)
+    finally:
+        sys.modules.pop("opscope_test_engine", None)
     assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
 
 
@@ -192,26 +212,6 @@ def test_with_a_gpu_a_program_without_steps_is_recorded_from_where_it_initialize
         names = cycle.trace_path.read_text()
         assert ("aten::sin" in names, "aten::cos" in names) == (False, True)
     assert len(recorder.cycles) == (not has_model)
-
-
-def test_a_range_that_the_program_marks_ends_steps(record):
-    recorder, _ = record(
-        "from torch.profiler import record_function\n"
-        "for _ in range(6):\n"
-        "    with record_function('other'), record_function('train step'): torch.ones(2)\n",
-        "mark:train step",
-    )
-    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
-
-
-def test_a_function_of_another_module_ends_steps(record, tmp_path):
-    (tmp_path / "opscope_test_engine.py").write_text("import torch\ndef tick(): torch.ones(2)\n")
-    text = "from opscope_test_engine import tick\nfor _ in range(6): tick()\n"
-    try:
-        recorder, _ = record(text, "opscope_test_engine:tick")
-    finally:
-        sys.modules.pop("opscope_test_engine", None)
-    assert [cycle.sidecar.steps for cycle in recorder.cycles] == [3]
 
 
 def test_without_steps_the_whole_run_is_one(record):
@@ -568,13 +568,14 @@ def test_what_cannot_be_called_stays():
 
 def test_names_of_sources():
     assert step_source("none") is None
-    assert isinstance(step_source("optimizer"), OptimizerSteps)
-    assert isinstance(step_source("forward"), ForwardSteps)
-    assert isinstance(step_source("auto"), RecognizedSteps)
+    kinds = {"optimizer": OptimizerSteps, "forward": ForwardSteps, "auto": RecognizedSteps}
+    assert {name: type(step_source(name)) for name in kinds} == kinds
     assert step_source("mark:a step").name == "a step"
-    own, other = step_source("infer"), step_source("package.module:Trainer.step")
-    assert (own.module, own.function) == ("__main__", "infer")
-    assert (other.module, other.function) == ("package.module", "Trainer.step")
+    for name, place in (
+        ("infer", ("__main__", "infer")), ("package.module:Trainer.step", ("package.module", "Trainer.step"))
+    ):  # fmt: skip
+        source = step_source(name)
+        assert (source.module, source.function) == place
 
 
 @pytest.mark.parametrize("name", ["", "mark:", ":f", "m:", "a b", "3", "m:f:g", "-x"])

@@ -15,13 +15,7 @@ from typing import Any
 
 import pytest
 
-from opscope.cupti.library import (
-    Cupti,
-    CuptiPlaces,
-    build_library,
-    installed_cupti,
-    native_folder,
-)
+from opscope.cupti.library import Cupti, CuptiPlaces, build_library, installed_cupti, native_folder
 from opscope.cupti.recording import CuptiRecording, read_recording
 
 NATIVE = Path(__file__).parent / "native"

@@ -13,12 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.cupti.events import (
-    _rows,
-    call_name,
-    first_moment_ns,
-    process_events,
-)
+from opscope.cupti.events import _rows, call_name, first_moment_ns, process_events
 from opscope.cupti.recording import ABSENT, RECORDS, ChunkKind, CuptiRecording, TextTable
 
 Make = Callable[..., CuptiRecording]

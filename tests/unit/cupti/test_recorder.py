@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from opscope.cupti.recording import (
-    WRITE_LIMIT,
-    ChunkKind,
-    FileState,
-    TextTable,
-    UnifiedState,
-    read_recording,
-)
+from opscope.cupti.recording import WRITE_LIMIT, ChunkKind, FileState, TextTable, UnifiedState, read_recording
 
 START_NS = 1_790_857_026_000_000_000
 
@@ -108,8 +101,7 @@ def test_the_exit_code_is_the_programs_own(fake_cuda: Any, tmp_path: Path, code:
 
 
 @pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGSEGV, signal.SIGABRT],
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGSEGV, signal.SIGABRT]
 )
 def test_a_signal_ends_the_program_after_its_records_are_written(
     fake_cuda: Any, tmp_path: Path, number: signal.Signals

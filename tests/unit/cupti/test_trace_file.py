@@ -10,20 +10,8 @@ from typing import Any
 import pytest
 
 from opscope.cupti.events import first_moment_ns
-from opscope.cupti.recording import (
-    ChunkKind,
-    CuptiRecording,
-    FileState,
-    Outcome,
-    TextTable,
-    UnifiedState,
-)
-from opscope.cupti.trace_file import (
-    WrittenTrace,
-    recording_findings,
-    recording_sidecar,
-    write_trace,
-)
+from opscope.cupti.recording import ChunkKind, CuptiRecording, FileState, Outcome, TextTable, UnifiedState
+from opscope.cupti.trace_file import WrittenTrace, recording_findings, recording_sidecar, write_trace
 from opscope.errors import CaptureError
 from opscope.model.finding import Severity
 from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar

@@ -10,7 +10,6 @@ import pytest
 
 import opscope
 from opscope.ingest import arrow, kineto
-from opscope.ingest.nesting import RecordedSteps
 from opscope.model.schema import TABLES
 from opscope.testing import TraceBuilder
 
@@ -32,9 +31,9 @@ def compare(path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> int:
     extents = []
     plain = kineto._operator_columns
 
-    def noted(operators: kineto._Operators, steps: RecordedSteps) -> dict[str, Any]:
+    def noted(operators: kineto._Operators, *others: Any) -> dict[str, Any]:
         extents.append(operators.extent)
-        return plain(operators, steps)
+        return plain(operators, *others)
 
     whole = tables(path)
     with monkeypatch.context() as patch:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+import re
 import sqlite3
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from opscope.analysis.provenance import read_provenance
 from opscope.api import load
 from opscope.errors import InputError
+from opscope.ingest.nsys_reading import TAKES_TENSOR_LISTS
 from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.testing import ExportBuilder, TraceBuilder
@@ -234,3 +242,251 @@ class TestUnreadable:
         path = ExportBuilder().launch(1, correlationId="abc").write(tmp_path / "x.sqlite")
         with pytest.raises(InputError, match="CUPTI_ACTIVITY_KIND_RUNTIME holds something else than numbers"):
             load(path)
+
+
+GPU = {
+    "id": 5, "name": "NVIDIA H200", "totalMemory": 150_000, "smCount": 132, "threadsPerWarp": 32,
+    "maxWarpsPerSm": 64, "maxThreadsPerBlock": 1024, "maxRegistersPerBlock": 65536,
+    "maxRegistersPerSm": 65536, "maxShmemPerBlock": 49152, "maxShmemPerBlockOptin": 232448,
+    "maxShmemPerSm": 233472, "computeMajor": 9, "computeMinor": 0,
+}  # fmt: skip
+
+
+def write(path: Path, **tables: list[dict[str, Any]]) -> Path:
+    """A kernel on device 1, and further tables."""
+    ExportBuilder().launch(1).kernel("k", 2, 3, deviceId=1).write(path, without=["META_DATA_EXPORT"])
+    with closing(sqlite3.connect(path)) as connection:
+        for name, rows in tables.items():
+            connection.execute(f"CREATE TABLE {name} ({', '.join(rows[0])})")
+            for row in rows:
+                marks = ", ".join("?" * len(row))
+                connection.execute(f"INSERT INTO {name} VALUES ({marks})", list(row.values()))
+        connection.commit()
+    return path
+
+
+def devices(session: Session) -> list[dict[str, Any]]:
+    return session.records(
+        """SELECT device, name, compute_major, compute_minor, sm_count, memory_bytes, warp_size,
+            max_threads_per_sm, shared_memory_per_block_optin_bytes, activity_count
+        FROM devices ORDER BY device"""
+    )
+
+
+def test_a_device_is_the_process_own_ordinal(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "x.sqlite",
+        TARGET_INFO_GPU=[GPU, {**GPU, "id": 6, "name": "NVIDIA T4"}],
+        TARGET_INFO_CUDA_DEVICE=[{"gpuId": 5, "cudaId": 1, "pid": 10}, {"gpuId": 6, "cudaId": 1, "pid": 11}],
+    )
+    with load(path) as session:
+        assert devices(session) == [
+            {
+                "device": 1, "name": "NVIDIA H200", "compute_major": 9, "compute_minor": 0, "sm_count": 132,
+                "memory_bytes": 150_000, "warp_size": 32, "max_threads_per_sm": 2048,
+                "shared_memory_per_block_optin_bytes": 232448, "activity_count": 1,
+            }
+        ]  # fmt: skip
+
+
+def test_an_older_table_of_devices_and_none(tmp_path: Path) -> None:
+    old = {"deviceId": 1, "name": "Tesla V100", "computeCapabilityMajor": 7, "computeCapabilityMinor": 0}
+    with load(write(tmp_path / "old.sqlite", TARGET_INFO_CUDA_GPU=[old])) as session:
+        (device,) = devices(session)
+        assert (device["name"], device["compute_major"], device["sm_count"]) == ("Tesla V100", 7, None)
+    with load(write(tmp_path / "none.sqlite")) as session:
+        (device,) = devices(session)
+        assert (device["name"], device["activity_count"]) == (None, 1)
+
+
+def test_times_count_from_the_start_unless_they_were_shifted(tmp_path: Path) -> None:
+    start = [{"utcEpochNs": 1_000_000}]
+    shift = [{"name": "EXPORT_PARAM_TIME_SHIFT", "value": "250"}]
+    normal = [*shift, {"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "true"}]
+    cases = [
+        ({"TARGET_INFO_SESSION_START_TIME": start}, 1_000_000),
+        ({"TARGET_INFO_SESSION_START_TIME": start, "META_DATA_EXPORT": shift}, 999_750),
+        ({"TARGET_INFO_SESSION_START_TIME": start, "META_DATA_EXPORT": normal}, -250),
+        ({}, None),
+    ]
+    for index, (tables, expected) in enumerate(cases):
+        with load(write(tmp_path / f"{index}.sqlite", **tables)) as session:
+            assert session.scalar("SELECT base_time_ns FROM traces") == expected
+
+
+def test_the_drivers_version_and_what_nsys_warned_of(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "x.sqlite",
+        TARGET_INFO_SYSTEM_ENV=[{"name": "CudaDriverVersion", "value": "12080"}],
+        DIAGNOSTIC_EVENT=[
+            {"severity": 1, "text": "started"},
+            {"severity": 2, "text": "CUDA events\twere dropped."},
+            {"severity": 3, "text": "Out of buffers."},
+        ],
+    )
+    with load(path) as session:
+        assert session.query("SELECT cuda_driver_version, driver_version FROM traces") == [(12080, "12.8")]
+        (warned,) = [one for one in session.findings() if one.code == "nsys.diagnostics"]
+        assert warned.message.endswith("CUDA events were dropped. Out of buffers.")
+
+
+@pytest.fixture(scope="module")
+def mfu(shared: Path) -> Path:
+    return shared / "traces" / "nsys" / "mfu_2gpu_before.sqlite"
+
+
+@pytest.fixture(scope="module")
+def session(mfu: Path) -> Iterator[Session]:
+    with load(mfu) as session:
+        yield session
+
+
+def owners(connection: sqlite3.Connection) -> dict[tuple[int, int], str]:
+    """Innermost range that PyTorch named as an operator, by process and correlation id."""
+    events: dict[int, list[tuple[int, int, Any]]] = defaultdict(list)
+    for thread, start, end, text in connection.execute(
+        "SELECT globalTid, start, end, text FROM NVTX_EVENTS WHERE domainId = 0 AND text NOT LIKE 'FSDP::%' "
+        "AND text NOT LIKE 'nccl:%'"
+    ):
+        # At one moment a range ends before a call, and begins before it.
+        events[thread] += [(start, 1, text), (end, 0, None)]
+    for thread, start, correlation in connection.execute(
+        "SELECT globalTid, start, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+    ):
+        events[thread].append((start, 2, correlation))
+    found = {}
+    for thread, mine in events.items():
+        open_ranges: list[str] = []
+        for _, kind, what in sorted(mine, key=lambda event: event[:2]):
+            if kind == 0:
+                open_ranges.pop()
+            elif kind == 1:
+                open_ranges.append(what)
+            elif open_ranges:
+                found[thread >> 24, what] = re.sub(r", (seq|op_id) = .*", "", open_ranges[-1])
+    return found
+
+
+def test_each_activity_belongs_to_the_innermost_operator_of_its_launch(mfu: Path, session: Session) -> None:
+    with closing(sqlite3.connect(f"{mfu.as_uri()}?mode=ro", uri=True)) as connection:
+        found = owners(connection)
+        expected: Counter[tuple[int, str | None]] = Counter()
+        for table in ("KERNEL", "MEMCPY", "MEMSET"):
+            for process, correlation, duration_ns in connection.execute(
+                f"SELECT globalPid, correlationId, end - start FROM CUPTI_ACTIVITY_KIND_{table}"
+            ):
+                expected[process >> 24 & 0xFFFFFF, found.get((process >> 24, correlation))] += duration_ns
+    rows = session.query(
+        """SELECT t.properties->>'process', o.name, sum(a.duration_ns)::BIGINT FROM device_activities a
+        JOIN traces t ON t.trace_id = a.trace_id LEFT JOIN operators o ON o.operator_id = a.operator_id
+        GROUP BY ALL"""
+    )
+    assert {(int(process), name): duration_ns for process, name, duration_ns in rows} == dict(expected)
+    assert len(expected) == 28
+
+
+def test_every_law_holds(shared: Path, session: Session) -> None:
+    assert all(check.holds for check in session.check())
+    with load(shared / "traces" / "nsys" / "mock.sqlite") as small:
+        assert all(check.holds for check in small.check())
+        assert small.query("SELECT count(*), sum(duration_ns) FROM device_activities") == [(3, 5_761)]
+
+
+def test_names_are_those_that_tables_of_releases_know(session: Session) -> None:
+    provenance = read_provenance(session)
+    assert provenance.hit_rates["2.11.0"] == 1.0
+    assert session.query(
+        """SELECT DISTINCT p.units FROM kernel_symbols s JOIN kernel_provenance p USING (name_id)
+        WHERE s.mangled_name LIKE '%CatArrayBatchedCopy%'"""
+    ) == [(["aten/src/ATen/native/cuda/Shape.cu"],)]
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["operator", "range", "step", "launch", "kernel", "copy", "graph"]),
+        st.integers(0, 400),
+        st.integers(0, 5_000),
+        st.integers(1, 2),  # thread
+        st.integers(1, 2),  # process
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def build(events: list[Any], shift: int = 0) -> ExportBuilder:
+    builder = ExportBuilder(process=1).launch(shift)
+    for index, (kind, moment, duration, thread, process) in enumerate(events):
+        where = {"process": process, "thread": thread}
+        # Of ranges that begin and end together no export tells which is the outer one.
+        start = 32 * moment + index + shift
+        if kind == "launch":
+            builder.launch(start, duration, **where)
+        elif kind == "kernel":
+            builder.kernel(f"k{index % 3}", start + 1, duration, process=process)
+        elif kind == "copy":
+            builder.copy(start + 1, duration, process=process)
+        elif kind == "graph":
+            builder.graph(index, start + 1, duration, process=process)
+        else:
+            texts = {"operator": f"aten::op{index % 4}, op_id = {index + 1}", "step": f"ProfilerStep#{index}"}
+            builder.range(texts.get(kind, f"range {index % 3}"), start, duration, **where)
+    return builder
+
+
+def facts(path: Path, shift: int) -> list[Any]:
+    with load(path) as session:
+        assert all(check.holds for check in session.check())
+        return [
+            session.query(
+                """SELECT a.trace_id, n.name, a.start_ns - ?, a.duration_ns, attribution, o.name, o.depth
+                FROM device_activities a JOIN kernel_names n USING (name_id)
+                LEFT JOIN operators o ON o.operator_id = a.operator_id ORDER BY ALL""",
+                [shift],
+            ),
+            session.query(
+                """SELECT trace_id, name, start_ns - ?, duration_ns, self_device_ns, total_device_ns
+                FROM operators ORDER BY ALL""",
+                [shift],
+            ),
+        ]
+
+
+@settings(max_examples=settings.default.max_examples // 10)
+@given(events=EVENTS, seed=st.integers(0, 1000))
+@pytest.mark.exhaustive(few=False)
+def test_conservation_order_and_shift(
+    events: list[Any], seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("export")
+    builder = build(events)
+    straight = facts(builder.write(folder / "a.sqlite"), 0)
+    durations = [
+        row["end"] - row["start"]
+        for table in ("KERNEL", "MEMCPY", "GRAPH_TRACE")
+        for row in builder.rows[f"CUPTI_ACTIVITY_KIND_{table}"]
+    ]
+    assert sum(row[3] for row in straight[0]) == sum(durations)
+    for rows in builder.rows.values():
+        random.Random(seed).shuffle(rows)
+    assert facts(builder.write(folder / "b.sqlite"), 0) == straight
+    assert facts(build(events, 10**12).write(folder / "c.sqlite"), 10**12) == straight
+
+
+def test_every_operator_that_takes_lists_of_tensors_is_known() -> None:
+    import re
+
+    from opscope.provenance.operators.table import table_for
+
+    pattern = re.compile(TAKES_TENSOR_LISTS)
+    taking = {
+        function.name
+        for function in table_for(None).functions
+        if re.search(r"Tensor(?:\([^)]*\))?\??\[\d*\]", function.schema.partition("->")[0].partition("*")[0])
+        and "out" not in function.overload
+    }
+    assert len(taking) > 100
+    assert {name for name in taking if not pattern.fullmatch(name)} == set()
+    assert not any(
+        pattern.fullmatch(f"aten::{name}") for name in ("mm", "addmm", "sum", "sort", "copy_", "split")
+    )

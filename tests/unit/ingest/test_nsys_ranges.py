@@ -9,7 +9,7 @@ import numpy as np
 
 from opscope.analysis.columns import columns
 from opscope.analysis.summary import Summary
-from opscope.ingest.nsys_reading import Intervals, owning_ranges
+from opscope.ingest.nsys_reading import owning_ranges
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.testing import ExportBuilder
@@ -137,10 +137,7 @@ class TestOwners:
         assert annotation_names(session) == ["iteration", "forward", "backward", "iteration", "never"]
         assert session.query(
             "SELECT DISTINCT attribution, operator_id IS NULL FROM device_activities ORDER BY 1"
-        ) == [
-            ("correlation", False),
-            ("outside_operator", True),
-        ]
+        ) == [("correlation", False), ("outside_operator", True)]
 
     def test_an_operator_comes_before_every_range(self, load_export: LoadExport) -> None:
         session = load_export(
@@ -176,11 +173,13 @@ class TestOwners:
         def column(*values: int) -> Any:
             return np.array(values, dtype=np.int64)
 
-        none = Intervals(*(column() for _ in range(4)))
-        ranges = Intervals(column(0, 0, 0), column(0, 50, 60), column(100, 100, 5), column(3, 4, 5))
-        names = np.array([1, 2, 3], dtype=np.uint64)
-        assert owning_ranges(none, ranges, names, column(0), column(120)).tolist() == [4]
-        assert owning_ranges(none, ranges, names, column(1), column(120)).tolist() == []
+        placed = ("thread", "start_ns", "duration_ns", "range_id", "name_hash")
+        rows = ((0, 0, 0), (0, 50, 60), (100, 100, 5), (3, 4, 5), (1, 2, 3))
+        none = {name: column() for name in placed}
+        ranges = {name: column(*values) for name, values in zip(placed, rows, strict=True)}
+        for thread, owning in ((0, [4]), (1, [])):
+            launches = {"thread": column(thread), "start_ns": column(120)}
+            assert owning_ranges(none, ranges, launches).tolist() == owning
 
 
 def test_the_host_is_busy_in_operators_and_not_in_the_ranges_around_them(load_export: LoadExport) -> None:

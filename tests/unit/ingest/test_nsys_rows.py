@@ -31,25 +31,11 @@ class TestKernels:
             ExportBuilder()
             .launch(10)
             .kernel(
-                "gemm",
-                20,
-                7,
-                deviceId=1,
-                streamId=9,
-                contextId=2,
-                gridX=3,
-                gridY=4,
-                gridZ=5,
-                blockX=64,
-                blockY=2,
-                blockZ=1,
-                registersPerThread=40,
-                staticSharedMemory=16,
-                dynamicSharedMemory=32,
-                graphId=6,
-                graphNodeId=8,
+                "gemm", 20, 7, deviceId=1, streamId=9, contextId=2, gridX=3, gridY=4, gridZ=5, blockX=64,
+                blockY=2, blockZ=1, registersPerThread=40, staticSharedMemory=16, dynamicSharedMemory=32,
+                graphId=6, graphNodeId=8,
             )
-        )
+        )  # fmt: skip
         assert session.query(
             """SELECT kind, device, stream, context, a.start_ns, a.duration_ns, grid_x, grid_y, grid_z,
                 block_x, block_y, block_z, registers_per_thread, shared_memory_bytes, graph_id, graph_node_id,
@@ -179,24 +165,15 @@ def test_synchronizations_and_overheads_have_kinetos_words(load_export: LoadExpo
         syncType=3, eventId=2**32 - 1,
     )  # fmt: skip
     builder.row(
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-        130,
-        5,
-        deviceId=0,
-        streamId=7,
-        correlationId=102,
-        syncType=2,
-        eventId=6,
-    )
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", 130, 5, deviceId=0, streamId=7, correlationId=102,
+        syncType=2, eventId=6,
+    )  # fmt: skip
     builder.row("PROFILER_OVERHEAD", 3, 4, nameId="CUPTI Buffer flush", overheadType=3)
     builder.row("PROFILER_OVERHEAD", 8, 2, nameId="TLS allocation", overheadType=0)
     session = load_export(builder)
     assert session.query(
         "SELECT kind, stream, correlation_id, wait_on_event_id, start_ns, duration_ns FROM syncs ORDER BY 5"
-    ) == [
-        ("Stream Sync", None, 101, None, 100, 20),
-        ("Stream Wait Event", 7, 102, 6, 130, 5),
-    ]
+    ) == [("Stream Sync", None, 101, None, 100, 20), ("Stream Wait Event", 7, 102, 6, 130, 5)]
     assert session.query("SELECT name, start_ns, duration_ns FROM overheads ORDER BY start_ns") == [
         ("Buffer Flush", 3, 4),
         ("TLS allocation", 8, 2),
@@ -210,10 +187,7 @@ def test_threads_have_their_numbers_and_names(load_export: LoadExport) -> None:
     session = load_export(builder)
     assert session.query(
         "SELECT process, native_thread, process_name, name FROM threads ORDER BY native_thread"
-    ) == [
-        ("4000000", "12", "/usr/bin/python", "worker"),
-        ("4000000", "16000000", "/usr/bin/python", None),
-    ]
+    ) == [("4000000", "12", "/usr/bin/python", "worker"), ("4000000", "16000000", "/usr/bin/python", None)]
 
 
 def test_a_symbol_tells_the_file_of_a_kernel_that_no_release_has(load_export: LoadExport) -> None:

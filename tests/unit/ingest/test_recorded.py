@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from opscope.model.environment import Environment
@@ -59,13 +60,7 @@ def sidecar(**fields: Any) -> Sidecar:
         environment=environment,
         schedule=RecordedSchedule(0, 1, 3, 1, cycle=0),
         settings=RecordedSettings(True, False, False, False, ("cpu", "cuda")),
-        **{
-            "steps": 3,
-            "partial": False,
-            "clean_window": True,
-            "wall_time_ns_per_step": (5, 6, 7),
-            **fields,
-        },
+        **{"steps": 3, "partial": False, "clean_window": True, "wall_time_ns_per_step": (5, 6, 7), **fields},
     )
 
 
@@ -84,11 +79,16 @@ def recorded(make_trace: Make) -> Callable[..., Path]:
     return make
 
 
-def test_the_environment_is_with_the_trace(load: Load, recorded: Callable[..., Path]) -> None:
-    columns = "torch_version, torch_git_version, cuda_version, driver_version"
-    assert load(recorded()).query(f"SELECT {columns} FROM traces") == [
-        ("2.11.0+cu130", "70d99e9", "13.0", "13.1")
+def test_a_sidecar_is_kept_and_its_facts_are_the_traces(load: Load, recorded: Callable[..., Path]) -> None:
+    session = load(recorded(rank=2, world_size=4))
+    # torch notes no rank where the process group is gone when it writes.
+    columns = "rank, world_size, torch_version, torch_git_version, cuda_version, driver_version"
+    assert session.query(f"SELECT {columns} FROM traces") == [
+        (2, 4, "2.11.0+cu130", "70d99e9", "13.0", "13.1")
     ]
+    kept = msgspec.json.decode(session.metadata("sidecar:0") or "", type=Sidecar)
+    assert kept == sidecar(rank=2, world_size=4)
+    assert not [one for one in session.findings() if "sidecar" in one.code]
 
 
 def test_origins_have_a_row_per_unit(load: Load, recorded: Callable[..., Path]) -> None:
@@ -169,15 +169,19 @@ def test_one_without_the_newer_fields_still_reads(load: Load, recorded: Callable
 
 @pytest.mark.parametrize(
     "damage",
-    [{"kernels": [{"library": "no name"}]}, {"kernel_sources": [5]}, {"schema_version": 2}, {"gaps": None}],
-)
+    [
+        {"kernels": [{"library": "no name"}]}, {"kernel_sources": [5]}, {"schema_version": 2}, {"gaps": None},
+        "not JSON", "{}", '{"schema_version": 999}',
+    ],
+)  # fmt: skip
 def test_a_broken_or_newer_one_is_a_finding(
-    load: Load, recorded: Callable[..., Path], damage: dict[str, Any]
+    load: Load, recorded: Callable[..., Path], damage: dict[str, Any] | str
 ) -> None:
     path = recorded(kernels=(GEMM,))
     fields = json.loads(sidecar_path(path).read_text())
-    sidecar_path(path).write_text(json.dumps({**fields, **damage}))
+    sidecar_path(path).write_text(damage if isinstance(damage, str) else json.dumps({**fields, **damage}))
     session = load(path)
+    assert session.metadata("sidecar:0") is None
     assert "trace.sidecar_unreadable" in {finding.code for finding in session.findings()}
     assert session.query("SELECT torch_version FROM traces") == [(None,)]
     assert session.scalar("SELECT count(*) FROM kernel_origins") == 0

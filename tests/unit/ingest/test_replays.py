@@ -13,19 +13,12 @@ from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import count_host_events
 from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with_nodes
 from opscope.ingest.replays import Replay, match
-from opscope.model.environment import Environment
 from opscope.model.schema import ReplayEvidence, ReplaySource
-from opscope.model.sidecar import (
-    GraphNode,
-    RecordedGraph,
-    RecordedSchedule,
-    RecordedSettings,
-    Sidecar,
-    sidecar_path,
-    write_sidecar,
-)
+from opscope.model.sidecar import GraphNode, RecordedGraph, sidecar_path, write_sidecar
 from opscope.report.headline import headline
 from opscope.testing import TraceBuilder
+
+from .test_recorded import sidecar
 
 ROWS = """SELECT n.name, o.name, a.attribution FROM device_activities a JOIN kernel_names n USING (name_id)
 LEFT JOIN operators o ON o.operator_id = a.operator_id ORDER BY a.start_ns"""
@@ -115,20 +108,6 @@ def test_the_capture_may_be_in_the_trace_itself(load) -> None:
     session = load(replayed(captured(TraceBuilder())))
     assert {attribution for *_, attribution in session.query(ROWS)} == {"graph_sequence"}
     assert session.query(REPLAYS) == [(1, 2, "capture_phase", "kernel_sequence", None)]
-
-
-def test_an_eager_run_of_the_same_kernels_tells_operators_too(load) -> None:
-    trace = TraceBuilder()
-    for at, (operator, kernel) in enumerate(
-        (("aten::mm", "gemm"), ("aten::add", "add"), ("aten::sum", "sum"))
-    ):
-        trace.operator(operator, 10 * at, 8).launch(10 * at + 2)
-        trace.kernel(kernel, 10 * at + 5, 2, grid=[7, 1, 1])
-    session = load(replayed(trace))
-    assert session.query(ROWS)[3:] == [
-        ("gemm", "aten::mm", "graph_sequence"), ("add", "aten::add", "graph_sequence"),
-    ]  # fmt: skip
-    assert session.query(REPLAYS)[0][2:4] == ("eager_phase", "kernel_sequence")
 
 
 def test_a_capture_of_another_model_is_refused_and_said(load, make_trace) -> None:
@@ -267,15 +246,6 @@ def test_node_ids_that_are_missing_or_repeated_leave_the_sequence(load, make_tra
     assert [row[3] for row in session.query(REPLAYS)] == ["kernel_sequence"]
 
 
-def test_an_eager_run_of_another_batch_is_not_the_one_replayed(load) -> None:
-    trace = TraceBuilder()
-    for at, (kernel, grid) in enumerate((("gemm", 4), ("add", 4), ("gemm", 16), ("add", 16))):
-        trace.operator(f"aten::{kernel}", 10 * at, 8, **{"Input Dims": [[grid, 8]]})
-        trace.launch(10 * at + 2).kernel(kernel, 10 * at + 5, 2, grid=[grid, 1, 1])
-    session = load(replayed(trace, grid=([4, 1, 1], [4, 1, 1])))
-    assert session.query(OPERATORS)[4:] == [("aten::gemm", "[[4,8]]"), ("aten::add", "[[4,8]]")]
-
-
 def test_a_trace_without_replays_says_that_a_capture_was_of_no_use(load, make_trace) -> None:
     capture = make_trace(captured(TraceBuilder()), "capture.json")
     session = load(
@@ -299,7 +269,7 @@ def test_node_ids_join_replays_with_what_the_recording_noted(load, tmp_path: Pat
         TraceBuilder(), names=("add", "gemm"), **{"graph node id": ((9 << 32) | 5, (9 << 32) | 4)}
     )
     path = trace.write(tmp_path / "trace.json")
-    write_sidecar_of(path, RecordedGraph("trace.graphs/graph_0.json", nodes))
+    write_sidecar(sidecar_path(path), sidecar(graphs=(RecordedGraph("trace.graphs/graph_0.json", nodes),)))
     session = load(path)
     assert session.query(ROWS) == [("add", "aten::add", "graph_node"), ("gemm", "aten::mm", "graph_node")]
     assert session.query(REPLAYS)[0][2:4] == ("noted_capture", "node_ids")
@@ -307,30 +277,10 @@ def test_node_ids_join_replays_with_what_the_recording_noted(load, tmp_path: Pat
 
 def test_a_noted_capture_that_is_gone_is_a_finding(load, tmp_path: Path) -> None:
     path = replayed(TraceBuilder()).write(tmp_path / "trace.json")
-    write_sidecar_of(path, RecordedGraph("trace.graphs/graph_0.json", None))
+    write_sidecar(sidecar_path(path), sidecar(graphs=(RecordedGraph("trace.graphs/graph_0.json", None),)))
     session = load(path)
     assert "graphs.note_unreadable" in [one.code for one in session.findings()]
     assert session.query(ROWS)[0][1] == "graph 1 of engine step"
-
-
-def write_sidecar_of(path: Path, *graphs: RecordedGraph) -> None:
-    recorded = RecordedSettings(
-        True, with_stack=False, with_modules=False, profile_memory=False, activities=("cpu",)
-    )
-    environment = Environment("3.12", "Linux", "0", "2.11.0")
-    sidecar = Sidecar(
-        path.name,
-        "",
-        environment,
-        RecordedSchedule(0, 0, 1, 1, 0),
-        recorded,
-        0,
-        False,
-        True,
-        (),
-        graphs=graphs,
-    )
-    write_sidecar(sidecar_path(path), sidecar)
 
 
 # Matching by itself.

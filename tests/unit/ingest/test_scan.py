@@ -114,15 +114,8 @@ class TestNumbers:
     def test_every_digit_of_a_time(self, one_pass: Pass) -> None:
         chance = random.Random(1)
         texts = [
-            "0",
-            "-0.0005",
-            "1e-9",
-            "1.5e3",
-            "9223372036854775.807",
-            "9223372036854775.808",
-            "-5.25",
-            "1E2",
-        ]
+            "0", "-0.0005", "1e-9", "1.5e3", "9223372036854775.807", "9223372036854775.808", "-5.25", "1E2",
+        ]  # fmt: skip
         for _ in range(2_000):
             whole = str(chance.randrange(10 ** chance.randrange(1, 17)))
             digits = chance.randrange(6)
@@ -280,12 +273,8 @@ def test_a_machine_without_a_compiler_reads_the_same(
 ) -> None:
     file = shared / "traces" / "h200" / "bert_compile_bf16.json.gz"
     queries = (
-        "FROM operators",
-        "FROM device_activities",
-        "FROM runtime_calls",
-        "FROM frames",
-        "FROM modules",
-    )
+        "FROM operators", "FROM device_activities", "FROM runtime_calls", "FROM frames", "FROM modules",
+    )  # fmt: skip
     compiled = load(file, threads=2)
     monkeypatch.setattr(scanning, "_library", lambda: None)
     in_python = load(file, threads=2)

@@ -153,12 +153,7 @@ def test_device_activities(load: Load) -> None:
         "SELECT a.start_ns, c.start_ns FROM device_activities a LEFT JOIN runtime_calls c "
         "USING (runtime_call_id) ORDER BY 1"
     )
-    assert session.query(launchers) == [
-        (30_000, 12_000),
-        (40_000, 14_000),
-        (50_000, None),
-        (60_000, 16_000),
-    ]
+    assert session.query(launchers) == [(30_000, 12_000), (40_000, 14_000), (50_000, None), (60_000, 16_000)]
 
 
 def test_annotations_and_steps(load: Load) -> None:
@@ -332,14 +327,8 @@ def test_triton_launches(load: Load) -> None:
 
 def flow(phase: str, number: int | str, start: float, thread: int) -> dict[str, Any]:
     return {
-        "ph": phase,
-        "id": number,
-        "cat": "fwdbwd",
-        "name": "fwdbwd",
-        "pid": 1,
-        "tid": thread,
-        "ts": start,
-    }
+        "ph": phase, "id": number, "cat": "fwdbwd", "name": "fwdbwd", "pid": 1, "tid": thread, "ts": start,
+    }  # fmt: skip
 
 
 def autograd_trace(*, has_arrows: bool) -> TraceBuilder:
@@ -505,14 +494,10 @@ def test_agents_that_describe_nothing_are_passed_over(load: Load, agents: Any) -
 
 def test_traces(load: Load) -> None:
     trace = TraceBuilder(
-        distributedInfo={"backend": "nccl", "rank": 3, "world_size": 8},
-        baseTimeNanoseconds=EPOCH_NS,
-        cuda_runtime_version=13_000,
-        cuda_driver_version="13010",
-        cupti_version=130_000,
-        deviceProperties=[PROPERTIES],
-        displayTimeUnit="ms",
-    ).operator("a", 5, 10)
+        distributedInfo={"backend": "nccl", "rank": 3, "world_size": 8}, baseTimeNanoseconds=EPOCH_NS,
+        cuda_runtime_version=13_000, cuda_driver_version="13010", cupti_version=130_000,
+        deviceProperties=[PROPERTIES], displayTimeUnit="ms",
+    ).operator("a", 5, 10)  # fmt: skip
     trace.event("Trace", "PyTorch Profiler (0)", 1, 99.5, "PyTorch Profiler", {}, process="Spans")
     session = load(trace)
     record = one(session, "traces")

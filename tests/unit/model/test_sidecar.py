@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from opscope.errors import CaptureError, InputError
 from opscope.model.environment import Environment, GpuInfo
+from opscope.model.finding import RECORDER_KEY, Finding, Severity, findings_as_json, recorded_findings
+from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.sidecar import (
     RecordedSchedule,
     RecordedSettings,
@@ -94,3 +97,71 @@ def test_missing_files_and_folders_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CaptureError, match="the sidecar cannot be written"):
         write_sidecar(tmp_path / "file" / "a.json", SIDECAR)
+
+
+FINDING = Finding("recorder.dropped", Severity.WARNING, "3 records.", "Less.", evidence={"dropped_count": 3})
+
+
+def test_they_come_back_with_their_trace() -> None:
+    properties = {RECORDER_KEY: {"findings": findings_as_json([FINDING])}}
+    (found,) = recorded_findings(properties, 2)
+    assert found == Finding(
+        "recorder.dropped", Severity.WARNING, "3 records.", "Less.", trace_id=2, evidence={"dropped_count": 3}
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, 3, [], {}, {"findings": None}, {"findings": {}}, {"findings": [1, None, {"code": "a"}]},
+        {"findings": [{"code": "a", "severity": "unheard", "message": "b"}]},
+    ],
+)  # fmt: skip
+def test_what_is_none_is_passed_over(value: Any) -> None:
+    assert list(recorded_findings({RECORDER_KEY: value}, 0)) == []
+    assert list(recorded_findings({}, 0)) == []
+
+
+OWN = [
+    "train.py", "mypackage/model.py", "./train.py", "/home/me/project/train.py", "C:\\work\\train.py",
+    "/home/me/lib/model.py", "<stdin>", "<ipython-input-3-5f2c>", "/tmp/ipykernel_71/1234.py",
+    "distributed/run.py", "/home/me/bin/train.py",
+]  # fmt: skip
+LIBRARY = [
+    "torch/nn/modules/linear.py", "transformers/models/bert/modeling_bert.py", "enum.py",
+    "asyncio/events.py", "distutils/core.py", "six.py", "/usr/lib/python3.10/threading.py",
+    "/opt/venv/lib/python3.12/site-packages/mine/model.py", "/usr/lib/python3/dist-packages/numpy/core.py",
+    "C:\\Python310\\Lib\\enum.py", "C:\\env\\Lib\\site-packages\\torch\\_tensor.py",
+    "<frozen importlib._bootstrap>", "<string>", "/usr/local/bin/torchrun", "<eval_with_key>.3",
+    "/tmp/torchinductor_me/ab/cabcd.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", OWN)
+def test_files_of_the_program(file: str) -> None:
+    assert is_program_file(file)
+
+
+@pytest.mark.parametrize("file", LIBRARY)
+def test_files_of_libraries(file: str) -> None:
+    assert not is_program_file(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("train.py(40): <module>", ("train.py", 40, "<module>")),
+        ("C:\\Program Files (x86)\\a.py(7): f", ("C:\\Program Files (x86)\\a.py", 7, "f")),
+        ("a.py(3): <lambda>", ("a.py", 3, "<lambda>")),
+        ("a (1).py(3): f", ("a (1).py", 3, "f")),
+    ],
+)
+def test_a_frame_is_parsed(name: str, parts: tuple[str, int, str]) -> None:
+    assert parse_frame(name) == FrameName(*parts)
+
+
+@pytest.mark.parametrize(
+    "name", ["<built-in function len>", "nn.Module: Linear_0", "", "a.py(99999999999999999999): f"]
+)
+def test_what_is_no_function_of_python(name: str) -> None:
+    assert parse_frame(name) is None

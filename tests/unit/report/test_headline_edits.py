@@ -38,13 +38,13 @@ def test_a_gain_known_to_no_better_than_a_factor_of_three_is_no_number(
 @pytest.mark.parametrize(
     ("rule", "edit"),
     [
-        ("foreach_optimizer", "optimizer = torch.optim.AdamW(model.parameters(), fused=True)"),
+        ("foreach_optimizer", "optimizer = torch.optim.AdamW(model.parameters(), ..., fused=True)"),
         ("layout_copies", "model = torch.compile(model)"),
         ("launch_bound", 'model = torch.compile(model, mode="reduce-overhead")'),
         ("reduced_precision", 'with torch.autocast("cuda", dtype=torch.bfloat16): loss = model(batch)'),
         (
             "pageable_copy",
-            'loader = DataLoader(dataset, pin_memory=True); batch = batch.to("cuda", non_blocking=True)',
+            'loader = DataLoader(dataset, ..., pin_memory=True); batch = batch.to("cuda", non_blocking=True)',
         ),
         (
             "layout_conversion",

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from opscope.model.generated_code import is_generated
 from opscope.model.location import SourceLocation
+from opscope.provenance.generated_code import is_generated
 from opscope.provenance.installation import COMMIT, label_order, nearest_release, package_folders
 from opscope.provenance.packaged import lazy_pattern, release_file, release_files
 from opscope.provenance.sources.index import FILE_NAME, SourceIndex, load_index, source_index

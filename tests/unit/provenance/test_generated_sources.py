@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.model.generated_code import (
+from opscope.provenance.generated_code import (
     CompiledGraph,
     files_by_hash,
     generated_sources,

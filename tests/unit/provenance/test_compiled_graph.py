@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from opscope.model.generated_code import (
+from opscope.model.origin import SourceEvidence, SourceFrame
+from opscope.provenance.generated_code import (
     CompiledGraph,
     parse_graph,
     parse_stack,
     parse_tracking,
     recorded_source,
 )
-from opscope.model.origin import SourceEvidence, SourceFrame
 
 STACK = """  File "/home/me/train.py", line 30, in main
     loss = model(x)

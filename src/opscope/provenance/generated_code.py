@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -33,16 +33,22 @@ _META = (
 _DECORATOR_FACTS = ("size_hints", "reduction_hint", "num_warps", "num_stages", "configs")
 
 _GRAPH_ID = re.compile(r"^# AOT ID: \['([^']*)'\]", re.MULTILINE)
-_NODES = re.compile(
-    r"^\s*# (?:Topologically Sorted |Unsorted )?Source Nodes: \[(.*?)\], Original ATen: \[(.*?)\]"
-)
-_PATH = re.compile(r"^# kernel path: (.+)$")
-_USER_PATH = re.compile(r"^# Original path: (.+):(\d{1,18})$")
-_DEFINITION = re.compile(r"^(\w+) = async_compile\.triton\('(\w+)', (r?''')")
-_DEFINITION_END = re.compile(r"^''', device_str=")
+# The lines of a graph's code: comments come before what they describe.
+_LINE = re.compile(
+    r"""
+    ^[ \t]*\#\ (?:Topologically\ Sorted\ |Unsorted\ )?Source\ Nodes:\ \[(?P<nodes>.*?)\],
+        \ Original\ ATen:\ \[(?P<aten>.*?)\]
+    |^\#\ kernel\ path:\ (?P<path>.+)$
+    |^\#\ Original\ path:\ (?P<user_file>.+):(?P<user_line>\d{1,18})$
+    |^[ \t]*\#
+    |^(?P<name>\w+)\ =\ async_compile\.triton\('(?P<function>\w+)',\ (?P<quote>r?''').*
+        (?P<body>(?:\n(?!''',\ device_str=).*)*)(?:\n''',\ device_str=)?
+    |^[ \t]+(?:raw_)?stream\d+\ =[ ]
+    |^(?P<other>[ \t]+(?P<launched>\w+)\.run\(|[ \t]*\S)
+    """,
+    re.MULTILINE | re.VERBOSE,
+)  # fmt: skip
 _OPERATOR = re.compile(r"(\w+)\.(\w+)")
-_LAUNCH = re.compile(r"^\s+(\w+)\.run\(")
-_STREAM = re.compile(r"^\s+(?:raw_)?stream\d+ = ")
 
 
 class GeneratedKernel(msgspec.Struct, frozen=True):
@@ -64,8 +70,8 @@ class GraphKernel:
     name: str  # Variable it is launched through; also the name of its launches in a trace
     function: str  # Name on the device
     hash: str | None  # Of its source, or None if its text cannot be read
-    file: str | None  # Where inductor put the source, where noted
     text: str | None = field(repr=False)  # The source, or None if it cannot be read
+    file: str | None = None  # Where inductor put the source, where noted
     user_file: str | None = None  # File of the user's own Triton kernel it was made from
     user_line: int | None = None  # Its line there
     original_aten: tuple[str, ...] = ()  # ATen operators of its first use, named as in traces (`aten::gelu`)
@@ -89,11 +95,9 @@ def source_hash(text: str) -> str:
 
 
 def parse_kernel(text: str, function: str | None = None) -> GeneratedKernel | None:
-    """The kernel a source text defines; None if it defines none, or several equals.
+    """The kernel of that name which a source text defines; None if it defines none, or several equals.
 
-    Args:
-        text: A generated file, or any Python file with a Triton kernel.
-        function: Name of the kernel; if None, the one decorated by `triton_heuristics`, or the only one.
+    Without a name, the one decorated by `triton_heuristics`, or the only one.
     """
     if len(text) > _LARGEST_TEXT:
         return None
@@ -112,10 +116,44 @@ def parse_kernel(text: str, function: str | None = None) -> GeneratedKernel | No
 def parse_graph(text: str) -> GraphCode:
     """What the code of one graph says of its Triton kernels, in order of definition."""
     graph_id = _GRAPH_ID.search(text, 0, 4096)
-    reader = _GraphReader()
-    for line in text.split("\n"):  # Not splitlines: it also splits at characters a literal may hold.
-        reader.read(line)
-    return GraphCode(None if graph_id is None else graph_id[1], reader.kernels())
+    kernels: dict[str, GraphKernel] = {}
+    comments: dict[str, Any] = {}
+    for found in _LINE.finditer(text):
+        if found["nodes"] is not None:
+            operators = ((_OPERATOR.fullmatch(one), one) for one in _names(found["aten"]))
+            comments |= {
+                "source_nodes": tuple(dict.fromkeys(_names(found["nodes"]))),
+                # Operators as traces name them: `aten.gelu` is `aten::gelu`.
+                "original_aten": tuple(f"{is_[1]}::{is_[2]}" if is_ else one for is_, one in operators),
+            }
+        elif found["path"]:
+            comments = {"file": found["path"].strip()}
+        elif found["user_file"]:
+            comments |= {"user_file": found["user_file"], "user_line": int(found["user_line"])}
+        elif found["name"]:
+            source = _quoted(found["quote"], found["body"])
+            hash_ = None if source is None else source_hash(source)
+            kernels[found["name"]] = GraphKernel(found["name"], found["function"], hash_, source, **comments)
+            comments = {}
+        elif found["other"]:
+            if (kernel := kernels.get(found["launched"])) is not None:
+                nodes = dict.fromkeys((*kernel.source_nodes, *comments.get("source_nodes", ())))
+                kernels[kernel.name] = replace(kernel, source_nodes=tuple(nodes))
+            comments = {}
+    return GraphCode(None if graph_id is None else graph_id[1], tuple(kernels.values()))
+
+
+def _names(text: str) -> list[str]:
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+def _quoted(quote: str, body: str) -> str | None:
+    """The value of a string literal's text, whose lines begin with line ends."""
+    try:
+        value = ast.literal_eval(f"{quote}{body or chr(10)}\n'''")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return value if isinstance(value, str) else None
 
 
 def _is_kernel(node: ast.FunctionDef) -> bool:
@@ -193,81 +231,6 @@ def _json_constant(value: object) -> Any:
     return value if isinstance(value, str) else None
 
 
-class _GraphReader:
-    """Reads the code of a graph line by line: comments come before what they describe."""
-
-    def __init__(self) -> None:
-        self._kernels: dict[str, dict[str, Any]] = {}
-        self._comments: dict[str, Any] = {}
-        self._open: dict[str, Any] | None = None  # The kernel whose source text is being read.
-
-    def kernels(self) -> tuple[GraphKernel, ...]:
-        """The kernels read so far."""
-        return tuple(_graph_kernel(fields) for fields in self._kernels.values())
-
-    def read(self, line: str) -> None:
-        """Take in the next line."""
-        if self._open is not None:
-            if _DEFINITION_END.match(line):
-                self._open = None
-            else:
-                self._open["lines"].append(line)
-        elif line.lstrip().startswith("#"):
-            self._read_comment(line)
-        elif found := _DEFINITION.match(line):
-            self._open = {"source_nodes": [], **self._comments, "lines": []}
-            self._open |= {"name": found[1], "function": found[2], "quote": found[3]}
-            self._kernels[found[1]] = self._open
-            self._comments = {}
-        elif line.strip() and not _STREAM.match(line):
-            launch = _LAUNCH.match(line)
-            if launch is not None and launch[1] in self._kernels:
-                self._kernels[launch[1]]["source_nodes"].extend(self._comments.get("source_nodes", ()))
-            self._comments = {}
-
-    def _read_comment(self, line: str) -> None:
-        if found := _NODES.match(line):
-            self._comments |= {"source_nodes": _names(found[1]), "original_aten": _operators(found[2])}
-        elif found := _PATH.match(line):
-            self._comments = {"file": found[1].strip()}
-        elif found := _USER_PATH.match(line):
-            self._comments |= {"user_file": found[1], "user_line": int(found[2])}
-
-
-def _names(text: str) -> list[str]:
-    return [name for part in text.split(",") if (name := part.strip())]
-
-
-def _operators(text: str) -> list[str]:
-    """Operators as traces name them: `aten.gelu` is `aten::gelu`."""
-    found = ((_OPERATOR.fullmatch(name), name) for name in _names(text))
-    return [f"{match[1]}::{match[2]}" if match else name for match, name in found]
-
-
-def _graph_kernel(fields: dict[str, Any]) -> GraphKernel:
-    text = _quoted(fields["quote"], "\n".join(fields["lines"]))
-    return GraphKernel(
-        name=fields["name"],
-        function=fields["function"],
-        hash=None if text is None else source_hash(text),
-        file=fields.get("file"),
-        text=text,
-        user_file=fields.get("user_file"),
-        user_line=fields.get("user_line"),
-        original_aten=tuple(fields.get("original_aten", ())),
-        source_nodes=tuple(dict.fromkeys(fields["source_nodes"])),
-    )
-
-
-def _quoted(quote: str, body: str) -> str | None:
-    """The value of a string literal's text."""
-    try:
-        value = ast.literal_eval(f"{quote}\n{body}\n'''")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return value if isinstance(value, str) else None
-
-
 # "cppCodeToPost" names the kernels of every backend.
 _KERNEL_NODES = "cppCodeToPost"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d{1,18}), in (.+)$')
@@ -334,14 +297,7 @@ def parse_stack(text: str) -> Stack:
 def recorded_source(
     graph: CompiledGraph, kernel: GraphKernel, text: str | None, evidence: SourceEvidence
 ) -> RecordedSource:
-    """All that is known of one kernel of a graph.
-
-    Args:
-        graph: The graph.
-        kernel: One of its kernels.
-        text: The kernel's source file, where at hand: its lines are the ones that count.
-        evidence: How the kernel was tied to a name of the trace.
-    """
+    """All that is known of one kernel of a graph; lines are those of `text`, its file where at hand."""
     parsed = None if text is None else parse_kernel(text, kernel.function)
     return RecordedSource(
         kernel=kernel.function,
@@ -421,17 +377,11 @@ def generated_sources(
     *,
     read: Callable[[str | None, str], str | None],
 ) -> list[tuple[RecordedSource, str | None]]:
-    """Sources of the kernels that torch.compile generated, with their texts.
+    """Sources of the kernels that torch.compile generated, with their texts: one pair per kernel and graph.
 
-    Args:
-        kernels: Kernel names in the trace.
-        files: By hash, the files that its launches name.
-        graph_keys: Cache keys of the graphs its annotations name; empty if it has none.
-        graphs: Compiled graphs that may have run.
-        read: The text of a generated file, given its path, if known, and hash; None if it is not at hand.
-
-    Returns:
-        One pair per kernel and graph.
+    Of kernels of these names in the trace; `files` are those that its launches name, by hash, `graph_keys`
+    the cache keys of the graphs that its annotations name. `read` gives the text of a generated file, by its
+    path, if known, and hash; None if it is not at hand.
     """
     defined = [
         (graph, kernel, kernel.hash)

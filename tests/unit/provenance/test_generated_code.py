@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from opscope.model.generated_code import parse_graph, parse_kernel, source_hash
+from opscope.provenance.generated_code import parse_graph, parse_kernel, source_hash
 
 USER_KERNEL = """
 @triton.jit
