@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,6 +31,22 @@ class Outcome(NamedTuple):
     def said(self) -> str:
         """Standard error on one line."""
         return " ".join(self.err.split())
+
+    def fine(self, *words: str, out: str | None = None) -> Outcome:
+        """It did what it was asked to, and standard output holds these words."""
+        assert self.code == 0, self.err
+        assert out in (None, self.out)
+        assert [one for one in words if one not in self.out] == []
+        return self
+
+    def fails(self, *words: str, code: int = 1, out: str | None = "", lines: int | None = None) -> Outcome:
+        """It ended with such a code and an error of these words, not with a defect."""
+        assert self.code == code, self.err
+        assert out in (None, self.out)
+        assert lines in (None, self.err.count("\n"))
+        assert [one for one in words if one not in self.err and one not in self.said] == []
+        assert "internal error" not in self.err and "/opscope/cli/" not in self.err
+        return self
 
 
 Run = Callable[..., Outcome]
@@ -67,6 +85,16 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
         monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
 
     return place
+
+
+def script(name: str) -> ModuleType:
+    """A module of `scripts`."""
+    path = Path(__file__).resolve().parents[2] / "scripts" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(autouse=True)

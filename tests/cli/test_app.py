@@ -16,21 +16,10 @@ from opscope.data import example_trace
 from opscope.signals import Terminated
 
 
-def test_version(opscope) -> None:
+def test_version_and_help(opscope) -> None:
     assert opscope("--version").out.strip() == __version__
-
-
-def test_help_names_every_verb(opscope) -> None:
-    outcome = opscope("--help")
-    assert outcome.code == 0
-    for verb in ("profile", "analyze", "sql"):
-        assert verb in outcome.out
-
-
-def test_no_command_shows_the_help(opscope) -> None:
-    outcome = opscope()
-    assert outcome.code == 0
-    assert "Usage" in outcome.out
+    opscope("--help").fine(*app.verbs())
+    opscope().fine("Usage")
 
 
 def test_a_trace_alone_is_analyzed(opscope, trace: Path) -> None:
@@ -40,21 +29,13 @@ def test_a_trace_alone_is_analyzed(opscope, trace: Path) -> None:
 
 def test_every_module_but_those_shared_is_a_verb() -> None:
     modules = {path.stem for path in Path(app.__file__).parent.glob("*.py")}
-    assert {module for module, _ in app.verbs().values()} == modules - {
-        "__init__",
-        "app",
-        "console",
-        "nsys",
-        "page_server",
-    }
+    shared = {"__init__", "app", "console", "page_server"}
+    assert {module for module, _ in app.verbs().values()} == modules - shared
 
 
 @pytest.mark.parametrize("verb", app.verbs())
 def test_every_verb_says_what_it_does_with_an_example_and_its_exit_codes(opscope, verb: str) -> None:
-    outcome = opscope(verb, "--help")
-    assert outcome.code == 0
-    assert f"Example: opscope {verb} " in outcome.out
-    assert "Exit codes: 0 fine, 1 an error" in outcome.out
+    opscope(verb, "--help").fine(f"Example: opscope {verb} ", "Exit codes: 0 fine, 1 an error")
 
 
 @pytest.mark.exhaustive(few=False)
@@ -74,11 +55,7 @@ def test_the_example_of_its_help_works(
     "arguments", [("nonsense",), ("analyze",), ("analyze", "x", "--nonsense"), ("analyze", "x", "--top", "0")]
 )
 def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: tuple[str, ...]) -> None:
-    outcome = opscope(*arguments)
-    assert outcome.code == 2
-    assert outcome.out == ""
-    assert outcome.err.startswith("error: ")
-    assert "Traceback" not in outcome.err
+    opscope(*arguments).fails("error: ", code=2)
 
 
 def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
@@ -87,18 +64,11 @@ def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
 
 
 def test_a_users_mistake_is_one_line(opscope, tmp_path: Path) -> None:
-    outcome = opscope("analyze", tmp_path / "absent.json")
-    assert outcome.code == 1
-    assert outcome.out == ""
-    assert outcome.err.startswith("error: ")
-    assert "absent.json" in outcome.err
-    assert outcome.err.count("\n") == 1
+    opscope("analyze", tmp_path / "absent.json").fails("absent.json", "error: ", lines=1)
 
 
 def test_debug_adds_the_traceback(opscope, tmp_path: Path) -> None:
-    outcome = opscope("analyze", tmp_path / "absent.json", "--debug")
-    assert outcome.code == 1
-    assert "Traceback" in outcome.err
+    assert "Traceback" in opscope("analyze", tmp_path / "absent.json", "--debug").err
 
 
 @pytest.mark.parametrize(
@@ -128,8 +98,7 @@ def test_an_interrupted_verb_says_what_is_kept(opscope, monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("opscope.api.explain", interrupted)
-    outcome = opscope("explain", "gelu")
-    assert (outcome.code, outcome.out) == (130, "")
+    outcome = opscope("explain", "gelu").fails(code=130)
     assert outcome.err == "interrupted: files already written are kept, nothing else was written\n"
 
 

@@ -88,8 +88,7 @@ def statuses(document: dict[str, Any]) -> dict[str, str]:
 
 def test_a_suite_prints_one_json_document_by_the_contract(opscope) -> None:
     names = ("--implementations", "torch", "multiply", "power", "cuda")
-    outcome = opscope("bench", "square", "--param", "shape=8x16", *names, *FAST, "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("bench", "square", "--param", "shape=8x16", *names, *FAST, "--json").fine()
     document = outcome.json
     assert set(document) >= CONTRACT
     assert (document["suite"], document["shape"], document["dtype"], document["device"]) == (
@@ -109,16 +108,14 @@ def test_a_suite_prints_one_json_document_by_the_contract(opscope) -> None:
 
 def test_the_report_names_what_was_left_out_and_why(opscope) -> None:
     names = ("--implementations", "torch", "power", "cuda")
-    outcome = opscope("bench", "square", "--param", "shape=8x16", *names, *FAST)
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("bench", "square", "--param", "shape=8x16", *names, *FAST).fine()
     for words in ("square 8 × 16, float32", "reference", "cuda: unavailable", "wall clock", "float64"):
         assert words in outcome.out
 
 
 def test_own_functions_are_compared_with_the_first(opscope, file: Path) -> None:
     targets = (f"{file}:square", f"{file}:power", "--inputs", f"{file}:make_inputs", "--param", "n=8")
-    outcome = opscope("bench", *targets, "--expected", f"{file}:correct", *FAST, "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("bench", *targets, "--expected", f"{file}:correct", *FAST, "--json").fine()
     assert outcome.json["reference"] == "square"
     assert outcome.json["parameters"] == {"n": 8}
     assert statuses(outcome.json) == {"square": "ok", "power": "ok"}
@@ -129,8 +126,7 @@ def test_own_functions_are_compared_with_the_first(opscope, file: Path) -> None:
 def test_bad_functions_are_rows_and_the_others_go_on(opscope, file: Path) -> None:
     names = ("square", "nothing", "nan", "raising", "power")
     targets = (*(f"{file}:{name}" for name in names), "--param", "n=8")
-    outcome = opscope("bench", *targets, *FAST, "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("bench", *targets, *FAST, "--json").fine()
     assert statuses(outcome.json) == {
         "square": "ok", "nothing": "no_result", "nan": "wrong", "raising": "failed", "power": "ok",
     }  # fmt: skip
@@ -139,8 +135,7 @@ def test_bad_functions_are_rows_and_the_others_go_on(opscope, file: Path) -> Non
 
 
 def test_a_failing_reference_is_printed_and_exits_with_1(opscope, file: Path) -> None:
-    outcome = opscope("bench", f"{file}:raising", f"{file}:square", "--param", "n=8", *FAST)
-    assert outcome.code == 1
+    outcome = opscope("bench", f"{file}:raising", f"{file}:square", "--param", "n=8", *FAST).fails(out=None)
     assert "raising: failed" in outcome.out
 
 
@@ -149,11 +144,9 @@ def test_a_sweep_has_a_point_for_each_value_and_a_scaling_table(opscope, file: P
     targets = (f"{file}:square", f"{file}:power", "--param", "n=8,16")
     page = tmp_path / "page.html"
     outcome = opscope("bench", *targets, *FAST, "--save", saved, "--output", page)
-    assert outcome.code == 0, outcome.err
+    outcome.fine("Scaling of functions_of_bench.py", "Time grows as", f"Wrote {page}\nWrote {saved}\n")
     assert "Time over the sweep" in page.read_text("utf-8")
-    assert "Scaling of functions_of_bench.py" in outcome.out
-    assert "Time grows as" in outcome.out
-    assert outcome.out.splitlines()[-2:] == [f"Wrote {page}", f"Wrote {saved}"]
+    opscope("bench", saved).fine("Scaling of functions_of_bench.py")
     document = json.loads(saved.read_text("utf-8"))
     assert document["parameters"] == {"n": [8, 16]}
     assert [point["parameters"] for point in document["points"]] == [{"n": 8}, {"n": 16}]
@@ -161,8 +154,7 @@ def test_a_sweep_has_a_point_for_each_value_and_a_scaling_table(opscope, file: P
 
 
 def test_a_point_that_cannot_be_made_leaves_the_others(opscope, file: Path) -> None:
-    outcome = opscope("bench", f"{file}:square", "--param", "n=8,-1", *FAST, "--json")
-    assert outcome.code == 1
+    outcome = opscope("bench", f"{file}:square", "--param", "n=8,-1", *FAST, "--json").fails(out=None)
     assert len(outcome.json["points"]) == 1
     assert "no such | size" in outcome.json["failures"][0]
 
@@ -170,8 +162,7 @@ def test_a_point_that_cannot_be_made_leaves_the_others(opscope, file: Path) -> N
 def test_a_file_of_marked_functions_runs_its_groups(opscope, tmp_path: Path) -> None:
     path = tmp_path / "marked_of_bench.py"
     path.write_text(MARKED)
-    outcome = opscope("bench", path, *FAST, "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("bench", path, *FAST, "--json").fine()
     assert [(point["suite"], list(statuses(point))) for point in outcome.json["points"]] == [
         (path.name, ["slow", "fast"]),
         (f"{path.name}:other", ["alone"]),
@@ -181,68 +172,29 @@ def test_a_file_of_marked_functions_runs_its_groups(opscope, tmp_path: Path) -> 
 def test_an_interrupted_run_keeps_and_saves_what_is_finished(opscope, file: Path, tmp_path: Path) -> None:
     saved = tmp_path / "result.json"
     targets = (f"{file}:square", f"{file}:interrupted", "--param", "n=8")
-    outcome = opscope("bench", *targets, *FAST, "--save", saved)
-    assert outcome.code == 130
-    assert outcome.err.count("\n") == 1
-    assert outcome.err.startswith("interrupted: ")
+    opscope("bench", *targets, *FAST, "--save", saved).fails("interrupted: ", code=130, lines=1, out=None)
     document = json.loads(saved.read_text("utf-8"))
     assert document["complete"] is False
     assert "square" in statuses(document)
 
 
-def test_a_saved_file_is_refused_before_anything_runs(opscope, file: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "result.json"
-    saved.write_text("precious")
-    arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
-    outcome = opscope(*arguments)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "--force" in outcome.err
-    assert saved.read_text() == "precious"
-    assert opscope(*arguments, "--force").code == 0
-    assert json.loads(saved.read_text("utf-8"))["suite"] == file.name
-
-
-def test_a_saved_result_is_shown_again(opscope, file: Path, tmp_path: Path) -> None:
+def test_a_result_is_saved_where_that_is_allowed_and_shown_again(opscope, file: Path, tmp_path: Path) -> None:
     saved, report = tmp_path / "result.json", tmp_path / "report.md"
-    first = opscope("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
-    again = opscope("bench", saved, "--output", report)
-    assert again.code == 0
+    saved.write_text("precious")
+    arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved, "--show", "kernels")
+    opscope(*arguments).fails("--force")
+    assert saved.read_text() == "precious"
+    first = opscope(*arguments, "--force").fine("No kernels were recorded")
+    again = opscope("bench", saved, "--output", report).fine()
     assert again.out.splitlines()[0] == first.out.splitlines()[0]
-    assert report.read_text("utf-8").startswith("# ")
-    assert json.loads(opscope("bench", saved, "--json").out) == json.loads(saved.read_text("utf-8"))
-
-
-def test_a_saved_sweep_is_shown_again(opscope, file: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "result.json"
-    opscope("bench", f"{file}:square", "--param", "n=8,16", *FAST, "--save", saved)
-    again = opscope("bench", saved)
-    assert again.code == 0
-    assert "16" in again.out
-
-
-def test_a_saved_result_is_not_measured_with_other_options(opscope, file: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "result.json"
-    opscope("bench", f"{file}:square", "--param", "n=8", *FAST, "--save", saved)
-    outcome = opscope("bench", saved, "--param", "dtype=float16")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "is shown as it is" in outcome.err
-
-
-def test_the_report_goes_to_a_markdown_file(opscope, file: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.md"
-    outcome = opscope(
-        "bench", f"{file}:square", "--param", "n=8", *FAST, "--output", report, "--show", "kernels"
-    )
-    assert outcome.code == 0, outcome.err
     assert report.read_text("utf-8").startswith("# functions_of_bench.py, float32, n=8")
-    assert "No kernels were recorded" in outcome.out
+    assert opscope("bench", saved, "--json").json == json.loads(saved.read_text("utf-8"))
+    opscope("bench", saved, "--param", "dtype=float16").fails("is shown as it is")
 
 
 def test_generated_code_is_shown_or_its_absence_explained(opscope, file: Path) -> None:
     arguments = ("bench", f"{file}:square", "--param", "n=8", *FAST, "--show", "ptx")
-    outcome = opscope(*arguments)
-    assert outcome.code == 0, outcome.err
-    assert "No code: there is no ptx to show" in outcome.out
+    opscope(*arguments).fine("No code: there is no ptx to show")
     (code,) = opscope(*arguments, "--json").json["generated_code"]
     assert (code["implementation"], code["kind"], code["texts"]) == ("square", "ptx", [])
     assert "generated_code" not in opscope(*arguments[:-2], "--json").json
@@ -251,17 +203,13 @@ def test_generated_code_is_shown_or_its_absence_explained(opscope, file: Path) -
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="Triton compiles in this process")
 def test_triton_kernels_are_checked_in_the_interpreter(opscope) -> None:
     pytest.importorskip("triton")
-    outcome = opscope("bench", "square", "--device", "interpreter", "--param", "shape=4x8", "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("bench", "square", "--device", "interpreter", "--param", "shape=4x8", "--json").fine()
     assert set(statuses(outcome.json).values()) == {"checked"}
     assert all(row["max_relative_error"] is not None for row in outcome.json["rows"])
 
 
 def test_suites_are_listed_without_measuring(opscope) -> None:
-    outcome = opscope("bench")
-    assert outcome.code == 0
-    for name in ("gelu", "attention", "cuda_teaching", "approximate=tanh"):
-        assert name in outcome.out
+    opscope("bench").fine("gelu", "attention", "cuda_teaching", "approximate=tanh")
     suites = opscope("bench", "--json").json["suites"]
     assert {"name", "summary", "shape_names", "implementations"} <= set(suites[0])
 
@@ -298,18 +246,12 @@ def test_suites_are_listed_without_measuring(opscope) -> None:
 def test_a_users_mistake_is_one_line(
     opscope, file: Path, arguments: tuple[object, ...], message: str
 ) -> None:
-    outcome = opscope("bench", *(str(argument).format(file=file) for argument in arguments))
-    assert outcome.code == 1
-    assert outcome.out == ""
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
+    opscope("bench", *(str(argument).format(file=file) for argument in arguments)).fails(message, lines=1)
 
 
 @pytest.mark.parametrize("arguments", [("--skip", "all"), ("--time-budget", 0), ("--clock", "sun")])
 def test_values_out_of_range_are_usage_errors(opscope, arguments: tuple[object, ...]) -> None:
-    outcome = opscope("bench", "gelu", *arguments)
-    assert outcome.code == 2
-    assert outcome.err.startswith("error: ")
+    opscope("bench", "gelu", *arguments).fails("error: ", code=2)
 
 
 def test_a_loaded_machine_is_noticed(

@@ -59,116 +59,88 @@ def test_json_of_all(opscope: Run) -> None:
     assert len({one["name"] for one in document["devices"]}) == len(document["devices"]) > 50
 
 
-class TestMeasure:
-    def test_rates_stand_beside_published_ones(self, opscope: Run, measuring: Make) -> None:
-        measuring(RATES, TIMES, missing={"matrix_fp8": "needs compute capability 8.9"})
-        outcome = opscope("devices", "--measure")
-        assert (outcome.code, outcome.err) == (0, "")
-        out = " ".join(outcome.out.split())
-        assert "Copy, read + written 4.28 TB/s ± 1.0 % 4.80 TB/s 89.2 %" in out
-        assert "Read from L2 7.20 TB/s ± 1.0 % – –" in out
-        assert "Product of bf16, sums in fp32 810 TFLOP/s ± 1.0 % 990 TFLOP/s 81.9 %" in out
-        assert "1.40 POP/s" in outcome.out
-        assert "1.30 µs" in outcome.out
-        assert "No product of fp8, sums in fp32" in outcome.out
-        assert "torch 2.11.0+cu130, driver 580.159.04" in outcome.out
+def test_measured_rates_stand_beside_published_ones(opscope: Run, measuring: Make) -> None:
+    measuring(RATES, TIMES, missing={"matrix_fp8": "needs compute capability 8.9"})
+    outcome = opscope("devices", "--measure").fine()
+    words = " ".join(outcome.out.split())
+    assert outcome.err == ""
+    for said in (
+        "Copy, read + written 4.28 TB/s ± 1.0 % 4.80 TB/s 89.2 %", "Read from L2 7.20 TB/s ± 1.0 % – –",
+        "Product of bf16, sums in fp32 810 TFLOP/s ± 1.0 % 990 TFLOP/s 81.9 %", "1.40 POP/s", "1.30 µs",
+        "No product of fp8, sums in fp32", "torch 2.11.0+cu130, driver 580.159.04",
+    ):  # fmt: skip
+        assert said in words
 
-    def test_it_is_kept_and_shown_with_the_device_from_then_on(
-        self, opscope: Run, measuring: Make, cache: Path
-    ) -> None:
-        measured = measuring(RATES, TIMES)
-        outcome = opscope("devices", "--measure", "cuda:0")
-        (path,) = cache.iterdir()
-        assert outcome.out.endswith(f"Wrote {path}\n")
-        assert read_measured(path) == measured
-        assert "Measured: H200 SXM" in opscope("devices", "h200").out
-        assert "Measured:" not in opscope("devices", "h100").out
-        by_name = {one["name"]: one for one in opscope("devices", "h200", "--json").json["devices"]}
-        (record,) = by_name["H200 SXM"]["measured"]
-        assert record["rates"][0]["published_fraction"] == pytest.approx(4.28 / 4.8)
-        assert record["rates"][1]["published_per_s"] is None
 
-    def test_json_is_the_measurement_and_nothing_else(
-        self, opscope: Run, measuring: Make, tmp_path: Path
-    ) -> None:
-        measuring(RATES, TIMES)
-        path = tmp_path / "limits.json"
-        outcome = opscope("devices", "--measure", "--save", path, "--json")
-        assert outcome.json["device"] == "NVIDIA H200"
-        assert [one["published_fraction"] is None for one in outcome.json["rates"]] == [
-            False,
-            True,
-            False,
-            False,
-        ]
-        assert f"Wrote {path}" in outcome.err
-        assert json.loads(path.read_text())["rates"][0]["per_s"] == 4.28e12
+def test_a_measurement_is_kept_and_shown_with_the_device_from_then_on(
+    opscope: Run, measuring: Make, cache: Path
+) -> None:
+    measured = measuring(RATES, TIMES)
+    outcome = opscope("devices", "--measure", "cuda:0")
+    (path,) = cache.iterdir()
+    assert outcome.out.endswith(f"Wrote {path}\n")
+    assert read_measured(path) == measured
+    assert "Measured: H200 SXM" in opscope("devices", "h200").out
+    assert "Measured:" not in opscope("devices", "h100").out
+    by_name = {one["name"]: one for one in opscope("devices", "h200", "--json").json["devices"]}
+    (record,) = by_name["H200 SXM"]["measured"]
+    assert record["rates"][0]["published_fraction"] == pytest.approx(4.28 / 4.8)
+    assert record["rates"][1]["published_per_s"] is None
 
-    def test_a_printed_document_can_be_read_as_a_file(
-        self, opscope: Run, measuring: Make, tmp_path: Path
-    ) -> None:
-        measured = measuring(RATES, TIMES)
-        path = tmp_path / "printed.json"
-        path.write_text(opscope("devices", "--measure", "--json").out)
-        assert read_measured(path) == measured
 
-    def test_a_file_is_not_overwritten_unasked(self, opscope: Run, measuring: Make, tmp_path: Path) -> None:
-        measuring()
-        path = tmp_path / "limits.json"
-        path.write_text("mine")
-        outcome = opscope("devices", "--measure", "--save", path)
-        assert outcome.code == 1
-        assert "the file exists" in outcome.err
-        assert path.read_text() == "mine"
-        assert opscope("devices", "--measure", "--save", path, "--force").code == 0
-        assert path.read_text() != "mine"
+def test_json_is_the_measurement_and_can_be_read_as_a_file(
+    opscope: Run, measuring: Make, tmp_path: Path
+) -> None:
+    measured = measuring(RATES, TIMES)
+    path, printed = tmp_path / "limits.json", tmp_path / "printed.json"
+    path.write_text("mine")
+    opscope("devices", "--measure", "--save", path, "--json").fails("the file exists")
+    assert path.read_text() == "mine"
+    outcome = opscope("devices", "--measure", "--save", path, "--json", "--force").fine()
+    assert outcome.json["device"] == "NVIDIA H200"
+    unpublished = [one["published_fraction"] is None for one in outcome.json["rates"]]
+    assert unpublished == [False, True, False, False]
+    assert f"Wrote {path}" in outcome.err
+    assert json.loads(path.read_text())["rates"][0]["per_s"] == 4.28e12
+    printed.write_text(outcome.out)
+    assert read_measured(printed) == measured
 
-    def test_a_slice_stands_with_its_device_and_beside_nothing_published(
-        self, opscope: Run, cache: Path, make_measured: Make
-    ) -> None:
-        cache_measured(cache, make_measured({"copy": 5e11}, device="NVIDIA H200 MIG 1g.18gb", sm_count=16))
-        out = opscope("devices", "h200").out
-        assert "Measured: NVIDIA H200 MIG 1g.18gb" in out
-        assert "10.4 %" not in out  # of the whole device's bandwidth
 
-    def test_a_cpu_is_not_kept(self, opscope: Run, measuring: Make, cache: Path) -> None:
-        measuring(device="x86_64", compute_capability=None, sm_count=None, memory_bytes=None)
-        assert opscope("devices", "--measure", "cpu").code == 0
-        assert not cache.exists()
+def test_a_slice_stands_with_its_device_and_beside_nothing_published(
+    opscope: Run, cache: Path, make_measured: Make
+) -> None:
+    cache_measured(cache, make_measured({"copy": 5e11}, device="NVIDIA H200 MIG 1g.18gb", sm_count=16))
+    out = opscope("devices", "h200").fine("Measured: NVIDIA H200 MIG 1g.18gb").out
+    assert "10.4 %" not in out  # of the whole device's bandwidth
 
-    def test_a_cache_that_cannot_be_written_is_a_note(
-        self, opscope: Run, measuring: Make, cache: Path
-    ) -> None:
-        measuring()
-        cache.parent.mkdir(parents=True)
-        cache.write_text("a file, no folder")
-        outcome = opscope("devices", "--measure")
-        assert outcome.code == 0
-        assert outcome.err.startswith("note: not kept for later commands: ")
 
-    def test_a_damaged_measurement_is_a_note(self, opscope: Run, cache: Path) -> None:
-        cache.mkdir(parents=True)
-        (cache / "damaged.json").write_text("{")
-        outcome = opscope("devices", "h200")
-        assert outcome.code == 0
-        assert "note: passed over: " in outcome.err
-        assert "damaged.json" in outcome.err
+def test_a_cpu_is_not_kept(opscope: Run, measuring: Make, cache: Path) -> None:
+    measuring(device="x86_64", compute_capability=None, sm_count=None, memory_bytes=None)
+    opscope("devices", "--measure", "cpu").fine()
+    assert not cache.exists()
 
-    def test_without_a_device_it_is_one_error(self, opscope: Run) -> None:
-        torch = pytest.importorskip("torch")
-        if torch.cuda.is_available():
-            pytest.skip("there is one")
-        outcome = opscope("devices", "--measure")
-        assert (outcome.code, outcome.out) == (1, "")
-        assert outcome.err.count("\n") == 1
-        assert "finds no CUDA device" in outcome.err
 
-    def test_a_measurement_that_fails_is_one_error(
-        self, opscope: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(device: str) -> MeasuredLimits:
-            raise MeasurementError(f"{device} was lost")
+def test_a_cache_that_cannot_be_written_or_read_is_a_note(opscope: Run, measuring: Make, cache: Path) -> None:
+    measuring()
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file, no folder")
+    kept = opscope("devices", "--measure").fine()
+    assert kept.err.startswith("note: not kept for later commands: ")
+    cache.unlink()
+    cache.mkdir()
+    (cache / "damaged.json").write_text("{")
+    err = opscope("devices", "h200").fine().err
+    assert "note: passed over: " in err and "damaged.json" in err
 
-        monkeypatch.setattr(devices_module, "measure_device", fail)
-        outcome = opscope("devices", "--measure")
-        assert (outcome.code, outcome.out, outcome.err) == (1, "", "error: cuda was lost\n")
+
+def test_without_a_device_and_where_measuring_fails_it_is_one_error(
+    opscope: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(device: str) -> MeasuredLimits:
+        raise MeasurementError(f"{device} was lost")
+
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        opscope("devices", "--measure").fails("finds no CUDA device", lines=1)
+    monkeypatch.setattr(devices_module, "measure_device", fail)
+    opscope("devices", "--measure").fails("error: cuda was lost\n", lines=1)

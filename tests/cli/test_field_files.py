@@ -27,11 +27,7 @@ pytestmark = pytest.mark.skipif(not (FIELD / "files").is_dir(), reason=f"no {FIE
     ],
 )
 def test_files_of_other_recorders_are_named(opscope, name: str, phrase: str) -> None:
-    refused = opscope("analyze", str(FIELD / "files" / name))
-    assert refused.code == 1
-    assert phrase in refused.err
-    assert "opscope reads" in refused.err
-    assert refused.err.count("\n") == 1
+    refused = opscope("analyze", str(FIELD / "files" / name)).fails(phrase, "opscope reads", lines=1)
     assert not any(one in refused.err + refused.out for one in NO_DEVICE)
 
 
@@ -57,8 +53,7 @@ def test_other_formats_are_named(opscope, tmp_path: Path, content: bytes, phrase
 @pytest.mark.parametrize("name", ["mutated_no_sms.json.gz", "mutated_empty_argmax.json.gz"])
 def test_flawed_facts_end_nothing(opscope, tmp_path: Path, name: str) -> None:
     page = tmp_path / "page.html"
-    told = opscope("analyze", str(FIELD / "files" / name), "--full", "--output", str(page))
-    assert told.code == 0, told.err
+    opscope("analyze", str(FIELD / "files" / name), "--full", "--output", str(page)).fine()
     assert page.stat().st_size
 
 
@@ -96,8 +91,7 @@ def test_what_is_said(
     if path.suffix == ".xz":
         path = tmp_path / path.stem
         path.write_bytes(lzma.decompress((FIELD / "files" / name).read_bytes()))
-    told = opscope("analyze", str(path))
-    assert told.code == 0, told.err
+    told = opscope("analyze", str(path)).fine()
     text = " ".join(told.out.split())
     assert [one for one in there if one not in text] == []
     assert [one for one in absent if one in text] == []
@@ -116,8 +110,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.exhaustive(few=False)
 @pytest.mark.parametrize("name", ["quote_in_name", "windows_path"])
 def test_an_event_that_is_no_json_costs_itself(opscope, cases: Path, name: str) -> None:
-    told = opscope("analyze", str(cases / f"{name}.json"))
-    assert told.code == 0, told.err
+    told = opscope("analyze", str(cases / f"{name}.json")).fine()
     text = " ".join(told.out.split())
     assert "1 event left out for not being JSON; first at byte 28297." in text
     assert "GPU-bound" in text

@@ -53,8 +53,7 @@ def exported_by_nsys(folder: Path) -> Path:
 @pytest.mark.parametrize("recording", [recorded_by_cupti, exported_by_nsys])
 def test_a_program_in_cuda_alone_gets_the_words_of_cuda(opscope, tmp_path: Path, recording) -> None:
     trace, page, text = recording(tmp_path), tmp_path / "page.html", tmp_path / "report.md"
-    told = opscope("analyze", trace, "-o", page, "-o", text, "--section", "change", "waits")
-    assert told.code == 0, told.err
+    told = opscope("analyze", trace, "-o", page, "-o", text, "--section", "change", "waits").fine()
     assert any(one in told.out for one in ("cudaEventRecord", "cudaMemcpyAsync", "cudaMallocHost"))
     absent = OF_TORCH if recording is recorded_by_cupti else OF_TORCH[:-1]  # ranges stand among operators
     assert [one for one in absent if one in told.out] == []

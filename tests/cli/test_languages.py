@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from babel.messages import pofile
 from rich.cells import cell_len
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "messages.py"
+from .conftest import script
 
 
 @pytest.mark.parametrize(
@@ -31,8 +30,9 @@ def test_the_language_is_asked_for(
     folder = tmp_path / "report"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    outcome = opscope("analyze", recording, "--full", "--output", folder / "report.md", "--force", *options)
-    assert outcome.code == 0
+    outcome = opscope(
+        "analyze", recording, "--full", "--output", folder / "report.md", "--force", *options
+    ).fine()
     for said in (outcome.out, (folder / "report.md").read_text(encoding="utf-8")):
         assert ("概览" in said) is is_chinese
         assert ("Overview" in said) is not is_chinese
@@ -51,19 +51,13 @@ def test_wide_characters_stay_in_their_columns(
 
 
 def test_an_error_is_translated_where_its_words_are_known(opscope, tmp_path: Path) -> None:
-    outcome = opscope("analyze", tmp_path / "none.json", "--lang", "zh")
-    assert outcome.code == 1
-    assert outcome.err.startswith("error: ")
+    opscope("analyze", tmp_path / "none.json", "--lang", "zh").fails("error: ")
 
 
 @pytest.mark.exhaustive(few=False)
 def test_every_message_of_the_source_is_translated() -> None:
     """`scripts/messages.py --update` adds what is new; its words are written by hand."""
-    spec = importlib.util.spec_from_file_location("messages", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    messages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(messages)
+    messages = script("messages")
     path = messages.path_of("zh")
     catalog = messages.updated(path, messages.messages())
     assert messages.untranslated(catalog) == []

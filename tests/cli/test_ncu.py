@@ -71,8 +71,7 @@ SAYS = [sys.executable, "-c", "import sys; print('said', *sys.argv[1:])"]
 
 
 def test_a_report_as_a_table_with_findings(opscope: Run, packed: Path) -> None:
-    outcome = opscope("ncu", packed)
-    assert outcome.code == 0
+    outcome = opscope("ncu", packed).fine()
     row = next(line for line in outcome.out.splitlines() if "cunn_SoftMaxForwardReg" in line)
     assert row.split() == ["0", "cunn_SoftMaxForwardReg", "274", "µs", "517", "MB", "54.0", "%", "39.2", "%",
         "49.3", "%", "latency"]  # fmt: skip
@@ -89,8 +88,7 @@ def test_a_report_as_json(opscope: Run, packed: Path) -> None:
 
 @pytest.mark.exhaustive(few=False)
 def test_a_report_and_a_trace_of_something_else(opscope: Run, packed: Path, trace: Path) -> None:
-    outcome = opscope("ncu", packed, "--trace", trace)
-    assert outcome.code == 0
+    outcome = opscope("ncu", packed, "--trace", trace).fine()
     assert "the recording has no launch of this name, grid and block" in " ".join(outcome.out.split())
 
 
@@ -105,16 +103,13 @@ def test_a_report_and_a_trace_of_something_else(opscope: Run, packed: Path, trac
     ],
 )
 def test_what_cannot_be_read_or_run(opscope: Run, arguments: list[str], message: str) -> None:
-    outcome = opscope("ncu", *arguments)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert message in outcome.err
+    opscope("ncu", *arguments).fails(message)
 
 
 def test_a_cut_off_report_is_one_line(opscope: Run, packed: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.ncu-rep.gz"
     cut.write_bytes(packed.read_bytes()[:5000])
-    outcome = opscope("ncu", cut)
-    assert outcome.code == 1
+    outcome = opscope("ncu", cut).fails()
     assert outcome.err.startswith(f"error: {cut}: the packed report cannot be unpacked")
     assert outcome.err.count("\n") == 1
 
@@ -124,15 +119,15 @@ def test_without_ncu_it_says_what_is_missing_and_what_works(
 ) -> None:
     monkeypatch.setattr(running, "_PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
-    outcome = opscope("ncu", "--", sys.executable, "-c", "pass")
-    assert outcome.code == 1
-    assert "ncu (Nsight Compute) is not installed" in outcome.err
-    assert "opscope analyze" in outcome.err
+    opscope("ncu", "--", sys.executable, "-c", "pass").fails(
+        "ncu (Nsight Compute) is not installed", "opscope analyze"
+    )
 
 
 def test_a_program_is_run_and_its_words_stay_on_standard_output(ncu_run: Run, tmp_path: Path) -> None:
-    outcome = ncu_run("--kernel", "soft|layer", "--", *SAYS, "--json", "-o", "x")
-    assert (outcome.code, outcome.out) == (0, "said --json -o x\n")
+    outcome = ncu_run("--kernel", "soft|layer", "--", *SAYS, "--json", "-o", "x").fine(
+        out="said --json -o x\n"
+    )
     assert "cunn_SoftMaxForwardReg" in outcome.err
     assert outcome.err.rstrip().endswith("Wrote opscope.ncu-rep")
     (call,) = calls(tmp_path)
@@ -166,8 +161,7 @@ def test_without_a_choice_a_first_run_makes_it(ncu_run: Run, tmp_path: Path) -> 
 
 @pytest.mark.exhaustive(few=False)
 def test_a_trace_chooses_too(ncu_run: Run, trace: Path, tmp_path: Path) -> None:
-    outcome = ncu_run("--trace", trace, "--", *SAYS)
-    assert outcome.code == 0
+    outcome = ncu_run("--trace", trace, "--", *SAYS).fine()
     (call,) = calls(tmp_path)
     assert "gemm" in call["options"]["--kernel-name"][0]
     assert call["options"]["--launch-count"] == ["2"]
@@ -191,17 +185,15 @@ def test_what_is_asked_for_comes_on_top(ncu_run: Run, tmp_path: Path) -> None:
 @pytest.mark.exhaustive(few=False)
 def test_an_existing_report_is_not_overwritten_unasked(ncu_run: Run, tmp_path: Path) -> None:
     (tmp_path / "opscope.ncu-rep").touch()
-    refused = ncu_run("--kernel", "x", "--", *SAYS)
-    assert refused.code == 1
-    assert "the file exists" in refused.err
+    ncu_run("--kernel", "x", "--", *SAYS).fails("the file exists")
     assert not (tmp_path / "calls").exists()
     assert ncu_run("--kernel", "x", "--force", "--", *SAYS).code == 0
 
 
 def test_the_programs_exit_code_is_passed_on_with_what_was_counted(ncu_run: Run) -> None:
-    outcome = ncu_run("--kernel", "x", "--", sys.executable, "-c", "raise SystemExit(5)")
-    assert outcome.code == 5
-    assert "cunn_SoftMaxForwardReg" in outcome.err
+    ncu_run("--kernel", "x", "--", sys.executable, "-c", "raise SystemExit(5)").fails(
+        "cunn_SoftMaxForwardReg", code=5
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,9 +211,7 @@ def test_what_ncu_could_not_do_is_one_error(
 ) -> None:
     monkeypatch.setenv("NCU_LOG", log)
     monkeypatch.setenv("NCU_REPORT", "")
-    outcome = ncu_run("--kernel", "x", "--", *SAYS)
-    assert (outcome.code, outcome.out) == (1, "said\n")
-    assert message in outcome.err
+    ncu_run("--kernel", "x", "--", *SAYS).fails(message, out="said\n")
 
 
 def test_an_interrupt_ends_both_and_keeps_what_there_is(ncu_run: Run, tmp_path: Path) -> None:

@@ -71,11 +71,11 @@ def nsys_run(
 
 class TestPrograms:
     def test_a_program_is_recorded_exported_and_counted(self, nsys_run: Run, calls: Calls) -> None:
-        done = nsys_run("--", sys.executable, "-c", "print('Max error: 0')")
-        assert done.code == 0
-        assert "Max error: 0" in done.out
-        assert "CUDA_KERNEL  add(int, float *, float *)" in done.out
-        assert "Wrote opscope_trace/trace.nsys-rep\nWrote opscope_trace/trace.sqlite\n" in done.out
+        nsys_run("--", sys.executable, "-c", "print('Max error: 0')").fine(
+            "Max error: 0",
+            "CUDA_KERNEL  add(int, float *, float *)",
+            "Wrote opscope_trace/trace.nsys-rep\nWrote opscope_trace/trace.sqlite\n",
+        )
         profile, export = calls()
         assert profile == {
             "verb": "profile",
@@ -109,9 +109,7 @@ class TestPrograms:
         Path("opscope_trace").mkdir()
         Path("opscope_trace/trace.sqlite").touch()
         program = ("--", sys.executable, "-c", "print('ran')")
-        done = nsys_run(*program)
-        assert done.code == 1
-        assert "trace.sqlite: the file exists" in done.err
+        done = nsys_run(*program).fails("trace.sqlite: the file exists")
         assert "ran" not in done.out
         assert nsys_run("--force", *program).code == 0
 
@@ -123,9 +121,9 @@ class TestPrograms:
         assert (done.code, done.err.count("error:")) == (1, 1)
         assert "Importer error status: version mismatch." in done.err
         monkeypatch.setenv("NSYS_SILENT", "1")
-        done = nsys_run("--name", "other", "--", sys.executable, "-c", "import sys; sys.exit(2)")
-        assert done.code == 1
-        assert "nsys wrote no report (exit code 2)" in done.err
+        nsys_run("--name", "other", "--", sys.executable, "-c", "import sys; sys.exit(2)").fails(
+            "nsys wrote no report (exit code 2)", out=None
+        )
 
     def test_without_nsys_it_says_what_to_install_and_what_else_there_is(
         self, bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -134,8 +132,7 @@ class TestPrograms:
         program.write_text("#!/bin/sh\ntouch ran\n")
         program.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
-        done = bare("--", "program")
-        assert done.code == 1
+        done = bare("--", "program").fails()
         for words in ("apt install nsight-systems-cli", "opscope run", "opscope trace -- ./program"):
             assert words in done.err
         assert not Path("ran").exists()

@@ -59,10 +59,9 @@ def nvcc_images(command: list[str]) -> list[tuple[str, str]]:
 @needs_nvcc
 def test_the_guides_program_is_compiled_for_the_gpu_here(opscope, workplace, monkeypatch):
     hopper(monkeypatch)
-    outcome = opscope("nvcc", EXAMPLES / "add.cu")
-    assert outcome.code == 0, outcome.err
-    assert "nvcc -gencode arch=compute_90,code=sm_90 -o add " in outcome.out
-    assert "add(int, float*, float*)" in outcome.out
+    outcome = opscope("nvcc", EXAMPLES / "add.cu").fine(
+        "nvcc -gencode arch=compute_90,code=sm_90 -o add ", "add(int, float*, float*)"
+    )
     assert outcome.out.endswith("Wrote add\n")
     assert os.access("add", os.X_OK)
     again = opscope("nvcc", EXAMPLES / "add.cu")
@@ -93,8 +92,7 @@ def test_the_grid_stride_version_has_no_finding(opscope, workplace):
 )
 def test_the_images_are_those_of_nvccs_own_options(opscope, write, arguments, equal):
     source = write("int main() {}\n")
-    outcome = opscope("nvcc", source, *arguments, "--emit", "object", "--json")
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("nvcc", source, *arguments, "--emit", "object", "--json").fine()
     images = nvcc_images(outcome.json["command"])
     assert images == nvcc_images([find_cuda_tool("nvcc") or "", "-c", *equal, str(source)])
     assert ("ptx" in {kind for kind, _ in images}) is (outcome.json["ptx"] is not None)
@@ -106,8 +104,7 @@ def test_the_images_are_those_of_nvccs_own_options(opscope, write, arguments, eq
 def test_ptx_and_machine_code_are_in_the_file_and_can_be_shown(opscope, write):
     source = write("__global__ void one(int* x) { *x = 1; }\n")
     shown = ["--show", "sass", "ptx"]
-    outcome = opscope("nvcc", source, "--arch", "sm_80,sm_90,ptx", "--emit", "object", *shown)
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("nvcc", source, "--arch", "sm_80,sm_90,ptx", "--emit", "object", *shown).fine()
     listed = subprocess.run(
         [find_cuda_tool("cuobjdump") or "", "-lelf", "-lptx", "a.o"],
         capture_output=True,
@@ -153,10 +150,9 @@ def test_of_a_program_that_runs_standard_output_is_its_own_and_with_json_ours(wo
 
 @needs_nvcc
 def test_a_compile_error_is_nvccs_message_without_a_file_or_a_traceback(opscope, write, workplace):
-    outcome = opscope("nvcc", write("int main() { return wrong; }\n"), "--arch", "sm_90")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.startswith("error: a.cu does not compile for sm_90:\na.cu(1): error: identifier")
-    assert "Traceback" not in outcome.err
+    opscope("nvcc", write("int main() { return wrong; }\n"), "--arch", "sm_90").fails(
+        "error: a.cu does not compile for sm_90:\na.cu(1): error: identifier"
+    )
     assert [file.name for file in workplace.iterdir()] == ["a.cu"]
 
 
@@ -164,10 +160,7 @@ def test_a_compile_error_is_nvccs_message_without_a_file_or_a_traceback(opscope,
 @exhaustive
 def test_a_file_without_main_names_what_can_be_made_of_it(opscope, write):
     source = write("__global__ void one(int* x) { *x = 1; }\n")
-    outcome = opscope("nvcc", source, "--arch", "sm_90")
-    assert outcome.code == 1
-    assert "a.cu has no main" in outcome.err
-    assert "--emit object" in outcome.err
+    opscope("nvcc", source, "--arch", "sm_90").fails("a.cu has no main", "--emit object")
     assert opscope("nvcc", source, "--arch", "sm_90", "--emit", "shared").out.endswith("Wrote a.so\n")
 
 
@@ -188,9 +181,7 @@ def test_a_file_without_main_names_what_can_be_made_of_it(opscope, write):
     ],
 )
 def test_targets_that_cannot_be_are_explained(opscope, write, arguments, words):
-    outcome = opscope("nvcc", write("int main() {}\n"), *arguments)
-    assert outcome.code == 1
-    assert words in outcome.err
+    opscope("nvcc", write("int main() {}\n"), *arguments).fails(words)
 
 
 @pytest.mark.parametrize(
@@ -210,9 +201,9 @@ def test_the_table_tells_which_toolkit_builds_for_a_target(release, target, word
 @pytest.mark.exhaustive(few=False)
 def test_code_that_no_gpu_here_runs_is_not_run(opscope, write, monkeypatch):
     hopper(monkeypatch)
-    outcome = opscope("nvcc", write(MAIN), "--arch", "sm_80", "--run")
-    assert outcome.code == 1
-    assert "code for sm_80 does not run on NVIDIA H200 (9.0)" in outcome.err
+    opscope("nvcc", write(MAIN), "--arch", "sm_80", "--run").fails(
+        "code for sm_80 does not run on NVIDIA H200 (9.0)"
+    )
     assert opscope("nvcc", write(MAIN), "--arch", "sm_80,ptx", "--run", "--", "x").code == 7
 
 
@@ -237,16 +228,12 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(opscope, write, mon
     write("", "a.py")
     Path("folder.cu").mkdir()
     monkeypatch.setattr(verb, "require_nvcc", lambda: pytest.fail("nvcc was looked for"))
-    outcome = opscope("nvcc", *arguments)
-    assert outcome.code == 1
-    assert words in outcome.err
+    opscope("nvcc", *arguments).fails(words)
 
 
 def test_without_nvcc_it_says_what_to_install(opscope, write, monkeypatch):
     monkeypatch.setattr(toolkit, "find_cuda_tool", lambda name: None)
-    outcome = opscope("nvcc", write("int main() {}\n"), "--arch", "sm_90")
-    assert outcome.code == 1
-    assert "pip install nvidia-cuda-nvcc" in outcome.err
+    opscope("nvcc", write("int main() {}\n"), "--arch", "sm_90").fails("pip install nvidia-cuda-nvcc")
 
 
 def test_a_missing_file_argument_is_a_usage_error(opscope, workplace):

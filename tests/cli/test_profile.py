@@ -55,8 +55,7 @@ def test_three_files_a_configuration_and_a_summary(opscope, out: Path) -> None:
     page = out.parent / "page.html"
     outcome = opscope(
         "profile", "bert", *sizes, "--output-dir", out, "--output", page, "--skip-benchmark", *TINY
-    )
-    assert outcome.code == 0, outcome.err
+    ).fine()
     assert names(out) == {
         name.format(label)
         for label in ("bs1_seq8", "bs2_seq8")
@@ -116,9 +115,7 @@ def test_json_with_a_benchmark_is_one_document(opscope, out: Path) -> None:
 def test_a_configuration_that_fails_does_not_stop_the_others(
     profile: Run, out: Path, workloads: Path
 ) -> None:
-    outcome = profile(f"{workloads}:fails_at_4", "--batch-sizes", 4, 2)
-    assert outcome.code == 1
-    assert "bs4_seq8: failed: " in outcome.err
+    outcome = profile(f"{workloads}:fails_at_4", "--batch-sizes", 4, 2).fails("bs4_seq8: failed: ", out=None)
     assert "no such | batch" in outcome.out
     assert "fails_at_4_trace_bs2_seq8.json" in names(out)
     summary = json.loads((out / "profiling_summary.json").read_text("utf-8"))
@@ -131,13 +128,12 @@ def test_an_interrupt_keeps_what_is_done_and_resume_continues(
     profile: Run, out: Path, workloads: Path
 ) -> None:
     target = f"{workloads}:interrupted_at_4"
-    outcome = profile(target, "--batch-sizes", 1, 4, 8)
-    assert outcome.code == 130
-    assert f"interrupted: 1 of 3 configurations are kept in {out}; continue with --resume" in outcome.err
+    profile(target, "--batch-sizes", 1, 4, 8).fails(
+        f"interrupted: 1 of 3 configurations are kept in {out}; continue with --resume", code=130, out=None
+    )
     first = out / "profiling_stats_bs1_seq8.json"
     before = first.stat().st_mtime_ns
-    resumed = profile(target, "--resume", "--batch-sizes", 1, 8)
-    assert resumed.code == 0
+    resumed = profile(target, "--resume", "--batch-sizes", 1, 8).fine()
     assert "bs1_seq8: kept" in resumed.err
     assert first.stat().st_mtime_ns == before
     summary = json.loads((out / "profiling_summary.json").read_text("utf-8"))
@@ -148,10 +144,7 @@ def test_an_interrupt_keeps_what_is_done_and_resume_continues(
 def test_existing_files_are_kept_without_force(profile: Run, workloads: Path) -> None:
     arguments = (f"{workloads}:fails_at_4", "--batch-sizes", 1)
     assert profile(*arguments).code == 0
-    outcome = profile(*arguments)
-    assert outcome.code == 1
-    assert "--force" in outcome.err
-    assert outcome.out == ""
+    profile(*arguments).fails("--force")
     assert profile(*arguments, "--force").code == 0
 
 
@@ -159,9 +152,9 @@ def test_existing_files_are_kept_without_force(profile: Run, workloads: Path) ->
 def test_resume_refuses_results_of_other_settings(profile: Run) -> None:
     arguments = ("bert", "--batch-sizes", 1, *TINY)
     assert profile(*arguments).code == 0
-    outcome = profile(*arguments, "--resume", "--param", "attn_implementation=eager")
-    assert outcome.code == 1
-    assert "made with attn_implementation sdpa, not eager" in outcome.err
+    profile(*arguments, "--resume", "--param", "attn_implementation=eager").fails(
+        "made with attn_implementation sdpa, not eager"
+    )
 
 
 @pytest.mark.exhaustive(few=False)
@@ -180,9 +173,7 @@ def test_resume_runs_again_what_is_incomplete_or_lacks_its_benchmark(
 
 
 def test_an_unknown_workload_is_refused_before_any_work(opscope, out: Path) -> None:
-    outcome = opscope("profile", "nonsense", "--output-dir", out)
-    assert outcome.code == 1
-    assert "nonsense" in outcome.err
+    opscope("profile", "nonsense", "--output-dir", out).fails("nonsense")
     assert not out.exists()
 
 

@@ -64,8 +64,7 @@ def run(opscope) -> Callable[..., object]:
 
 
 def test_a_script_is_recorded_and_its_output_stays_its_own(run, script: str) -> None:
-    outcome = run(script)
-    assert (outcome.code, outcome.out) == (0, "trained False train.py\n")
+    outcome = run(script).fine(out="trained False train.py\n")
     assert "Top operators" in outcome.err
     assert [line for line in outcome.err.splitlines() if line.startswith("Wrote ")] == [
         "Wrote opscope_run/trace.json",
@@ -77,19 +76,17 @@ def test_a_script_is_recorded_and_its_output_stays_its_own(run, script: str) -> 
 
 
 def test_a_script_ends_on_request_once_it_is_recorded(run, script: str) -> None:
-    outcome = run("--quiet", "--stop", script, "--count", 1_000_000)
-    assert (outcome.code, outcome.out) == (0, "")
+    run("--quiet", "--stop", script, "--count", 1_000_000).fine(out="")
     sidecar = read_sidecar("opscope_run/trace.opscope.json")
     assert (sidecar.steps, sidecar.ended_by) == (6, None)
     assert sidecar.unrecorded_steps
-    outcome = run("--stop", "--steps", "none", script)
-    assert outcome.code == 1
-    assert "--stop does not apply" in outcome.err
+    run("--stop", "--steps", "none", script).fails("--stop does not apply")
 
 
 def test_everything_after_the_script_is_its_own(run, script: str) -> None:
-    outcome = run("--quiet", "--active", 2, script, "--debug", "--count", "5")
-    assert (outcome.code, outcome.out) == (0, "trained True train.py\n")
+    outcome = run("--quiet", "--active", 2, script, "--debug", "--count", "5").fine(
+        out="trained True train.py\n"
+    )
     assert "Top operators" not in outcome.err
     assert read_sidecar("opscope_run/trace.opscope.json").steps == 2
     outcome = run("--force", script, "--help")
@@ -112,8 +109,7 @@ def test_steps_after_the_recording_are_timed_or_their_lack_is_told(run, script: 
 
 @pytest.mark.exhaustive(few=False)
 def test_workers_change_nothing(run, script: str) -> None:
-    outcome = run("--quiet", script, "--workers", 1)
-    assert (outcome.code, outcome.out) == (0, "trained False train.py\n")
+    run("--quiet", script, "--workers", 1).fine(out="trained False train.py\n")
     assert read_sidecar("opscope_run/trace.opscope.json").steps == 6
 
 
@@ -128,31 +124,26 @@ def test_workers_change_nothing(run, script: str) -> None:
     ],
 )
 def test_exit_codes_pass_and_what_was_recorded_is_kept(run, script: str, then: str, code: int, shown: str):
-    outcome = run("--quiet", script, "--count", 4, "--then", then)
-    assert outcome.code == code
-    assert shown in outcome.err
+    outcome = run("--quiet", script, "--count", 4, "--then", then).fails(shown, code=code, out=None)
     assert "opscope/src" not in outcome.err
     assert "note: trace.json: 2 of 6 steps were recorded" in outcome.err
     assert "Wrote opscope_run/trace.json" in outcome.err
 
 
 def test_a_failing_script_that_recorded_nothing_keeps_its_code(run, script: str) -> None:
-    outcome = run(script, "--count", 1, "--then", "sys.exit(5)")
-    assert outcome.code == 5
-    assert "error: nothing was recorded: 1 step only" in outcome.err
+    run(script, "--count", 1, "--then", "sys.exit(5)").fails(
+        "error: nothing was recorded: 1 step only", code=5, out=None
+    )
 
 
 def test_recording_nothing_is_an_error_with_a_way_out(run, script: str) -> None:
-    outcome = run(script, "--count", 0)
-    assert outcome.code == 1
-    assert "--steps none" in outcome.err
+    run(script, "--count", 0).fails("--steps none", out=None)
     assert run("--steps", "none", "--force", "--quiet", script, "--count", 0).code == 0
 
 
 def test_the_script_may_go_elsewhere_and_make_warnings_errors(run, script: str, tmp_path: Path) -> None:
     then = "import io, warnings; warnings.simplefilter('error'); os.chdir('/'); sys.stdout = io.StringIO()"
-    outcome = run("--output", "page.html", script, "--then", then)
-    assert outcome.code == 0
+    outcome = run("--output", "page.html", script, "--then", then).fine()
     assert (tmp_path / "opscope_run" / "report.md").exists()
     text = (tmp_path / "page.html").read_text("utf-8")
     assert "aten::addmm" in text and f"<dd>{platform.python_version()}</dd>" in text
@@ -168,8 +159,9 @@ def test_a_module_and_a_step_function(run, script: str) -> None:
         "for _ in range(9): answer()\n"
         "print(__name__, sys.argv[1:])\n"
     )
-    outcome = run("--steps", "package.serve:answer", "-m", "package.serve", "-m", "x")
-    assert (outcome.code, outcome.out) == (0, "__main__ ['-m', 'x']\n")
+    run("--steps", "package.serve:answer", "-m", "package.serve", "-m", "x").fine(
+        out="__main__ ['-m', 'x']\n"
+    )
     assert read_sidecar("opscope_run/trace.opscope.json").steps == 6
     sys.modules.pop("package")
 
@@ -188,8 +180,7 @@ def test_compilation_is_tracked_from_the_scripts_start(
 @pytest.mark.exhaustive(few=False)
 def test_processes_of_a_job_share_the_folder(run, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "2")
-    outcome = run("--active", 1, "-o", "page.html", script)
-    assert outcome.code == 0
+    outcome = run("--active", 1, "-o", "page.html", script).fine()
     assert "Top operators" not in outcome.err  # rank 0 prints
     names = {path.name for path in Path("opscope_run").iterdir()}
     assert {"trace_rank2.json", "analysis_rank2.json", "report_rank2.md"} <= names
@@ -212,26 +203,19 @@ def test_processes_of_a_job_share_the_folder(run, script: str, monkeypatch: pyte
 )
 def test_mistakes_are_one_line_before_anything_runs(run, script: str, arguments: list[str], message: str):
     Path("broken.py").write_text("x = (\n")
-    outcome = run(*arguments)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
+    run(*arguments).fails(message, lines=1)
 
 
 def test_earlier_results_are_kept_unless_forced(run, script: str) -> None:
     Path("opscope_run").mkdir()
     Path("opscope_run/analysis.json").write_text("old")
-    outcome = run(script)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "--force" in outcome.err
+    run(script).fails("--force")
     assert run("--force", "--quiet", script).code == 0
 
 
 def test_without_torch_the_install_line_is_shown(run, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opscope.cli.run.find_spec", lambda name: None)
-    outcome = run(script)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "pip install" in outcome.err
+    run(script).fails("pip install")
 
 
 @pytest.mark.exhaustive  # a process that imports torch
@@ -284,9 +268,7 @@ def test_every_option_is_told_from_the_script(verb: str) -> None:
 
 
 def test_an_option_that_the_script_refuses_is_said_to_be_ours(run, script: str) -> None:
-    ended = run("--quiet", script, "--record", "stack")
-    assert ended.code == 2
-    assert "note: --record stands after the script" in ended.err
+    run("--quiet", script, "--record", "stack").fails("note: --record stands after the script", code=2)
     assert "stands after" not in run("--quiet", "--force", script, "--no-such").err
 
 
@@ -303,8 +285,7 @@ def test_an_option_that_the_script_does_not_look_at_is_said_to_be_ours(
 ) -> None:
     Path("parts.py").write_text("import torch")
     Path("other.py").write_text(f"{text}\nraise SystemExit(7)")
-    ended = run("--quiet", "other.py", "--stop")
-    assert ended.code == 7
+    ended = run("--quiet", "other.py", "--stop").fails(code=7, out=None)
     assert ("note: --stop stands after the script" in ended.err) is is_said
 
 

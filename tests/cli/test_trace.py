@@ -56,8 +56,7 @@ def files(folder: Path) -> list[str]:
 
 @pytest.mark.exhaustive(few=False)
 def test_a_trace_and_nsys_tables(trace: Run, tmp_path: Path) -> None:
-    outcome = trace("--", "./program", "everything")
-    assert (outcome.code, outcome.out) == (0, "hello\n")
+    outcome = trace("--", "./program", "everything").fine(out="hello\n")
     lines = outcome.err.splitlines()
     assert any("cuda_gpu_sum" in line for line in lines)
     row = next(line.split() for line in lines if "add(int, float*, float*)" in line)
@@ -81,13 +80,10 @@ def test_the_trace_is_a_session_like_any(trace: Run, tmp_path: Path, opscope_and
         assert not [violation for check in session.check() for violation in check.violations]
         assert session.query("SELECT name FROM devices") == [("NVIDIA H200",)]
         assert {one.code for one in session.findings()} >= {"recorder.unfinished"}
-    analyzed = opscope_and_programs("analyze", tmp_path / "out" / "add.json")
-    assert analyzed.code == 0
-    assert "add" in analyzed.out
+    opscope_and_programs("analyze", tmp_path / "out" / "add.json").fine("add")
     counted = opscope_and_programs(
         "stats", tmp_path / "out" / "add.json", "--report", "cuda_api_sum", "--json"
-    )
-    assert counted.code == 0
+    ).fine()
     assert [row["Name"] for row in counted.json["cuda_api_sum"]] == [
         "cudaLaunchKernel",
         "cuLaunchKernel",
@@ -105,8 +101,7 @@ def test_in_python_it_is_a_session_too() -> None:
 
 
 def test_json_is_alone_on_standard_output(trace: Run) -> None:
-    outcome = trace("--json", "--", "./program", "exit", "3")
-    assert outcome.code == 3
+    outcome = trace("--json", "--", "./program", "exit", "3").fails(code=3, out=None)
     document = outcome.json
     assert outcome.err.startswith("hello\n")
     assert document["program"] == ["./program", "exit", "3"]
@@ -124,17 +119,11 @@ def test_json_is_alone_on_standard_output(trace: Run) -> None:
 
 @pytest.mark.parametrize(("number", "name"), [(15, "SIGTERM"), (6, "SIGABRT"), (11, "SIGSEGV")])
 def test_a_program_that_a_signal_ends(trace: Run, tmp_path: Path, number: int, name: str) -> None:
-    outcome = trace("--", "./program", "raise", number)
-    assert outcome.code == 128 + number
-    assert f"The process was ended by {name}; it is recorded until then." in outcome.said
+    trace("--", "./program", "raise", number).fails(
+        f"The process was ended by {name}; it is recorded until then.", code=128 + number, out=None
+    )
     with load(tmp_path / "opscope_trace" / "trace.json") as session:
         assert session.scalar("SELECT count(*) FROM device_activities") == 4
-
-
-def test_a_program_that_is_killed(trace: Run) -> None:
-    outcome = trace("--", "./program", "kill")
-    assert outcome.code == 137
-    assert "warning: The process ended without its exit handlers" in outcome.said
 
 
 def test_several_processes_have_a_trace_each(trace: Run, tmp_path: Path) -> None:
@@ -157,18 +146,12 @@ def test_a_program_that_executes_another(trace: Run, tmp_path: Path) -> None:
 
 
 def test_a_program_without_cuda(trace: Run, tmp_path: Path) -> None:
-    outcome = trace("--", "./program", "nothing", 4)
-    assert (outcome.code, outcome.out) == (4, "hello\n")
-    assert "the program never started CUDA before it ended with exit code 4" in outcome.said
+    outcome = trace("--", "./program", "nothing", 4).fails(
+        "the program never started CUDA before it ended with exit code 4", code=4, out="hello\n"
+    )
     assert files(tmp_path / "opscope_trace") == []
     outcome = trace("--json", "--", "./program", "nothing", 0)
     assert outcome.json["traces"] == []
-
-
-def test_a_program_that_only_starts_cuda(trace: Run) -> None:
-    outcome = trace("--", "./program", "idle")
-    assert outcome.code == 0
-    assert "started CUDA, but made no call, kernel or copy" in outcome.said
 
 
 def test_records_that_cannot_be_written(trace: Run) -> None:
@@ -178,28 +161,43 @@ def test_records_that_cannot_be_written(trace: Run) -> None:
     assert one["dropped_records"] + sum(one["events"][kind] for kind in ("kernels", "calls")) == 400_000
 
 
-def test_another_tool_holds_cupti(trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FAKE_SUBSCRIBE", "39")
-    outcome = trace("--", "./program", "exit", 0)
-    assert outcome.code == 1
-    assert "error: another tool holds CUPTI in the program" in outcome.said
-    assert files(tmp_path / "opscope_trace") == []
-    # The program's own failure comes first.
-    assert trace("--", "./program", "exit", 5).code == 5
+HELD = "error: another tool holds CUPTI in the program"
+NOT_STARTED = "CUPTI does not start in the program (cuptiSubscribe: CUPTI_ERROR_UNKNOWN)"
 
 
-def test_cupti_does_not_start(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_SUBSCRIBE", "15")
-    outcome = trace("--", "./program", "exit", 0)
-    assert outcome.code == 1
-    assert "CUPTI does not start in the program (cuptiSubscribe: CUPTI_ERROR_UNKNOWN)" in outcome.said
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("FAKE_SUBSCRIBE", "39", HELD, "hello\n"),
+        ("FAKE_SUBSCRIBE", "15", NOT_STARTED, "hello\n"),
+        ("CUDA_INJECTION64_PATH", "/opt/other.so", "another tool records CUDA programs here", ""),
+        ("CC", "no-such-compiler", "'no-such-compiler' (of the variable CC)", ""),
+    ],
+)
+def test_what_keeps_it_from_recording(
+    trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: tuple[str, str, str, str]
+) -> None:
+    variable, value, words, out = case
+    monkeypatch.setenv(variable, value)
+    trace("--", "./program", "exit", 0).fails(words, out=out)
+    assert not (tmp_path / "opscope_trace").exists() or files(tmp_path / "opscope_trace") == []
+    if words == HELD:  # the program's own failure comes first
+        assert trace("--", "./program", "exit", 5).code == 5
 
 
-def test_another_tools_injection(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/other.so")
-    outcome = trace("--", "./program", "exit", 0)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "another tool records CUDA programs here" in outcome.err
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ("-- ./program kill", 137, "warning: The process ended without its exit handlers"),
+        ("-- ./program idle", 0, "started CUDA, but made no call, kernel or copy"),
+        ("--without-unified-memory -- ./program launch 1", 0,
+         "Copies of unified memory were not recorded: they were switched off."),
+        ("--output-dir program/out -- ./program", 1, "the folder cannot be written"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_recording(trace: Run, arguments: str, code: int, words: str) -> None:
+    outcome = trace(*arguments.split())
+    assert (outcome.code, words in outcome.said) == (code, True)
 
 
 def test_files_of_an_earlier_run(trace: Run, tmp_path: Path) -> None:
@@ -207,9 +205,7 @@ def test_files_of_an_earlier_run(trace: Run, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "trace_99.json").write_text("of an earlier run")
     (folder / "trace_old.json").write_text("the user's own")
-    outcome = trace("--", "./program", "exit", 0)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "trace_99.json: the file exists. Overwrite it with --force" in outcome.err
+    trace("--", "./program", "exit", 0).fails("trace_99.json: the file exists. Overwrite it with --force")
     assert trace("--force", "--", "./program", "exit", 0).code == 0
     assert files(folder) == ["trace.json", "trace.opscope.json", "trace_old.json"]
 
@@ -227,8 +223,7 @@ def test_raw_records_make_the_trace_again(
     monkeypatch.setattr(module, "_written", kept)
     assert trace("--", "./program", "everything").code == 0
     folder = tmp_path / "opscope_trace"
-    outcome = trace("--from-records", tmp_path / "kept", "--name", "again", "--json")
-    assert outcome.code == 0
+    outcome = trace("--from-records", tmp_path / "kept", "--name", "again", "--json").fine()
     document = outcome.json
     assert (document["exit_code"], len(document["traces"])) == (None, 1)
     events = [json.loads((folder / name).read_text())["traceEvents"] for name in ("trace.json", "again.json")]
@@ -244,15 +239,8 @@ def test_a_trace_that_cannot_be_written_keeps_the_records(
         )
 
     monkeypatch.setattr(module, "write_trace", fail)
-    outcome = trace("--", "./program", "exit", 0)
-    assert outcome.code == 1
-    assert "opscope trace --from-records" in outcome.err
+    trace("--", "./program", "exit", 0).fails("opscope trace --from-records", out=None)
     assert len(files(tmp_path / "opscope_trace" / "trace.records")) == 1
-
-
-def test_unified_memory_can_be_left_out(trace: Run) -> None:
-    outcome = trace("--without-unified-memory", "--", "./program", "launch", 1)
-    assert "Copies of unified memory were not recorded: they were switched off." in outcome.said
 
 
 def test_kernels_are_sought_in_what_the_program_had_loaded(
@@ -288,26 +276,15 @@ def test_kernels_are_sought_in_what_the_program_had_loaded(
     ],
 )
 def test_what_cannot_be_run(trace: Run, arguments: list[str], message: str) -> None:
-    outcome = trace(*arguments)
-    assert (outcome.code, outcome.out) == (1, "")
-    assert message in outcome.err
+    trace(*arguments).fails(message)
 
 
 def test_without_cupti(trace: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_places", module.CuptiPlaces)
     monkeypatch.setattr("opscope.cupti.library._SYSTEM_ROOTS", ("/nowhere",) * 3)
     monkeypatch.setattr("opscope.cupti.library._USUAL_TOOLKITS", "/nowhere")
-    outcome = trace("--", "./program")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "pip install nvidia-cuda-cupti" in outcome.err
+    trace("--", "./program").fails("pip install nvidia-cuda-cupti")
     assert not (tmp_path / "opscope_trace").exists()
-
-
-def test_without_a_compiler(trace: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    outcome = trace("--", "./program")
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "'no-such-compiler' (of the variable CC)" in outcome.err
 
 
 @pytest.mark.exhaustive(few=False)
@@ -317,13 +294,6 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert trace("--", "./program", "exit", 0).code == 0
-
-
-def test_a_folder_that_cannot_be_made(trace: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    outcome = trace("--output-dir", tmp_path / "file" / "out", "--", "./program")
-    assert outcome.code == 1
-    assert "the folder cannot be written" in outcome.err
 
 
 def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Run, tmp_path: Path) -> None:
@@ -343,8 +313,7 @@ def test_a_signal_to_opscope_ends_the_program_and_keeps_its_records(trace: Run, 
 
 
 def test_records_may_be_bounded(trace: Run) -> None:
-    outcome = trace("--json", "--max-trace-size", "1MB", "--", "./program", "launch", 50_000)
-    assert outcome.code == 0
+    outcome = trace("--json", "--max-trace-size", "1MB", "--", "./program", "launch", 50_000).fine()
     (one,) = outcome.json["traces"]
     assert one["findings"][0]["code"] == "recorder.size_limit"
     assert "--max-trace-size" in outcome.said
@@ -356,8 +325,7 @@ def test_records_may_be_bounded(trace: Run) -> None:
 def test_a_program_with_a_hostile_name(trace: Run, tmp_path: Path) -> None:
     evil = "evil\x1b[31m\u202e\u200b\x07name"
     (tmp_path / evil).symlink_to((tmp_path / "program").resolve())
-    outcome = trace("--output-dir", evil + "d", "--", f"./{evil}", "launch", 5)
-    assert outcome.code == 0, outcome.said
+    outcome = trace("--output-dir", evil + "d", "--", f"./{evil}", "launch", 5).fine()
     assert "Wrote" in outcome.said
     # What the program itself says is its own.
     assert not set("\x1b\u202e\u200b\x07").intersection(outcome.said)

@@ -78,8 +78,9 @@ def test_changes_are_measured_checked_and_leave_nothing(opscope, script: str, tm
     before = left_behind(tmp_path)
     quick = ("--budget", "60s", "--skip", "predict", "--json", "-o", "result.json", "-o", "page.html")
     own = ("--change", *(f"{name}.py" for name in OWN))
-    outcome = opscope("try", *quick, "--only", "set_to_none", "fused_optimizer", "tf32", *own, "--", script)
-    assert outcome.code == 0, outcome.err
+    outcome = opscope(
+        "try", *quick, "--only", "set_to_none", "fused_optimizer", "tf32", *own, "--", script
+    ).fine()
     result = json.loads(outcome.out)
     assert result == json.loads((tmp_path / "result.json").read_text())
     assert set(CONTRACT) <= set(result)
@@ -111,8 +112,7 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tm
     text = TRAINING.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.01)")
     Path(script).write_text("import time" + text)
     quick = ("--budget", "12s", "--skip", "predict", "--force", "--apply", "--json")
-    outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script)
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("try", *quick, "--only", "set_to_none", "--change", "faster.py", "--", script).fine()
     best = json.loads(outcome.out)["best"]
     assert best["names"][0] == "faster"
     if "set_to_none" in best["names"]:
@@ -128,10 +128,7 @@ def test_the_best_is_written_into_the_script_on_request(opscope, script: str, tm
 def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
     small = ("--param", "batch_size=1", "seq_len=8", "layers=1", "hidden=64", "device=cpu")
     quick = ("--budget", "8s", "--skip", "predict", "--only", "inference_mode")
-    outcome = opscope("try", "bert", *small, *quick)
-    assert outcome.code == 0, outcome.err
-    assert "Changes tried on bert" in outcome.out
-    assert "inference_mode" in outcome.out
+    opscope("try", "bert", *small, *quick).fine("Changes tried on bert", "inference_mode")
 
 
 @pytest.mark.parametrize(
@@ -147,9 +144,7 @@ def test_a_workload_is_tried_without_a_script(opscope, script: str) -> None:
 )
 def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text: str, words: str) -> None:
     Path("other.py").write_text(text)
-    outcome = opscope("try", "--skip", "predict", "other.py", "--budget", "3")
-    assert outcome.code == 1
-    assert words in outcome.err
+    outcome = opscope("try", "--skip", "predict", "other.py", "--budget", "3").fails(words)
     assert ("--in-place" in outcome.err) == ("--in-place" in words)
     assert 'Traceback (most recent call last):\n  File "' not in outcome.err.partition("error:")[0]
 
@@ -168,10 +163,7 @@ def test_a_program_that_cannot_be_timed_is_one_error(opscope, script: str, text:
 def test_what_cannot_be_tried_is_one_error(
     opscope, script: str, arguments: tuple[str, ...], words: str
 ) -> None:
-    outcome = opscope("try", *arguments)
-    assert outcome.code == 1
-    assert words in outcome.err
-    assert "Traceback" not in outcome.err
+    opscope("try", *arguments).fails(words)
 
 
 @exhaustive
@@ -204,13 +196,10 @@ def test_in_place_it_runs_here_and_a_gate_fails_below_a_factor(opscope, script: 
     Path("data.txt").write_text("3")
     Path(script).write_text(TRAINING.replace("range(10_000)", "range(10_000 * int(open('data.txt').read()))"))
     quick = ("--budget", "5s", "--skip", "predict", "--only", "set_to_none")
-    outcome = opscope("try", *quick, "--", script)
-    assert outcome.code == 1
-    assert "data.txt" in outcome.err
-    assert "use --in-place" in outcome.err
-    outcome = opscope("try", *quick, "--in-place", "--fail-below", "50", "--", script)
-    assert outcome.code == 3
-    assert "fails --fail-below 50" in outcome.err
+    outcome = opscope("try", *quick, "--", script).fails("data.txt", "use --in-place", out=None)
+    outcome = opscope("try", *quick, "--in-place", "--fail-below", "50", "--", script).fails(
+        "fails --fail-below 50", code=3, out=None
+    )
     assert "of the program" in outcome.out
     assert (tmp_path / "notes.txt").exists()
 
@@ -224,9 +213,7 @@ def test_a_patch_is_applied_with_a_backup_and_never_over_one(
     changed = Path(script).read_text()
     assert "zero_grad(set_to_none=True)" in changed
     assert "AdamW(model.parameters(), lr=1e-3, foreach=None, fused=True)" in changed
-    outcome = opscope("try", "--apply", "--", script)
-    assert outcome.code == 1
-    assert "train.py.orig" in outcome.err
+    opscope("try", "--apply", "--", script).fails("train.py.orig")
     assert _applied(trial_plan(script), ["compile"], Path("other.orig")) == []
     assert "write them by hand" in capsys.readouterr().err
 
@@ -308,8 +295,9 @@ def test_every_rank_of_torchrun_is_changed_alike(opscope, script: str, tmp_path:
     )
     kept = left_behind(tmp_path)
     quick = ("--budget", "2m", "--json", "--change", "told.py", "--only", "set_to_none")
-    outcome = opscope("try", *quick, "--", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py")
-    assert outcome.code == 0, outcome.err
+    outcome = opscope(
+        "try", *quick, "--", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py"
+    ).fine()
     assert "no predictions of a program of several ranks" in outcome.err
     found = {one["name"]: one["correctness"] for one in json.loads(outcome.out)["variants"]}
     assert found == {"told": "identical", "set_to_none": "identical"}
@@ -320,17 +308,14 @@ def test_a_rank_that_is_asked_to_try_is_refused(
     opscope, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    outcome = opscope("try", script)
-    assert outcome.code == 1
-    assert "opscope try torchrun" in outcome.err
+    opscope("try", script).fails("opscope try torchrun")
 
 
 @exhaustive
 def test_what_advice_said_is_shown(opscope, script: str, tmp_path: Path) -> None:
     before = left_behind(tmp_path)
     quick = ("--budget", "40s", "--json", "--only", "set_to_none", "fused_optimizer")
-    outcome = opscope("try", *quick, "--", script)
-    assert outcome.code == 0, outcome.err
+    outcome = opscope("try", *quick, "--", script).fine()
     assert "no predictions" not in outcome.err
     result = json.loads(outcome.out)
     assert result["runs"] >= 3  # the recording, two processes of the program or more

@@ -1,10 +1,11 @@
-"""`opscope analyze --open`: what is served, to whom, and what is left of it."""
+"""Pages of every verb, and `opscope analyze --open`: what is served, to whom, and what is left of it."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from opscope.cli.app import main
 
 
 @pytest.fixture
@@ -70,6 +73,25 @@ def test_page_and_trace_are_served_here_until_the_end(started, number: int, tmp_
 
 
 def test_a_trace_that_is_gone_is_one_error(opscope, tmp_path: Path) -> None:
-    outcome = opscope("analyze", tmp_path / "none.json", "--open")
-    assert outcome.code == 1
-    assert outcome.err.count("\n") == 1
+    opscope("analyze", tmp_path / "none.json", "--open").fails(out=None, lines=1)
+
+
+@pytest.mark.parametrize("command", [("ncu", "none.ncu-rep"), ("bench", "gelu"), ("try", "none.py")])
+def test_a_file_that_exists_is_kept(opscope, tmp_path: Path, command: tuple[str, str]) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("precious")
+    verb, source = command
+    outcome = opscope(verb, "--output", page, source).fails()
+    assert "exists" in outcome.err and "--force" in outcome.err
+    assert page.read_text() == "precious"
+
+
+def test_the_page_tells_the_command(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "a page.html"
+    typed = ["compare", str(trace), str(trace), "--json", "--output", str(page)]
+    monkeypatch.setattr(sys, "argv", ["/somewhere/opscope", *typed])
+    assert main() == 0
+    assert shlex.join(["opscope", *typed]).replace("'", "&#39;") in page.read_text("utf-8")
+    assert capsys.readouterr().err == f"Wrote {page}\n"

@@ -86,8 +86,7 @@ def test_of_a_page_that_is_served(
 
     monkeypatch.setattr("opscope.cli.page_server.PageServer.serve_forever", serve)
     monkeypatch.setattr("webbrowser.open", lambda url: None)
-    outcome = opscope("analyze", "--open", os.fspath(file))
-    assert outcome.code == 0
+    outcome = opscope("analyze", "--open", os.fspath(file)).fine()
     for text in (outcome.out, outcome.err, *pages):
         assert not UNSEEN.intersection(text)
     assert len(pages) == 1

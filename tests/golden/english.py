@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from opscope.report.document import (
-    BarList,
     Block,
     BulletList,
     Document,
@@ -49,9 +48,7 @@ def _texts(part: Document | Section) -> Iterator[str]:
 
 
 def _of_block(block: Block) -> Iterator[Text]:
-    if isinstance(block, BarList):
-        yield from _of_block(block.table)
-    elif isinstance(block, Table):
+    if isinstance(block, Table):
         yield block.caption or ""
         yield from (column.title for column in block.columns)
         yield from (cell for row in block.rows for cell in row)

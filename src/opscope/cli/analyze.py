@@ -8,45 +8,23 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from opscope.cli.console import (
-    READING,
-    Force,
-    Json,
-    Output,
-    Parts,
-    Several,
-    Top,
-    Words,
-    check_outputs,
-    is_page,
-    markdown,
-    open_source,
-    say_wrote,
-    show,
-    status,
-    write_recording_page,
-)
+from opscope.cli import console
 from opscope.errors import InputError
-from opscope.model.files import write_text
-from opscope.report.json_encoding import write_json
 
 
 def analyze(
     traces: Annotated[list[str], Parameter(name="TRACE")],
     /,
     *,
-    json: Json = False,
-    output: Output = (),
     open: bool = False,  # noqa: A002 - the option's name
     save: Path | None = None,
     export_trace: Path | None = None,
-    force: Force = False,
-    reading: Parts = READING,
-    top: Top = 10,
+    report: console.Showing = console.SHOWING,
+    top: console.Top = 10,
     ceilings: Path | None = None,
     merge: bool = False,
     by: str | None = None,
-    capture: Annotated[Words, Several] = (),
+    capture: Annotated[console.Words, console.Several] = (),
     memory_limit: str | None = None,
     workers: str = "0",
     overlap: bool = False,
@@ -78,15 +56,16 @@ def analyze(
     if overlap:
         return _overlap(**locals())
     from opscope.report.analysis import recording_document  # noqa: PLC0415 - longer than the overlap of 8 ranks
-    from opscope.report.document import numbered  # noqa: PLC0415
+    from opscope.report.document import Document, numbered  # noqa: PLC0415
     from opscope.results import advised  # noqa: PLC0415
 
-    check_outputs([*output, save, export_trace], force=force, inputs=(*traces, ceilings))
+    outputs = [*report.output, save, export_trace]
+    console.check_outputs(outputs, force=report.force, inputs=(*traces, ceilings))
     if not workers.isdecimal() and "://" not in workers:
         raise InputError(
             f"--workers {workers} is neither a number nor an address", hint="Such as tcp://HOST:8786"
         )
-    with open_source(
+    with console.open_source(
         traces,
         memory_limit=memory_limit,
         merge=merge,
@@ -94,7 +73,7 @@ def analyze(
         workers=int(workers) if workers.isdecimal() else None,
         dask=None if workers.isdecimal() else workers,
     ) as session:
-        with status("Summarizing"):
+        with console.status("Summarizing"):
             summary = advised(session, ceilings=ceilings, by=by)
         rows = None if top == "all" else top
 
@@ -103,31 +82,27 @@ def analyze(
 
             return analysis_document(summary, top=rows)
 
-        if json or not open:
-            show(
-                document,
-                lambda: recording_document(
-                    summary, top=reading.rows(top), is_full=reading.full, is_screen=reading.is_screen
-                ),
-                json=json,
-                reading=reading,
+        def printed() -> Document:
+            return recording_document(
+                summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
             )
-        written = []
-        for path in output:
-            if path.suffix == ".json":
-                written.append(write_json(path, document()))
-            elif is_page(path):
-                written.append(write_recording_page(path, session, summary, top=rows))
-            else:
-                report = recording_document(summary, top=rows, is_full=True)
-                written.append(write_text(path, markdown(numbered(report))))
+
+        if report.json or not open:
+            console.show(document, printed, json=report.json, reading=report)
+        console.write_reports(
+            report.output,
+            document,
+            lambda: numbered(recording_document(summary, top=rows, is_full=True)),
+            lambda path: console.write_recording_page(path, session, summary, top=rows),
+        )
+        written = [*report.output]
         if save is not None:
-            written.append(session.save(save, overwrite=force))
+            written.append(session.save(save, overwrite=report.force))
         if export_trace is not None:
             from opscope.report.trace_export import export_trace as write_trace  # noqa: PLC0415 - seldom asked
 
             written.append(write_trace(session, export_trace))
-        say_wrote(written, on_stderr=json)
+        console.say_wrote(written, on_stderr=report.json)
         if open:
             from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
 
@@ -135,18 +110,19 @@ def analyze(
     return 0
 
 
-def _overlap(*, traces: list[str], json: bool, overlap: bool, reading: Parts, **others: object) -> int:
+def _overlap(*, traces: list[str], overlap: bool, report: console.Showing, **others: object) -> int:
     from opscope.analysis.communication import communication_overlap  # noqa: PLC0415 - seldom asked
     from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
 
-    defaults = {one.name: one.default for one in signature(analyze).parameters.values()} | vars(READING)
-    for name, value in (others | vars(reading)).items():
+    defaults = {one.name: one.default for one in signature(analyze).parameters.values()}
+    defaults |= vars(console.Showing(json=report.json))
+    for name, value in (others | vars(report)).items():
         if value != defaults[name]:
             raise InputError(
                 f"--overlap tells one thing alone: --{name.replace('_', '-')} cannot be given with it",
                 hint="Leave one of them out",
             )
-    with status("Reading"):
+    with console.status("Reading"):
         found = communication_overlap(traces)
-    show(lambda: overlap_document(found), lambda: overlap_report(found), json=json)
+    console.show(lambda: overlap_document(found), lambda: overlap_report(found), json=report.json)
     return 0

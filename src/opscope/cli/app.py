@@ -146,18 +146,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         if code == EXIT_USAGE and not is_unread:
             _note_options_after(tokens[:own], tokens[own + 2 :])
         return 128 + interrupted_by() if code == EXIT_INTERRUPTED else code
-    except CycloptsError as error:
-        return _fail(
-            f"{error}\nTry: {' '.join(('opscope', *(error.command_chain or ())))} --help", EXIT_USAGE
-        )
-    except OpscopeError as error:
-        return _failed(error, tokens, own)
-    except KeyboardInterrupt:
-        return _interrupted()
-    except BrokenPipeError:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a defect of opscope still exits cleanly
+        return _ended(error, tokens, own)
+
+
+def _ended(error: BaseException, tokens: Sequence[str], own: int) -> int:
+    """One line on stderr, and the exit code."""
+    if isinstance(error, CycloptsError):
+        command = " ".join(("opscope", *(error.command_chain or ())))
+        return _fail(f"{error}\nTry: {command} --help", EXIT_USAGE)
+    if isinstance(error, BrokenPipeError):
         return _broken_pipe()
-    except Exception as error:  # noqa: BLE001 - the last line of defense: a defect of opscope still exits cleanly
-        return _defect(error, tokens)
+    # What a signal interrupted may be told as an error of the input, or of the engine.
+    if is_of_signal(error) or str(error) == _ENGINE_INTERRUPTED:
+        return _interrupted()
+    if "--debug" in tokens[:own]:
+        traceback.print_exc()
+    told = f"internal error, {type(error).__name__}: {error}. Run again with --debug and report it"
+    if isinstance(error, OpscopeError):
+        from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
+
+        told = error_text(error, has_program=own < len(tokens))
+    elif isinstance(error, OSError):  # what the system refuses: a full disk, too many open files
+        where = f"{error.filename}: " if error.filename else ""
+        told = f"{where}{error.strerror or error}. Run again with --debug to see where"
+    elif type(error).__name__ == _ENGINE_IS_FULL:
+        told = "out of memory. Raise --memory-limit, or leave it out"
+    _fail(told, EXIT_ERROR)
+    if isinstance(error, OpscopeError):
+        said = error.message.splitlines()[-1]  # by a program that `try` ran
+        _note_options_after(tokens[:own], [one for one in tokens[own + 2 :] if one in said])
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # a full stdout is given up
+        _broken_pipe()
+    return EXIT_ERROR
 
 
 def _reads_arguments(script: Path) -> bool:
@@ -179,12 +202,6 @@ def _note_options_after(own: Sequence[str], arguments: Sequence[str]) -> None:
     if ours:
         text = f"{ours[0]} stands after the script, so the script got it: options of opscope come before it"
         _fail(text, EXIT_USAGE, kind="note: ")
-
-
-def _wants_traceback(tokens: Sequence[str]) -> bool:
-    """Whether `--debug` is among opscope's own options: what follows `--` belongs to a script."""
-    own = tokens[: tokens.index("--")] if "--" in tokens else tokens
-    return "--debug" in own
 
 
 def _dispatch(tokens: list[str]) -> int:
@@ -272,43 +289,6 @@ def _interrupted(number: int | None = None) -> int:
     return _fail(message, 128 + (number or interrupted_by()), kind="")
 
 
-def _failed(error: OpscopeError, tokens: Sequence[str], own: int) -> int:
-    if is_of_signal(error):  # what a signal interrupted, told as an error of the input
-        return _interrupted()
-    if _wants_traceback(tokens):
-        traceback.print_exc()
-    from opscope.cli.console import error_text  # noqa: PLC0415 - the verb has imported it
-
-    code = _fail(error_text(error, has_program=own < len(tokens)), EXIT_ERROR)
-    said = error.message.splitlines()[-1]  # by a program that `try` ran
-    _note_options_after(tokens[:own], [one for one in tokens[own + 2 :] if one in said])
-    return code
-
-
-def _defect(error: Exception, tokens: Sequence[str]) -> int:
-    if is_of_signal(error) or str(error) == _ENGINE_INTERRUPTED:
-        return _interrupted()
-    if _wants_traceback(tokens):
-        traceback.print_exc()
-    if isinstance(error, OSError):
-        return _refused(error)
-    if type(error).__name__ == _ENGINE_IS_FULL:
-        return _fail("out of memory. Raise --memory-limit, or leave it out", EXIT_ERROR)
-    message = f"{type(error).__name__}: {error}"
-    return _fail(f"internal error, {message}. Run again with --debug and report it", EXIT_ERROR)
-
-
-def _refused(error: OSError) -> int:
-    """What the system refuses: a full disk, too many open files; a full stdout is given up."""
-    where = f"{error.filename}: " if error.filename else ""
-    code = _fail(f"{where}{error.strerror or error}. Run again with --debug to see where", EXIT_ERROR)
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _broken_pipe()
-    return code
-
-
 def _fail(message: str, code: int, *, kind: str = "error: ") -> int:
     from opscope.visible_text import visible  # noqa: PLC0415 - not needed where nothing fails
 
@@ -318,8 +298,6 @@ def _fail(message: str, code: int, *, kind: str = "error: ") -> int:
 
 def _broken_pipe() -> int:
     # The reader has gone; Python would complain again when it flushes stdout at exit.
-    try:
+    with suppress(OSError, ValueError):  # stdout is no file: nothing is left to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # stdout is no file: nothing is left to flush
-        return _EXIT_BROKEN_PIPE
     return _EXIT_BROKEN_PIPE

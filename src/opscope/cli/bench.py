@@ -29,20 +29,6 @@ from opscope.benchmarking.result_file import check_writable, load_benchmark, res
 from opscope.benchmarking.suites import SUITES
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import (
-    READING,
-    Force,
-    Json,
-    Output,
-    Parts,
-    Several,
-    Words,
-    check_outputs,
-    load_noticed,
-    say,
-    say_wrote,
-    stderr_console,
-)
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
@@ -62,7 +48,7 @@ _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.
 _MEASURED = (Status.OK, Status.CHECKED)
 _FEWEST = 2
 
-_Several = Annotated[Words, Several]
+_Several = Annotated[console.Words, console.Several]
 
 
 @Parameter(name="*", group=Group("What"))
@@ -108,10 +94,9 @@ class MeasuringOptions:
     time_budget: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().time_budget_s
     samples: str = f"{BenchmarkOptions().min_samples}-{BenchmarkOptions().max_samples}"
     threshold: Annotated[float, Parameter(validator=Number(gt=0))] = BenchmarkOptions().same_within
-    skip: Annotated[tuple[Literal["check", "profile", "ceilings"], ...], Several] = ()
+    skip: Annotated[tuple[Literal["check", "profile", "ceilings"], ...], console.Several] = ()
 
     def options(self) -> BenchmarkOptions:
-        """The same for the engine."""
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", self.samples.strip())
         fewest, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not _FEWEST <= fewest <= most:
@@ -138,12 +123,9 @@ def bench(
     *targets: Annotated[str, Parameter(name="TARGET")],
     given: GivenOptions = _GIVEN,
     measuring: MeasuringOptions = _MEASURING,
-    show: Annotated[tuple[Literal["kernels", "ptx", "sass", "triton"], ...], Several] = (),
-    reading: Parts = READING,
-    json: Json = False,
-    output: Output = (),
+    show: Annotated[tuple[Literal["kernels", "ptx", "sass", "triton"], ...], console.Several] = (),
+    report: console.Showing = console.SHOWING,
     save: Path | None = None,
-    force: Force = False,
 ) -> int:
     """Compare implementations: a suite, or functions of your own; or show a saved result again.
 
@@ -166,14 +148,14 @@ def bench(
     """
     if not targets:
         suites = list(SUITES.values())
-        console.show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=json)
+        console.show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=report.json)
         return 0
     kinds = tuple(kind for kind in (CodeKind.PTX, CodeKind.SASS, CodeKind.TRITON) if str(kind) in show)
-    has_kernels = reading.full or "kernels" in show
-    files = [path for path in (*output, save) if path is not None]
-    check_outputs(files, force=force, inputs=targets)
+    has_kernels = report.full or "kernels" in show
+    files = [path for path in (*report.output, save) if path is not None]
+    console.check_outputs(files, force=report.force, inputs=targets)
     for path in files:
-        check_writable(path, force=force)
+        check_writable(path, force=report.force)
 
     def present(
         result: BenchmarkResult | BenchmarkSweep, codes: Sequence[tuple[ImplementationCode, ...]]
@@ -199,14 +181,7 @@ def bench(
                     one["generated_code"] = encode(code)
             return whole
 
-        console.show(
-            encoded,
-            lambda: document,
-            json=json,
-            reading=reading,
-            output=output,
-            charts=lambda: benchmark_charts(result),
-        )
+        report.show(encoded, lambda: document, charts=lambda: benchmark_charts(result))
 
     if len(targets) == 1 and targets[0].endswith(".json"):
         if (given, measuring) != (_GIVEN, _MEASURING) or save is not None or kinds:
@@ -218,7 +193,7 @@ def bench(
         present(load_benchmark(targets[0]), ())
         return 0
     # What the user's code prints must not stand in the JSON document.
-    with redirect_stdout(sys.stderr) if json else nullcontext():
+    with redirect_stdout(sys.stderr) if report.json else nullcontext():
         points, options = sweep_of(targets, _request(given)), measuring.options()
         codes: list[tuple[ImplementationCode, ...]] = []
 
@@ -236,7 +211,7 @@ def bench(
             if save is not None and (result := result_of(sweep)) is not None:
                 save_benchmark(save, result, force=True)
 
-        with load_noticed(), _progress(points) as progress:
+        with console.load_noticed(), _progress(points) as progress:
 
             def changed(sweep: BenchmarkSweep) -> None:
                 progress(sweep)
@@ -246,7 +221,7 @@ def bench(
             keep(sweep)
     if (result := result_of(sweep)) is not None:
         present(result, codes)
-        say_wrote([] if save is None else [save], on_stderr=json)
+        console.say_wrote([] if save is None else [save], on_stderr=report.json)
     return _exit_code(sweep)
 
 
@@ -274,7 +249,6 @@ def _request(given: GivenOptions) -> BenchmarkRequest:
 
 
 def _check_device(device: str, measuring: MeasuringOptions) -> None:
-    """Return if the clock and the cache that were asked for exist on this device."""
     if device.startswith("cuda"):
         return
     if measuring.clock in {"events", "graph"}:
@@ -291,8 +265,7 @@ def _check_device(device: str, measuring: MeasuringOptions) -> None:
 
 @contextmanager
 def _progress(points: Sweep) -> Iterator[Callable[[Point | BenchmarkSweep], None]]:
-    """Shows what is being done on stderr, where that is a terminal."""
-    stream = stderr_console()
+    stream = console.stderr_console()
     if not stream.is_terminal:
         yield lambda now: None
         return
@@ -318,7 +291,7 @@ def _exit_code(sweep: BenchmarkSweep) -> int:
     """130 for an interrupted run; 1 where a point, a reference or every implementation failed; else 0."""
     if not sweep.complete or not all(point.complete for point in sweep.points):
         finished = sum(row.median_ns is not None for point in sweep.points for row in point.rows)
-        say(f"interrupted: {finished} measured implementations are kept")
+        console.say(f"interrupted: {finished} measured implementations are kept")
         return EXIT_INTERRUPTED
     statuses = (
         next((row.status for row in point.rows if row.name == point.reference), None)

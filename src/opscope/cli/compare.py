@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -11,20 +11,8 @@ from cyclopts.validators import Number
 from opscope import api
 from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.benchmarking.result_file import is_result_file
+from opscope.cli import console
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
-from opscope.cli.console import (
-    READING,
-    Force,
-    Json,
-    Output,
-    Parts,
-    Top,
-    check_outputs,
-    open_source,
-    say,
-    show,
-    status,
-)
 from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn
 from opscope.report.comparison import (
     benchmark_comparison_document,
@@ -39,13 +27,10 @@ def compare(
     candidate: Annotated[str, Parameter(name="CANDIDATE")],
     /,
     *,
-    json: Json = False,
     fail_on: FailOn | None = None,
     threshold: Annotated[float, Parameter(validator=Number(gt=0, lt=1))] = 0.02,
-    top: Top = 20,
-    reading: Parts = READING,
-    output: Output = (),
-    force: Force = False,
+    top: console.Top = 20,
+    report: console.Showing = console.SHOWING,
 ) -> int:
     """Compare two benchmark results, or two recordings.
 
@@ -64,33 +49,29 @@ def compare(
             Exit with 4 if nothing failed because there was too little to judge by: fewer than 6 steps.
         threshold: Times whose ratio lies within 1 ± this are the same.
     """
-    check_outputs(output, force=force, inputs=(reference, candidate))
+    console.check_outputs(report.output, force=report.force, inputs=(reference, candidate))
     with ExitStack() as opened:
         first, second = (
-            one if is_result_file(one) else opened.enter_context(open_source([one]))
+            one if is_result_file(one) else opened.enter_context(console.open_source([one]))
             for one in (reference, candidate)
         )
-        with status("Comparing"):
+        with console.status("Comparing"):
             comparison = api.compare(first, second, ComparisonOptions(threshold=threshold))
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
     inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
     document = (
-        benchmark_comparison_document(comparison, top=reading.rows(top))
+        benchmark_comparison_document(comparison, top=report.rows(top))
         if isinstance(comparison, BenchmarkComparison)
-        else session_comparison_document(comparison, top=reading.rows(top))
+        else session_comparison_document(comparison, top=report.rows(top))
     )
-    show(
-        lambda: comparison_document(
-            comparison, fail_on=fail_on, failures=failures, inconclusive=inconclusive
-        ),
+    gate: dict[str, Any] = {"fail_on": fail_on, "failures": failures, "inconclusive": inconclusive}
+    report.show(
+        lambda: comparison_document(comparison, **gate),
         lambda: document,
-        json=json,
-        reading=reading,
-        output=output,
         charts=lambda: comparison_charts(comparison),
     )
     for failure in failures:
-        say(f"fails --fail-on {fail_on}: {failure}")
+        console.say(f"fails --fail-on {fail_on}: {failure}")
     if inconclusive:
-        say(f"no verdict: {inconclusive}")
+        console.say(f"no verdict: {inconclusive}")
     return EXIT_REGRESSION if failures else EXIT_INCONCLUSIVE if inconclusive else 0

@@ -76,20 +76,22 @@ WorkloadParameters = Annotated[
 _REPORT = Group("Report", sort_key=0)
 
 
-@Parameter(name="*", group=_REPORT)
+@Parameter(name="*")
 @dataclass(frozen=True)
 class Parts:
     section: Annotated[
         tuple[str, ...],
         Several,
         Parameter(
+            group=_REPORT,
             help="Print the first screen and these sections, by a word of their titles: change, kernels; "
-            "first for no other."
+            "first for no other.",
         ),
     ] = ()
-    full: Annotated[bool, Parameter(help="Print everything: all rows, and all that is known of each.")] = (
-        False
-    )
+    full: Annotated[
+        bool,
+        Parameter(group=_REPORT, help="Print everything: all rows, and all that is known of each."),
+    ] = False
 
     @property
     def is_screen(self) -> bool:
@@ -101,7 +103,6 @@ class Parts:
         return None if self.full or top == "all" else top
 
 
-@Parameter(name="*", group=_REPORT)
 @dataclass(frozen=True)
 class ProgramParts(Parts):
     """The same for verbs that a program follows: one section after each --section."""
@@ -109,13 +110,31 @@ class ProgramParts(Parts):
     section: Annotated[
         tuple[str, ...],
         Parameter(
+            group=_REPORT,
             help="Print the first screen and this section, by a word of its title, once for each; "
-            "first for no other."
+            "first for no other.",
         ),
     ] = ()
 
 
-READING = Parts()
+@dataclass(frozen=True)
+class Showing(Parts):
+    """What is read of a result, and where it goes."""
+
+    json: Json = False
+    output: Output = ()
+    force: Force = False
+
+    def show(self, as_json: Callable[[], Any], as_document: Callable[[], Document], **more: Any) -> None:
+        show(as_json, as_document, json=self.json, reading=self, output=self.output, **more)
+
+
+@dataclass(frozen=True)
+class ProgramShowing(ProgramParts, Showing):
+    """The same for verbs that a program follows."""
+
+
+READING, SHOWING, PROGRAM_PARTS, PROGRAM_SHOWING = Parts(), Showing(), ProgramParts(), ProgramShowing()
 
 # Part of the time in which something waits for a CPU; an idle machine that runs one program has 1 or 2 %.
 _LOADED = 0.2
@@ -154,7 +173,6 @@ def note(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """One line on stderr, as it is but for what cannot be seen."""
     sys.stderr.write(f"{visible(text)}\n")
 
 
@@ -192,15 +210,23 @@ def show(
         print_json(as_json())
     elif is_printed:
         print_document(as_document(), reading=reading, on_stderr=on_stderr)
-    written = []
+    write_reports(output, as_json, as_document, lambda path: write_page(path, as_document(), charts()))
+    say_wrote(output, on_stderr=json or on_stderr or not is_printed)
+
+
+def write_reports(
+    output: Iterable[Path],
+    as_json: Callable[[], Any],
+    as_document: Callable[[], Document],
+    as_page: Callable[[Path], object],
+) -> None:
     for path in output:
         if path.suffix == ".json":
-            written.append(write_json(path, as_json()))
+            write_json(path, as_json())
         elif is_page(path):
-            written.append(write_page(path, as_document(), charts()))
+            as_page(path)
         else:
-            written.append(write_text(path, markdown(as_document())))
-    say_wrote(written, on_stderr=json or on_stderr or not is_printed)
+            write_text(path, markdown(as_document()))
 
 
 def is_page(path: Path) -> bool:
@@ -208,7 +234,6 @@ def is_page(path: Path) -> bool:
 
 
 def recorded(record: Iterable[str]) -> dict[str, Any]:
-    """What to record more, as arguments of a Profiler."""
     names = {"stack": "with_stack", "modules": "with_modules", "memory": "profile_memory"}
     asked = set(record)
     return {name: word in asked for word, name in names.items()}

@@ -54,7 +54,12 @@ def devices(
         raise InputError("--save belongs to --measure", hint="Add --measure")
     found = api.devices(" ".join(name))
     shown, capabilities = found.devices, found.architectures
-    measured = _measured_here() if name or json else {}
+    measured: Mapping[str, MeasuredLimits] = {}
+    if name or json:
+        kept = measured_devices(cache_folder() / LIMITS_FOLDER)
+        measured = kept.newest
+        for reason in kept.ignored:
+            note(f"passed over: {reason}")
     show(
         lambda: devices_json(shown, capabilities, measured),
         lambda: (
@@ -82,11 +87,3 @@ def _measure(device: str, save: Path | None, *, force: bool, json: bool) -> int:
     show(lambda: measured_json(measured, spec), lambda: measured_document(measured, spec), json=json)
     say_wrote(written, on_stderr=json)
     return 0
-
-
-def _measured_here() -> Mapping[str, MeasuredLimits]:
-    """The newest measurement of each device in the cache, by the device's name."""
-    found = measured_devices(cache_folder() / LIMITS_FOLDER)
-    for reason in found.ignored:
-        note(f"passed over: {reason}")
-    return found.newest

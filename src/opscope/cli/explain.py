@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.cli.console import READING, Force, Json, Output, Parts, check_outputs, open_source, show, status
+from opscope.cli import console
 from opscope.model.sidecar import kernels_folder
 from opscope.report.explanation import explanation_document
 from opscope.report.summary_json import explanation_json
@@ -20,13 +19,10 @@ def explain(
     name: Annotated[str, Parameter(name="NAME")],
     /,
     *,
-    trace: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
-    json: Json = False,
+    trace: Annotated[list[str] | None, console.Several] = None,
     checkout: Path | None = None,
     torch_version: str | None = None,
-    reading: Parts = READING,
-    output: Output = (),
-    force: Force = False,
+    report: console.Showing = console.SHOWING,
 ) -> int:
     """Explain an operator, a kernel, a category or a source file: from the operator to its lines of code.
 
@@ -41,23 +37,20 @@ def explain(
         torch_version: Release to answer for without a trace; the installed torch, else the newest known
             release.
     """
-    check_outputs(output, force=force, inputs=trace or ())
+    console.check_outputs(report.output, force=report.force, inputs=trace or ())
     read_source = None
-    if reading.full or checkout:
+    if report.full or checkout:
         from opscope.provenance.sources.at_hand import source_reader  # noqa: PLC0415 - seldom asked
 
         traces = [Path(one) for one in trace or ()]
         folders = [kernels_folder(one) for one in traces]
         read_source = source_reader(checkout, folders, [one.parent for one in traces])
     # What is printed is computed when it is asked for.
-    with open_source(trace, merge=True) if trace else nullcontext() as session:
-        with status("Explaining"):
+    with console.open_source(trace, merge=True) if trace else nullcontext() as session:
+        with console.status("Explaining"):
             explanation = api.explain(name, session, torch_version=torch_version)
-        show(
+        report.show(
             lambda: explanation_json(explanation, read_source),
-            partial(explanation_document, explanation, read_source, is_full=reading.full),
-            json=json,
-            reading=reading,
-            output=output,
+            lambda: explanation_document(explanation, read_source, is_full=report.full),
         )
     return 0

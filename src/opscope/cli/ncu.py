@@ -13,7 +13,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,36 +22,13 @@ from cyclopts import Group, Parameter
 
 from opscope import api
 from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, plan_by_recording
+from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED
-from opscope.cli.console import (
-    STDERR,
-    Force,
-    Json,
-    Options,
-    Output,
-    ProgramParts,
-    Top,
-    Words,
-    check_outputs,
-    note,
-    open_source,
-    say_wrote,
-    show,
-)
 from opscope.errors import InputError
 from opscope.model.files import scratch_prefix
 from opscope.report.html.result_charts import counter_charts
 from opscope.report.ncu import ncu_document, ncu_json
-from opscope.toolchain.ncu_command import (
-    Collection,
-    KernelFilter,
-    NcuRun,
-    check_run,
-    compute_capability,
-    find_ncu,
-    ncu_command,
-    run_ncu,
-)
+from opscope.toolchain import ncu_command
 from opscope.toolchain.ncu_reading import check_reader, is_report, read_report
 from opscope.toolchain.ncu_report import metrics_to_collect
 from opscope.units import counted
@@ -75,12 +53,11 @@ class Collecting:
     """
 
     kernel: str | None = None
-    metrics: Words = ()
-    ncu_option: Options = ()
+    metrics: console.Words = ()
+    ncu_option: console.Options = ()
 
 
 _DEFAULT = Collecting()
-_READING = ProgramParts()
 _REPORT = Path("opscope.ncu-rep")
 _Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a program"))]
 
@@ -88,11 +65,8 @@ _Collecting = Annotated[Collecting, Parameter(name="*", group=Group("Profiling a
 def ncu(
     *target: Annotated[str, Parameter(name="REPORT")],
     trace: Path | None = None,
-    json: Json = False,
-    top: Top = 10,
-    reading: ProgramParts = _READING,
-    output: Output = (),
-    force: Force = False,
+    top: console.Top = 10,
+    report: console.ProgramShowing = console.PROGRAM_SHOWING,
     collecting: _Collecting = _DEFAULT,
 ) -> int:
     """Read hardware counters: opscope ncu FILE.ncu-rep, or opscope ncu [OPTIONS] -- PROGRAM [ARGS…].
@@ -109,9 +83,9 @@ def ncu(
         trace: A recording of the same program: says which operator launched each kernel, and the least bytes.
         collecting: What is profiled of a program.
     """
-    reports = [path for path in output if path.suffix == ".ncu-rep"]
-    written = [path for path in output if path not in reports]
-    check_outputs(written, force=force, inputs=target)
+    reports = [path for path in report.output if path.suffix == ".ncu-rep"]
+    shown = replace(report, output=tuple(path for path in report.output if path not in reports))
+    console.check_outputs(shown.output, force=report.force, inputs=target)
     if not target:
         raise InputError("nothing to read or run", hint="opscope ncu FILE.ncu-rep, or opscope ncu -- PROGRAM")
     is_run = len(target) > 1 or not (is_report(target[0]) or shutil.which(target[0]) is None)
@@ -120,26 +94,16 @@ def ncu(
             "options of profiling are given, and a report to read",
             hint="A program comes after --: opscope ncu --kernel gemm -- python script.py",
         )
-    report, code = (
-        _profile(
-            target, trace, collecting, reports or [_REPORT], force=force, stdout=STDERR if json else None
-        )
-        if is_run
-        else (Path(target[0]), 0)
-    )
-    analysis = api.ncu(report, trace)
-    document = ncu_document(analysis, top=reading.rows(top))
-    show(
-        lambda: ncu_json(analysis),
-        lambda: document,
-        json=json,
-        reading=reading,
-        on_stderr=is_run,
-        output=written,
-        charts=lambda: counter_charts(analysis),
-    )
+    read, code = Path(target[0]), 0
     if is_run:
-        say_wrote([report], on_stderr=True)
+        read, stdout = (reports or [_REPORT])[0], console.STDERR if report.json else None
+        code = _profile(target, trace, collecting, read, force=report.force, stdout=stdout)
+    analysis = api.ncu(read, trace)
+    document = ncu_document(analysis, top=report.rows(top))
+    charts = partial(counter_charts, analysis)
+    shown.show(lambda: ncu_json(analysis), lambda: document, on_stderr=is_run, charts=charts)
+    if is_run:
+        console.say_wrote([read], on_stderr=True)
     return code
 
 
@@ -147,37 +111,37 @@ def _profile(
     program: tuple[str, ...],
     trace: Path | None,
     collecting: Collecting,
-    reports: list[Path],
+    report: Path,
     *,
     force: bool,
     stdout: int | None,
-) -> tuple[Path, int]:
-    """The report of a program that was run, and the exit code to pass on."""
+) -> int:
     check_reader()
     if shutil.which(program[0]) is None:
         raise InputError(f"there is no program '{program[0]}'", hint="opscope ncu -- python script.py ARGS")
-    executable = find_ncu(os.environ.get("PATH"))
-    report = reports[0]
-    check_outputs([report], force=force)
+    executable = ncu_command.find_ncu(os.environ.get("PATH"))
+    console.check_outputs([report], force=force)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
 
-        def run(what: Collection, report: Path, stdout: int | None) -> NcuRun:
+        def run(what: ncu_command.Collection, report: Path, stdout: int | None) -> ncu_command.NcuRun:
             """Run the program under ncu, and say what ncu warns of."""
             log = Path(scratch) / f"{report.stem}.log"
-            command = ncu_command(what, program, output=report, executable=executable, log_file=log)
-            note(shlex.join(command[: len(command) - len(program)]) + " …")
+            command = ncu_command.ncu_command(
+                what, program, output=report, executable=executable, log_file=log
+            )
+            console.note(shlex.join(command[: len(command) - len(program)]) + " …")
             sys.stdout.flush()
-            run = run_ncu(command, log, stdout=stdout)
+            run = ncu_command.run_ncu(command, log, stdout=stdout)
             for line in run.log.splitlines():
                 if line.startswith("==WARNING=="):
-                    note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
+                    console.note(f"ncu: {line.removeprefix('==WARNING==').strip()}")
             return run
 
         plan = _plan(run, trace, collecting, Path(scratch))
         report.parent.mkdir(parents=True, exist_ok=True)
-        metrics = metrics_to_collect(compute_capability(os.environ.get("PATH")))
-        own = None if collecting.kernel is None else KernelFilter(collecting.kernel)
-        what = Collection(
+        metrics = metrics_to_collect(ncu_command.compute_capability(os.environ.get("PATH")))
+        own = None if collecting.kernel is None else ncu_command.KernelFilter(collecting.kernel)
+        what = ncu_command.Collection(
             kernels=own if plan is None else plan.kernels,
             launch_skip=0 if plan is None else plan.launch_skip,
             launch_count=_LAUNCHES if plan is None else plan.launch_count,
@@ -187,33 +151,38 @@ def _profile(
         ended = run(what, report, stdout)
     if ended.was_interrupted and not report.exists():
         raise KeyboardInterrupt
-    check_run(ended, report)
-    return report, EXIT_INTERRUPTED if ended.was_interrupted else ended.target_code
+    ncu_command.check_run(ended, report)
+    return EXIT_INTERRUPTED if ended.was_interrupted else ended.target_code
 
 
 def _plan(
-    run: Callable[[Collection, Path, int], NcuRun], trace: Path | None, collecting: Collecting, scratch: Path
+    run: Callable[[ncu_command.Collection, Path, int], ncu_command.NcuRun],
+    trace: Path | None,
+    collecting: Collecting,
+    scratch: Path,
 ) -> CollectionPlan | None:
     if collecting.kernel is not None:
         return None
     if trace is not None:
-        with open_source([str(trace)]) as session:
+        with console.open_source([str(trace)]) as session:
             plan = plan_by_recording(session, kernels=_KERNELS, limit=_LAUNCHES)
     elif any(map(_WHICH.match, collecting.ncu_option)):
         return None
     else:
         # By a first run of the program, whose output goes to standard error.
-        note(f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it")
+        console.note(
+            f"a first run takes the times of up to {_QUICK_LAUNCHES} launches; --trace or --kernel spare it"
+        )
         report = scratch / "quick.ncu-rep"
-        times = Collection(
+        times = ncu_command.Collection(
             launch_count=_QUICK_LAUNCHES, sections=("LaunchStats",), metrics=("gpu__time_duration.sum",)
         )
-        quick = run(times, report, STDERR)
+        quick = run(times, report, console.STDERR)
         if quick.was_interrupted:
             raise KeyboardInterrupt
-        check_run(quick, report)
+        ncu_command.check_run(quick, report)
         plan = plan_by_profile(read_report(report), kernels=_KERNELS, limit=_LAUNCHES)
     share = f"{plan.covered_fraction:.0%} of the kernel time"
     launches = counted(plan.launch_count, "launch")
-    note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
+    console.note(f"{launches} of {counted(len(plan.names), 'kernel')} stand for {share}")
     return plan

@@ -18,19 +18,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from opscope.analysis.compiled_file import examine_compilation
-from opscope.cli.console import (
-    STDERR,
-    Force,
-    Json,
-    Options,
-    Several,
-    Words,
-    check_outputs,
-    print_document,
-    print_json,
-    say_wrote,
-    status,
-)
+from opscope.cli import console
 from opscope.errors import InputError
 from opscope.hardware.architectures import Target, architecture, parse_target
 from opscope.hardware.devices import search_devices
@@ -69,14 +57,14 @@ def nvcc(
     source: Annotated[Path, Parameter(name="FILE.cu")],
     /,
     *arguments: Annotated[str, Parameter(name="ARGS")],
-    arch: Words = (),
+    arch: console.Words = (),
     run: bool = False,
     emit: BuildProduct | None = None,
-    show: Annotated[tuple[Literal["ptx", "sass"], ...], Several] = (),
+    show: Annotated[tuple[Literal["ptx", "sass"], ...], console.Several] = (),
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-    nvcc_option: Options = (),
-    force: Force = False,
-    json: Json = False,
+    nvcc_option: console.Options = (),
+    force: console.Force = False,
+    json: console.Json = False,
     block_size: Annotated[str, _Occupancy] = ",".join(map(str, BLOCK_SIZES)),
     dynamic_shared: Annotated[int, _Occupancy, Parameter(validator=Number(gte=0))] = 0,
 ) -> int:
@@ -116,7 +104,7 @@ def nvcc(
     named = Path(default_name(source, product)) if output is None else output
     kept = None if product is BuildProduct.NOTHING or (output is None and run) else named
     if kept is not None:
-        check_outputs([kept], force=force, inputs=[source])
+        console.check_outputs([kept], force=force, inputs=[source])
     compiler, gpus = read_nvcc(require_nvcc()), cache(visible_gpus)
     targets, ptx_of = _targets(compiler, gpus, arch, product)
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
@@ -125,7 +113,7 @@ def nvcc(
         request = Request(source, place, product, targets, ptx_of, nvcc_option)
         if run:
             _check_runnable(gpus(), request)
-        with status(f"Compiling {source.name}"):
+        with console.status(f"Compiling {source.name}"):
             compilation = compile_source(compiler, request, os.environ)
             texts = [
                 (target, "ptx", {one.symbol: one.text for one in ptx_functions(text)})
@@ -144,14 +132,18 @@ def nvcc(
         # It makes the same, in the current folder where nothing stays.
         command = request_command(compiler, request, kept or Path(default_name(source, product)))
         if not json:
-            print_document(nvcc_document(compiled, command, codes), on_stderr=run)
+            console.print_document(nvcc_document(compiled, command, codes), on_stderr=run)
         if kept is not None:
-            say_wrote([kept], on_stderr=run or json)
+            console.say_wrote([kept], on_stderr=run or json)
         sys.stdout.flush()
-        code = run_compiled(place, arguments, os.environ, stdout=STDERR if json else None) if run else None
+        code = (
+            run_compiled(place, arguments, os.environ, stdout=console.STDERR if json else None)
+            if run
+            else None
+        )
         if json:
             written = None if kept is None else str(kept)
-            print_json(nvcc_json(compiled, command, codes=codes, output=written, exit_code=code))
+            console.print_json(nvcc_json(compiled, command, codes=codes, output=written, exit_code=code))
     return code or 0
 
 

@@ -56,8 +56,6 @@ def serve_recording(session: Session, summary: Summary, *, top: int | None) -> N
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves a few files to browsers on this machine."""
-
     daemon_threads = True
 
     def __init__(self, files: Mapping[str, Path]) -> None:

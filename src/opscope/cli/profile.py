@@ -10,7 +10,7 @@ import json as json_format
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,28 +22,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from opscope.benchmarking.timer import latency_measure
 from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import Configuration, configuration_of, run_configuration
+from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
-from opscope.cli.console import (
-    READING,
-    Force,
-    Json,
-    Output,
-    Parts,
-    Record,
-    Top,
-    WorkloadParameters,
-    check_outputs,
-    is_page,
-    load_noticed,
-    markdown,
-    recorded,
-    say,
-    say_wrote,
-    show,
-    stderr_console,
-    workload_options,
-    write_recording_page,
-)
 from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
@@ -131,7 +111,7 @@ class _Task:
         walls_ns = run.wall_time_ns_per_step
         wall_ns = sum(walls_ns) / len(walls_ns) if walls_ns else None
         stats = stats_document(summary, config, run.environment, run.latency, wall_time_ns_per_step=wall_ns)
-        write_text(files["report"], markdown(numbered(report)))
+        write_text(files["report"], console.markdown(numbered(report)))
         write_json(files["stats"], stats)
         return self.entry(stats)
 
@@ -168,15 +148,12 @@ def profile(
     device: str = "auto",
     train: bool = False,
     use_real_bert: bool = False,
-    param: WorkloadParameters = (),
+    param: console.WorkloadParameters = (),
     active: _Steps = ACTIVE_STEPS,
-    record: Record = (),
+    record: console.Record = (),
     resume: bool = False,
-    json: Json = False,
-    top: Top = 10,
-    reading: Parts = READING,
-    output: Output = (),
-    force: Force = False,
+    top: console.Top = 10,
+    report: console.Showing = console.SHOWING,
 ) -> int:
     """Profile a workload over batch sizes and sequence lengths.
 
@@ -199,10 +176,10 @@ def profile(
         active: Steps to record.
         resume: Keep the configurations an earlier sweep completed.
     """
-    options = workload_options(param, device=device, train=train, use_real_bert=use_real_bert)
+    options = console.workload_options(param, device=device, train=train, use_real_bert=use_real_bert)
     spec = resolve(workload, options)
     measure = None if skip_benchmark else latency_measure()
-    recording = {"wait": 0, "warmup": 2, "active": active, **recorded(record)}
+    recording = {"wait": 0, "warmup": 2, "active": active, **console.recorded(record)}
     rows = None if top == "all" else top
     tasks = [
         _Task(spec, configuration_of(spec, batch_size, seq_len), recording, output_dir, measure, rows)
@@ -211,71 +188,62 @@ def profile(
     ]
     summaries = output_dir / _SUMMARY_JSON, output_dir / _SUMMARY_MARKDOWN
     if not resume:
-        check_outputs([*summaries, *(path for task in tasks for path in task.all_files)], force=force)
-    check_outputs(output, force=force)
-    kept = [task.kept() for task in tasks] if resume and not force else [None] * len(tasks)
+        console.check_outputs(
+            [*summaries, *(path for task in tasks for path in task.all_files)], force=report.force
+        )
+    console.check_outputs(report.output, force=report.force)
+    kept = [task.kept() for task in tasks] if resume and not report.force else [None] * len(tasks)
     entries: list[SweepEntry] = []
     code = 0
-    with load_noticed(), _progress(len(tasks), quiet=json) as advance:
+    with console.load_noticed(), _progress(len(tasks), quiet=report.json) as advance:
         try:
             for task, known in zip(tasks, kept, strict=True):
                 advance(task.configuration.label, None)
                 entries.append(known or _attempt(task))
                 write_json(summaries[0], sweep_document(entries))
-                write_text(summaries[1], markdown(sweep_report(entries)))
+                write_text(summaries[1], console.markdown(sweep_report(entries)))
                 advance(task.configuration.label, ("kept, " if known else "") + _outcome(entries[-1]))
             code = EXIT_ERROR if any(one.error is not None for one in entries) else 0
         except KeyboardInterrupt:
             complete = sum(entry.error is None for entry in entries)
-            say(
+            console.say(
                 f"interrupted: {complete} of {len(tasks)} configurations are kept in {output_dir}; "
                 "continue with --resume"
             )
             code = EXIT_INTERRUPTED
-    _show(entries, output_dir, output, json=json, reading=reading, top=rows)
+    if entries or report.json:
+        _show(entries, output_dir, report, rows)
     if entries:
         of_each = [output_dir / name for entry in entries for name in entry.files.values()]
-        say_wrote([*of_each, *summaries], on_stderr=json)
+        console.say_wrote([*of_each, *summaries], on_stderr=report.json)
     return code
 
 
-def _show(
-    entries: Sequence[SweepEntry],
-    output_dir: Path,
-    output: Sequence[Path],
-    *,
-    json: bool,
-    reading: Parts,
-    top: int | None,
-) -> None:
-    if not json and not entries:
-        return
+def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Showing, top: int | None) -> None:
     traces = [(one, str(output_dir / one.files["trace"])) for one in entries if "trace" in one.files]
 
     def document() -> Document:
         """The summary; in full, with the report on each configuration."""
         summary, reports = sweep_report(entries), []
-        for entry, trace in traces if reading.full else ():
+        for entry, trace in traces if report.full else ():
             with load(trace) as session:
-                report = recording_document(summarize(session), is_full=True, top=None)
-            reports.append(Section(entry.label, report.blocks, report.sections))
+                of_it = recording_document(summarize(session), is_full=True, top=None)
+            reports.append(Section(entry.label, of_it.blocks, of_it.sections))
         return msgspec.structs.replace(summary, sections=(*summary.sections, *reports))
 
     # Of a single configuration a page is that of its recording.
-    pages = [path for path in output if is_page(path)] if len(entries) == len(traces) == 1 else []
-    show(
+    is_one = len(entries) == len(traces) == 1
+    pages = [path for path in report.output if is_one and console.is_page(path)]
+    replace(report, output=tuple(path for path in report.output if path not in pages)).show(
         lambda: sweep_document(entries),
         document,
-        json=json,
-        reading=reading,
-        output=[path for path in output if path not in pages],
         charts=lambda: workload_charts(sweep_document(entries)["configurations"]),
     )
     if pages:
         with load(traces[0][1]) as session:
             summary = summarize(session)
-            written = [write_recording_page(path, session, summary, top=top) for path in pages]
-        say_wrote(written, on_stderr=json)
+            written = [console.write_recording_page(path, session, summary, top=top) for path in pages]
+        console.say_wrote(written, on_stderr=report.json)
 
 
 def _attempt(task: _Task) -> SweepEntry:
@@ -298,9 +266,9 @@ def _outcome(entry: SweepEntry) -> str:
 @contextmanager
 def _progress(count: int, *, quiet: bool) -> Iterator[Callable[[str, str | None], None]]:
     """Reports a configuration's start (no outcome) and end: a bar on a terminal, else one line at its end."""
-    console = stderr_console()
+    stream = console.stderr_console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=stream, disable=quiet or not stream.is_terminal, transient=True) as bar:
         task_id = bar.add_task("", total=count)
 
         def advance(label: str, outcome: str | None) -> None:
@@ -309,6 +277,6 @@ def _progress(count: int, *, quiet: bool) -> Iterator[Callable[[str, str | None]
                 return
             bar.advance(task_id)
             if not quiet:
-                console.print(f"{label}: {outcome}", markup=False, soft_wrap=True)
+                stream.print(f"{label}: {outcome}", markup=False, soft_wrap=True)
 
         yield advance

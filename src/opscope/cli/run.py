@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,29 +23,12 @@ from opscope.capture.environment import launched_as
 from opscope.capture.profiler import Profiler
 from opscope.capture.program import check_program
 from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, program_of, step_source
-from opscope.cli.console import (
-    Force,
-    Output,
-    ProgramParts,
-    Top,
-    check_outputs,
-    is_page,
-    load_noticed,
-    markdown,
-    note,
-    print_document,
-    recorded,
-    say,
-    say_wrote,
-    write_recording_page,
-)
+from opscope.cli import console
 from opscope.errors import DependencyError, InputError, OpscopeError
-from opscope.model.files import write_text
 from opscope.model.sidecar import kernels_folder, sidecar_path
 from opscope.provenance.origins import recorded_origins
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
-from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
 
@@ -76,10 +60,7 @@ class ProgramRecording:
     steps: str = "auto"
     wait: _Count = None
     active: _Count = None
-    record: Annotated[
-        tuple[Literal["stack", "modules", "memory", "compile"], ...],
-        Parameter(negative=(), show_default=False),
-    ] = ()
+    record: tuple[Literal["stack", "modules", "memory", "compile"], ...] = ()
     max_trace_size: str | None = None
 
     def schedule(self) -> dict[str, Any]:
@@ -100,7 +81,6 @@ class ProgramRecording:
 
 
 _DEFAULT_RECORDING = ProgramRecording()
-_READING = ProgramParts()
 _Recording = Annotated[ProgramRecording, Parameter(name="*", group=Group("Recording"))]
 
 
@@ -121,7 +101,6 @@ class _Outputs:
         return "trace" if self.rank is None else f"trace_rank{self.rank}"
 
     def all(self, traces: tuple[str, ...]) -> list[Path]:
-        """Every file, by the names of the traces."""
         paths = [self.directory / trace for trace in traces]
         return [
             file
@@ -130,7 +109,6 @@ class _Outputs:
         ]
 
     def of(self, trace: str) -> tuple[Path, Path]:
-        """Analysis and report of a trace."""
         suffix = trace.removesuffix(".json").removeprefix("trace")
         return self.directory / f"analysis{suffix}.json", self.directory / f"report{suffix}.md"
 
@@ -144,10 +122,10 @@ def run(
     output_dir: Path = Path("opscope_run"),
     stop: bool = False,
     quiet: bool = False,
-    top: Top = 10,
-    reading: ProgramParts = _READING,
-    output: Output = (),
-    force: Force = False,
+    top: console.Top = 10,
+    reading: console.ProgramParts = console.PROGRAM_PARTS,
+    output: console.Output = (),
+    force: console.Force = False,
 ) -> int:
     """Profile an unmodified training or inference script: opscope run [OPTIONS] SCRIPT [ARGS…].
 
@@ -178,7 +156,7 @@ def run(
     check_program(program)
     if find_spec("torch") is None:
         raise DependencyError("PyTorch is not installed", hint="pip install 'opscope[torch]'")
-    check_outputs([*outputs.all(traces), *further], force=force)
+    console.check_outputs([*outputs.all(traces), *further], force=force)
 
     def whole(most_bytes: str) -> Profiler:
         bounded = replace(recording, max_trace_size=recording.max_trace_size or most_bytes)
@@ -193,7 +171,7 @@ def run(
     )
     if "compile" in recording.record:  # a recording would be late: scripts compile in their first step
         os.environ[_TRACKING] = "1"
-    with load_noticed():
+    with console.load_noticed():
         end = recorder.run(program)
     if recorder.is_child:
         # Forked off by the script, with nothing to report; and where torch's profiler was running at the
@@ -217,7 +195,7 @@ def run(
         if end.exit_code == 0:
             raise
         # The script's own failure comes first.
-        say(f"error: {error}")
+        console.say(f"error: {error}")
     return end.exit_code
 
 
@@ -228,7 +206,7 @@ def _profiler(
         # The script may change the working folder.
         outputs.directory.absolute(),
         name=outputs.trace_name,
-        **recorded(recording.record),
+        **console.recorded(recording.record),
         max_trace_size=recording.max_trace_size,
         overwrite=force,
         find_origins=recorded_origins,
@@ -249,20 +227,20 @@ def _report(
     further: list[Path],
     *,
     top: int | Literal["all"] | None,
-    reading: ProgramParts,
+    reading: console.ProgramParts,
 ) -> None:
     """Write what the recording says, and print that of the last cycle unless `top` is None."""
     for text in recorder.notes:
-        note(text)
+        console.note(text)
     for name, sidecar in ((one.trace_path.name, one.sidecar) for one in recorder.cycles):
         if sidecar.partial:
-            note(
+            console.note(
                 f"{name}: {sidecar.steps} of {sidecar.schedule.active} steps were recorded; "
                 "what followed the last of them is in the trace too"
             )
     steps = recorder.cycles[-1].sidecar.unrecorded_steps
     if not recorder.is_whole and unrecorded_time(steps, has_device=False) is None:
-        note(
+        console.note(
             "the program is too short to have steps without the profiler, so how long they take is unknown: "
             "let it run for more of them"
         )
@@ -275,24 +253,18 @@ def _report(
             folder = cycle.trace_path.parent
             with load(cycle.trace_path) as session:
                 summary = summarize(session)
-                text = markdown(numbered(recording_document(summary, top=_REPORTED, is_full=True)))
-                values = analysis_document(summary, top=None)
-                write_json(folder / analysis.name, values)
-                write_text(folder / report.name, text)
+                rows = _REPORTED if shown is None else None if shown == "all" else shown
+                console.write_reports(
+                    [folder / analysis.name, folder / report.name, *pages],
+                    partial(analysis_document, summary, top=None),
+                    partial(numbered, recording_document(summary, top=_REPORTED, is_full=True)),
+                    partial(console.write_recording_page, session=session, summary=summary, top=rows),
+                )
                 if shown is not None:
                     document = recording_document(
-                        summary,
-                        top=reading.rows(shown),
-                        is_full=reading.full,
-                        is_screen=reading.is_screen,
+                        summary, top=reading.rows(shown), is_full=reading.full, is_screen=reading.is_screen
                     )
-                    print_document(document, reading=reading, on_stderr=True)
-                rows = _REPORTED if shown is None else None if shown == "all" else shown
-                for path in pages:
-                    if is_page(path):
-                        write_recording_page(path, session, summary, top=rows)
-                    elif path.suffix == ".json":
-                        write_json(path, values)
-                    else:
-                        write_text(path, text)
-            say_wrote([outputs.directory / cycle.trace_path.name, analysis, report, *pages], on_stderr=True)
+                    console.print_document(document, reading=reading, on_stderr=True)
+            console.say_wrote(
+                [outputs.directory / cycle.trace_path.name, analysis, report, *pages], on_stderr=True
+            )

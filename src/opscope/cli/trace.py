@@ -19,19 +19,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from opscope import api
 from opscope.analysis.nsys_reports import REPORTS, report_tables
-from opscope.cli.console import (
-    STDERR,
-    Force,
-    Json,
-    Options,
-    check_outputs,
-    note,
-    print_document,
-    print_json,
-    say,
-    say_wrote,
-)
+from opscope.cli import console
+from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.cupti.events import first_moment_ns
 from opscope.cupti.library import CuptiPlaces, build_library, find_compiler, find_cupti
 from opscope.cupti.recording import read_recording
@@ -49,6 +40,7 @@ from opscope.provenance.origins import recorded_origins
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.report.tables import stats_json, stats_tables_document
 from opscope.results import load
+from opscope.toolchain.nsys import check_run, export_report, find_nsys, profile_command, run_nsys
 from opscope.units import parse_bytes
 
 _SHOWN = ("cuda_gpu_sum", "cuda_api_sum")
@@ -60,13 +52,13 @@ def trace(
     *program: Annotated[str, Parameter(name="PROGRAM", allow_leading_hyphen=True)],
     output_dir: Path = Path("opscope_trace"),
     name: str = "trace",
-    force: Force = False,
+    force: console.Force = False,
     from_records: Path | None = None,
     without_unified_memory: bool = False,
     max_trace_size: str | None = None,
     nsys: bool = False,
-    nsys_option: Options = (),
-    json: Json = False,
+    nsys_option: console.Options = (),
+    json: console.Json = False,
 ) -> int:
     """Record a CUDA program: opscope trace [OPTIONS] -- ./program ARGS.
 
@@ -98,14 +90,13 @@ def trace(
             raise InputError(
                 "options of CUPTI's recorder are given, and --nsys", hint="nsys has its own: --nsys-option"
             )
-        from opscope.cli.nsys import record_with_nsys  # noqa: PLC0415 - only with --nsys
-
-        return record_with_nsys(program, output_dir / f"{name}.nsys-rep", nsys_option, force=force, json=json)
+        report = output_dir / f"{name}.nsys-rep"
+        return _record_with_nsys(program, report, nsys_option, force=force, json=json)
     # Its first process has the plain name, every other one its process id behind it.
     ours = re.compile(rf"{re.escape(name)}(_\d+(-\d+)?)?(\.opscope)?\.json")
     there = output_dir.iterdir() if output_dir.is_dir() else ()
     earlier = sorted(path for path in there if ours.fullmatch(path.name))
-    check_outputs(earlier, force=force)
+    console.check_outputs(earlier, force=force)
     output = output_dir / f"{name}.json"
     if from_records is not None:
         _clear(earlier, output_dir)
@@ -132,7 +123,7 @@ def trace(
         _clear(earlier, output_dir, records)
         sys.stdout.flush()
         try:
-            run = run_recorded(program, environment, stdout=STDERR if json else None)
+            run = run_recorded(program, environment, stdout=console.STDERR if json else None)
         except OpscopeError:
             shutil.rmtree(records, ignore_errors=True)
             raise
@@ -142,10 +133,41 @@ def trace(
         if run.exit_code == 0:
             raise
         # The program's own failure comes first.
-        say(f"error: {error}")
+        console.say(f"error: {error}")
         return run.exit_code
     shutil.rmtree(records, ignore_errors=True)
     return run.exit_code
+
+
+def _record_with_nsys(
+    program: Sequence[str], report: Path, options: Sequence[str], *, force: bool, json: bool
+) -> int:
+    """Run a program under nsys, export its report and print the statistics; the program's exit code.
+
+    Standard output is the program's own and then the statistics'.
+    """
+    if shutil.which(program[0]) is None:
+        raise InputError(
+            f"there is no program '{program[0]}'", hint="opscope trace --nsys -- python script.py ARGS"
+        )
+    executable = find_nsys(os.environ.get("PATH"))
+    export = report.with_suffix(".sqlite")
+    console.check_outputs([report, export], force=force)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    command = profile_command(options, program, output=report, executable=executable)
+    sys.stdout.flush()
+    run = run_nsys(command, stdout=console.STDERR if json else None)
+    if run.was_interrupted and not report.exists():
+        raise KeyboardInterrupt
+    check_run(run, report)
+    with console.status(f"Exporting {report}"):
+        export_report(report, export, executable=executable)
+    console.say_wrote([report, export], on_stderr=json)
+    with console.open_source([str(export)]) as session:
+        tables = api.stats(session)
+    console.show(lambda: stats_json(tables), lambda: stats_tables_document(tables), json=json)
+    return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 
 def _places() -> CuptiPlaces:
@@ -184,7 +206,7 @@ def _written(output: Path, records: Path, run: ProgramRun | None) -> list[Writte
         try:
             recordings.append(read_recording(path))
         except InputError as error:
-            note(f"a process's records were skipped: {error}")
+            console.note(f"a process's records were skipped: {error}")
     failed = [one for one in recordings if one.outcome.failure is not None]
     active = sorted(
         (one for one in recordings if one.activity_count),
@@ -205,14 +227,14 @@ def _written(output: Path, records: Path, run: ProgramRun | None) -> list[Writte
             "the driver supports (nvidia-smi shows it). CUDA_HOME names another toolkit",
         )
     for one in failed:
-        note(f"process {one.process} was not recorded: {one.outcome.failure}")
+        console.note(f"process {one.process} was not recorded: {one.outcome.failure}")
     if not active and (recordings or run is None):
-        note("the program started CUDA, but made no call, kernel or copy that was recorded")
+        console.note("the program started CUDA, but made no call, kernel or copy that was recorded")
     elif not active:
         ending = (
             "" if run is None or not run.exit_code else f" before it ended with exit code {run.exit_code}"
         )
-        note(f"the program never started CUDA{ending}: there is nothing to record")
+        console.note(f"the program never started CUDA{ending}: there is nothing to record")
     base_ns = min((first_moment_ns(one) + one.clock_offset_ns for one in active), default=0)
     written: list[WrittenTrace] = []
     try:
@@ -234,7 +256,6 @@ def _written(output: Path, records: Path, run: ProgramRun | None) -> list[Writte
 
 
 def _origins(written: WrittenTrace) -> tuple[tuple[RecordedKernel, ...], tuple[Gap, ...]]:
-    """Libraries and source files of the kernels, as the files that the process had loaded tell them."""
     names = sorted(written.kernel_names)
     if not names or not written.recording.maps:
         return tuple(map(RecordedKernel, names)), ()
@@ -253,21 +274,23 @@ def _show(
 ) -> None:
     if not written:
         if json:
-            print_json(_document(run, (), program, {}))
+            console.print_json(_document(run, (), program, {}))
         return
     with load([str(one.path) for one in written], merge=True) as session:
         if json:
-            print_json(_document(run, written, program, stats_json(report_tables(session, list(REPORTS)))))
+            console.print_json(
+                _document(run, written, program, stats_json(report_tables(session, list(REPORTS))))
+            )
         else:
             tables = report_tables(session, list(_SHOWN))
-            print_document(stats_tables_document(tables), on_stderr=True)
+            console.print_document(stats_tables_document(tables), on_stderr=True)
     for one in written:
         for finding in one.findings:
             kind = "note" if finding.severity is Severity.INFO else str(finding.severity)
             where = "" if len(written) == 1 else f"{one.path.name}: "
             advice = f" {finding.suggestion}" if finding.suggestion else ""
-            say(f"{kind}: {where}{finding.message}{advice}")
-    say_wrote([one.path for one in written], on_stderr=True)
+            console.say(f"{kind}: {where}{finding.message}{advice}")
+    console.say_wrote([one.path for one in written], on_stderr=True)
 
 
 def _document(

@@ -12,21 +12,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
-from opscope.cli.console import (
-    Force,
-    Json,
-    Output,
-    ProgramParts,
-    check_outputs,
-    command_line,
-    note,
-    say_wrote,
-    seconds_of,
-    show,
-    stderr_console,
-    workload_options,
-)
 from opscope.errors import InputError
 from opscope.model.files import write_text
 from opscope.report.html.result_charts import trial_charts
@@ -35,9 +22,6 @@ from opscope.trials.planning import trial_plan
 from opscope.trials.trying import Told, Trial, TrialPlan
 from opscope.workloads.workload import WorkloadOptions
 
-_READING = ProgramParts()
-_Names = Annotated[list[str] | None, Parameter(consume_multiple=True)]
-
 
 def try_changes(
     target: Annotated[str, Parameter(name="SCRIPT")],
@@ -45,19 +29,16 @@ def try_changes(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
     module: Annotated[bool, Parameter(name=["-m", "--module"])] = False,
     steps: str = "auto",
-    param: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)] = (),
-    only: _Names = None,
-    change: Annotated[list[Path] | None, Parameter(consume_multiple=True)] = None,
+    param: Annotated[console.Words, console.Several] = (),
+    only: Annotated[list[str] | None, console.Several] = None,
+    change: Annotated[list[Path] | None, console.Several] = None,
     budget: str = "60s",
     allow_precision: bool = False,
     in_place: bool = False,
-    skip: Annotated[tuple[Literal["predict"], ...], Parameter(negative=(), show_default=False)] = (),
+    skip: tuple[Literal["predict"], ...] = (),
     apply: bool = False,
     fail_below: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
-    reading: ProgramParts = _READING,
-    json: Json = False,
-    output: Output = (),
-    force: Force = False,
+    report: console.ProgramShowing = console.PROGRAM_SHOWING,
 ) -> int:
     """Apply changes to your own program and measure what each brings: opscope try [OPTIONS] SCRIPT [ARGS…].
 
@@ -89,7 +70,7 @@ def try_changes(
         fail_below: Exit with 3 if the best is not this many times as fast as the program is.
     """
     kept = Path(f"{target}.orig") if apply else None
-    check_outputs([*output, kept], force=force, inputs=[target, *(change or ())])
+    console.check_outputs([*report.output, kept], force=report.force, inputs=[target, *(change or ())])
     options, sizes = _workload(param)
     plan = trial_plan(
         target,
@@ -100,30 +81,23 @@ def try_changes(
         options=options,
         only=only,
         change=change or (),
-        budget_s=seconds_of(budget),
+        budget_s=console.seconds_of(budget),
         allow_precision=allow_precision,
         in_place=in_place,
         predict="predict" not in skip,
-        note=note,
+        note=console.note,
     )
     with _progress(plan.budget_s) as told:
         result = Trial(plan, told).run()
-    document = trial_document(result, command_line())
-    show(
-        lambda: trial_json(result),
-        lambda: document,
-        json=json,
-        reading=reading,
-        output=output,
-        charts=lambda: trial_charts(result),
-    )
+    document = trial_document(result, console.command_line())
+    report.show(lambda: trial_json(result), lambda: document, charts=lambda: trial_charts(result))
     if kept is not None and result.best is not None:
-        say_wrote(_applied(plan, result.best.names, kept), on_stderr=json)
+        console.say_wrote(_applied(plan, result.best.names, kept), on_stderr=report.json)
     if result.is_interrupted:
         return EXIT_INTERRUPTED
     speedup = 1.0 if result.best is None else 1 / result.best.ratio
     if fail_below is not None and speedup < fail_below:
-        note(f"fails --fail-below {fail_below:g}: the best is {speedup:.2f} times as fast")
+        console.note(f"fails --fail-below {fail_below:g}: the best is {speedup:.2f} times as fast")
         return EXIT_REGRESSION
     return 0
 
@@ -136,7 +110,7 @@ def _workload(param: Sequence[str]) -> tuple[WorkloadOptions, tuple[int, int]]:
         raise InputError(f"{' × '.join(sizes)} are no sizes", hint="Such as --param batch_size=8 seq_len=128")
     fixed: dict[str, Any] = {"device": given.pop("device", "auto")}
     fixed |= {name: given.pop(name) != "no" for name in ("train", "use_real_bert") if name in given}
-    options = workload_options([f"{name}={value}" for name, value in given.items()], **fixed)
+    options = console.workload_options([f"{name}={value}" for name, value in given.items()], **fixed)
     return options, (int(sizes[0]), int(sizes[1]))
 
 
@@ -144,7 +118,7 @@ def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
     """Write changes into the script; the files written."""
     edited = plan.edited([one for one in plan.changes if one.name in names])
     if edited is None or plan.source is None:
-        note("--apply: the script holds no line for these changes; write them by hand")
+        console.note("--apply: the script holds no line for these changes; write them by hand")
         return []
     write_text(kept, plan.source.read_text(encoding="utf-8"))
     return [kept, write_text(plan.source, edited)]
@@ -160,7 +134,7 @@ def _progress(budget_s: float | None) -> Iterator[Told]:
         TextColumn("{task.fields[left]}"),
     )
     began = time.monotonic()
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+    with Progress(*columns, console=console.stderr_console(), transient=True) as progress:
         bar = progress.add_task("", total=None, left="")
 
         def told(name: str, done: int, total: int) -> None:

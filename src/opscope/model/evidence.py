@@ -14,7 +14,7 @@ class Grade(MeaningEnum):
     RELEASE_INDEX = "release_index", "from the packaged index of the same release"
     COMPILED = "compiled", "from line numbers compiled into this release's libraries"
     BRACKET = "bracket", "a range of lines, from the same"
-    NEIGHBOR_VERSION = "neighbor_version", "from the index of another release"
+    NEIGHBOR_VERSION = "neighbor_version", "from the index of another release (≈ before a line)"
     NAME_PATTERN = "name_pattern", "read from the name by a documented grammar"
     INFERRED = "inferred", "from an undocumented but observed pattern"
 

@@ -5,27 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from opscope.advice.rules import rule_book
 from opscope.analysis.summary import Summary
 from opscope.model.finding import Finding
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    CodeBlock,
-    FactList,
-    Inline,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Text,
-    blocks,
-)
-from opscope.report.meanings import advice_meaning
+from opscope.report import document as doc
 from opscope.units import format_duration, format_quantity
 
 _SHOWN = 6
@@ -35,33 +21,59 @@ _LONGEST_CODE = 140
 _NOTHING = "Nothing: no rule found anything worth changing in what was recorded."
 
 
-def advice_blocks(summary: Summary) -> tuple[Block, ...]:
-    """The short form: one point each, the largest gain first; the first of them with their code."""
-    advice = summary.advice or ()
+def advice_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
+    """One point each unless sections tell them in full, then how several gains go together."""
+    advice, together = summary.advice or (), None
     if not advice:
-        return (Meaning(_NOTHING),)
-    points = [*_points(summary, advice[:_SHOWN])]
-    if len(advice) > _SHOWN:
-        points.append(BulletList((f"{len(advice) - _SHOWN} more: --full prints them all.",)))
-    return (*_joined_points(points), *_apart(summary))
+        return (doc.Meaning(_NOTHING),)
+    points = [] if is_full else [*_points(summary, advice[:_SHOWN])]
+    if points and len(advice) > _SHOWN:
+        points.append(doc.BulletList((f"{len(advice) - _SHOWN} more: --full prints them all.",)))
+    best = summary.best_set
+    if best is not None and sum(finding.is_gain_known for finding in advice) > 1:
+        gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
+        together = doc.Paragraph(
+            f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."
+        )
+    told: doc.Text = "No gain could be estimated for these."
+    if any(one.is_to_try for one in advice):
+        told = "Gains are simulated, each for that change alone."
+        if summary.is_of_torch:
+            told = (
+                "Gains are simulated, each for that change alone. ",
+                doc.Code("opscope try SCRIPT", is_whole=True),
+                " applies changes to the program and measures them.",
+            )
+    return doc.blocks(*_joined_points(points), together, doc.Meaning(told))
 
 
-def remarks(summary: Summary) -> tuple[Block, ...]:
+def remarks(summary: Summary) -> tuple[doc.Block, ...]:
     """What the first lines have no room for: changes of longer code, and what has no gain to name."""
     found = [
         one for one in summary.advice or () if not one.is_to_try or (one.change and short_edit(one) is None)
     ]
     points = dict.fromkeys(_points(summary, found[:_CODES]))  # code that two have in common stands once
-    rest = [BulletList((f"{len(found) - _CODES} more: --section change.",))] if len(found) > _CODES else []
-    return tuple(_joined_points([*points, *rest]))
+    if len(found) > _CODES:
+        points[doc.BulletList((f"{len(found) - _CODES} more: --section change.",))] = None
+    return tuple(_joined_points(points))
 
 
-def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[Block]:
-    """A point each, the first of them with their code."""
+def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[doc.Block]:
+    numbers = change_numbers(summary)
     for rank, finding in enumerate(findings):
-        yield BulletList((_point(finding, summary),))
+        parts: list[doc.Inline] = []
+        if finding.is_to_try and finding.code in numbers:
+            number, gain = f"Change {numbers[finding.code]}", _gain(finding, summary, "−")
+            parts = [doc.Strong(number), ": ", doc.Strong(gain), ". "]
+        parts += [finding.message, f" {finding.suggestion}" if finding.suggestion else ""]
+        yield doc.BulletList((tuple(filter(None, parts)),))
         if finding.change and rank < _CODES:
-            yield CodeBlock(finding.change, _language(finding.change))
+            yield _code(finding.change)
+
+
+def _code(change: str) -> doc.CodeBlock:
+    is_command = re.match(r"\s*(opscope|python|ncu|nsys)\s", change)
+    return doc.CodeBlock(change, "bash" if is_command else "python")
 
 
 def short_edit(finding: Finding) -> str | None:
@@ -80,23 +92,37 @@ def short_edit(finding: Finding) -> str | None:
     return edit
 
 
-def _joined_points(blocks: Iterable[Block]) -> Iterator[Block]:
+def _joined_points(points: Iterable[doc.Block]) -> Iterator[doc.Block]:
     """Points without code between them are one list."""
-    for are_points, run in groupby(blocks, lambda block: isinstance(block, BulletList)):
-        if are_points:
-            yield BulletList(tuple(item for one in run if isinstance(one, BulletList) for item in one.items))
-        else:
+    for kind, run in groupby(points, type):
+        if kind is not doc.BulletList:
             yield from run
+        else:
+            lists = (one.items for one in run if isinstance(one, doc.BulletList))
+            yield doc.BulletList(tuple(chain.from_iterable(lists)))
 
 
-def advice_sections(summary: Summary) -> tuple[Section, ...]:
-    """A section for each, with evidence and code."""
-    return tuple(_section(finding, summary) for finding in summary.advice or ())
-
-
-def advice_notes(summary: Summary) -> tuple[Block, ...]:
-    """What stands before the sections: how to read several gains, or that there is no advice."""
-    return _apart(summary) if summary.advice else (Meaning(_NOTHING),)
+def advice_sections(summary: Summary) -> tuple[doc.Section, ...]:
+    numbers, shown = change_numbers(summary), []
+    for one in summary.advice or ():
+        title = change_title(one)
+        if one.is_to_try and one.code in numbers:
+            title = f"Change {numbers[one.code]}: {title}"
+        known = doc.facts(
+            ("Severity", str(one.severity)),
+            ("Estimated gain", _gain(one, summary) if one.estimated_gain_ns_per_step else None),
+            ("How it was estimated", one.gain_basis),
+            *((_label(key), _value(key, value)) for key, value in one.evidence.items()),
+            ("Rule", doc.Code(one.code)),
+        )
+        told = (
+            doc.Paragraph(one.message),
+            doc.Paragraph(one.suggestion) if one.suggestion else None,
+            _code(one.change) if one.change else None,
+            known,
+        )
+        shown.append(doc.Section(title, doc.blocks(*told)))
+    return tuple(shown)
 
 
 def change_numbers(summary: Summary) -> dict[str, int]:
@@ -122,32 +148,8 @@ def set_text(summary: Summary, codes: Sequence[str]) -> str:
 
 
 def change_title(finding: Finding) -> str:
-    """The change in a few words."""
     rule = rule_book().rules.get(finding.code)
     return finding.code if rule is None else rule.title
-
-
-def _apart(summary: Summary) -> tuple[Block, ...]:
-    """How several gains go together, and how to find out for sure."""
-    gains = sum(finding.is_gain_known for finding in summary.advice or ())
-    best, together = summary.best_set, None
-    if gains > 1 and best is not None:
-        gain = f"{format_duration(best.estimated_gain_ns_per_step)} {_period(summary)}"
-        together = Paragraph(
-            f"Gains do not add up. The best set is {set_text(summary, best.codes)}: −{gain}."
-        )
-    return blocks(together, advice_meaning(summary))
-
-
-def _point(finding: Finding, summary: Summary) -> Text:
-    parts: list[Inline] = []
-    number = change_numbers(summary).get(finding.code)
-    if finding.is_to_try and number is not None:
-        parts += [Strong(f"Change {number}"), ": ", Strong(_gain(finding, summary, "−")), ". "]
-    parts.append(finding.message)
-    if finding.suggestion:
-        parts.append(f" {finding.suggestion}")
-    return tuple(parts)
 
 
 def gain_text(finding: Finding, period: str, sign: str = "−") -> str:
@@ -158,7 +160,6 @@ def gain_text(finding: Finding, period: str, sign: str = "−") -> str:
 
 
 def _gain(finding: Finding, summary: Summary, sign: str = "") -> str:
-    """The gain, and between what it lies."""
     text, interval = gain_text(finding, _period(summary), sign), finding.gain_interval_ns_per_step
     if interval is None or not finding.is_gain_known:
         return text
@@ -171,30 +172,6 @@ def _period(summary: Summary) -> str:
     if summary.steps:
         return "per step"
     return "of the recording" if len(summary.traces) < 2 else "per trace"
-
-
-def _section(finding: Finding, summary: Summary) -> Section:
-    blocks: list[Block] = [Paragraph(finding.message)]
-    if finding.suggestion:
-        blocks.append(Paragraph(finding.suggestion))
-    if finding.change:
-        blocks.append(CodeBlock(finding.change, _language(finding.change)))
-    facts: list[tuple[str, Text]] = [("Severity", str(finding.severity))]
-    if finding.estimated_gain_ns_per_step:
-        facts.append(("Estimated gain", _gain(finding, summary)))
-    if finding.gain_basis:
-        facts.append(("How it was estimated", finding.gain_basis))
-    facts += [(_label(key), _value(key, value)) for key, value in finding.evidence.items()]
-    facts.append(("Rule", Code(finding.code)))
-    number = change_numbers(summary).get(finding.code) if finding.is_to_try else None
-    title = change_title(finding)
-    return Section(
-        title if number is None else f"Change {number}: {title}", (*blocks, FactList(tuple(facts)))
-    )
-
-
-def _language(code: str) -> str:
-    return "bash" if re.match(r"\s*(opscope|python|ncu|nsys)\s", code) else "python"
 
 
 _SUFFIXES = (("_ns_per_step", " per step"), ("_ns", " time"), ("_fraction", " share"))
@@ -211,12 +188,12 @@ def _label(key: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _value(key: str, value: Any) -> Text:
+def _value(key: str, value: Any) -> doc.Text:
     """A number by the unit in its name; a list by its members."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int | float):
         return format_quantity(key, value)
     if isinstance(value, list | tuple):
-        return Code(", ".join(map(str, value)))
-    return Code(str(value))
+        return doc.Code(", ".join(map(str, value)))
+    return doc.Code(str(value))

@@ -1,17 +1,23 @@
 """Summary → Document: what reports say, in which order and under which numbers.
 
 The section numbers of files are part of the report's contract (`### 4.1` is the first operator). Every figure
-comes from the Summary; a value no one has found is said to be unknown, never left out. Imports no renderer.
+comes from the Summary; a value no one has found is said to be unknown, never left out. A section ends in the
+sentence that says what its figures come to. Imports no renderer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any
+
+from msgspec.structs import replace
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
 from opscope.analysis.ranges import GraphTotal
+from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
 from opscope.model.environment import Environment
@@ -20,51 +26,22 @@ from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
-from opscope.report.advice import advice_blocks, advice_notes, advice_sections, remarks
-from opscope.report.collectives import collective_blocks
-from opscope.report.document import (
-    BarList,
-    Block,
-    Code,
-    Document,
-    FactList,
-    FindingList,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    Text,
-    blocks,
-    facts,
-    identifier,
-    number,
-    sections,
-    table,
-    words,
-)
+from opscope.report import document as doc
+from opscope.report.advice import advice_blocks, advice_sections, remarks
 from opscope.report.efficiency import efficiency_blocks
 from opscope.report.headline import headline
-from opscope.report.meanings import (
-    categories_meaning,
-    devices_meaning,
-    graphs_meaning,
-    kernels_meaning,
-    operators_meaning,
-    overview_meaning,
-    ranges_meaning,
-    unattributed_meaning,
-)
 from opscope.report.operators import (
     merged_findings,
     operator_section,
     operator_table,
     rank_ns,
-    ranking_paragraph,
+    time_name,
     top_operators,
+    whole_ns,
 )
 from opscope.report.program import program_sections, recording_hint
-from opscope.report.provenance import accuracy_blocks, accuracy_overview
+from opscope.report.provenance import accuracy_blocks
+from opscope.report.ranks import collective_blocks
 from opscope.report.timeline import time_blocks
 from opscope.units import (
     NS_PER_S,
@@ -78,22 +55,8 @@ from opscope.units import (
 )
 
 _STEP_ROWS = 12
-
-
-def _environment_facts(environment: Environment) -> FactList:
-    return facts(
-        *((label, str(getattr(environment, name) or "")) for label, name in _ENVIRONMENT.items()),
-        *(
-            (
-                "GPU",
-                f"{gpu.name}: compute capability {gpu.compute_capability}, {gpu.sm_count} multiprocessors, "
-                f"{format_bytes(gpu.memory_bytes)}",
-            )
-            for gpu in environment.gpu
-        ),
-    )
-
-
+_MOST = 0.8
+_SHORT_NS = 10_000  # a launch costs the host about as much
 _ENVIRONMENT = {
     "Python": "python",
     "PyTorch": "torch",
@@ -108,13 +71,117 @@ _ENVIRONMENT = {
 }
 
 
-def _overview_facts(summary: Summary, latency: Latency | None, batch_size: int | None) -> FactList:
+def recording_document(
+    summary: Summary,
+    *,
+    top: int | None = 10,
+    is_full: bool = False,
+    is_screen: bool = False,
+    detailed: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    environment: Environment | None = None,
+    latency: Latency | None = None,
+) -> doc.Document:
+    """What is said of a recording: one list of sections, for terminals, files and pages.
+
+    Args:
+        summary: Of the recording.
+        top: Rows of long tables; all for None.
+        is_full: With all that is known of each row and what it rests on.
+        is_screen: About one screen: what is found first and the longest rows, nothing else being computed.
+        detailed: Operators that a full report tells in detail; all of its table for None.
+        config: Of a configuration of a sweep, as in the stats file.
+        environment: What that ran on, where it was recorded.
+        latency: Of that without the profiler, where it was measured.
+    """
+    title = f"{len(summary.traces)} traces" if summary.traces else "no trace"
+    if config is not None:
+        sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
+        title = f"Kernel analysis: {config.get('workload')}, {sizes}"
+    elif len(summary.traces) == 1:
+        (title,) = summary.traces
+    if is_screen:
+        return doc.Document(title, (headline(summary),), _screen(summary, top))
+    time = time_blocks(summary)
+    # How to record what is missing stands before what the section comes to.
+    place = len(time) - bool(time and isinstance(time[-1], doc.Meaning))
+    hint = recording_hint(summary) if time and is_full else None
+    shown = doc.sections(
+        _changes(summary, is_full=is_full),
+        _overview(summary, latency, config or {}, is_full=is_full),
+        _categories(summary),
+        _operators(summary, top, detailed, is_full=is_full),
+        _ranges(summary, top),
+        doc.Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
+        doc.Section("How far from the limit", efficiency_blocks(summary, top)),
+        doc.Section("Where the GPU waits", doc.blocks(*time[:place], hint, *time[place:])),
+        None if is_full else _devices(summary),
+        _graphs(summary),
+        doc.Section("Collectives", collective_blocks(summary)),
+        *program_sections(summary, top),
+        _unattributed(summary, is_full=is_full),
+        # Its figures are of PyTorch's operators and kernels.
+        doc.Section("Accuracy", accuracy_blocks(summary, is_full=is_full))
+        if summary.has_device and summary.is_of_torch
+        else None,
+        doc.Section("Findings", (doc.FindingList(merged_findings(summary)),)),
+        _basis(summary, config, environment) if is_full else None,
+    )
+    return doc.Document(title, (headline(summary),), shown)
+
+
+def _screen(summary: Summary, top: int | None) -> tuple[doc.Section, ...]:
+    """What is to be known beside the changes, what takes longest, and where the rest of the report is."""
+    operators = top_operators(summary, top)
+    is_concluded = summary.has_device and summary.is_usable
+    parts = {
+        "change": is_concluded and summary.advice is not None,
+        "waits": is_concluded and bool(summary.timeline.partitions),
+        "kernels": bool(summary.kernels),
+        "categories": not summary.has_device,
+    }
+    named = " ".join(part for part, is_there in parts.items() if is_there)
+    more: doc.Text = (
+        "More: ", doc.Code("--full"), ", or parts of it, such as ", doc.Code(f"--section {named}"),
+        ", and with pictures ", doc.Code("--output page.html"), ".",
+    )  # fmt: skip
+    longest = doc.Section("Kernels", (*_kernel_blocks(summary, top)[:1], doc.Paragraph(more)))
+    if operators:
+        rows = operator_table(summary, operators, per_step=bool(summary.counted_steps))
+        longest = doc.Section("Top operators", (rows, doc.Paragraph(more)))
+    warnings = [one for one in merged_findings(summary) if one.severity is not Severity.INFO]
+    is_asked = summary.ranges and summary.ranges[0].phase is None
+    return doc.sections(
+        doc.Section("Remarks", remarks(summary) if is_concluded else ()),
+        doc.Section("Warnings", (doc.FindingList(tuple(warnings)),)),
+        _ranges(summary, top) if is_asked else None,
+        longest,
+    )
+
+
+def _changes(summary: Summary, *, is_full: bool) -> doc.Section | None:
+    if summary.advice is not None and summary.has_device and summary.is_usable:
+        return doc.Section(
+            "What to change",
+            advice_blocks(summary, is_full=is_full),
+            advice_sections(summary) if is_full else (),
+        )
+    none = doc.Paragraph("No change is suggested: that takes a sound recording of a GPU.")
+    return doc.Section("What to change", (none,)) if is_full else None
+
+
+def _overview(
+    summary: Summary, latency: Latency | None, config: Mapping[str, Any], *, is_full: bool
+) -> doc.Section:
     """The totals of a recording, a step without the profiler first, and its latency where measured."""
     step, window = summary.measured_step, "the recording"
-    told: list[tuple[str, Text]] = []
+    told: list[tuple[str, doc.Text]] = []
     if step.unrecorded_ns is not None:
         told.append(
-            ("Step", (Strong(format_duration(step.unrecorded_ns.median)), _samples_text(step.unrecorded_ns)))
+            (
+                "Step",
+                (doc.Strong(format_duration(step.unrecorded_ns.median)), _samples_text(step.unrecorded_ns)),
+            )
         )
     if summary.steps:
         window = "the step" if len(summary.steps) == 1 else "the steps"
@@ -127,12 +194,12 @@ def _overview_facts(summary: Summary, latency: Latency | None, batch_size: int |
         if left_out := len(summary.steps) - len(used):
             text += f", {left_out} of start-up left out"
         told.append(("Recorded steps", f"{text}; {_stretch_text(step)}"))
-    operators: list[tuple[str, Text]] = [
+    operators: list[tuple[str, doc.Text]] = [
         ("CPU time in operators", format_duration(summary.cpu_time_ns)),
         ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
     ]
     if not summary.has_device:
-        told += [("Device time", Strong("none: ranked by CPU time")), *operators]
+        told += [("Device time", doc.Strong("none: ranked by CPU time")), *operators]
     else:
         whole = f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}"
         attributed = (
@@ -156,10 +223,20 @@ def _overview_facts(summary: Summary, latency: Latency | None, batch_size: int |
             f"{len(latency.samples_ns)} samples by {latency.clock}"
         )
         told.append(("Latency without the profiler", text))
-        if batch_size and latency.median_ns:
+        if (batch_size := config.get("batch_size")) and latency.median_ns:
             rate = batch_size / latency.median_ns * NS_PER_S
             told.append(("Throughput", f"{rate:,.1f} sequences/s"))
-    return facts(*told)
+    first, count = summary.steps[:_STEP_ROWS], len(summary.steps)
+    steps = doc.table(
+        first,
+        doc.number("Step", "step", str),
+        doc.number("Duration", "duration_ns"),
+        doc.number("Device time", "device_ns") if summary.has_device else None,
+        doc.number("Kernels", "kernel_count") if summary.has_device else None,
+        caption=f"The first {len(first)} of {count} steps." if len(first) < count else None,
+    )
+    each = (_device_table(summary), steps) if is_full else ()
+    return doc.Section("Overview", doc.blocks(doc.facts(*told), *each, doc.Meaning(_deciding_side(summary))))
 
 
 def _samples_text(time: UnrecordedTime) -> str:
@@ -183,299 +260,283 @@ def _stretch_text(step: MeasuredStep) -> str:
     return text
 
 
-def _device_table(summary: Summary) -> Table:
-    return table(
+def _deciding_side(summary: Summary) -> str:
+    step = summary.typical_step
+    if not (summary.is_usable and summary.has_device):
+        return (
+            "The recording is not sound: nothing is concluded about the GPU."
+            if not summary.is_usable
+            else "No device activity was recorded: every time here is CPU time."
+            if summary.is_cuda_traced
+            else "No CUDA was traced: every time here is the host's, of NVTX ranges."
+        )
+    if step is None:
+        return f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording."
+    device, host = format_duration(step.device_ns), format_duration(step.host_ns)
+    whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
+    if step.bound is StepBound.TURNS:
+        return (
+            f"CPU and GPU wait for each other: {whole} needs {host} of the CPU and {device} of the GPU. "
+            "Fewer waits, and less work of the CPU between steps, shorten it."
+        )
+    if step.bound is StepBound.BALANCE:
+        return (
+            f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
+            "Only what saves both shortens it much."
+        )
+    if step.bound is StepBound.HOST:
+        return (
+            f"CPU-bound: {whole} needs {host} of the CPU and {device} of the GPU. Fewer or cheaper launches "
+            "shorten it; faster kernels alone do not."
+        )
+    return (
+        f"GPU-bound: {whole} needs {device} of the GPU and {host} of the CPU. "
+        "Faster or fewer kernels shorten it."
+    )
+
+
+def _device_table(summary: Summary) -> doc.Table:
+    return doc.table(
         summary.devices,
-        number("Rank", "rank", if_known=True),
-        number("Device", "device", str),
-        words("Name", lambda device: device.name or "unknown"),
-        number("Activities", "activity_count"),
-        number("Window", "span_ns"),
-        number("Busy", "busy_ns"),
-        number("Idle", "idle_ns"),
-        number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
+        doc.number("Rank", "rank", if_known=True),
+        doc.number("Device", "device", str),
+        doc.words("Name", lambda device: device.name or "unknown"),
+        doc.number("Activities", "activity_count"),
+        doc.number("Window", "span_ns"),
+        doc.number("Busy", "busy_ns"),
+        doc.number("Idle", "idle_ns"),
+        doc.number("Busy share", lambda device: format_share(device.busy_ns, device.span_ns)),
     )
 
 
-def recording_document(
-    summary: Summary,
-    *,
-    top: int | None = 10,
-    is_full: bool = False,
-    is_screen: bool = False,
-    detailed: int | None = None,
-    config: Mapping[str, Any] | None = None,
-    environment: Environment | None = None,
-    latency: Latency | None = None,
-) -> Document:
-    """What is said of a recording: one list of sections, for terminals, files and pages.
+def _devices(summary: Summary) -> doc.Section | None:
+    if len(summary.devices) < 2:
+        return None
+    shares = [one.busy_ns / one.span_ns for one in summary.devices if one.span_ns]
+    low, high = map(format_fraction, (min(shares, default=0.0), max(shares, default=0.0)))
+    text = f"The least busy device works for {low} of the time, the busiest for {high}."
+    if low == high:
+        text = f"All devices are busy for the same share of the time, {low}."
+    return doc.Section("Devices", (_device_table(summary), doc.Meaning(text)))
 
-    Args:
-        summary: Of the recording.
-        top: Rows of long tables; all for None.
-        is_full: With all that is known of each row and what it rests on.
-        is_screen: About one screen: what is found first and the longest rows, nothing else being computed.
-        detailed: Operators that a full report tells in detail; all of its table for None.
-        config: Of a configuration of a sweep, as in the stats file.
-        environment: What that ran on, where it was recorded.
-        latency: Of that without the profiler, where it was measured.
-    """
-    if is_screen:
-        return Document(_title(summary, config), (headline(summary),), _screen(summary, top))
-    has_operators = bool(summary.operators) or not summary.has_device
-    operators = top_operators(summary, top)
+
+def _categories(summary: Summary) -> doc.Section:
+    def title(one: CategoryTotal) -> str:
+        name = category_title(one.category)
+        return f"{name}, no operator" if one.without_operator else name
+
+    fractions: dict[str, float] = {}  # with an operator and without
+    for one in summary.categories:
+        name = category_title(one.category)
+        fractions[name] = fractions.get(name, 0.0) + one.fraction
+    most = sorted(filter(itemgetter(1), fractions.items()), key=itemgetter(1), reverse=True)[:2]
+    meaning = None
+    if most:
+        first, *others = ((name, format_fraction(share)) for name, share in most)
+        text = f"Most {time_name(summary)} goes to {first[0]} ({first[1]})"
+        meaning = doc.Meaning(f"{text}, then {others[0][0]} ({others[0][1]})." if others else f"{text}.")
+    device, cpu = doc.number("Device time", "device_ns"), doc.number("CPU time", "cpu_ns")
+    share = doc.number("Share", "fraction")
+    # Without a device the share is of CPU time.
+    times = (device, share, cpu) if summary.has_device else (cpu, share)
+    rows = doc.table(summary.categories, doc.words("Category", title), *times, doc.number("Calls", "calls"))
+    bars = replace(rows, fractions=tuple(category.fraction for category in summary.categories))
+    return doc.Section("Categories", doc.blocks(bars, meaning))
+
+
+def _operators(
+    summary: Summary, top: int | None, detailed: int | None, *, is_full: bool
+) -> doc.Section | None:
+    if summary.has_device and not summary.operators:
+        return None
+    operators, ranking = top_operators(summary, top), None
+    if is_full:
+        ranking = doc.Paragraph(
+            "Ranked by self device time: the time of the kernels, copies and memory sets an operator "
+            "launched itself. Total adds those of the operators it called."
+            if summary.has_device
+            else "No device time was recorded, so operators are ranked by self CPU time."
+        )
     details = [one for one in operators[:detailed] if rank_ns(summary, one) > 0] if is_full else []
-    has_accuracy = (
-        summary.has_device and summary.is_of_torch
-    )  # its figures are of PyTorch's operators and kernels
-    is_advised = summary.advice is not None and summary.has_device and summary.is_usable
-    batch_size = None if config is None else config.get("batch_size")
-    first, count = summary.steps[:_STEP_ROWS], len(summary.steps)
-    steps = table(
-        first,
-        number("Step", "step", str),
-        number("Duration", "duration_ns"),
-        number("Device time", "device_ns") if summary.has_device else None,
-        number("Kernels", "kernel_count") if summary.has_device else None,
-        caption=f"The first {len(first)} of {count} steps." if len(first) < count else None,
+    return doc.Section(
+        "Top operators",
+        doc.blocks(ranking, operator_table(summary, operators), doc.Meaning(_concentration(summary))),
+        tuple(operator_section(summary, one) for one in details),
     )
-    shown = sections(
-        _NO_ADVICE if is_full and not is_advised else None,
-        Section("What to change", advice_notes(summary), advice_sections(summary))
-        if is_full and is_advised
-        else Section("What to change", advice_blocks(summary))
-        if is_advised
-        else None,
-        Section(
-            "Overview",
-            blocks(
-                _overview_facts(summary, latency, batch_size),
-                *((_device_table(summary), steps) if is_full else ()),
-                overview_meaning(summary),
-            ),
-        ),
-        Section("Categories", blocks(_category_bars(summary), categories_meaning(summary))),
-        Section(
-            "Top operators",
-            blocks(
-                ranking_paragraph(summary) if is_full else None,
-                operator_table(summary, operators),
-                operators_meaning(summary),
-            ),
-            tuple(operator_section(summary, one) for one in details),
+
+
+def _concentration(summary: Summary) -> doc.Text:
+    """How few operators make up most of the time; shares are of all of it, as in the table."""
+    what, whole = time_name(summary), whole_ns(summary)
+    sums = list(accumulate(ns for one in summary.operators if (ns := rank_ns(summary, one))))
+    if not sums:
+        return f"No operator has {what} of its own."
+    count = next((index for index, ns in enumerate(sums, 1) if ns >= _MOST * whole), len(sums))
+    name, share = doc.Code(summary.operators[0].name), format_share(sums[0], whole)
+    if sums[0] >= _MOST * whole:
+        return (name, f" alone takes {share} of {what}: start there.")
+    if count == 1:
+        return (name, f" alone takes {share} of {what}.")
+    most, of = format_share(sums[count - 1], whole), counted(len(summary.operators), "operator")
+    return (f"The top {count} of {of} take {most} of {what}, ", name, f" alone {share}.")
+
+
+def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
+    """Ranges by annotation: the steps of a serving engine, or what was asked for."""
+    rows = summary.ranges[:top]
+    if not rows:
+        return None
+    meaning, rest = None, summary.ranges[len(rows) :]
+    total = format_duration(sum(one.device_ns for one in rest))
+    is_engine = rows[0].phase is not None
+    if summary.device_time_ns:
+        most = max(summary.ranges, key=lambda one: one.device_ns)
+        each = f"{format_duration(most.device_ns / most.calls)} each"
+        if most.device_ns_per_token is not None:
+            each = f"{format_duration(most.device_ns_per_token)} a token"
+        share = format_fraction(most.device_fraction)
+        meaning = doc.Meaning((doc.Code(most.name), f" takes {share} of device time, {each}."))
+    shown = doc.table(
+        rows,
+        doc.words("Phase", "name") if is_engine else doc.identifier("Range", "name"),
+        doc.number("Calls", "calls"),
+        doc.number("Device time", "device_ns"),
+        doc.number("Share", "device_fraction"),
+        doc.number("Each", "device_ns_per_call", format_duration, spare=1),
+        doc.number("Requests", "requests", spare=2, if_known=True),
+        doc.number("Tokens", "tokens", if_known=True),
+        doc.number("Per token", "device_ns_per_token", format_duration, if_known=True),
+        doc.number("Layers", "layers", spare=6, if_known=True),
+        doc.number("Per layer", "device_ns_per_layer", format_duration, spare=4, if_known=True),
+        doc.number("Host time", "host_ns", spare=5),
+        doc.number("Kernels", "kernels", spare=3),
+    )
+    more = doc.Paragraph(f"{len(rest):,} more ranges take {total}.") if rest else None
+    return doc.Section("Steps of the engine" if is_engine else "By range", doc.blocks(shown, more, meaning))
+
+
+def _graphs(summary: Summary) -> doc.Section | None:
+    def matched(one: GraphTotal) -> str:
+        return "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason)))
+
+    if not summary.graphs:
+        return None
+    graphs = doc.table(
+        summary.graphs,
+        doc.number("Graph", "graph", str),
+        doc.number("Replays", "replays"),
+        doc.number("Activities", "activities"),
+        doc.number("Device time", "device_ns"),
+        doc.words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
+        doc.words("Matched", matched),
+    )
+    replayed_ns = sum(one.device_ns for one in summary.graphs)
+    known_ns = sum(one.device_ns for one in summary.graphs if one.source is not None)
+    meaning = (
+        f"Replays of CUDA graphs take {format_share(replayed_ns, summary.device_time_ns)} of device time; "
+        f"the operators of {format_share(known_ns, replayed_ns)} of that are known."
+    )
+    return doc.Section("CUDA graphs", (graphs, doc.Meaning(meaning)))
+
+
+def _kernel_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
+    shown = summary.kernels[:top]
+    rest = summary.kernels[len(shown) :]
+    rows = doc.table(
+        shown,
+        doc.identifier("Name", "name"),
+        doc.words("Kind", "kind", spare=2),
+        doc.number("Calls", "calls", spare=1),
+        doc.number("Time", "total_ns"),
+        doc.number("Share", "fraction"),
+        doc.number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
+    )
+    total = format_duration(sum(kernel.total_ns for kernel in rest))
+    more = doc.Paragraph(f"{len(rest):,} more names take {total}.") if rest else None
+    # Whether kernels are long enough to be worth a launch.
+    kernels = [one for one in summary.kernels if one.kind == "kernel"]
+    launches, meaning = sum(one.calls for one in kernels), None
+    if launches:
+        mean_ns = sum(one.total_ns for one in kernels) / launches
+        short = sum(one.calls for one in kernels if one.total_ns < _SHORT_NS * one.calls)
+        text = (
+            f"A kernel runs for {format_duration(mean_ns)} on average; {format_share(short, launches)} of "
+            f"launches are of kernels shorter than {format_duration(_SHORT_NS)}"
         )
-        if has_operators
-        else None,
-        _range_section(summary, top),
-        Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
-        Section("How far from the limit", efficiency_blocks(summary, top)),
-        Section("Where the GPU waits", _waiting_blocks(summary) if is_full else time_blocks(summary)),
-        Section("Devices", (_device_table(summary), devices_meaning(summary)))
-        if len(summary.devices) > 1 and not is_full
-        else None,
-        _graph_section(summary),
-        Section("Collectives", collective_blocks(summary)),
-        *program_sections(summary, top),
-        Section("Unattributed time", _unattributed_blocks(summary, is_full=is_full))
-        if is_full or (has_operators and summary.unattributed_ns)
-        else None,
-        Section("Accuracy", (accuracy_blocks if is_full else accuracy_overview)(summary))
-        if has_accuracy
-        else None,
-        Section("Findings", (FindingList(merged_findings(summary)),)),
-        _basis_section(summary, config, environment) if is_full else None,
-    )
-    return Document(_title(summary, config), (headline(summary),), shown)
+        meaning = doc.Meaning(f"{text}: fusing them saves launches." if short > launches / 2 else f"{text}.")
+    return doc.blocks(rows, more, meaning)
 
 
-_NO_ADVICE = Section(
-    "What to change", (Paragraph("No change is suggested: that takes a sound recording of a GPU."),)
-)
-
-
-def _screen(summary: Summary, top: int | None) -> tuple[Section, ...]:
-    """What is to be known beside the changes, what takes longest, and where the rest of the report is."""
-    operators = top_operators(summary, top)
-    asked = summary.ranges and summary.ranges[0].phase is None
-    is_concluded = summary.has_device and summary.is_usable
-    parts = {
-        "change": is_concluded and summary.advice is not None,
-        "waits": is_concluded and bool(summary.timeline.partitions),
-        "kernels": bool(summary.kernels),
-        "categories": not summary.has_device,
-    }
-    named = " ".join(part for part, is_there in parts.items() if is_there)
-    more: Text = (
-        "More: ", Code("--full"), ", or parts of it, such as ", Code(f"--section {named}"),
-        ", and with pictures ", Code("--output page.html"), ".",
-    )  # fmt: skip
-    warnings = [one for one in merged_findings(summary) if one.severity is not Severity.INFO]
-    return sections(
-        Section("Remarks", remarks(summary) if is_concluded else ()),
-        Section("Warnings", (FindingList(tuple(warnings)),) if warnings else ()),
-        _range_section(summary, top) if asked else None,
-        Section(
-            "Top operators",
-            (operator_table(summary, operators, per_step=bool(summary.counted_steps)), Paragraph(more)),
+def _unattributed(summary: Summary, *, is_full: bool) -> doc.Section | None:
+    by_reason, whole = summary.unattributed_ns, summary.device_time_ns
+    if not is_full and not (by_reason and (summary.operators or not summary.has_device)):
+        return None
+    none, conserved, meaning = "Every nanosecond of device time belongs to an operator.", None, None
+    if not summary.has_device:
+        none = "No device activity was recorded, so there is nothing to attribute."
+    elif is_full:
+        self_ns, rest_ns = sum(one.self_device_ns for one in summary.operators), sum(by_reason.values())
+        sums: doc.Text = (
+            f"Σ self device time of operators {self_ns:,} ns + Σ unattributed {rest_ns:,} ns = "
+            f"device time {whole:,} ns"
         )
-        if operators
-        else Section("Kernels", (*_kernel_blocks(summary, top)[:1], Paragraph(more))),
+        if missing_ns := whole - self_ns - rest_ns:
+            fails = doc.Strong(f"fails by {missing_ns:,} ns.")
+            conserved = doc.Paragraph((f"{sums} ", fails, " The figures above are not reliable."))
+        else:
+            conserved = doc.Paragraph(f"{sums}, to the nanosecond.")
+    reasons = doc.table(
+        sorted(by_reason.items(), key=lambda item: -item[1]),
+        doc.identifier("Reason", itemgetter(0)),
+        doc.number("Time", lambda item: f"{item[1]:,} ns"),
+        doc.number("Share", lambda item: format_share(item[1], whole)),
+        doc.words("Meaning", lambda item: Attribution(item[0]).meaning),
+    )
+    if by_reason and summary.has_device:
+        share = format_fraction(summary.attributed_fraction)
+        meaning = doc.Meaning(f"Figures of operators cover the other {share} of device time.")
+    return doc.Section(
+        "Unattributed time", doc.blocks(reasons if meaning else doc.Paragraph(none), conserved, meaning)
     )
 
 
-def _title(summary: Summary, config: Mapping[str, Any] | None) -> str:
-    if config is not None:
-        sizes = f"batch size {config.get('batch_size')}, sequence length {config.get('seq_len')}"
-        return f"Kernel analysis: {config.get('workload')}, {sizes}"
-    if len(summary.traces) == 1:
-        return summary.traces[0]
-    return f"{len(summary.traces)} traces" if summary.traces else "no trace"
-
-
-def _basis_section(
+def _basis(
     summary: Summary, config: Mapping[str, Any] | None, environment: Environment | None
-) -> Section:
-    if config is None:
-        names = Counter(
-            (device.name or "a device the trace does not describe")
-            + (f" (compute capability {device.compute_capability})" if device.compute_capability else "")
-            for device in summary.devices
-        )
-        used = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
-        read = facts(
-            *(("Trace", Code(source)) for source in summary.traces),
-            ("Ranks", ", ".join(str(rank) for rank in summary.ranks if rank is not None)),
-            ("Devices", used or "none used"),
-        )
-        return Section("What was read", (read, *map(_environment_facts, summary.environments)))
-
+) -> doc.Section:
     def text(value: Any) -> str:
         if value is None or isinstance(value, bool):
             return "–" if value is None else "yes" if value else "no"
         return format_count(value) if isinstance(value, int) else str(value)
 
-    values = ((key.replace("_", " ").capitalize(), text(value)) for key, value in config.items())
-    told: list[Block] = [facts(*values)]
-    if environment is not None:
-        told += [Paragraph(Strong("Environment")), _environment_facts(environment)]
-    return Section("Configuration", tuple(told))
+    if config is not None:
+        values = ((key.replace("_", " ").capitalize(), text(value)) for key, value in config.items())
+        ran_on: list[doc.Block] = []
+        if environment is not None:
+            ran_on = [doc.Paragraph(doc.Strong("Environment")), _environment_facts(environment)]
+        return doc.Section("Configuration", (doc.facts(*values), *ran_on))
+    names = Counter(
+        (device.name or "a device the trace does not describe")
+        + (f" (compute capability {device.compute_capability})" if device.compute_capability else "")
+        for device in summary.devices
+    )
+    used = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
+    read = doc.facts(
+        *(("Trace", doc.Code(source)) for source in summary.traces),
+        ("Ranks", ", ".join(str(rank) for rank in summary.ranks if rank is not None)),
+        ("Devices", used or "none used"),
+    )
+    return doc.Section("What was read", (read, *map(_environment_facts, summary.environments)))
 
 
-def _waiting_blocks(summary: Summary) -> tuple[Block, ...]:
-    """Where the GPU waits, and before what that means how to record what is missing."""
-    time = time_blocks(summary)
-    hint = recording_hint(summary) if time else None
-    has_meaning = bool(time) and isinstance(time[-1], Meaning)
-    place = len(time) - 1 if has_meaning else len(time)
-    return blocks(*time[:place], hint, *time[place:])
-
-
-def _category_bars(summary: Summary) -> BarList:
-    def title(one: CategoryTotal) -> str:
-        name = category_title(one.category)
-        return f"{name}, no operator" if one.without_operator else name
-
-    device, cpu = number("Device time", "device_ns"), number("CPU time", "cpu_ns")
-    share = number("Share", "fraction")
-    # Without a device the share is of CPU time.
-    times = (device, share, cpu) if summary.has_device else (cpu, share)
-    rows = table(summary.categories, words("Category", title), *times, number("Calls", "calls"))
-    return BarList(rows, tuple(category.fraction for category in summary.categories))
-
-
-def _range_section(summary: Summary, top: int | None) -> Section | None:
-    """Ranges by annotation: the steps of a serving engine, or what was asked for."""
-    rows = summary.ranges[:top]
-    rest = summary.ranges[len(rows) :]
-    if not rows:
-        return None
-    total = format_duration(sum(one.device_ns for one in rest))
-    is_engine = rows[0].phase is not None
-    return Section(
-        "Steps of the engine" if is_engine else "By range",
-        blocks(
-            table(
-                rows,
-                words("Phase", "name") if is_engine else identifier("Range", "name"),
-                number("Calls", "calls"),
-                number("Device time", "device_ns"),
-                number("Share", "device_fraction"),
-                number("Each", "device_ns_per_call", format_duration, spare=1),
-                number("Requests", "requests", spare=2, if_known=True),
-                number("Tokens", "tokens", if_known=True),
-                number("Per token", "device_ns_per_token", format_duration, if_known=True),
-                number("Layers", "layers", spare=6, if_known=True),
-                number("Per layer", "device_ns_per_layer", format_duration, spare=4, if_known=True),
-                number("Host time", "host_ns", spare=5),
-                number("Kernels", "kernels", spare=3),
-            ),
-            Paragraph(f"{len(rest):,} more ranges take {total}.") if rest else None,
-            ranges_meaning(summary),
+def _environment_facts(environment: Environment) -> doc.FactList:
+    return doc.facts(
+        *((label, str(getattr(environment, name) or "")) for label, name in _ENVIRONMENT.items()),
+        *(
+            (
+                "GPU",
+                f"{gpu.name}: compute capability {gpu.compute_capability}, {gpu.sm_count} multiprocessors, "
+                f"{format_bytes(gpu.memory_bytes)}",
+            )
+            for gpu in environment.gpu
         ),
-    )
-
-
-def _graph_section(summary: Summary) -> Section:
-    def matched(one: GraphTotal) -> str:
-        return "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason)))
-
-    graphs = table(
-        summary.graphs,
-        number("Graph", "graph", str),
-        number("Replays", "replays"),
-        number("Activities", "activities"),
-        number("Device time", "device_ns"),
-        words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
-        words("Matched", matched),
-    )
-    return Section("CUDA graphs", (graphs, graphs_meaning(summary)) if summary.graphs else ())
-
-
-def _kernel_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
-    shown = summary.kernels[:top]
-    rest = summary.kernels[len(shown) :]
-    kernels = table(
-        shown,
-        identifier("Name", "name"),
-        words("Kind", "kind", spare=2),
-        number("Calls", "calls", spare=1),
-        number("Time", "total_ns"),
-        number("Share", "fraction"),
-        number("Mean", lambda kernel: format_duration(kernel.total_ns / kernel.calls)),
-    )
-    total = format_duration(sum(kernel.total_ns for kernel in rest))
-    more = Paragraph(f"{len(rest):,} more names take {total}.") if rest else None
-    return blocks(kernels, more, kernels_meaning(summary))
-
-
-def _unattributed_blocks(summary: Summary, *, is_full: bool) -> tuple[Block, ...]:
-    if not summary.has_device:
-        return (Paragraph("No device activity was recorded, so there is nothing to attribute."),)
-    reasons = table(
-        sorted(summary.unattributed_ns.items(), key=lambda item: -item[1]),
-        identifier("Reason", lambda item: item[0]),
-        number("Time", lambda item: f"{item[1]:,} ns"),
-        number("Share", lambda item: format_share(item[1], summary.device_time_ns)),
-        words("Meaning", lambda item: Attribution(item[0]).meaning),
-    )
-    none = Paragraph("Every nanosecond of device time belongs to an operator.")
-    return blocks(
-        reasons if summary.unattributed_ns else none,
-        _conservation(summary) if is_full else None,
-        unattributed_meaning(summary),
-    )
-
-
-def _conservation(summary: Summary) -> Paragraph:
-    self_ns = sum(operator.self_device_ns for operator in summary.operators)
-    unattributed_ns = sum(summary.unattributed_ns.values())
-    difference_ns = summary.device_time_ns - self_ns - unattributed_ns
-    text = (
-        f"Σ self device time of operators {self_ns:,} ns + Σ unattributed {unattributed_ns:,} ns = "
-        f"device time {summary.device_time_ns:,} ns"
-    )
-    if difference_ns == 0:
-        return Paragraph(f"{text}, to the nanosecond.")
-    return Paragraph(
-        (f"{text} ", Strong(f"fails by {difference_ns:,} ns."), " The figures above are not reliable.")
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from opscope import units
 from opscope.analysis.benchmark_comparison import growth_exponent
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.implementation_code import ImplementationCode
@@ -26,55 +27,15 @@ from opscope.model.benchmark import (
     CacheState,
     DeviceState,
     Interval,
-    KernelUse,
     Status,
     Verdict,
     reciprocal,
 )
 from opscope.model.finding import Finding
 from opscope.model.measurement import Clock
+from opscope.report import document as doc
 from opscope.report.benchmark_explanation import explanations
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    CodeBlock,
-    Document,
-    FactList,
-    FindingList,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    Text,
-    blocks,
-    facts,
-    identifier,
-    inlines,
-    joined,
-    number,
-    plain,
-    sections,
-    table,
-    words,
-)
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import (
-    NS_PER_MS,
-    NS_PER_S,
-    NS_PER_US,
-    UNKNOWN,
-    counted,
-    format_byte_rate,
-    format_duration,
-    format_extent,
-    format_flop_rate,
-    format_mean_count,
-    format_percent,
-    format_ratio,
-    significant,
-)
 
 
 def problem_title(
@@ -86,7 +47,7 @@ def problem_title(
     return ", ".join([f"{suite}{sizes}", *([dtype] if dtype else []), *more, *swept])
 
 
-_UNITS = ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "µs"), (1, "ns"))
+_UNITS = ((units.NS_PER_S, "s"), (units.NS_PER_MS, "ms"), (units.NS_PER_US, "µs"), (1, "ns"))
 _STATUS_WORDS = {
     Status.OK: "ok",
     Status.CHECKED: "correct, not timed",
@@ -105,7 +66,7 @@ _VISIBLE = 0.02
 def median_cell(row: BenchmarkRow) -> str:
     """`131.2 ± 0.1 µs`: the median and half the width of its interval, with digits that mean something."""
     if row.median_ns is None:
-        return UNKNOWN
+        return units.UNKNOWN
     factor, unit = next(
         ((factor, unit) for factor, unit in _UNITS if abs(row.median_ns) >= 0.9995 * factor), _UNITS[-1]
     )
@@ -126,16 +87,16 @@ def median_cell(row: BenchmarkRow) -> str:
 
 
 def _decimals(value: float) -> int:
-    return len(significant(value).partition(".")[2])
+    return len(units.significant(value).partition(".")[2])
 
 
 def ratio_text(ratio: float, verdict: Verdict | None) -> str:
     """`9.8× slower`, `1.61× faster`, `same 1.003×`, `ambiguous 1.02×`; `1.02×` where there is no verdict."""
     if verdict is Verdict.SLOWER:
-        return f"{format_ratio(ratio)} slower"
+        return f"{units.format_ratio(ratio)} slower"
     if verdict is Verdict.FASTER:
-        return f"{format_ratio(1 / ratio)} faster"
-    near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else format_ratio(ratio)
+        return f"{units.format_ratio(1 / ratio)} faster"
+    near = f"{ratio:.3f}×" if 0.5 < ratio < 2 else units.format_ratio(ratio)
     return near if verdict is None else f"{verdict} {near}"
 
 
@@ -144,25 +105,25 @@ def interval_beside(interval: Interval, verdict: Verdict | None) -> Interval:
     return reciprocal(interval) if verdict is Verdict.FASTER else interval
 
 
-def verdict_cell(row: BenchmarkRow, reference: str) -> Text:
+def verdict_cell(row: BenchmarkRow, reference: str) -> doc.Text:
     """The verdict with its ratio; "reference" for the reference; the status of a row that has none."""
     if row.status is not Status.OK and row.verdict is None:
-        words = _STATUS_WORDS[row.status]
-        return words if row.status in {Status.CHECKED, Status.UNAVAILABLE} else Strong(words)
+        status = _STATUS_WORDS[row.status]
+        return status if row.status in {Status.CHECKED, Status.UNAVAILABLE} else doc.Strong(status)
     if row.name == reference:
         return "reference"
     if row.ratio is None:
-        return UNKNOWN
-    words = ratio_text(row.ratio, row.verdict)
-    return Strong(words) if row.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
+        return units.UNKNOWN
+    said = ratio_text(row.ratio, row.verdict)
+    return doc.Strong(said) if row.verdict in {Verdict.FASTER, Verdict.SLOWER} else said
 
 
 def rate_cell(row: BenchmarkRow) -> str:
     """FLOP per second where the matrix ceiling binds, else bytes per second."""
     is_matrix = row.ceiling is not None and row.ceiling.startswith("matrix")
     if row.flop_per_s is not None and (is_matrix or row.bytes_per_s is None):
-        return format_flop_rate(row.flop_per_s)
-    return format_byte_rate(row.bytes_per_s)
+        return units.format_flop_rate(row.flop_per_s)
+    return units.format_byte_rate(row.bytes_per_s)
 
 
 _CLOCKS = {
@@ -177,30 +138,30 @@ _CACHES = {
 }
 
 
-def benchmark_document(result: BenchmarkResult, *, extra: Sequence[Section] = ()) -> Document:
+def benchmark_document(result: BenchmarkResult, *, extra: Sequence[doc.Section] = ()) -> doc.Document:
     *before, findings = _benchmark_sections(result)
-    conditions = Section("Conditions", (_condition_facts(result),))
-    shown = sections(*before, *extra, findings, conditions)
-    return Document(benchmark_title(result), (_headline(result),), shown)
+    conditions = doc.Section("Conditions", (_condition_facts(result),))
+    shown = doc.sections(*before, *extra, findings, conditions)
+    return doc.Document(benchmark_title(result), (_headline(result),), shown)
 
 
-def _headline(result: BenchmarkResult) -> FactList:
+def _headline(result: BenchmarkResult) -> doc.FactList:
     timed = sorted((row for row in result.rows if row.median_ns), key=lambda row: row.median_ns or 0.0)
     ranked = list(enumerate(timed, 1))
-    told: list[tuple[str, Text]] = []
+    told: list[tuple[str, doc.Text]] = []
     for rank, row in ranked if len(ranked) <= _ENDS + 1 else [*ranked[:_ENDS], ranked[-1]]:
         label = "Slowest" if rank == len(timed) > 1 else "Fastest" if rank == 1 else f"No. {rank}"
-        text = f": {format_duration(row.median_ns)}, {plain(verdict_cell(row, result.reference))}"
+        text = f": {units.format_duration(row.median_ns)}, {doc.plain(verdict_cell(row, result.reference))}"
         if row.ceiling_fraction is not None:
-            text += f", {format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling"
-        told.append((label, (Code(row.name), text)))
-    wrong = [Code(row.name) for row in result.rows if row.status in _WRONG]
+            text += f", {units.format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling"
+        told.append((label, (doc.Code(row.name), text)))
+    wrong = [doc.Code(row.name) for row in result.rows if row.status in _WRONG]
     missing = sum(row.status is not Status.OK and row.status not in _WRONG for row in result.rows)
-    return facts(
+    return doc.facts(
         ("Result", _fastest(result)),
         *told,
         ("Why", next(iter(explanations(result)), None)),
-        ("Wrong or failed", joined(wrong) if wrong else None),
+        ("Wrong or failed", doc.joined(wrong) if wrong else None),
         ("Not measured", f"{missing} of {len(result.rows)}, see below" if missing else None),
         ("Based on", _based_on([result])),
         ("Complete", None if result.complete else _INTERRUPTED),
@@ -211,23 +172,21 @@ _ENDS = 3
 _WRONG = frozenset((Status.WRONG, Status.MUTATES_INPUTS, Status.FAILED, Status.OUT_OF_MEMORY))
 
 
-def _benchmark_sections(result: BenchmarkResult) -> tuple[Section, Section, Section, Section]:
-    """Table, explanations, what was not measured, findings; the latter three may be empty."""
+def _benchmark_sections(result: BenchmarkResult) -> tuple[doc.Section, doc.Section, doc.Section, doc.Section]:
     fastest = _fastest(result)
     return (
-        Section("Result", (benchmark_table(result), *([Meaning(fastest)] if fastest else []))),
-        Section("Why", (BulletList(explanations(result)),)),
-        Section("Not measured", (BulletList(_not_measured(result)),)),
-        Section("Findings", (FindingList(_further_findings(result)),)),
+        doc.Section("Result", (benchmark_table(result), *([doc.Meaning(fastest)] if fastest else []))),
+        doc.Section("Why", (doc.BulletList(explanations(result)),)),
+        doc.Section("Not measured", (doc.BulletList(_not_measured(result)),)),
+        doc.Section("Findings", (doc.FindingList(_further_findings(result)),)),
     )
 
 
 def benchmark_title(result: BenchmarkResult) -> str:
-    """`gelu 8192 × 8192, float32, approximate=tanh`."""
     return problem_title(result.suite, result.shape, result.dtype, parameters=result.parameters)
 
 
-def _condition_facts(result: BenchmarkResult) -> FactList:
+def _condition_facts(result: BenchmarkResult) -> doc.FactList:
     checks = [row.check for row in result.rows if row.check is not None]
     tolerances = sorted({check.tolerance for check in checks})
     references = ", ".join(dict.fromkeys(check.reference for check in checks))
@@ -237,14 +196,14 @@ def _condition_facts(result: BenchmarkResult) -> FactList:
         checked = f"against {references}; largest relative error {stated}"
     ceilings = []
     for one in result.ceilings:
-        rate = format_flop_rate(one.per_s) if one.unit == "flop" else format_byte_rate(one.per_s)
+        rate = units.format_flop_rate(one.per_s) if one.unit == "flop" else units.format_byte_rate(one.per_s)
         ceilings.append(f"{one.name} {rate}" + (f" ({one.how})" if one.how else ""))
     states = map(_state, filter(None, (result.device_state_before, result.device_state_after)))
-    return facts(
+    return doc.facts(
         ("Device", _device(result)),
         ("Clock", f"{_CLOCKS[result.clock]}; {_CACHES[result.cache_state]}"),
         ("Samples", _samples([result])),
-        ("Reference", Code(result.reference)),
+        ("Reference", doc.Code(result.reference)),
         ("Check", checked),
         ("Ceilings", "; ".join(ceilings)),
         ("Clocks", " → ".join(dict.fromkeys(filter(None, states)))),
@@ -284,7 +243,7 @@ def _sample_counts(results: Sequence[BenchmarkResult]) -> str | None:
     return str(low) if low == high else f"{low} to {high}"
 
 
-_INTERRUPTED = Strong("no: interrupted; what was finished is shown")
+_INTERRUPTED = doc.Strong("no: interrupted; what was finished is shown")
 
 
 def _device(result: BenchmarkResult) -> str:
@@ -312,62 +271,61 @@ def _state(state: DeviceState) -> str:
     return ", ".join(part for part in parts if part is not None)
 
 
-def benchmark_table(result: BenchmarkResult) -> Table:
-    """One row per implementation that ran; columns no row fills are left out."""
+def benchmark_table(result: BenchmarkResult) -> doc.Table:
     rows = [row for row in result.rows if row.status is not Status.UNAVAILABLE]
     ceilings = {row.ceiling for row in rows if row.ceiling is not None}
 
     def of_ceiling(row: BenchmarkRow) -> str:
         if row.ceiling_fraction is None:
-            return UNKNOWN
+            return units.UNKNOWN
         # Its name where rows have different ones.
-        return format_percent(row.ceiling_fraction) + (f" {row.ceiling}" if len(ceilings) > 1 else "")
+        return units.format_percent(row.ceiling_fraction) + (f" {row.ceiling}" if len(ceilings) > 1 else "")
 
-    return table(
+    return doc.table(
         rows,
-        identifier("Implementation", "name"),
-        number("Median", median_cell),
-        words("Verdict", lambda row: verdict_cell(row, result.reference)),
-        number("Kernels", "kernels_launched", format_mean_count, if_known=True),
-        number("Rate", rate_cell, if_known=True),
-        number(
+        doc.identifier("Implementation", "name"),
+        doc.number("Median", median_cell),
+        doc.words("Verdict", lambda row: verdict_cell(row, result.reference)),
+        doc.number("Kernels", "kernels_launched", units.format_mean_count, if_known=True),
+        doc.number("Rate", rate_cell, if_known=True),
+        doc.number(
             f"Of {min(ceilings)} ceiling" if len(ceilings) == 1 else "Of ceiling", of_ceiling, if_known=True
         ),
-        number("Memory", "peak_memory_bytes", if_known=True),
-        number("Error", "max_relative_error", "{:.1e}".format, if_known=True),
+        doc.number("Memory", "peak_memory_bytes", if_known=True),
+        doc.number("Error", "max_relative_error", "{:.1e}".format, if_known=True),
     )
 
 
-def _fastest(result: BenchmarkResult) -> Text | None:
+def _fastest(result: BenchmarkResult) -> doc.Text | None:
     if not any(row.verdict for row in result.rows):
         return None
     faster = [(row.ratio, row) for row in result.rows if row.verdict is Verdict.FASTER and row.ratio]
     if not faster:
-        return ("Nothing here is faster than ", Code(result.reference), ".")
+        return ("Nothing here is faster than ", doc.Code(result.reference), ".")
     ratio, best = min(faster, key=itemgetter(0))
     known = ""
     if best.ratio_interval is not None:
         low, high = reciprocal(best.ratio_interval)
         known = f" (95 % interval {low:.3g}–{high:.3g})"
-    gain = Strong(f"{format_ratio(1 / ratio)} faster")
-    return (Code(best.name), " is the fastest: ", gain, " than ", Code(result.reference), f"{known}.")
+    gain = doc.Strong(f"{units.format_ratio(1 / ratio)} faster")
+    return (doc.Code(best.name), " is the fastest: ", gain, " than ", doc.Code(result.reference), f"{known}.")
 
 
-def _not_measured(result: BenchmarkResult) -> tuple[Text, ...]:
+def _not_measured(result: BenchmarkResult) -> tuple[doc.Text, ...]:
     """Why rows were not timed, or do not count, and what to do about it; rows of one reason together."""
     by_reason: dict[tuple[Status, str], list[BenchmarkRow]] = {}
     for row in result.rows:
         if row.status is not Status.OK:
             by_reason.setdefault((row.status, row.reason or ""), []).append(row)
-    told: list[Text] = []
+    told: list[doc.Text] = []
     for (status, reason), rows in by_reason.items():
-        names = joined([Code(row.name) for row in rows])
+        names = doc.joined([doc.Code(row.name) for row in rows])
         if status is Status.CHECKED:
             errors = [row.max_relative_error for row in rows if row.max_relative_error is not None]
             error = f"; largest relative error {max(errors):.1e}" if errors else ""
             told.append((*names, ": ", f"{reason or 'checked, not timed'}{error}"))
         else:
-            word = Strong(str(status).replace("_", " "))
+            word = doc.Strong(str(status).replace("_", " "))
             told.append((*names, ": ", word, f"; {reason}" if reason else ""))
     return tuple(told)
 
@@ -378,41 +336,38 @@ def _further_findings(result: BenchmarkResult) -> tuple[Finding, ...]:
     return tuple(finding for finding in result.findings if finding.evidence.get("implementation") not in said)
 
 
-def kernel_use_section(result: BenchmarkResult) -> Section:
+def kernel_use_section(result: BenchmarkResult) -> doc.Section:
     """Under "Kernels": what each implementation is and costs around its samples, then what it launches."""
     rows = [row for row in result.rows if row.first_call_ns is not None or row.profile is not None]
-    calls = table(
+    calls = doc.table(
         rows,
-        identifier("Implementation", "name"),
-        words("What it is", lambda row: row.note or row.engine),
-        number("Built in", "build_ns"),
-        number("First call", "first_call_ns"),
-        number("Calls in a row", "call_ns"),
-        number("By the profiler", "device_ns"),
-        number("By the clock", "median_ns"),
+        doc.identifier("Implementation", "name"),
+        doc.words("What it is", lambda row: row.note or row.engine),
+        doc.number("Built in", "build_ns"),
+        doc.number("First call", "first_call_ns"),
+        doc.number("Calls in a row", "call_ns"),
+        doc.number("By the profiler", "device_ns"),
+        doc.number("By the clock", "median_ns"),
     )
     profiles = [(row.name, row.profile.kernels) for row in rows if row.profile]
-    nothing = Paragraph("No kernels were recorded: that takes a GPU, and profiling switched on.")
-    kernels = (
-        Section(name, (_kernel_table(uses) if uses else Paragraph("It launched nothing on the device."),))
-        for name, uses in profiles
-    )
-    return Section("Kernels", blocks(calls, None if profiles else nothing), tuple(kernels))
-
-
-def _kernel_table(uses: Sequence[KernelUse]) -> Table:
-    return table(
-        uses,
-        identifier("Kernel", "title"),
-        number("Launches", "launches", format_mean_count),
-        number("Device time", "device_ns"),
-        number("Grid", "grid", format_extent),
-        number("Block", "block", format_extent),
-        number("Registers", "registers_per_thread", format_mean_count),
-        number("Shared memory", "shared_memory_bytes"),
-        identifier("Operator", "operator"),
-        identifier("Source", "source_file"),
-    )
+    nothing = doc.Paragraph("No kernels were recorded: that takes a GPU, and profiling switched on.")
+    kernels = []
+    for name, uses in profiles:
+        shown = doc.table(
+            uses,
+            doc.identifier("Kernel", "title"),
+            doc.number("Launches", "launches", units.format_mean_count),
+            doc.number("Device time", "device_ns"),
+            doc.number("Grid", "grid", units.format_extent),
+            doc.number("Block", "block", units.format_extent),
+            doc.number("Registers", "registers_per_thread", units.format_mean_count),
+            doc.number("Shared memory", "shared_memory_bytes"),
+            doc.identifier("Operator", "operator"),
+            doc.identifier("Source", "source_file"),
+        )
+        none = doc.Paragraph("It launched nothing on the device.")
+        kernels.append(doc.Section(name, (shown if uses else none,)))
+    return doc.Section("Kernels", doc.blocks(calls, None if profiles else nothing), tuple(kernels))
 
 
 _TITLES = {
@@ -422,21 +377,19 @@ _TITLES = {
 }
 
 
-def code_sections(codes: Sequence[ImplementationCode]) -> tuple[Section, ...]:
-    """One section per kind of code, with one per implementation in it."""
-
-    def told(code: ImplementationCode) -> Iterator[Block]:
+def code_sections(codes: Sequence[ImplementationCode]) -> tuple[doc.Section, ...]:
+    def told(code: ImplementationCode) -> Iterator[doc.Block]:
         if code.reason is not None:
-            yield Paragraph(f"No code: {code.reason}")
+            yield doc.Paragraph(f"No code: {code.reason}")
         for text in code.texts:
-            yield Paragraph(Code(text.title, is_whole=True))
-            yield CodeBlock(text.text, text.language)
+            yield doc.Paragraph(doc.Code(text.title, is_whole=True))
+            yield doc.CodeBlock(text.text, text.language)
 
     return tuple(
-        Section(
+        doc.Section(
             _TITLES[kind],
             sections=tuple(
-                Section(code.implementation, tuple(told(code))) for code in codes if code.kind is kind
+                doc.Section(code.implementation, tuple(told(code))) for code in codes if code.kind is kind
             ),
         )
         for kind in dict.fromkeys(code.kind for code in codes)
@@ -447,7 +400,9 @@ def code_sections(codes: Sequence[ImplementationCode]) -> tuple[Section, ...]:
 _COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
 
 
-def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[Section]] = ()) -> Document:
+def sweep_benchmark_document(
+    sweep: BenchmarkSweep, *, extra: Sequence[Sequence[doc.Section]] = ()
+) -> doc.Document:
     shown = [
         section for points in points_by_suite(sweep).values() for section in _suite_sections(sweep, points)
     ]
@@ -459,26 +414,26 @@ def sweep_benchmark_document(sweep: BenchmarkSweep, *, extra: Sequence[Sequence[
             wins[min(timed, key=lambda row: row.median_ns or 0.0).name] += 1
     swept = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in sweep.parameters.items())
     complete = ("Complete", None if sweep.complete else _INTERRUPTED)
-    headline = facts(
+    headline = doc.facts(
         *(
-            ("Fastest", (Code(name), f" at {count} of {counted(wins.total(), 'point')}"))
+            ("Fastest", (doc.Code(name), f" at {count} of {units.counted(wins.total(), 'point')}"))
             for name, count in wins.most_common(_ENDS)
         ),
         ("Swept", swept),
-        ("Without a result", counted(len(sweep.failures), "point") if sweep.failures else None),
+        ("Without a result", units.counted(len(sweep.failures), "point") if sweep.failures else None),
         ("Based on", _based_on(sweep.points)),
         complete,
     )
     of_one = _condition_facts(sweep.points[0]).facts if sweep.points else ()
-    conditions = facts(
+    conditions = doc.facts(
         ("Swept", swept),
         *(fact for fact in of_one if fact[0] in _COMMON_FACTS),
         ("Samples", _samples(sweep.points)),
         complete,
     )
-    failed = Section("Points without a result", (BulletList(sweep.failures),))
-    told = sections(*shown, failed, Section("Conditions", (conditions,)))
-    return Document(sweep.suite, (headline,), told)
+    failed = doc.Section("Points without a result", (doc.BulletList(sweep.failures),))
+    told = doc.sections(*shown, failed, doc.Section("Conditions", (conditions,)))
+    return doc.Document(sweep.suite, (headline,), told)
 
 
 def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
@@ -494,38 +449,38 @@ def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
     return ", ".join(values) or point.suite
 
 
-def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[Section, ...]:
+def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[doc.Section, ...]:
     if len(points) == 1:
         first, *others = _benchmark_sections(points[0])
-        return sections(replace(first, title=benchmark_title(points[0])), *others)
+        return doc.sections(replace(first, title=benchmark_title(points[0])), *others)
     swept = [name for name in sweep.parameters if name in points[0].parameters]
     # What was not measured and why, said once where it holds for every point.
-    reasons: dict[str, tuple[Text, list[str]]] = {}
+    reasons: dict[str, tuple[doc.Text, list[str]]] = {}
     # Each kind of finding once for each implementation, where it came first, and where it came again.
     found: dict[tuple[str, str | None], tuple[Finding, list[str]]] = {}
     for point in points:
         label = point_label(sweep, point)
         for text in _not_measured(point):
-            reasons.setdefault(plain(text), (text, []))[1].append(label)
+            reasons.setdefault(doc.plain(text), (text, []))[1].append(label)
         for finding in _further_findings(point):
             key = (finding.code, finding.evidence.get("implementation"))
             found.setdefault(key, (finding, []))[1].append(label)
     told = (
-        text if len(labels) == len(points) else (f"{'; '.join(labels)}: ", *inlines(text))
+        text if len(labels) == len(points) else (f"{'; '.join(labels)}: ", *doc.inlines(text))
         for text, labels in reasons.values()
     )
     findings = []
     for finding, (first_at, *again) in found.values():
         more = f" Likewise at {'; '.join(again)}." if again else ""
         findings.append(replace(finding, message=f"{first_at}: {finding.message}{more}"))
-    return sections(
-        Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept))),
-        Section("Not measured", (BulletList(tuple(told)),)),
-        Section("Findings", (FindingList(tuple(findings)),)),
+    return doc.sections(
+        doc.Section(f"Scaling of {points[0].suite}", tuple(_tables(points, swept))),
+        doc.Section("Not measured", (doc.BulletList(tuple(told)),)),
+        doc.Section("Findings", (doc.FindingList(tuple(findings)),)),
     )
 
 
-def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator[Block]:
+def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator[doc.Block]:
     absent = BenchmarkRow(name="", status=Status.UNAVAILABLE)
     rows = {(id(point), row.name): row for point in points for row in point.rows}
     names = [
@@ -535,7 +490,7 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
     ]
 
     def value(point: BenchmarkResult, *, name: str) -> str:
-        return str(point.parameters.get(name, UNKNOWN))
+        return str(point.parameters.get(name, units.UNKNOWN))
 
     def median(point: BenchmarkResult, *, name: str) -> str:
         return median_cell(rows.get((id(point), name), absent))
@@ -543,50 +498,55 @@ def _tables(points: Sequence[BenchmarkResult], swept: Sequence[str]) -> Iterator
     def ratio(point: BenchmarkResult, *, name: str) -> str:
         row = rows.get((id(point), name), absent)
         if row.ratio is None:
-            return plain(verdict_cell(row, point.reference)) if row.status is not Status.OK else UNKNOWN
+            return (
+                doc.plain(verdict_cell(row, point.reference))
+                if row.status is not Status.OK
+                else units.UNKNOWN
+            )
         near = {Verdict.SAME: "≈", Verdict.AMBIGUOUS: "?"}.get(row.verdict) if row.verdict else None
-        return f"{near} {row.ratio:.2f}×" if near else format_ratio(row.ratio)
+        return f"{near} {row.ratio:.2f}×" if near else units.format_ratio(row.ratio)
 
     def power(name: str, *, parameter: str) -> str:
         exponent = growth_exponent(points, name, parameter)
-        return UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
+        return units.UNKNOWN if exponent is None else f"{parameter}^{exponent:.2f}"
 
-    parameters = [number(name, partial(value, name=name)) for name in swept]
-    yield table(
-        points, *parameters, *(number(name, partial(median, name=name)) for name in names), caption="Median"
+    parameters = [doc.number(name, partial(value, name=name)) for name in swept]
+    yield doc.table(
+        points,
+        *parameters,
+        *(doc.number(name, partial(median, name=name)) for name in names),
+        caption="Median",
     )
     if others := [name for name in names if any(name != point.reference for point in points)]:
-        caption = ("Time relative to ", Code(points[0].reference), " (≈ same, ? ambiguous)")
-        ratios = [number(name, partial(ratio, name=name)) for name in others]
-        yield table(points, *parameters, *ratios, caption=caption)
-    powers = (number(one, partial(power, parameter=one), if_known=True) for one in swept)
-    growth = table(names, identifier("Time grows as", lambda name: name), *powers)
+        caption = ("Time relative to ", doc.Code(points[0].reference), " (≈ same, ? ambiguous)")
+        ratios = [doc.number(name, partial(ratio, name=name)) for name in others]
+        yield doc.table(points, *parameters, *ratios, caption=caption)
+    powers = (doc.number(one, partial(power, parameter=one), if_known=True) for one in swept)
+    growth = doc.table(names, doc.identifier("Time grows as", lambda name: name), *powers)
     if len(growth.columns) > 1:
         yield growth
     known = [(point, said) for point in points if (said := _fastest(point)) is not None]
     if known:
         point, said = known[-1]
         at = ", ".join(f"{name}={value(point, name=name)}" for name in swept)
-        yield Meaning((f"At {at}: ", *inlines(said)))
+        yield doc.Meaning((f"At {at}: ", *doc.inlines(said)))
 
 
-def suite_list_document(suites: Sequence[Suite]) -> Document:
-    """One row per suite, and each one's implementations."""
-
+def suite_list_document(suites: Sequence[Suite]) -> doc.Document:
     def parameters(suite: Suite) -> str:
         return ", ".join(f"{name}={'|'.join(one.values)}" for name, one in suite.parameters.items())
 
-    shown = table(
+    shown = doc.table(
         suites,
-        identifier("Suite", "name"),
-        words("Compares", "summary"),
-        words("Shape", "shape_names", " ".join),
-        words("Parameters", lambda suite: parameters(suite) or UNKNOWN),
+        doc.identifier("Suite", "name"),
+        doc.words("Compares", "summary"),
+        doc.words("Shape", "shape_names", " ".join),
+        doc.words("Parameters", lambda suite: parameters(suite) or units.UNKNOWN),
     )
-    names = facts(*((suite.name, joined(map(Code, suite.implementations))) for suite in suites))
-    how = Paragraph("Sizes, dtype and parameters are swept over by --param, e.g. --param rows=1024,8192.")
-    sections = (Section("", (shown, how)), Section("Implementations", (names,)))
-    return Document("Suites of opscope bench", sections=sections)
+    names = doc.facts(*((suite.name, doc.joined(map(doc.Code, suite.implementations))) for suite in suites))
+    how = doc.Paragraph("Sizes, dtype and parameters are swept over by --param, e.g. --param rows=1024,8192.")
+    told = (doc.Section("", (shown, how)), doc.Section("Implementations", (names,)))
+    return doc.Document("Suites of opscope bench", sections=told)
 
 
 def suite_list_json(suites: Sequence[Suite]) -> dict[str, Any]:

@@ -10,16 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import inf
 
+from opscope import units
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Status, Verdict
 from opscope.report.document import Code, Inline, Text, joined
-from opscope.units import (
-    format_bytes,
-    format_duration,
-    format_extent,
-    format_mean_count,
-    format_percent,
-    format_ratio,
-)
 
 # From this share of a ceiling on, the ceiling decides the time.
 _AT_CEILING = 0.85
@@ -30,7 +23,6 @@ _MANY_KERNELS = 2
 
 
 def explanations(result: BenchmarkResult) -> tuple[Text, ...]:
-    """What the figures of one result say about each other."""
     rows = [row for row in result.rows if row.median_ns is not None]
     reference = next((row for row in rows if row.name == result.reference), None)
     said: list[Text] = []
@@ -46,7 +38,6 @@ def explanations(result: BenchmarkResult) -> tuple[Text, ...]:
 
 
 def _same(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
-    """Why rows take as long as the reference."""
     alike = [row for row in rows if _kernels(row) and _kernels(row) == _kernels(reference)]
     if alike:
         kernels = "kernel" if reference.kernels_launched == 1 else "kernels"
@@ -63,13 +54,13 @@ def _same(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Iterator[Tex
         if is_at_one and all(_AT_CEILING <= (one.ceiling_fraction or 0) <= _ABOVE_CEILING for one in pair):
             binds = "so the matrix products set the time."
             if row.ceiling == "copy":
-                binds = f"so moving {format_bytes(row.min_bytes)} sets the time, not the arithmetic."
+                binds = f"so moving {units.format_bytes(row.min_bytes)} sets the time, not the arithmetic."
             why = f"both are at {_shares(pair)} of the {row.ceiling} ceiling, {binds}"
         elif (
             row.min_bytes is not None and row.min_bytes == reference.min_bytes and row.bytes_per_s is not None
         ):
-            rate = format_bytes(row.bytes_per_s)
-            why = f"both move {format_bytes(row.min_bytes)} a call, at {rate}/s."
+            rate = units.format_bytes(row.bytes_per_s)
+            why = f"both move {units.format_bytes(row.min_bytes)} a call, at {rate}/s."
         yield (Code(row.name), *other, " takes the same time as ", Code(reference.name), f": {why}")
 
 
@@ -87,15 +78,15 @@ def _kernel_counts(reference: BenchmarkRow, rows: Sequence[BenchmarkRow]) -> Ite
             continue
         each = memory = ""
         if many.device_ns is not None:
-            each = f", of {format_duration(many.device_ns / many.kernels_launched)} each on average"
+            each = f", of {units.format_duration(many.device_ns / many.kernels_launched)} each on average"
         if (many.peak_memory_bytes or 0) > (few.peak_memory_bytes or inf):
-            peaks = format_bytes(many.peak_memory_bytes), format_bytes(few.peak_memory_bytes)
+            peaks = units.format_bytes(many.peak_memory_bytes), units.format_bytes(few.peak_memory_bytes)
             memory = f", {peaks[0]} at the peak against {peaks[1]}"
         yield (
             Code(many.name),
-            f" launches {format_mean_count(many.kernels_launched)} kernels where ",
+            f" launches {units.format_mean_count(many.kernels_launched)} kernels where ",
             Code(few.name),
-            f" launches {format_mean_count(few.kernels_launched)}{each}: "
+            f" launches {units.format_mean_count(few.kernels_launched)}{each}: "
             f"intermediate results pass through memory{memory}.",
         )
 
@@ -110,19 +101,19 @@ def _teaching(rows: Sequence[BenchmarkRow]) -> Iterator[Text]:
             continue
         facts = []
         if row.ceiling_fraction is not None and good.ceiling_fraction is not None:
-            shares = f"{format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling against "
-            facts.append(shares + format_percent(good.ceiling_fraction))
+            shares = f"{units.format_percent(row.ceiling_fraction)} of the {row.ceiling} ceiling against "
+            facts.append(shares + units.format_percent(good.ceiling_fraction))
         launches = []
         for one in (row, good):
             longest = one.profile.kernels[0] if one.profile is not None and one.profile.kernels else None
             if longest is not None and longest.grid is not None and longest.block is not None:
-                grid, block = format_extent(longest.grid), format_extent(longest.block)
+                grid, block = units.format_extent(longest.grid), units.format_extent(longest.block)
                 launches.append(f"{grid} blocks of {block} threads")
         if len(launches) == 2 and launches[0] != launches[1]:
             facts.append(f"{launches[0]} against {launches[1]}")
         note = f" ({row.note})" if row.note else ""
         ratio = row.median_ns / good.median_ns
-        times = format_ratio(ratio) if ratio >= 1 else f"{ratio:.2f}×"
+        times = units.format_ratio(ratio) if ratio >= 1 else f"{ratio:.2f}×"
         more = f": {'; '.join(facts)}" if facts else ""
         yield (Code(row.name), f"{note} takes {times} the time of ", Code(good.name), f"{more}.")
 
@@ -174,5 +165,5 @@ def _titles(row: BenchmarkRow) -> tuple[Inline, ...]:
 
 def _shares(rows: Sequence[BenchmarkRow]) -> str:
     fractions = sorted(row.ceiling_fraction for row in rows if row.ceiling_fraction is not None)
-    low, high = format_percent(fractions[0]), format_percent(fractions[-1])
+    low, high = units.format_percent(fractions[0]), units.format_percent(fractions[-1])
     return low if low == high else f"{low.removesuffix(' %')}–{high}"

@@ -11,53 +11,23 @@ from math import inf, log
 from typing import Any
 
 from opscope.analysis.comparison_rules import no_verdict
+from opscope.model import comparison as model
 from opscope.model.benchmark import BenchmarkRow, Interval, Status, Verdict
-from opscope.model.comparison import (
-    Basis,
-    BenchmarkComparison,
-    BenchmarkPoint,
-    BenchmarkRowChange,
-    CategoryChange,
-    FailOn,
-    KernelChange,
-    Metric,
-    OperatorChange,
-    PointChange,
-    Presence,
-    SessionComparison,
-    SessionSide,
-    TimeChange,
-    UnattributedChange,
-    Use,
-    VariantChange,
-)
+from opscope.model.comparison import Metric, Presence, SessionComparison, TimeChange
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
+from opscope.report import document as doc
 from opscope.report.benchmark import interval_beside, median_cell, problem_title, ratio_text
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    Column,
-    Document,
-    FactList,
-    FindingList,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    Text,
-    blocks,
-    facts,
-    joined,
-    numeric,
-    plain,
-    sections,
-)
 from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
+
+_LARGEST = 3
+_EXPLAINED_OPERATORS = 6
+_KERNELS_EACH = 4
+_VARIANTS_EACH = 2
+# Kernels of an operator that hold less of its change are summed up.
+_RELEVANT_FRACTION = 0.02
 
 
 def difference_text(difference_ns: float) -> str:
@@ -80,33 +50,28 @@ def measured_text(time_ns: float | None, interval_ns: Interval | None = None) ->
 
 def ratio_words(time: TimeChange) -> str:
     """`1.12× slower`, `same 1.003×`; the bare ratio where there is no interval to judge it by."""
-    if time.ratio is None or not time.ratio:
+    if not time.ratio:
         return UNKNOWN
     is_judged = time.ratio_interval is not None or time.verdict is Verdict.SAME
     return ratio_text(time.ratio, time.verdict if is_judged else None)
 
 
-def ratio_cell(time: TimeChange, presence: Presence) -> Text:
+def ratio_cell(time: TimeChange, presence: Presence) -> doc.Text:
     """The ratio with its verdict; the presence of what only one side has."""
     if presence in {Presence.ADDED, Presence.REMOVED}:
         return str(presence)
     words = ratio_words(time)
-    return Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
+    return doc.Strong(words) if time.verdict in {Verdict.FASTER, Verdict.SLOWER} else words
 
 
-def change_table(title: str, rows: Iterable[Sequence[Text]], *more: Column) -> Table:
+def change_table(title: str, rows: Iterable[Sequence[doc.Text]], *more: doc.Column) -> doc.Table:
     """The one table of changes: a thing's name, its time on both sides, what differs and more."""
-    columns = (
-        Column(title),
-        numeric("Reference"),
-        numeric("Candidate"),
-        numeric("Difference"),
-        numeric("Ratio", spare=1),
-    )
-    return Table((*columns, *more), tuple(map(tuple, rows)))
+    sides = map(doc.numeric, ("Reference", "Candidate", "Difference"))
+    columns = (doc.Column(title), *sides, doc.numeric("Ratio", spare=1), *more)
+    return doc.Table(columns, tuple(map(tuple, rows)))
 
 
-def change_row(name: Text, time: TimeChange, presence: Presence, *more: Text) -> tuple[Text, ...]:
+def change_row(name: doc.Text, time: TimeChange, presence: Presence, *more: doc.Text) -> tuple[doc.Text, ...]:
     return (
         name,
         measured_text(time.reference_ns, time.reference_interval_ns),
@@ -128,18 +93,7 @@ def count_text(reference: Fraction | None, candidate: Fraction | None) -> str:
     return said(reference) if reference == candidate else f"{said(reference)} → {said(candidate)}"
 
 
-_Used = OperatorChange | VariantChange | KernelChange | UnattributedChange
-
-_LARGEST = 3
-_EXPLAINED_OPERATORS = 6
-_KERNELS_EACH = 4
-_VARIANTS_EACH = 2
-# Kernels of an operator that hold less of its change are summed up.
-_RELEVANT_FRACTION = 0.02
-
-
-def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> Document:
-    """The report; of its `top` operators (every one for None)."""
+def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> doc.Document:
     changed = [row for row in comparison.operators if row.time.difference_ns]
     # Whose kernels say more than their own names.
     told = [
@@ -154,56 +108,55 @@ def session_comparison_document(comparison: SessionComparison, *, top: int | Non
     which = f"Other kernels run in {others} of {whole} that changed."
     if not others:
         which = f"The same kernels run in all {whole} that changed: at other speeds or counts."
-    return Document(
+    reasons = tuple(doc.Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit])
+    return doc.Document(
         "Comparison of two recordings",
         (_opening(comparison, changed),),
-        sections(
-            Section("Caveats", (FindingList(comparison.findings),)),
-            Section("Overview", _overview(comparison)),
-            Section("Operators by difference", _operator_blocks(comparison, changed, top)),
-            Section(
-                "Which kernels",
-                (Meaning(which),) if told else (),
-                tuple(Section(row.name, _reason_blocks(comparison, row, top)) for row in told[:limit]),
-            ),
-            _categories(comparison),
+        doc.sections(
+            doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
+            doc.Section("Overview", _overview(comparison)),
+            doc.Section("Operators by difference", _operator_blocks(comparison, changed, top)),
+            doc.Section("Which kernels", (doc.Meaning(which),) if told else (), reasons),
+            _categories([row for row in comparison.categories if row.difference_ns]),
             _unattributed(comparison),
-            Section("Accounting", _accounting(comparison)),
+            doc.Section("Accounting", _accounting(comparison)),
         ),
     )
 
 
-def _opening(comparison: SessionComparison, changed: Sequence[OperatorChange]) -> FactList:
-    per = " per step" if comparison.basis is Basis.STEP else ""
+def _opening(comparison: SessionComparison, changed: Sequence[model.OperatorChange]) -> doc.FactList:
     what = "device time" if comparison.metric is Metric.DEVICE else "CPU time in operators"
-    step, sides = comparison.unrecorded, (comparison.reference, comparison.candidate)
-    missing = no_verdict(comparison)
-    verdict, colon, reason = (f"no verdict: {missing}" if missing else _judged(comparison.total)).partition(
-        ":"
-    )
+    step, missing = comparison.unrecorded, no_verdict(comparison)
+    judged = f"no verdict: {missing}" if missing else _judged(comparison.total)
+    verdict, colon, reason = judged.partition(":")
     of = "" if verdict == "no verdict" else f" {what},"  # the recorded step may say the opposite
-    largest: list[tuple[str, Text]] = []
+    largest: list[tuple[str, doc.Text]] = []
     for rank, row in enumerate(changed[:_LARGEST], 1):
-        difference, ratio = difference_text(row.time.difference_ns), plain(ratio_cell(row.time, row.presence))
-        largest.append((f"Difference {rank}", (Strong(difference), " ", Code(row.name), f" ({ratio})")))
-    sources = []
+        ratio = doc.plain(ratio_cell(row.time, row.presence))
+        difference = doc.Strong(difference_text(row.time.difference_ns))
+        largest.append((f"Difference {rank}", (difference, " ", doc.Code(row.name), f" ({ratio})")))
+    sources: list[doc.Text] = []
     basis = []
-    for side in sides:
+    for side in (comparison.reference, comparison.candidate):
         more = f" and {len(side.sources) - 1} more" if len(side.sources) > 1 else ""
-        sources.append((Code(side.sources[0]), more) if side.sources else "no trace")
+        sources.append((doc.Code(side.sources[0]), more) if side.sources else "no trace")
         known = [counted(side.steps, "step") if side.steps else "no steps compared"]
         known += [f"{side.ranks} traces"] if side.ranks > 1 else []
         basis.append(", ".join([*known, *(f"{label} {value}" for label, value in side.environment.items())]))
-    return facts(
-        ("Verdict", (Strong(verdict), f"{colon}{of}{reason}")),
+    return doc.facts(
+        ("Verdict", (doc.Strong(verdict), f"{colon}{of}{reason}")),
         ("Step without the profiler", None if step is None else (_headline(step), f"; {_judged(step)}")),
         ("Recorded step", None if comparison.wall is None or step else _headline(comparison.wall)),
-        (f"{what[0].upper()}{what[1:]}{per}", _headline(comparison.total)),
+        (f"{what[0].upper()}{what[1:]}{_per_step(comparison)}", _headline(comparison.total)),
         *largest,
         ("Reference", sources[0]),
         ("Candidate", sources[1]),
         ("Based on", basis[0] if basis[0] == basis[1] else " → ".join(basis)),
     )
+
+
+def _per_step(comparison: SessionComparison) -> str:
+    return " per step" if comparison.basis is model.Basis.STEP else ""
 
 
 def _judged(time: TimeChange) -> str:
@@ -222,27 +175,23 @@ def _headline(time: TimeChange) -> str:
     )
 
 
-def _overview(comparison: SessionComparison) -> tuple[Block, ...]:
-    """Whether it is other work, or the same work at another speed."""
+def _overview(comparison: SessionComparison) -> tuple[doc.Block, ...]:
     wall = None if comparison.wall is None or comparison.unrecorded is None else _headline(comparison.wall)
     if comparison.metric is not Metric.DEVICE:
-        return (facts(("Recorded step", wall)),)
+        return (doc.facts(("Recorded step", wall)),)
     before, after = (side.per_step(side.launches) for side in (comparison.reference, comparison.candidate))
-    more = after - before
     launches = count_text(before, after)
-    if more:
+    if more := after - before:
         launches += f" ({'+' if more > 0 else '−'}{count_text(abs(more), abs(more))})"
     kernels = [kernel for kernel in comparison.kernels if kernel.kind == "kernel"]
-    names = [
-        {getattr(one, f"{side}_name") for one in kernels} - {None} for side in ("reference", "candidate")
-    ]
-    is_same, shared = names[0] == names[1], f"the same {len(names[0])}"
-    if not is_same:
+    old = {one.reference_name for one in kernels} - {None}
+    new = {one.candidate_name for one in kernels} - {None}
+    shared = f"the same {len(old)}"
+    if old != new:
         shared = (
-            f"{len(names[0] & names[1])} in both, {len(names[0] - names[1])} only in the reference, "
-            f"{len(names[1] - names[0])} only in the candidate"
+            f"{len(old & new)} in both, {len(old - new)} only in the reference, "
+            f"{len(new - old)} only in the candidate"
         )
-    if not is_same:
         text = "The sides run different kernels: the work itself differs."
     elif more:
         text = "The same kernels, at other counts."
@@ -250,33 +199,31 @@ def _overview(comparison: SessionComparison) -> tuple[Block, ...]:
         text = "The same kernels, equally often: what differs is how long they take."
     else:
         text = "The same kernels, equally often, in the same time."
-    per = " per step" if comparison.basis is Basis.STEP else ""
-    told = facts((f"Kernel launches{per}", launches), ("Kernel set", shared), ("Recorded step", wall))
-    return told, Meaning(text)
+    counts = (f"Kernel launches{_per_step(comparison)}", launches)
+    return doc.facts(counts, ("Kernel set", shared), ("Recorded step", wall)), doc.Meaning(text)
 
 
 def _operator_blocks(
-    comparison: SessionComparison, changed: Sequence[OperatorChange], top: int | None
-) -> tuple[Block, ...]:
+    comparison: SessionComparison, changed: Sequence[model.OperatorChange], top: int | None
+) -> tuple[doc.Block, ...]:
     rows = [
         row for row in comparison.operators if row.time.difference_ns or row.presence is not Presence.BOTH
     ]
     if not rows:
-        return (Paragraph("Every operator takes the same time to the nanosecond on both sides."),)
+        return (doc.Paragraph("Every operator takes the same time to the nanosecond on both sides."),)
     if top is not None:
         rows = [row for row in rows if row.time.difference_ns or row.time.reference_ns]
     shown = rows[:top]
     what = "launches" if comparison.metric is Metric.DEVICE else "calls"
     cells = (
-        change_row(Code(row.name), row.time, row.presence, _uses(comparison, row, what=what)) for row in shown
+        change_row(doc.Code(row.name), row.time, row.presence, _uses(comparison, row, what=what))
+        for row in shown
     )
     # What the table leaves out, and which operators only one side has.
     rest = [row for row in comparison.operators if row not in shown]
-    differ = [row for row in rest if row.time.difference_ns]
-    parts = []
+    differ, parts = [row.time.difference_ns for row in rest if row.time.difference_ns], []
     if differ:
-        total = difference_text(sum(row.time.difference_ns for row in differ))
-        parts.append(f"Further {counted(len(differ), 'operator')}: {total} in all.")
+        parts.append(f"Further {counted(len(differ), 'operator')}: {difference_text(sum(differ))} in all.")
     if len(rest) > len(differ):
         parts.append(f"Without a difference in time: {counted(len(rest) - len(differ), 'operator')}.")
     for presence, side in ((Presence.REMOVED, "reference"), (Presence.ADDED, "candidate")):
@@ -287,31 +234,34 @@ def _operator_blocks(
     meaning = (
         f"Operators take {difference_text(more_ns)} and {difference_text(less_ns)}, "
         f"{difference_text(more_ns + less_ns)} in all; ",
-        Code(changed[0].name if changed else rows[0].name),
+        doc.Code((changed or rows)[0].name),
         " changed most.",
     )
-    operators = change_table("Operator", cells, numeric(what.capitalize(), spare=2))
-    return operators, Paragraph(" ".join(parts)), Meaning(meaning)
+    operators = change_table("Operator", cells, doc.numeric(what.capitalize(), spare=2))
+    return operators, doc.Paragraph(" ".join(parts)), doc.Meaning(meaning)
 
 
-def _uses(comparison: SessionComparison, row: _Used, *, what: str) -> str:
+def _uses(
+    comparison: SessionComparison,
+    row: model.OperatorChange | model.VariantChange | model.KernelChange | model.UnattributedChange,
+    *,
+    what: str,
+) -> str:
     """Calls or launches of both sides, per step where steps are compared."""
-    return count_text(
-        *(
-            None if use is None else side.per_step(getattr(use, what))
-            for side, use in ((comparison.reference, row.reference), (comparison.candidate, row.candidate))
-        )
-    )
+    sides = ((comparison.reference, row.reference), (comparison.candidate, row.candidate))
+    return count_text(*(None if use is None else side.per_step(getattr(use, what)) for side, use in sides))
 
 
-def _changed_variants(row: OperatorChange) -> list[VariantChange]:
+def _changed_variants(row: model.OperatorChange) -> list[model.VariantChange]:
     """The ways a common operator was called that changed, if it was called in several known ways."""
     if row.presence is not Presence.BOTH or len(row.variants) < 2:
         return []
     return [variant for variant in row.variants if variant.time.difference_ns and variant.input_shapes]
 
 
-def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int | None) -> tuple[Block, ...]:
+def _reason_blocks(
+    comparison: SessionComparison, row: model.OperatorChange, top: int | None
+) -> tuple[doc.Block, ...]:
     is_common = row.presence is Presence.BOTH
     times = _headline(row.time) if is_common else difference_text(row.time.difference_ns)
     opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
@@ -321,41 +271,40 @@ def _reason_blocks(comparison: SessionComparison, row: OperatorChange, top: int 
         least_ns = _RELEVANT_FRACTION * abs(row.time.difference_ns)
         kernels = [one for one in changed if abs(one.time.difference_ns) >= least_ns][:_KERNELS_EACH]
         variants = variants[:_VARIANTS_EACH]
-    points: list[Text] = [
-        (Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
+    points: list[doc.Text] = [
+        (doc.Code(kernel.candidate_title or ""), f": {kernel.change}") for kernel in kernels if kernel.change
     ]
-    if rest := [kernel for kernel in changed if kernel not in kernels]:
-        total = difference_text(sum(kernel.time.difference_ns for kernel in rest))
-        points.append(f"{len(rest)} more kernels: {total}")
-    points += [
-        (
-            f"{difference_text(variant.time.difference_ns)} with inputs ",
-            Code(variant.input_shapes or ""),
-            f", {_uses(comparison, variant, what='calls')} calls",
+    if rest := [kernel.time.difference_ns for kernel in changed if kernel not in kernels]:
+        points.append(f"{len(rest)} more kernels: {difference_text(sum(rest))}")
+    for variant in variants:
+        difference, calls = (
+            difference_text(variant.time.difference_ns),
+            _uses(comparison, variant, what="calls"),
         )
-        for variant in variants
-    ]
-    return blocks(Paragraph(opening), _kernel_table(comparison, kernels), BulletList(tuple(points)))
+        points.append(
+            (f"{difference} with inputs ", doc.Code(variant.input_shapes or ""), f", {calls} calls")
+        )
+    return doc.blocks(
+        doc.Paragraph(opening), _kernel_table(comparison, kernels), doc.BulletList(tuple(points))
+    )
 
 
-def _kernel_table(comparison: SessionComparison, kernels: Iterable[KernelChange]) -> Table:
+def _kernel_table(comparison: SessionComparison, kernels: Iterable[model.KernelChange]) -> doc.Table:
     """One row per kernel; two for one that was replaced, old above new."""
-    rows: list[tuple[Text, ...]] = []
+    rows: list[tuple[doc.Text, ...]] = []
     for kernel in kernels:
-        old, new = Code(kernel.reference_title or ""), Code(kernel.candidate_title or "")
+        old, new = doc.Code(kernel.reference_title or ""), doc.Code(kernel.candidate_title or "")
         is_replaced = kernel.presence is Presence.REPLACED
-        name: Text = ("→ ", new) if is_replaced else new if new.text else old
-        launches = _uses(comparison, kernel, what="calls")
-        cells = change_row(name, kernel.time, kernel.presence, launches)
+        name: doc.Text = ("→ ", new) if is_replaced else new if new.text else old
+        cells = change_row(name, kernel.time, kernel.presence, _uses(comparison, kernel, what="calls"))
         if is_replaced:
             rows.append((old, cells[1], "", "", "replaced", ""))
             cells = (cells[0], "", *cells[2:])
         rows.append(cells)
-    return change_table("Kernel", rows, numeric("Launches"))
+    return change_table("Kernel", rows, doc.numeric("Launches"))
 
 
-def _categories(comparison: SessionComparison) -> Section | None:
-    rows = [row for row in comparison.categories if row.difference_ns]
+def _categories(rows: Sequence[model.CategoryChange]) -> doc.Section | None:
     if not rows:
         return None
     cells = []
@@ -365,16 +314,14 @@ def _categories(comparison: SessionComparison) -> Section | None:
         cells.append(change_row(category_title(row.category), time, Presence.BOTH))
     most = max(rows, key=lambda row: abs(row.difference_ns))
     meaning = f"{category_title(most.category)} changed most: {difference_text(most.difference_ns)}."
-    return Section("Categories", (change_table("Category", cells), Meaning(meaning)))
+    return doc.Section("Categories", (change_table("Category", cells), doc.Meaning(meaning)))
 
 
-def _unattributed(comparison: SessionComparison) -> Section | None:
+def _unattributed(comparison: SessionComparison) -> doc.Section:
     rows = [row for row in comparison.unattributed if row.time.reference_ns or row.time.candidate_ns]
-    if not rows:
-        return None
     cells = (
         change_row(
-            Code(row.reason),
+            doc.Code(row.reason),
             row.time,
             row.presence,
             _uses(comparison, row, what="launches"),
@@ -384,20 +331,17 @@ def _unattributed(comparison: SessionComparison) -> Section | None:
     )
     kernels = [kernel for row in rows for kernel in row.kernels if kernel.time.difference_ns]
     kernels.sort(key=lambda kernel: -abs(kernel.time.difference_ns))
-    return Section(
-        "Unattributed time",
-        blocks(
-            change_table("Reason", cells, numeric("Launches"), Column("Meaning")),
-            _kernel_table(comparison, kernels[:_KERNELS_EACH]),
-        ),
+    reasons = change_table("Reason", cells, doc.numeric("Launches"), doc.Column("Meaning"))
+    return doc.Section(
+        "Unattributed time", doc.blocks(reasons, _kernel_table(comparison, kernels[:_KERNELS_EACH]))
     )
 
 
-def _accounting(comparison: SessionComparison) -> tuple[Block, ...]:
+def _accounting(comparison: SessionComparison) -> tuple[doc.Block, ...]:
     whole = "device time" if comparison.metric is Metric.DEVICE else "CPU time"
-    accounts: list[Text] = []
+    meaning, accounts = "Every nanosecond of both sides is in the figures above.", list[doc.Text]()
     for name in ("reference", "candidate"):
-        side: SessionSide = getattr(comparison, name)
+        side: model.SessionSide = getattr(comparison, name)
         sums = [
             sum(getattr(getattr(row, name), "time_ns", 0) for row in rows)
             for rows in (comparison.operators, comparison.unattributed)
@@ -407,99 +351,98 @@ def _accounting(comparison: SessionComparison) -> tuple[Block, ...]:
             f"steps {side.outside_steps_ns:,} ns = {whole} {side.whole_ns:,} ns"
         )
         if missing_ns := side.whole_ns - comparison.accounted_ns(name):
-            accounts.append((f"{text} ", Strong(f"fails by {missing_ns:,} ns")))
+            accounts.append((f"{text} ", doc.Strong(f"fails by {missing_ns:,} ns")))
+            meaning = "Time is missing from the figures above, or counted twice: do not rely on them."
         else:
             share = format_fraction(side.outside_steps_ns / side.whole_ns) if side.whole_ns else "0 %"
             accounts.append(f"{text}, to the nanosecond ({share} outside steps)")
-    meaning = "Every nanosecond of both sides is in the figures above."
-    if not all(isinstance(account, str) for account in accounts):
-        meaning = "Time is missing from the figures above, or counted twice: do not rely on them."
-    return BulletList(tuple(accounts)), Meaning(meaning)
+    return doc.BulletList(tuple(accounts)), doc.Meaning(meaning)
 
 
-def benchmark_comparison_document(comparison: BenchmarkComparison, *, top: int | None = 20) -> Document:
-    """The report; `top` rows of each problem (every one for None)."""
+def benchmark_comparison_document(
+    comparison: model.BenchmarkComparison, *, top: int | None = 20
+) -> doc.Document:
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
     only = tuple(
         f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
     )
-    return Document(
+    return doc.Document(
         "Comparison of benchmarks",
         (_benchmark_facts(comparison),),
-        sections(
-            Section("Caveats", (FindingList(comparison.findings),)),
+        doc.sections(
+            doc.Section("Caveats", (doc.FindingList(comparison.findings),)),
             *(_point_section(change, comparison, top) for change in comparison.points),
-            Section("Only on one side", (BulletList(only),)),
+            doc.Section("Only on one side", (doc.BulletList(only),)),
         ),
     )
 
 
-def _benchmark_facts(comparison: BenchmarkComparison) -> FactList:
-    environments = (comparison.reference_environment, comparison.candidate_environment)
-    machines = [
-        ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown" for one in environments
-    ]
-    measured = [("Measured on", machines[0])]
-    if machines[0] != machines[1]:
-        measured = [("Reference on", machines[0]), ("Candidate on", machines[1])]
+def _benchmark_facts(comparison: model.BenchmarkComparison) -> doc.FactList:
+    reference, candidate = (
+        ", ".join(f"{label} {value}" for label, value in one.items()) or "unknown"
+        for one in (comparison.reference_environment, comparison.candidate_environment)
+    )
+    measured = [("Reference on", reference), ("Candidate on", candidate)]
+    if reference == candidate:
+        measured = [("Measured on", reference)]
     # The rows whose time changed most.
     rows = [
         (point, row)
         for point, row in comparison.rows
         if row.time.ratio and row.time.verdict in (Verdict.FASTER, Verdict.SLOWER)
     ]
-    largest: list[tuple[str, Text]] = []
+    largest: list[tuple[str, doc.Text]] = []
     for rank, (point, row) in enumerate(sorted(rows, key=lambda pair: _rank(pair[1]))[:_LARGEST], 1):
         times = f"{format_duration(row.time.reference_ns)} → {format_duration(row.time.candidate_ns)}"
-        ratio = plain(ratio_cell(row.time, row.presence))
-        name = Code(f"{point.suite}, {row.name}")
-        largest.append((f"Difference {rank}", (Strong(ratio), ": ", name, f", {times}")))
-    verdict = "no verdict" if comparison.verdict is None else str(comparison.verdict)
-    return facts(
-        ("Verdict", (Strong(verdict), f": {comparison.verdict_reason}")),
+        ratio = doc.Strong(doc.plain(ratio_cell(row.time, row.presence)))
+        name = doc.Code(f"{point.suite}, {row.name}")
+        largest.append((f"Difference {rank}", (ratio, ": ", name, f", {times}")))
+    verdict = doc.Strong("no verdict" if comparison.verdict is None else str(comparison.verdict))
+    return doc.facts(
+        ("Verdict", (verdict, f": {comparison.verdict_reason}")),
         *largest,
-        ("Reference", Code(comparison.reference_source)),
-        ("Candidate", Code(comparison.candidate_source)),
+        ("Reference", doc.Code(comparison.reference_source)),
+        ("Candidate", doc.Code(comparison.candidate_source)),
         *measured,
     )
 
 
-def point_title(point: BenchmarkPoint) -> str:
-    """Which problem, e.g. `gelu 8192 × 8192, float32, cuda`."""
+def point_title(point: model.BenchmarkPoint) -> str:
     parameters = dict(point.parameters)
     return problem_title(point.suite, point.shape, point.dtype, point.device_kind, parameters=parameters)
 
 
-def _point_section(change: PointChange, comparison: BenchmarkComparison, top: int | None) -> Section:
+def _point_section(
+    change: model.PointChange, comparison: model.BenchmarkComparison, top: int | None
+) -> doc.Section:
     rows = sorted(change.rows, key=_rank)[:top]
     is_elsewhere = any(finding.code == "compare.environment_differs" for finding in comparison.findings)
     points = [point for row in rows for point in _row_points(row, is_elsewhere=is_elsewhere)]
     if left := len(change.rows) - len(rows):
         points.append(f"{left} more rows changed less.")
-    shown = change_table("Implementation", map(_benchmark_row, rows), numeric("Kernels"))
-    return Section(point_title(change.point), blocks(shown, BulletList(tuple(points))))
+    cells = []
+    for row in rows:  # a side without a time says why there is none
+        counts = dict.fromkeys(map(format_mean_count, (row.reference_launches, row.candidate_launches)))
+        name, *sides, difference, ratio = change_row(doc.Code(row.name), row.time, row.presence)
+        for index, status in enumerate((row.reference_status, row.candidate_status)):
+            if sides[index] == UNKNOWN and status not in (None, Status.OK):
+                words = str(status).replace("_", " ")
+                sides[index] = doc.Strong(words) if row.is_broken else words
+        difference = UNKNOWN if row.time.ratio is None else difference
+        cells.append((name, *sides, difference, ratio, " → ".join(counts)))
+    shown = change_table("Implementation", cells, doc.numeric("Kernels"))
+    return doc.Section(point_title(change.point), doc.blocks(shown, doc.BulletList(tuple(points))))
 
 
-def _rank(row: BenchmarkRowChange) -> tuple[float, str]:
-    if row.time.ratio is None or not row.time.ratio:
+def _rank(row: model.BenchmarkRowChange) -> tuple[float, str]:
+    if not row.time.ratio:
         return (-inf if row.presence is not Presence.BOTH or row.is_broken else inf), row.name
     return -abs(log(row.time.ratio)), row.name
 
 
-def _benchmark_row(row: BenchmarkRowChange) -> tuple[Text, ...]:
-    """Its cells; a side without a time says why there is none."""
-    counts = dict.fromkeys(map(format_mean_count, (row.reference_launches, row.candidate_launches)))
-    name, *sides, difference, ratio = change_row(Code(row.name), row.time, row.presence)
-    for index, status in enumerate((row.reference_status, row.candidate_status)):
-        if sides[index] == UNKNOWN and status not in (None, Status.OK):
-            words = str(status).replace("_", " ")
-            sides[index] = Strong(words) if row.is_broken else words
-    return name, *sides, UNKNOWN if row.time.ratio is None else difference, ratio, " → ".join(counts)
-
-
-def _row_points(row: BenchmarkRowChange, *, is_elsewhere: bool) -> Iterator[Text]:
+def _row_points(row: model.BenchmarkRowChange, *, is_elsewhere: bool) -> Iterator[doc.Text]:
     """What the table has no room for: why there is no verdict, other statuses, other kernels."""
-    name, before, after = Code(row.name), row.reference_relative, row.candidate_relative
+    name, before, after = doc.Code(row.name), row.reference_relative, row.candidate_relative
     if row.time.verdict in {Verdict.FASTER, Verdict.SLOWER, Verdict.AMBIGUOUS}:
         relative = ""
         if is_elsewhere and before is not None and after is not None:
@@ -511,16 +454,16 @@ def _row_points(row: BenchmarkRowChange, *, is_elsewhere: bool) -> Iterator[Text
         yield (name, f": {row.status_note}")
     for change, titles in (("also launches", row.kernels_added), ("no longer launches", row.kernels_removed)):
         if titles:
-            yield (name, f" {change} ", *joined(map(Code, titles)))
+            yield (name, f" {change} ", *doc.joined(map(doc.Code, titles)))
 
 
 COMPARISON_SCHEMA_VERSION = 2
 
 
 def comparison_document(
-    comparison: BenchmarkComparison | SessionComparison,
+    comparison: model.BenchmarkComparison | SessionComparison,
     *,
-    fail_on: FailOn | None = None,
+    fail_on: model.FailOn | None = None,
     failures: Sequence[str] = (),
     inconclusive: str | None = None,
 ) -> dict[str, Any]:
@@ -544,34 +487,33 @@ def _side_record(comparison: SessionComparison, name: str) -> dict[str, Any]:
 
 
 _KEYS: dict[type, Keys] = {
-    BenchmarkComparison: Keys(
+    model.BenchmarkComparison: Keys(
         "reference candidate verdict verdict_reason counts points only_in_reference only_in_candidate",
         reference=lambda it: {"source": it.reference_source, "environment": it.reference_environment},
         candidate=lambda it: {"source": it.candidate_source, "environment": it.candidate_environment},
     ),
-    BenchmarkPoint: Keys(parameters=lambda point: dict(point.parameters)),
-    BenchmarkRowChange: Keys(
+    model.BenchmarkPoint: Keys(parameters=lambda point: dict(point.parameters)),
+    model.BenchmarkRowChange: Keys(
         "name presence reference_status candidate_status status_note *time "
         "reference_kernels_launched=reference_launches candidate_kernels_launched=candidate_launches ..."
     ),
-    CategoryChange: Keys("... difference_ns"),
+    model.CategoryChange: Keys("... difference_ns"),
     Finding: Keys("... -trace_id"),
-    KernelChange: Keys("kind presence ... -operator change reference candidate *time"),
-    OperatorChange: Keys("name category ... *time variants kernels"),
-    PointChange: Keys(
+    model.KernelChange: Keys("kind presence ... -operator change reference candidate *time"),
+    model.OperatorChange: Keys("name category ... *time variants kernels"),
+    model.PointChange: Keys(
         "*point reference_clock candidate_clock rows",
         reference_clock=lambda change: change.clocks[0],
         candidate_clock=lambda change: change.clocks[1],
     ),
     SessionComparison: Keys(
         "reference candidate metric basis verdict verdict_reason=total.reason total wall_time=wall "
-        "unrecorded_step=unrecorded operators "
-        "unattributed categories",
+        "unrecorded_step=unrecorded operators unattributed categories",
         reference=lambda comparison: _side_record(comparison, "reference"),
         candidate=lambda comparison: _side_record(comparison, "candidate"),
     ),
     TimeChange: Keys("reference_ns candidate_ns difference_ns ... verdict verdict_reason=reason"),
-    UnattributedChange: Keys("reason ... *time kernels"),
-    Use: Keys("calls kernel_launches=launches ..."),
-    VariantChange: Keys("overload input_shapes ... *time", input_shapes=parsed("input_shapes")),
+    model.UnattributedChange: Keys("reason ... *time kernels"),
+    model.Use: Keys("calls kernel_launches=launches ..."),
+    model.VariantChange: Keys("overload input_shapes ... *time", input_shapes=parsed("input_shapes")),
 }

@@ -6,35 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from opscope import units
 from opscope.hardware.architectures import Architecture, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, Peak, is_partition
 from opscope.hardware.limits import measured_type, published_rate
 from opscope.model.files import finite
 from opscope.model.measured_limits import MeasuredLimits, MeasuredRate
-from opscope.report.document import (
-    Block,
-    Code,
-    Document,
-    FactList,
-    Paragraph,
-    Section,
-    Text,
-    blocks,
-    facts,
-    number,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import (
-    UNKNOWN,
-    format_binary,
-    format_byte_rate,
-    format_count,
-    format_duration,
-    format_flop_rate,
-    format_fraction,
-)
 
 _TYPE_TITLES = {
     DataType.FP64: "fp64",
@@ -66,22 +45,21 @@ _EXPLANATION = (
 )
 
 
-def measured_document(measured: MeasuredLimits, spec: DeviceSpec | None) -> Document:
+def measured_document(measured: MeasuredLimits, spec: DeviceSpec | None) -> doc.Document:
     """All of one measurement, with how each figure was taken; `spec` is what is published of the device."""
     said = [(one.name, one.how) for one in measured.rates] + [(one.name, one.how) for one in measured.times]
-    how = FactList(tuple((_title(name, measured), text) for name, text in said))
-    shown = (*_measured_blocks(measured, spec), Paragraph(_EXPLANATION))
-    return Document("", sections=(Section(measured.device, shown), Section("How", (how,))))
+    how = doc.FactList(tuple((_title(name, measured), text) for name, text in said))
+    shown = (*_measured_blocks(measured, spec), doc.Paragraph(_EXPLANATION))
+    return doc.Document("", sections=(doc.Section(measured.device, shown), doc.Section("How", (how,))))
 
 
 def _measured_of(device: DeviceSpec, measured: Mapping[str, MeasuredLimits]) -> Iterator[MeasuredLimits]:
-    """The measurements of a device and of slices of it, among those by name."""
     for name, one in measured.items():
         if name == device.name or name.startswith(f"{device.name} MIG "):
             yield one
 
 
-def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[Block, ...]:
+def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple[doc.Block, ...]:
     """Rates and durations as tables, what is missing and why, and what it was measured with."""
 
     def published(rate: MeasuredRate) -> float | None:
@@ -93,40 +71,40 @@ def _measured_blocks(measured: MeasuredLimits, spec: DeviceSpec | None) -> tuple
 
     def clock(rate: MeasuredRate) -> str:
         if rate.state is None or rate.state.sm_clock_mhz is None:
-            return UNKNOWN
+            return units.UNKNOWN
         return ", ".join((f"{rate.state.sm_clock_mhz} MHz", *rate.state.throttle_reasons))
 
     missing = [(_title(name, measured), reason) for name, reason in measured.missing.items()]
     driver = "" if measured.driver is None else f", driver {measured.driver}"
-    return blocks(
-        table(
+    return doc.blocks(
+        doc.table(
             measured.rates,
-            words("Rate", lambda rate: _title(rate.name, measured)),
-            number("Measured", lambda rate: _measured_rate(rate, rate.per_s)),
-            number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
-            number("Published", lambda rate: _measured_rate(rate, published(rate))),
-            number("Share", lambda rate: format_fraction(share(rate))),
-            number("SM clock", clock),
+            doc.words("Rate", lambda rate: _title(rate.name, measured)),
+            doc.number("Measured", lambda rate: _measured_rate(rate, rate.per_s)),
+            doc.number("95 %", lambda rate: _half_width(rate.low_per_s, rate.per_s, rate.high_per_s)),
+            doc.number("Published", lambda rate: _measured_rate(rate, published(rate))),
+            doc.number("Share", lambda rate: units.format_fraction(share(rate))),
+            doc.number("SM clock", clock),
         ),
-        table(
+        doc.table(
             measured.times,
-            words("Time", lambda time: _title(time.name, measured)),
-            number("Measured", "median_ns"),
-            number("95 %", lambda time: _half_width(time.low_ns, time.median_ns, time.high_ns)),
+            doc.words("Time", lambda time: _title(time.name, measured)),
+            doc.number("Measured", "median_ns"),
+            doc.number("95 %", lambda time: _half_width(time.low_ns, time.median_ns, time.high_ns)),
         ),
-        FactList(tuple((f"No {title[0].lower()}{title[1:]}", why) for title, why in missing)),
-        Paragraph(
+        doc.FactList(tuple((f"No {title[0].lower()}{title[1:]}", why) for title, why in missing)),
+        doc.Paragraph(
             f"Measured {measured.created[:16].replace('T', ' ')} UTC, torch {measured.torch}{driver}, in "
-            f"{format_duration(measured.duration_ns)}."
+            f"{units.format_duration(measured.duration_ns)}."
         ),
     )
 
 
 def _measured_rate(rate: MeasuredRate, per_s: float | None) -> str:
     if rate.unit == "bytes":
-        return format_byte_rate(per_s)
+        return units.format_byte_rate(per_s)
     # Integer operations are no FLOP.
-    text = format_flop_rate(per_s)
+    text = units.format_flop_rate(per_s)
     return text.replace("FLOP", "OP") if rate.name == "matrix_int8" else text
 
 
@@ -139,18 +117,18 @@ def _title(name: str, measured: MeasuredLimits) -> str:
 
 def _rate(peak: Peak | None) -> str:
     if peak is None:
-        return UNKNOWN
+        return units.UNKNOWN
     operation = "OP" if peak.data_type is DataType.INT8 else "FLOP"
     factor, unit = (1e15, "P") if peak.flop_per_s >= 0.9995e15 else (1e12, "T")
     return f"{peak.flop_per_s / factor:.3g} {unit}{operation}/s"
 
 
 def _half_width(low: float, value: float, high: float) -> str:
-    return f"± {format_fraction((high - low) / 2 / value)}"
+    return f"± {units.format_fraction((high - low) / 2 / value)}"
 
 
 def _clock(clock_hz: float | None) -> str:
-    return UNKNOWN if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
+    return units.UNKNOWN if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz"
 
 
 _DENSE = (
@@ -161,34 +139,38 @@ _DENSE = (
 
 def device_list_document(
     devices: Sequence[DeviceSpec], architectures: Sequence[Architecture] = ()
-) -> Document:
+) -> doc.Document:
     """One row per device, oldest first, then the capabilities that no device of the table has."""
-    known = table(
+    known = doc.table(
         devices,
-        words("Architecture", _of_architecture("name")),
-        words("GPU", "name"),
-        number("CC", "compute_capability", lambda capability: capability or UNKNOWN),
-        number("-arch", _of_architecture("target"), Code, spare=True),
-        number("CUDA", "architecture", _toolkits),
-        number("SMs", "sm_count"),
-        number("Memory", "memory_bytes", _gib),
-        number("Bandwidth", "memory_bandwidth_bytes_per_s"),
-        number("bf16 peak", lambda device: _rate(device.peak(DataType.BF16))),
-        number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
+        doc.words("Architecture", _of_architecture("name")),
+        doc.words("GPU", "name"),
+        doc.number("CC", "compute_capability", lambda capability: capability or units.UNKNOWN),
+        doc.number("-arch", _of_architecture("target"), doc.Code, spare=True),
+        doc.number("CUDA", "architecture", _toolkits),
+        doc.number("SMs", "sm_count"),
+        doc.number("Memory", "memory_bytes", _gib),
+        doc.number("Bandwidth", "memory_bandwidth_bytes_per_s"),
+        doc.number("bf16 peak", lambda device: _rate(device.peak(DataType.BF16))),
+        doc.number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
     )
 
-    def build(one: Architecture) -> Text:
-        return (f"{one.name}, {one.compute_capability}, ", Code(one.arch_flag), f", CUDA {_toolkits(one)}")
+    def build(one: Architecture) -> doc.Text:
+        return (
+            f"{one.name}, {one.compute_capability}, ",
+            doc.Code(one.arch_flag),
+            f", CUDA {_toolkits(one)}",
+        )
 
     listed = {one.compute_capability for one in devices}
     others = [one for one in architectures if one.compute_capability not in listed]
-    shown = blocks(
+    shown = doc.blocks(
         known,
-        Paragraph(_DENSE),
-        FactList(tuple((one.products or one.name, build(one)) for one in others)),
-        Paragraph(("Everything about one, with sources: ", Code("opscope devices NAME"), ".")),
+        doc.Paragraph(_DENSE),
+        doc.FactList(tuple((one.products or one.name, build(one)) for one in others)),
+        doc.Paragraph(("Everything about one, with sources: ", doc.Code("opscope devices NAME"), ".")),
     )
-    return Document("GPUs", sections=(Section("", shown),))
+    return doc.Document("GPUs", sections=(doc.Section("", shown),))
 
 
 def _of_architecture(attribute: str) -> Callable[[DeviceSpec], Any]:
@@ -199,57 +181,52 @@ def device_details_document(
     devices: Sequence[DeviceSpec],
     architectures: Sequence[Architecture],
     measured: Mapping[str, MeasuredLimits] | None = None,
-) -> Document:
-    """All facts of some devices and of their compute capabilities, with sources."""
-
+) -> doc.Document:
     def origin(peak: Peak, *, device: DeviceSpec) -> str:
         is_own = peak.evidence is SpecEvidence.DERIVED or peak.source == device.source
         return str(peak.evidence if is_own else peak.source)
 
     shown = []
     for device in devices:
-        peaks = table(
+        peaks = doc.table(
             device.peaks,
-            words("Dense peak", lambda peak: _TYPE_TITLES[peak.data_type]),
-            number("Rate", _rate),
-            words("Known from", partial(origin, device=device)),
+            doc.words("Dense peak", lambda peak: _TYPE_TITLES[peak.data_type]),
+            doc.number("Rate", _rate),
+            doc.words("Known from", partial(origin, device=device)),
         )
         derived = [str(one.source) for one in device.peaks if one.evidence is SpecEvidence.DERIVED]
         sources = ", ".join(dict.fromkeys(derived))
         meaning = f"Derived: {SpecEvidence.DERIVED.meaning}; the rates are those of {sources}."
-        told = blocks(
-            FactList(tuple(_device_facts(device))),
+        told = doc.blocks(
+            doc.FactList(tuple(_device_facts(device))),
             peaks,
-            Paragraph(meaning) if derived else None,
-            Paragraph(device.note) if device.note else None,
+            doc.Paragraph(meaning) if derived else None,
+            doc.Paragraph(device.note) if device.note else None,
         )
-        shown.append(Section(device.name, told))
+        shown.append(doc.Section(device.name, told))
         for its in _measured_of(device, measured or {}):
             # Nothing published holds for a slice.
             title, spec = (its.device, None) if is_partition(its.device) else (device.name, device)
-            shown.append(Section(f"Measured: {title}", _measured_blocks(its, spec)))
-    return Document("", sections=(*shown, *map(_architecture_section, architectures)))
+            shown.append(doc.Section(f"Measured: {title}", _measured_blocks(its, spec)))
+    return doc.Document("", sections=(*shown, *map(_architecture_section, architectures)))
 
 
-def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
+def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, doc.Text]]:
     found = device.architecture
     if found is not None:
         yield "Architecture", f"{found.name}, compute capability {found.compute_capability}"
-        yield "nvcc", (Code(found.arch_flag), f", CUDA {_toolkits(found)}")
+        yield "nvcc", (doc.Code(found.arch_flag), f", CUDA {_toolkits(found)}")
+    bandwidth = units.format_byte_rate(device.memory_bandwidth_bytes_per_s)
     values = (
-        ("Multiprocessors", "sm_count", format_count(device.sm_count)),
+        ("Multiprocessors", "sm_count", units.format_count(device.sm_count)),
         ("Boost clock", "boost_clock_hz", _clock(device.boost_clock_hz)),
         ("Tensor core clock", "tensor_clock_hz", _clock(device.tensor_clock_hz)),
         ("Memory", "memory_bytes", f"{_gib(device.memory_bytes)} {device.memory_kind or ''}".rstrip()),
         ("Memory bus", "memory_bus_bits", f"{device.memory_bus_bits} bits"),
-        (
-            "Memory bandwidth",
-            "memory_bandwidth_bytes_per_s",
-            format_byte_rate(device.memory_bandwidth_bytes_per_s),
-        ),
-        ("L2 cache", "l2_bytes", format_binary(device.l2_bytes)),
-        ("NVLink, each way", "nvlink_bytes_per_s", format_byte_rate(device.nvlink_bytes_per_s)),
-        ("PCIe, each way", "pcie_bytes_per_s", format_byte_rate(device.pcie_bytes_per_s)),
+        ("Memory bandwidth", "memory_bandwidth_bytes_per_s", bandwidth),
+        ("L2 cache", "l2_bytes", units.format_binary(device.l2_bytes)),
+        ("NVLink, each way", "nvlink_bytes_per_s", units.format_byte_rate(device.nvlink_bytes_per_s)),
+        ("PCIe, each way", "pcie_bytes_per_s", units.format_byte_rate(device.pcie_bytes_per_s)),
         ("Power", "tdp_watts", f"{device.tdp_watts} W"),
     )
     left_out = []
@@ -264,18 +241,20 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, Text]]:
     yield "Source", str(device.source)
 
 
-def _architecture_section(one: Architecture) -> Section:
-    specific = () if one.specific_target is None else ("; with its own features ", Code(one.specific_target))
+def _architecture_section(one: Architecture) -> doc.Section:
+    specific = (
+        () if one.specific_target is None else ("; with its own features ", doc.Code(one.specific_target))
+    )
     shared = (
-        f"{format_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
-        f"{format_binary(one.static_shared_bytes_per_block)}, on request "
-        f"{format_binary(one.max_shared_bytes_per_block)}"
+        f"{units.format_binary(one.shared_bytes_per_sm)} per multiprocessor; a block has "
+        f"{units.format_binary(one.static_shared_bytes_per_block)}, on request "
+        f"{units.format_binary(one.max_shared_bytes_per_block)}"
     )
     if reserved := one.reserved_shared_bytes_per_block:
-        shared += f"; {format_binary(reserved)} of each block is the system's"
-    known = facts(
+        shared += f"; {units.format_binary(reserved)} of each block is the system's"
+    known = doc.facts(
         ("Found in", one.products),
-        ("nvcc", (Code(one.arch_flag), *specific)),
+        ("nvcc", (doc.Code(one.arch_flag), *specific)),
         ("CUDA", _toolkits(one)),
         (
             "Per multiprocessor",
@@ -288,8 +267,8 @@ def _architecture_section(one: Architecture) -> Section:
         ("fp32 cores", f"{one.fp32_cores_per_sm} per multiprocessor"),
         ("Sources", f"{one.source}; CUDA versions: {one.toolkit_source}"),
     )
-    note = (Paragraph(one.note),) if one.note else ()
-    return Section(f"Compute capability {one.compute_capability} ({one.name})", (known, *note))
+    note = (doc.Paragraph(one.note),) if one.note else ()
+    return doc.Section(f"Compute capability {one.compute_capability} ({one.name})", (known, *note))
 
 
 def _toolkits(one: Architecture) -> str:
@@ -298,7 +277,7 @@ def _toolkits(one: Architecture) -> str:
     return f"{one.least_cuda_version}–{last}" if last else f"{one.least_cuda_version}+"
 
 
-_gib = partial(format_binary, unit="GiB")
+_gib = partial(units.format_binary, unit="GiB")
 
 
 _NUMBERS = (

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    Document,
-    FactList,
-    Paragraph,
-    Section,
-    Strong,
-    Text,
-    sections,
-)
+from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.toolchain.doctor.checks import CheckResult, CheckVerdict, Diagnosis
 from opscope.toolchain.doctor.machine import Driver, Gpu, MachineFacts, ProgramFacts, Torch
@@ -32,7 +21,7 @@ _SHOWN_DEVICES = 8
 _MOST_SEVERE_FIRST = (CheckVerdict.PROBLEM, CheckVerdict.WARNING, CheckVerdict.UNKNOWN)
 
 
-def doctor_document(diagnosis: Diagnosis) -> Document:
+def doctor_document(diagnosis: Diagnosis) -> doc.Document:
     """The facts in a panel, then the checks that need attention, then the names of the others."""
     title = "Programs cannot be profiled on this machine"
     if diagnosis.can_profile:
@@ -40,20 +29,25 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         count = max(len(driver.devices or ()), len(torch.devices) if torch is not None else 0)
         where = counted(count, "GPU") if count else "the CPU"
         title = f"Ready: programs can be profiled on {where}"
-    bullets: list[Text] = []
+    bullets: list[doc.Text] = []
     for one in (one for verdict in _MOST_SEVERE_FIRST for one in _of(diagnosis, verdict)):
         outcome, said = one.outcome, f" {one.check.code}: {one.outcome.reason.removesuffix('.')}"
-        remedy = () if outcome.remedy is None else (". → ", Code(outcome.remedy, is_whole=True))
-        bullets.append((Strong(str(outcome.verdict)), said, *remedy))
-    named: list[Block] = []
+        remedy = () if outcome.remedy is None else (". → ", doc.Code(outcome.remedy, is_whole=True))
+        bullets.append((doc.Strong(str(outcome.verdict)), said, *remedy))
+    named: list[doc.Block] = []
     for verdict in (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE):
         if found := _of(diagnosis, verdict):
             word = str(verdict).replace("_", " ")
-            named.append(Paragraph(f"{word} ({len(found)}): {', '.join(one.check.code for one in found)}"))
-    return Document(
+            named.append(
+                doc.Paragraph(f"{word} ({len(found)}): {', '.join(one.check.code for one in found)}")
+            )
+    return doc.Document(
         title,
-        (FactList(tuple(_facts(diagnosis.facts))),),
-        (*sections(Section("Findings", (BulletList(tuple(bullets)),))), Section("Checks", tuple(named))),
+        (doc.FactList(tuple(_facts(diagnosis.facts))),),
+        (
+            *doc.sections(doc.Section("Findings", (doc.BulletList(tuple(bullets)),))),
+            doc.Section("Checks", tuple(named)),
+        ),
     )
 
 
@@ -61,24 +55,19 @@ def _of(diagnosis: Diagnosis, verdict: CheckVerdict) -> list[CheckResult]:
     return [one for one in diagnosis.results if one.outcome.verdict is verdict]
 
 
-def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, Text]]:
+def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, doc.Text]]:
     """What was not found out in time is left out, or said to be unknown."""
     host, driver = facts.get("machine") or MachineFacts(""), facts.get("driver") or Driver()
-    packages, torch, gpus = (
-        facts.get("packages") or {},
-        facts.get("torch") or Torch(),
-        facts.get("devices") or (),
-    )
+    packages, torch = facts.get("packages") or {}, facts.get("torch") or Torch()
+    gpus = facts.get("devices") or ()
     yield (
         "Machine",
         _joined(
-            (
-                host.system,
-                host.processor,
-                f"{host.cpu_count} CPUs" if host.cpu_count else None,
-                f"{_gib(host.memory_bytes)} of memory" if host.memory_bytes else None,
-                f"in a container ({host.container})" if host.container else None,
-            )
+            host.system,
+            host.processor,
+            f"{host.cpu_count} CPUs" if host.cpu_count else None,
+            f"{_gib(host.memory_bytes)} of memory" if host.memory_bytes else None,
+            f"in a container ({host.container})" if host.container else None,
         ),
     )
     yield "Python", f"{platform.python_version()}, {sys.executable}"
@@ -88,17 +77,15 @@ def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     else:
         built = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}" if torch.hip else "the CPU"
         git = f"git {torch.git_version[:10]}" if torch.git_version else None
-        yield "torch", _joined((torch.version, f"built for {built}", git, " ".join(torch.architectures)))
+        yield "torch", _joined(torch.version, f"built for {built}", git, " ".join(torch.architectures))
     served = f" (serves CUDA {driver.cuda_version})" if driver.cuda_version else ""
     is_there = driver.version is not None or driver.cuda_version is not None
     yield (
         "CUDA",
         _joined(
-            (
-                f"driver {driver.version or UNKNOWN}{served}" if is_there else "no driver",
-                f"runtime {torch.cuda}" if torch.cuda else None,
-                f"cuDNN {torch.cudnn}" if torch.cudnn else None,
-            )
+            f"driver {driver.version or UNKNOWN}{served}" if is_there else "no driver",
+            f"runtime {torch.cuda}" if torch.cuda else None,
+            f"cuDNN {torch.cudnn}" if torch.cudnn else None,
         ),
     )
     triton = next((name for name, version in packages.items() if "triton" in name and version), "triton")
@@ -106,19 +93,15 @@ def _facts(facts: dict[str, Any]) -> Iterator[tuple[str, Text]]:
     yield "Packages", ", ".join(f"{title} {packages.get(name) or UNKNOWN}" for title, name in shown)
     yield "Building", _versions(facts, "nvcc", "compiler", "ninja")
     yield "Tools", _versions(facts, "nsys", "ncu", "cuobjdump")
-    yield "Profiler", _joined(_profiler(torch, facts))
+    yield "Profiler", _joined(*_profiler(torch, facts))
     for one in gpus[:_SHOWN_DEVICES]:
-        yield f"GPU {one.index}", _joined(_gpu(one))
+        yield f"GPU {one.index}", _joined(*_gpu(one))
     if len(gpus) > _SHOWN_DEVICES:
         yield "", f"and {len(gpus) - _SHOWN_DEVICES} more"
     folders = [one for one in facts.get("folders") or () if one.file_system is not None]
     disks = {one.file_system: one for one in reversed(folders)}  # the first folder of each
-    yield (
-        "Disk",
-        _joined(
-            f"{_gib(one.free_bytes)} free for {one.purpose} ({one.path})" for one in reversed(disks.values())
-        ),
-    )
+    free = (f"{_gib(one.free_bytes)} free for {one.purpose} ({one.path})" for one in disks.values())
+    yield "Disk", _joined(*reversed([*free]))
 
 
 def _versions(facts: dict[str, Any], *names: str) -> str:
@@ -158,7 +141,7 @@ def _gpu(gpu: Gpu) -> Iterator[str | None]:
     yield "hidden from programs" if gpu.is_visible is False else None
 
 
-def _joined(parts: Iterable[str | None]) -> str:
+def _joined(*parts: str | None) -> str:
     return ", ".join(one for one in parts if one) or UNKNOWN
 
 

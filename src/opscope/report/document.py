@@ -67,7 +67,6 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def numeric(title: str, *, spare: int = 0) -> Column:
-    """A column of numbers, flush right."""
     return Column(title, Align.RIGHT, spare)
 
 
@@ -82,12 +81,16 @@ class Meaning(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows of cells, one per column; `left_out` names columns for which a display has no room."""
+    """Rows of cells, one per column; `left_out` names columns for which a display has no room.
+
+    Rows that are shares of one whole may have their fractions, which displays draw as bars.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Text, ...], ...]
     caption: Text | None = None
     left_out: str = "Hidden at this width: {}"
+    fractions: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -96,16 +99,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class FactList(msgspec.Struct, frozen=True):
-    """Label and value pairs, in order."""
-
     facts: tuple[tuple[str, Text], ...]
-
-
-class BarList(msgspec.Struct, frozen=True):
-    """A table whose rows are shares of one whole, with their fractions; renderers may draw bars beside it."""
-
-    table: Table
-    fractions: tuple[float, ...]
 
 
 class CodeBlock(msgspec.Struct, frozen=True):
@@ -124,7 +118,7 @@ class FindingList(msgspec.Struct, frozen=True):
     severities: Mapping[Severity, str] = {}
 
 
-Block = Paragraph | Meaning | Table | FactList | BarList | CodeBlock | BulletList | FindingList
+Block = Paragraph | Meaning | Table | FactList | CodeBlock | BulletList | FindingList
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -186,7 +180,6 @@ def numbered(document: Document) -> Document:
 
 
 def inlines(text: Text) -> tuple[Inline, ...]:
-    """A text as the sequence of its parts."""
     return text if isinstance(text, tuple) else (text,)
 
 
@@ -205,11 +198,6 @@ def joined(parts: Iterable[Inline], *, last: str = ", ", most: int | None = None
             text.append(last if index == len(shown) - 1 else ", ")
         text.append(part)
     return (*text, f" and {len(members) - len(shown)} more") if len(members) > len(shown) else tuple(text)
-
-
-def named(name: str | None, unknown: str = UNKNOWN) -> Text:
-    """A name as code; `unknown` for None."""
-    return unknown if name is None else Code(name)
 
 
 def sections(*given: Section | None) -> tuple[Section, ...]:

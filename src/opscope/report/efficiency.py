@@ -6,9 +6,9 @@ are named with the reason, never left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any
 
 from opscope.analysis.roofline import Bound, CallEfficiency, Roofline
 from opscope.analysis.summary import Summary
@@ -16,22 +16,8 @@ from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import Limit
 from opscope.model.schema import Attribution
-from opscope.report.document import (
-    Block,
-    Code,
-    Field,
-    Paragraph,
-    Strong,
-    Table,
-    Text,
-    blocks,
-    identifier,
-    number,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.json_encoding import from_json_text
-from opscope.report.meanings import efficiency_meaning
 from opscope.units import (
     UNKNOWN,
     counted,
@@ -50,17 +36,23 @@ def shape_texts(recorded: str | None) -> list[str] | None:
     shapes = None if recorded is None else from_json_text(recorded)
     if not isinstance(shapes, list):
         return None
-    return [_shape(one) for one in shapes if one not in ([], "")]
+    texts = []
+    for one in shapes:
+        if isinstance(one, list) and one and isinstance(one[0], list):
+            texts.append(counted(len(one), _TENSOR))
+        elif one not in ([], ""):
+            texts.append("×".join(map(str, one)) if isinstance(one, list) else str(one))
+    return texts
 
 
-def limit_fields(summary: Summary) -> tuple[Field, ...]:
+def limit_fields(summary: Summary) -> tuple[doc.Field, ...]:
     """Share of the limit that an operator reached and what binds; none where no limit is known."""
     if not has_efficiency(summary) or summary.efficiency.limits is None:
         return ()
     rooflines, none = summary.efficiency.operators, Roofline(0, 0)
     return (
-        number("Of limit", lambda operator: format_fraction(rooflines.get(operator.name, none).fraction)),
-        number("Bound", lambda operator: rooflines.get(operator.name, none).bound, str, spare=1),
+        doc.number("Of limit", lambda operator: format_fraction(rooflines.get(operator.name, none).fraction)),
+        doc.number("Bound", lambda operator: rooflines.get(operator.name, none).bound, str, spare=1),
     )
 
 
@@ -74,7 +66,7 @@ def has_efficiency(summary: Summary) -> bool:
     return summary.has_device and summary.efficiency.coverage.bytes_fraction is not None
 
 
-def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
+def efficiency_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...]:
     """Limits, coverage, and the calls that lose most time to the limit; nothing where no cost is known."""
     if not has_efficiency(summary):
         return ()
@@ -86,31 +78,49 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[Block, ...]:
     for name, ns, why in coverage.uncosted:
         # The name stands beside it already.
         reasons.setdefault(why.removeprefix(f"{name} is ").replace(name, "it"), []).append((name, ns))
-    uncosted: list[tuple[Text, int, str]] = []
+    uncosted: list[tuple[doc.Text, int, str]] = []
     for why, members in reasons.items():
-        first = Code(members[0][0])
-        named: Text = first if len(members) == 1 else (first, f" and {len(members) - 1:,} more")
+        first = doc.Code(members[0][0])
+        named: doc.Text = first if len(members) == 1 else (first, f" and {len(members) - 1:,} more")
         uncosted.append((named, sum(ns for _, ns in members), why))
     uncosted.sort(key=lambda row: -row[1])
-    return blocks(
-        Paragraph(_limits_text(summary)),
-        Paragraph(
+    return doc.blocks(
+        doc.Paragraph(_limits_text(summary)),
+        doc.Paragraph(
             f"Minimum bytes are known for {format_fraction(coverage.bytes_fraction)} "
             f"of device time, FLOP counts (zero included) for {format_fraction(coverage.flop_fraction)}."
         ),
         _call_table(far[:top], device_time_ns),
-        table(
+        doc.table(
             uncosted[:_UNCOSTED_ROWS],
-            words("Cost unknown", lambda row: row[0]),
-            number("Device time", lambda row: format_duration(row[1])),
-            number("Share", lambda row: format_share(row[1], device_time_ns)),
-            words("Why", lambda row: row[2]),
+            doc.words("Cost unknown", lambda row: row[0]),
+            doc.number("Device time", lambda row: format_duration(row[1])),
+            doc.number("Share", lambda row: format_share(row[1], device_time_ns)),
+            doc.words("Why", lambda row: row[2]),
         ),
-        efficiency_meaning(summary),
+        _lost(summary),
     )
 
 
-def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Text]]:
+def _lost(summary: Summary) -> doc.Meaning | None:
+    """How much of the device time the limits would allow to save."""
+    lost: Counter[str] = Counter()
+    for one in summary.efficiency.calls:
+        lost[one.operator] += one.gap_ns or 0  # type: ignore[assignment]  # a float
+    if not lost.total():
+        return None
+    (name, most_ns), gap_ns = lost.most_common(1)[0], lost.total()
+    return doc.Meaning(
+        (
+            f"At these limits the same calls would take {format_duration(gap_ns)} less, "
+            f"{format_share(gap_ns, summary.device_time_ns)} of device time; ",
+            doc.Code(name),
+            f" accounts for {format_share(most_ns, gap_ns)} of that.",
+        )
+    )
+
+
+def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, doc.Text]]:
     """What one operator reached, and why it was not more; unknown is said."""
     roofline = summary.efficiency.operators.get(operator)
     if roofline is None or not roofline.costed_ns:
@@ -125,7 +135,7 @@ def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Tex
     achieved = format_byte_rate(roofline.achieved_bytes_per_s)
     if roofline.flop_count:
         achieved += f", {format_flop_rate(roofline.achieved_flop_per_s)}"
-    facts: list[tuple[str, Text]] = [("Work", ", ".join(work) + known), ("Achieved", achieved)]
+    facts: list[tuple[str, doc.Text]] = [("Work", ", ".join(work) + known), ("Achieved", achieved)]
     if roofline.fraction is not None:
         limits, held = summary.efficiency.limits, ""
         peak = limits and roofline.data_type and limits.peaks.get(roofline.data_type)
@@ -135,7 +145,7 @@ def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Tex
             held = f" (memory {_limit_text(limits.memory, format_byte_rate)})"
         needed = format_duration(roofline.attainable_ns)
         reached = (
-            Strong(format_fraction(roofline.fraction)),
+            doc.Strong(format_fraction(roofline.fraction)),
             f" of the attainable: the same work needs {needed} at the limits{held}",
         )
         facts.append(("Distance from the limit", reached))
@@ -153,7 +163,7 @@ def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, Tex
 _SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)
 
 
-def _limits_text(summary: Summary) -> Text:
+def _limits_text(summary: Summary) -> doc.Text:
     limits, reason = summary.efficiency.limits, summary.limits_reason
     because = f" ({reason})" if reason else ""
     if limits is None:
@@ -180,22 +190,22 @@ def _limit_text(limit: Limit, form: Callable[[float], str]) -> str:
     return f"{form(limit.per_s)} ({limit.evidence})"
 
 
-def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
+def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> doc.Table:
     caption = "Largest avoidable time, by call and shapes."
     reasons = list(dict.fromkeys(call.attribution for call in calls if call.attribution is not None))
     if reasons:
         caption += f" *: {', or '.join(Attribution(reason).meaning for reason in reasons)}."
-    return table(
+    return doc.table(
         calls,
-        identifier(
+        doc.identifier(
             "Operator",
-            lambda call: call.operator if call.attribution is None else (Code(call.operator), " *"),
+            lambda call: call.operator if call.attribution is None else (doc.Code(call.operator), " *"),
         ),
-        words("Shapes", call_arguments),
-        number("Calls", "calls", spare=2),
-        number("Device time", "roofline.device_ns"),
-        number("Bound", "roofline.bound", str, spare=1),
-        number(
+        doc.words("Shapes", call_arguments),
+        doc.number("Calls", "calls", spare=2),
+        doc.number("Device time", "roofline.device_ns"),
+        doc.number("Bound", "roofline.bound", str, spare=1),
+        doc.number(
             "Achieved",
             lambda call: (
                 format_flop_rate(call.roofline.achieved_flop_per_s)
@@ -204,8 +214,8 @@ def _call_table(calls: list[CallEfficiency], device_time_ns: int) -> Table:
             ),
             spare=3,
         ),
-        number("Of limit", "roofline.fraction"),
-        number(
+        doc.number("Of limit", "roofline.fraction"),
+        doc.number(
             "Avoidable",
             lambda call: (
                 f"{format_duration(call.gap_ns)}, {format_fraction((call.gap_ns or 0) / device_time_ns)}"
@@ -232,11 +242,3 @@ def call_arguments(call: CallEfficiency) -> str:
         for shape, count in runs[:_SHOWN_SHAPES]
     ]
     return ", ".join([*texts, *([f"{more} more"] if more else [])]) or UNKNOWN
-
-
-def _shape(shape: Any) -> str:
-    if not isinstance(shape, list):
-        return str(shape)
-    if shape and isinstance(shape[0], list):
-        return counted(len(shape), _TENSOR)
-    return "×".join(map(str, shape))

@@ -12,30 +12,7 @@ from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    CodeBlock,
-    Document,
-    FactList,
-    Field,
-    Inline,
-    Link,
-    Meaning,
-    Paragraph,
-    Section,
-    Table,
-    Text,
-    blocks,
-    facts,
-    identifier,
-    inlines,
-    joined,
-    number,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.kernel_section import kernel_facts, kernel_meaning, launch_blocks
 from opscope.report.provenance import (
     entry_fact,
@@ -56,13 +33,13 @@ from opscope.units import (
 )
 
 _NATIVE = "aten/src/ATen/native/"
-_FOLDER_CAPTION: Text = (Code(_NATIVE), " is left out before the files.")
+_FOLDER_CAPTION: doc.Text = (doc.Code(_NATIVE), " is left out before the files.")
 _SHOWN_NAMES = 3
 
 
 def operator_functions(
     functions: Sequence[NativeFunctionUse], recorded: Sequence[str], most: int | None
-) -> tuple[Table, int]:
+) -> tuple[doc.Table, int]:
     """One row per operator, a recording's first, internal ones last; and the number of rows in full."""
     by_operator: dict[str, list[NativeFunctionUse]] = {}
     for function in functions:
@@ -77,11 +54,13 @@ def operator_functions(
         )
         for name in names[:most]
     ]
-    shown = table(
+    shown = doc.table(
         rows,
-        identifier("Operator", lambda row: row[1].name),
-        number("Overloads", lambda row: str(row[0]), spare=2),
-        words("Function", lambda row: Code(row[1].cuda_function) if row[1].cuda_function else UNKNOWN),
+        doc.identifier("Operator", lambda row: row[1].name),
+        doc.number("Overloads", lambda row: str(row[0]), spare=2),
+        doc.words(
+            "Function", lambda row: doc.Code(row[1].cuda_function) if row[1].cuda_function else UNKNOWN
+        ),
         *_place_fields("Defined in", lambda row: row[1].location),
         caption=_FOLDER_CAPTION,
     )
@@ -90,7 +69,7 @@ def operator_functions(
 
 def file_functions(
     functions: Sequence[NativeFunctionUse], file: str, recorded: Sequence[str], most: int | None
-) -> tuple[Table, int]:
+) -> tuple[doc.Table, int]:
     """One row per place in a file and the functions it serves; and the number of rows in full."""
     served: dict[SourceLocation, list[NativeFunctionUse]] = {}
     for function in functions:
@@ -102,30 +81,28 @@ def file_functions(
         served,
         key=lambda place: (known.isdisjoint(one.name for one in served[place]), place.file, place.line or 0),
     )
-    shown = table(
+    shown = doc.table(
         places[:most],
         *_place_fields("Place", lambda place: place),
-        words(
-            "Serves", lambda place: joined(map(Code, map(_overload_name, served[place])), most=_SHOWN_NAMES)
+        doc.words(
+            "Serves",
+            lambda place: doc.joined(map(doc.Code, map(_overload_name, served[place])), most=_SHOWN_NAMES),
         ),
         caption=_FOLDER_CAPTION,
     )
     return shown, len(places)
 
 
-def _place_fields(title: str, place: Callable[[Any], SourceLocation | None]) -> tuple[Field, Field]:
+def _place_fields(title: str, place: Callable[[Any], SourceLocation | None]) -> tuple[doc.Field, doc.Field]:
     """Where something is defined, below the folder that the caption names, and how well that is known."""
 
-    def shown(found: SourceLocation) -> Text:
-        name = _below_folder(str(found))
-        return Code(name) if found.url is None else Link(name, found.url)
+    def shown(found: SourceLocation) -> doc.Text:
+        name = str(found).removeprefix(_NATIVE)
+        return doc.Code(name) if found.url is None else doc.Link(name, found.url)
 
-    return words(title, place, shown), words("Known from", place, lambda found: str(found.grade), spare=1)
-
-
-def _below_folder(path: str) -> str:
-    """The path as tables under `_FOLDER_CAPTION` show it."""
-    return path.removeprefix(_NATIVE)
+    return doc.words(title, place, shown), doc.words(
+        "Known from", place, lambda found: str(found.grade), spare=1
+    )
 
 
 SourceReader = Callable[[SourceLocation], "list[str] | None"]
@@ -137,8 +114,7 @@ _TRACES = 2
 
 def explanation_document(
     explanation: Explanation, read_source: SourceReader | None = None, *, is_full: bool = False
-) -> Document:
-    """The explanation for readers; with the source where there is a reader of it."""
+) -> doc.Document:
     subject, uses = explanation.subject, explanation.kernels
     is_one = subject in (Subject.OPERATOR, Subject.KERNEL)
     kernels, rows = (None, None) if is_full else (_KERNELS, _ROWS)
@@ -146,10 +122,10 @@ def explanation_document(
     if subject is Subject.KERNEL and len(uses) == 1:
         title = kernel_title(uses[0].facts)
     nodes = explanation.derivatives
-    backward = Section(
+    backward = doc.Section(
         "Backward",
-        (Meaning(("Gradients come from ", *joined(Code(one.name) for one in nodes), ".")),),
-        tuple(Section(one.name, (FactList(tuple(function_facts(one))),)) for one in nodes),
+        (doc.Meaning(("Gradients come from ", *doc.joined(doc.Code(one.name) for one in nodes), ".")),),
+        tuple(doc.Section(one.name, (doc.FactList(tuple(function_facts(one))),)) for one in nodes),
     )
     shown = (
         _chain_section(explanation) if is_one else None,
@@ -159,10 +135,10 @@ def explanation_document(
         backward if nodes else None,
         None if read_source is None else _source_section(explanation, read_source),
     )
-    return Document(title, (_opening(explanation),), tuple(one for one in shown if one is not None))
+    return doc.Document(title, (_opening(explanation),), tuple(one for one in shown if one is not None))
 
 
-def _opening(explanation: Explanation) -> FactList:
+def _opening(explanation: Explanation) -> doc.FactList:
     """What it is, what it costs in the trace, where it is written; then what that rests on."""
     version, summary, uses = explanation.torch_version, explanation.summary, explanation.kernels
     release = release_text(version, explanation.torch_version_grade, explanation.torch_version_reason)
@@ -170,17 +146,19 @@ def _opening(explanation: Explanation) -> FactList:
         release = version or "not recognized"
     is_one = explanation.subject in (Subject.OPERATOR, Subject.KERNEL)
     place = _beginning(explanation) if is_one else None
-    longest: Text | None = None
+    is_near = any(one.line_grade is Grade.NEIGHBOR_VERSION for one in explanation.locations)
+    longest: doc.Text | None = None
     if uses and explanation.subject is not Subject.KERNEL:
-        name = Code(kernel_title(uses[0].facts))
+        name = doc.Code(kernel_title(uses[0].facts))
         longest = name if len(uses) == 1 else (name, f" and {len(uses) - 1} more")
-    return facts(
+    return doc.facts(
         ("What", _what(explanation)),
         ("In this trace", _cost(explanation) if summary is not None else None),
         ("Written in", None if place is None else location_text(place)),
+        ("≈", "a line of another release, which may be a few lines off" if is_near else None),
         ("Kernels", longest),
         ("PyTorch release", release),
-        *(("Trace", Code(trace)) for trace in (summary.traces[:_TRACES] if summary is not None else ())),
+        *(("Trace", doc.Code(trace)) for trace in (summary.traces[:_TRACES] if summary is not None else ())),
     )
 
 
@@ -201,7 +179,6 @@ def _cost(explanation: Explanation) -> str:
 
 
 def _beginning(explanation: Explanation) -> SourceLocation | None:
-    """Where what serves it begins."""
     used = [one.facts.location for one in explanation.kernels]
     places = [one.location for one in explanation.functions]
     return next((one for one in (*places, *used) if one is not None), None)
@@ -214,7 +191,7 @@ _KINDS = {
 }
 
 
-def _what(explanation: Explanation) -> Text:
+def _what(explanation: Explanation) -> doc.Text:
     subject, uses = explanation.subject, explanation.kernels
     if subject is Subject.CATEGORY:
         return f"category: {category_title(explanation.name)}"
@@ -223,7 +200,7 @@ def _what(explanation: Explanation) -> Text:
         places = list(dict.fromkeys(files))
         count = f"{format_count(len(explanation.functions))} native functions"
         if len(places) == 1:
-            return ("source file ", Code(places[0], is_whole=True), f" with {count}")
+            return ("source file ", doc.Code(places[0], is_whole=True), f" with {count}")
         return f"{len(places)} source files of that name, with {count}" if places else "source file"
     if subject is Subject.KERNEL:
         meanings = {meaning for use in uses if (meaning := kernel_meaning(use.facts)) is not None}
@@ -237,7 +214,7 @@ def _what(explanation: Explanation) -> Text:
     return described + (f": {category_title(category)}" if category else "")
 
 
-def _chain_section(explanation: Explanation) -> Section | None:
+def _chain_section(explanation: Explanation) -> doc.Section | None:
     """The operator's native functions, those that are implemented alike together."""
     groups: dict[object, list[NativeFunctionUse]] = {}
     for one in explanation.functions:
@@ -252,23 +229,23 @@ def _chain_section(explanation: Explanation) -> Section | None:
         if first.kind == "backward":
             known = tuple(function_facts(first))
         if known:
-            parts.append(Section(", ".join(map(_overload_name, group)), (FactList(known),)))
+            parts.append(doc.Section(", ".join(map(_overload_name, group)), (doc.FactList(known),)))
     if not parts:
         return None
-    place, meaning = _beginning(explanation), Meaning("No source file of it is known.")
+    place, meaning = _beginning(explanation), doc.Meaning("No source file of it is known.")
     if place is not None:
-        meaning = Meaning(("Start reading at ", *inlines(location_text(place)), "."))
+        meaning = doc.Meaning(("Start reading at ", *doc.inlines(location_text(place)), "."))
     title = "From the operator to its source"
     if len(parts) == 1:
-        return Section(title, (*parts[0].blocks, meaning))
-    return Section(title, (meaning,), tuple(parts))
+        return doc.Section(title, (*parts[0].blocks, meaning))
+    return doc.Section(title, (meaning,), tuple(parts))
 
 
 def _overload_name(function: NativeFunctionUse) -> str:
     return function.name + (f".{function.overload}" if function.overload else "")
 
 
-def _trace_section(explanation: Explanation) -> Section | None:
+def _trace_section(explanation: Explanation) -> doc.Section | None:
     subject, operators = explanation.subject, explanation.operators
     if explanation.summary is None or (subject is Subject.KERNEL and explanation.is_recorded):
         return None
@@ -280,150 +257,151 @@ def _trace_section(explanation: Explanation) -> Section | None:
             Subject.CATEGORY: "This trace holds no call of an operator of this category.",
             Subject.FILE: "This trace holds no call of an operator of this file.",
         }
-        return Section("In this trace", (Paragraph(absence[subject]),))
-    shown = table(
+        return doc.Section("In this trace", (doc.Paragraph(absence[subject]),))
+    shown = doc.table(
         operators,
-        identifier("Operator", "name"),
-        number("Calls", "calls"),
-        number("Self device", "self_device_ns"),
-        number("Share", "self_device_fraction"),
-        number("Total device", "total_device_ns"),
-        number("Launches", "kernel_launches"),
+        doc.identifier("Operator", "name"),
+        doc.number("Calls", "calls"),
+        doc.number("Self device", "self_device_ns"),
+        doc.number("Share", "self_device_fraction"),
+        doc.number("Total device", "total_device_ns"),
+        doc.number("Launches", "kernel_launches"),
     )
     called = [
-        (Code(name), f" ×{format_count(calls)}, {format_duration(total_ns)}")
+        (doc.Code(name), f" ×{format_count(calls)}, {format_duration(total_ns)}")
         for operator in operators
         for name, calls, total_ns in operator.called_operators
     ]
     has_called = called and subject is Subject.OPERATOR
     each_ns = sum(one.total_device_ns for one in operators) / sum(one.calls for one in operators)
-    return Section(
+    return doc.Section(
         "In this trace",
-        blocks(
+        doc.blocks(
             shown,
-            Paragraph("It called, with device time below them:") if has_called else None,
-            BulletList(tuple(called)) if has_called else None,
-            Meaning(f"A call takes {format_duration(each_ns)} of device time on average.")
+            doc.Paragraph("It called, with device time below them:") if has_called else None,
+            doc.BulletList(tuple(called)) if has_called else None,
+            doc.Meaning(f"A call takes {format_duration(each_ns)} of device time on average.")
             if each_ns
             else None,
         ),
     )
 
 
-def _kernel_section(explanation: Explanation, most: int | None) -> Section | None:
+def _kernel_section(explanation: Explanation, most: int | None) -> doc.Section | None:
     uses, meaning = explanation.kernels, _kernels_meaning(explanation)
     if not uses:
         return None
     if explanation.subject is Subject.KERNEL and len(uses) == 1:
-        return Section("On the GPU", blocks(*_kernel_blocks(uses[0], explanation, most), meaning))
+        return doc.Section("On the GPU", doc.blocks(*_kernel_blocks(uses[0], explanation, most), meaning))
     shown = uses[:most]
     is_cut = len(shown) < len(uses)
-    left_out = Paragraph(f"The {len(shown)} longest of {len(uses)} kernels.") if is_cut else None
-    details = (Section(kernel_title(one.facts), _kernel_blocks(one, explanation, most)) for one in shown)
-    return Section("On the GPU", blocks(left_out, meaning), tuple(details))
+    left_out = doc.Paragraph(f"The {len(shown)} longest of {len(uses)} kernels.") if is_cut else None
+    details = (doc.Section(kernel_title(one.facts), _kernel_blocks(one, explanation, most)) for one in shown)
+    return doc.Section("On the GPU", doc.blocks(left_out, meaning), tuple(details))
 
 
-def _kernels_meaning(explanation: Explanation) -> Meaning | None:
-    """Which kernel the time goes to."""
+def _kernels_meaning(explanation: Explanation) -> doc.Meaning | None:
     totals = [(use, use.total) for use in explanation.kernels if use.total is not None]
     whole_ns = sum(total.total_ns for _, total in totals)
     if not whole_ns:
         return None
     use, longest = max(totals, key=lambda pair: pair[1].total_ns)
     each = f"{format_duration(longest.total_ns / longest.calls)} a launch"
-    title = Code(kernel_title(use.facts))
+    title = doc.Code(kernel_title(use.facts))
     if len(totals) == 1:
-        return Meaning((title, f" takes {each} on average."))
+        return doc.Meaning((title, f" takes {each} on average."))
     share = format_share(longest.total_ns, whole_ns)
-    return Meaning((title, f" takes {share} of these kernels' time, {each} on average."))
+    return doc.Meaning((title, f" takes {share} of these kernels' time, {each} on average."))
 
 
-def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | None) -> tuple[Block, ...]:
+def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | None) -> tuple[doc.Block, ...]:
     title = None if explanation.subject is Subject.KERNEL else kernel_title(use.facts)
     known, total = kernel_facts(use.facts, title=title), use.total
     if total is None:
-        return (FactList(tuple(known)),)
-    by: list[Inline] = []
+        return (doc.FactList(tuple(known)),)
+    by: list[doc.Inline] = []
     for operator, part in use.operators:
-        by += [", " if by else "", Code(operator) if operator else "no operator", f" ×{part.calls:,}"]
+        by += [", " if by else "", doc.Code(operator) if operator else "no operator", f" ×{part.calls:,}"]
     if unattributed := total.calls - sum(part.calls for _, part in use.operators):
         by.append(f"{', ' if by else ''}no recorded operator ×{unattributed:,}")
     share, launches = format_fraction(total.fraction), counted(total.calls, "launch")
     time = f"{format_duration(total.total_ns)} in {launches} ({share} of all device time)"
-    geometries = table(
+    geometries = doc.table(
         total.geometries[:most],
-        number("Grid", "grid", format_extent),
-        number("Block", "block", format_extent),
-        number("Calls", "calls"),
-        number("Time", "total_ns"),
-        number("Registers/thread", "registers_per_thread"),
-        number("Shared memory", "shared_memory_bytes", format_bytes_exactly),
+        doc.number("Grid", "grid", format_extent),
+        doc.number("Block", "block", format_extent),
+        doc.number("Calls", "calls"),
+        doc.number("Time", "total_ns"),
+        doc.number("Registers/thread", "registers_per_thread"),
+        doc.number("Shared memory", "shared_memory_bytes", format_bytes_exactly),
     )
-    launched: tuple[Block, ...] = ()
+    launched: tuple[doc.Block, ...] = ()
     if explanation.summary is not None:
         launched = launch_blocks(explanation.summary, explanation.owner, use.facts.name)
-    return blocks(FactList((("Time", time), ("Launched by", tuple(by)), *known)), geometries, *launched)
+    return doc.blocks(
+        doc.FactList((("Time", time), ("Launched by", tuple(by)), *known)), geometries, *launched
+    )
 
 
-def _kernel_table_section(explanation: Explanation, most: int | None) -> Section | None:
+def _kernel_table_section(explanation: Explanation, most: int | None) -> doc.Section | None:
     uses = explanation.kernels[:most]
     if not uses:
         return None
     titles = distinct_titles([use.facts for use in uses])
 
-    def places(use: ExplainedKernel) -> Text:
+    def places(use: ExplainedKernel) -> doc.Text:
         units = use.facts.units
         if not units:
             return use.facts.library or UNKNOWN
-        return Code(_below_folder(units[0])) if len(units) == 1 else f"{len(units)} files"
+        return doc.Code(units[0].removeprefix(_NATIVE)) if len(units) == 1 else f"{len(units)} files"
 
-    is_shortened = any(_below_folder(unit) != unit for use in uses for unit in use.facts.units)
-    kernels = table(
+    is_shortened = any(unit.startswith(_NATIVE) for use in uses for unit in use.facts.units)
+    kernels = doc.table(
         [(title, use) for title, use in zip(titles, uses, strict=True) if use.total is not None],
-        identifier("Kernel", lambda row: row[0]),
-        number("Calls", lambda row: format_count(row[1].total.calls)),
-        number("Time", lambda row: format_duration(row[1].total.total_ns)),
-        number("Share", lambda row: format_fraction(row[1].total.fraction)),
-        words("Comes from", lambda row: places(row[1])),
+        doc.identifier("Kernel", lambda row: row[0]),
+        doc.number("Calls", lambda row: format_count(row[1].total.calls)),
+        doc.number("Time", lambda row: format_duration(row[1].total.total_ns)),
+        doc.number("Share", lambda row: format_fraction(row[1].total.fraction)),
+        doc.words("Comes from", lambda row: places(row[1])),
         caption=_FOLDER_CAPTION if is_shortened else None,
     )
     rest = _rest(len(explanation.kernels), most)
-    return Section("On the GPU", (kernels, *blocks(rest, _kernels_meaning(explanation))))
+    return doc.Section("On the GPU", (kernels, *doc.blocks(rest, _kernels_meaning(explanation))))
 
 
-def distinct_titles(kernels: Sequence[KernelFacts]) -> list[Code]:
+def distinct_titles(kernels: Sequence[KernelFacts]) -> list[doc.Code]:
     """A title for each kernel; where several have the same one, their names."""
     titles = [(kernel_title(facts), facts.name) for facts in kernels]
     counts = Counter(title for title, _ in titles)
-    return [Code(title if counts[title] == 1 else name) for title, name in titles]
+    return [doc.Code(title if counts[title] == 1 else name) for title, name in titles]
 
 
-def _function_table_section(explanation: Explanation, most: int | None) -> Section | None:
+def _function_table_section(explanation: Explanation, most: int | None) -> doc.Section | None:
     if not explanation.functions:
         return None
     recorded = [operator.name for operator in explanation.operators]
     if explanation.subject is Subject.FILE:
-        table, count = file_functions(explanation.functions, explanation.name, recorded, most)
+        shown, count = file_functions(explanation.functions, explanation.name, recorded, most)
     else:
-        table, count = operator_functions(explanation.functions, recorded, most)
+        shown, count = operator_functions(explanation.functions, recorded, most)
     used = len(set(recorded) & {one.name for one in explanation.functions})
-    meaning = Meaning(f"The trace calls {used} of these operators.") if recorded else None
-    return Section("Native functions", blocks(table, _rest(count, most), meaning))
+    meaning = doc.Meaning(f"The trace calls {used} of these operators.") if recorded else None
+    return doc.Section("Native functions", doc.blocks(shown, _rest(count, most), meaning))
 
 
-def _rest(count: int, most: int | None) -> Paragraph | None:
+def _rest(count: int, most: int | None) -> doc.Paragraph | None:
     more = 0 if most is None else count - most
-    return Paragraph(f"{more:,} more; --full lists all.") if more > 0 else None
+    return doc.Paragraph(f"{more:,} more; --full lists all.") if more > 0 else None
 
 
-def _source_section(explanation: Explanation, read_source: SourceReader) -> Section | None:
+def _source_section(explanation: Explanation, read_source: SourceReader) -> doc.Section | None:
     parts = []
     for location in explanation.locations:
         lines, url = read_source(location), location.url
-        told = blocks(
-            Paragraph("Its source is not on this machine." if lines is None else location_text(location)),
-            None if lines is None else CodeBlock("\n".join(lines), "cpp"),
-            None if url is None else Paragraph(Link(url, url)),
+        told = doc.blocks(
+            doc.Paragraph("Its source is not on this machine." if lines is None else location_text(location)),
+            None if lines is None else doc.CodeBlock("\n".join(lines), "cpp"),
+            None if url is None else doc.Paragraph(doc.Link(url, url)),
         )
-        parts.append(Section(str(location), told))
-    return Section("Source", (), tuple(parts)) if parts else None
+        parts.append(doc.Section(str(location), told))
+    return doc.Section("Source", (), tuple(parts)) if parts else None

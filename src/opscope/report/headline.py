@@ -13,6 +13,7 @@ from opscope.report.advice import change_numbers, change_title, gain_text, set_t
 from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
 from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
+from opscope.report.timeline import idle_causes
 from opscope.units import counted, format_duration, format_fraction, format_share
 
 _CHANGES = 3
@@ -41,7 +42,6 @@ def headline(summary: Summary) -> FactList:
 
 
 def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """The step: without the profiler where it was timed or can be simulated, and as recorded."""
     measured, simulated = summary.measured_step, summary.typical_step
     recorded = "" if measured.recorded_ns is None else format_duration(measured.recorded_ns)
     if measured.unrecorded_ns is not None:
@@ -95,10 +95,7 @@ def _bound(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "GPU busy", (busy, "; ", Strong(step.bound.meaning), f": {sides}")
     else:
         yield "GPU busy", busy
-    causes: Counter[IdleCause] = Counter()
-    for partition in summary.timeline.in_use:
-        causes.update(partition.idle_by_cause)
-    if causes:
+    if causes := idle_causes(summary):
         cause, ns = causes.most_common(1)[0]
         yield "GPU waits", f"{format_fraction(ns / causes.total())} of idle time: {_CAUSES[cause]}"
 
@@ -151,7 +148,6 @@ def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
 
 
 def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
-    """What gains most, each with its code if that is one short line, and the others by name."""
     numbers = change_numbers(summary)
     period = "a step" if summary.steps else "in all"
     advice = {one.code: one for one in reversed(summary.advice or ())}

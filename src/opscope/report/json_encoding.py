@@ -38,7 +38,6 @@ class Keys:
         self._getters: dict[type, list[tuple[str, Callable[[Any], Any]]]] = {}
 
     def record(self, value: Any, keys: Mapping[type, Keys]) -> dict[str, Any]:
-        """The object as a JSON object; the values in it by `keys`."""
         getters = self._getters.get(type(value))
         if getters is None:
             getters = self._getters[type(value)] = list(self._getters_of(type(value)))

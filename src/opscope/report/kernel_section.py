@@ -14,10 +14,10 @@ from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
-from opscope.launches.launch_explanation import Heading, Statement
+from opscope.launches.launch_explanation import Heading
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.vocabulary import FAMILIES
-from opscope.report.document import Block, Code, CodeBlock, FactList, Inline, Paragraph, Text, joined
+from opscope.report import document as doc
 from opscope.report.provenance import graded, location_text
 
 _MEANINGS = {family.name: family.meaning for family in FAMILIES}
@@ -30,44 +30,37 @@ def kernel_meaning(facts: KernelFacts) -> str | None:
     return _MEANINGS.get(facts.family or "")
 
 
-def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[str, Text]]:
-    lines: list[tuple[str, Text]] = []
-    if title != facts.name:
-        lines.append(("Name", Code(facts.name, is_whole=True)))
-    meaning = kernel_meaning(facts)
-    if meaning is not None:
-        grade = facts.grades.get("family")
-        lines.append(("Does", (meaning, graded(Grade(grade) if grade else None))))
+def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[str, doc.Text]]:
+    meaning, family, units = kernel_meaning(facts), facts.grades.get("family"), facts.units
     stated = []
     for grade in Grade:  # the fields its name states, one text for each grade
         fields = [name for name in _WORDS if name in facts.fields and facts.grades.get(name) == grade]
         if said := [word for name in fields if (word := _WORDS[name](facts.fields[name]))]:
             stated.append(f"{', '.join(said)}{graded(grade)}")
-    if stated:
-        lines.append(("By its name", "; ".join(stated)))
-    if facts.units:
-        shown = facts.units[:_UNITS]
-        more = "" if len(shown) == len(facts.units) else f" and {len(facts.units) - len(shown)} more"
-        lines.append(("Translation unit", (Code(", ".join(shown)), more, graded(facts.unit_grade))))
-    if facts.binary is not None:
-        lines.append(("Registered by", Code(facts.binary)))
-    place = facts.location
+    more = f" and {len(units) - _UNITS} more" if len(units) > _UNITS else ""
+    place, template = facts.location, facts.template
     # A file without a line or an address says no more than the unit.
-    is_unit = place and place.line is None and place.url is None and facts.units == (place.file,)
-    if place is not None and not is_unit:
-        lines.append(("Source", location_text(place)))
-    if facts.template is not None and facts.template != facts.location:
-        lines.append(("Template", location_text(facts.template)))
-    arguments = facts.template_arguments
-    long = [(f"… {name}", Code(value)) for name, value in arguments if name and len(value) > _LONG_ARGUMENT]
+    if place is not None and place.line is None and place.url is None and units == (place.file,):
+        place = None
+    named = [(name, value) for name, value in facts.template_arguments if name]
+    long = [(f"… {name}", doc.Code(value)) for name, value in named if len(value) > _LONG_ARGUMENT]
     short = [
-        Code(value if name is None else f"{name}={value}")
-        for name, value in arguments
+        doc.Code(value if name is None else f"{name}={value}")
+        for name, value in facts.template_arguments
         if not name or len(value) <= _LONG_ARGUMENT
     ]
-    if short:
-        lines.append(("Template arguments", ("", *joined(short))))  # a text: one alone is no name to shorten
-    return [*lines, *long, *_computed(facts), *_launched(facts)]
+    known = doc.facts(
+        ("Name", None if title == facts.name else doc.Code(facts.name, is_whole=True)),
+        ("Does", meaning and (meaning, graded(Grade(family) if family else None))),
+        ("By its name", "; ".join(stated)),
+        ("Translation unit", units and (doc.Code(", ".join(units[:_UNITS])), more, graded(facts.unit_grade))),
+        ("Registered by", None if facts.binary is None else doc.Code(facts.binary)),
+        ("Source", None if place is None else location_text(place)),
+        ("Template", location_text(template) if template and template != facts.location else None),
+        # A text: one argument alone is no name to shorten.
+        ("Template arguments", ("", *doc.joined(short)) if short else None),
+    )
+    return [*known.facts, *long, *_computed(facts), *_launched(facts)]
 
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -75,7 +68,7 @@ _MOST_MODULES = 8
 _COMPILED = {"num_warps": "warps", "num_stages": "stages"}
 
 
-def _launched(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
+def _launched(facts: KernelFacts) -> Iterator[tuple[str, doc.Text]]:
     for one in facts.triton.get("configurations", ()):
         parts = [str(one["kernel_kwargs"] or "")]
         parts += [f"{one[name]} {word}" for name, word in _COMPILED.items() if one[name]]
@@ -89,24 +82,21 @@ def _launched(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
         yield "By the compiler's count", f"{', '.join(counts)} a launch"
 
 
-def _computed(facts: KernelFacts) -> Iterator[tuple[str, Text]]:
+def _computed(facts: KernelFacts) -> Iterator[tuple[str, doc.Text]]:
     """What generated code stands for, by graph: operators, and lines of the program where they are known."""
     for code in facts.generated:
         where = f" of {code.graph}" if code.graph else ""
         if code.original_aten:
-            yield f"Computes{where}", (Code(", ".join(code.original_aten)), graded(Grade.EXACT))
+            yield f"Computes{where}", (doc.Code(", ".join(code.original_aten)), graded(Grade.EXACT))
         if code.modules:  # those of equal layers as one: `layers.*.norm ×12`
             counts = Counter(_INDEX.sub("*", name) or "the model itself" for name in code.modules)
             names = [
                 f"{name} ×{count}" if count > 1 else name for name, count in counts.most_common(_MOST_MODULES)
             ]
             names += [f"{len(counts) - len(names)} more"] if len(counts) > len(names) else []
-            yield f"In modules{where}", (Code(", ".join(names)), graded(Grade.EXACT))
+            yield f"In modules{where}", (doc.Code(", ".join(names)), graded(Grade.EXACT))
         for place, text in code.program_lines:
-            yield "For the line", (Code(place), f": {text}" if text else "", graded(Grade.EXACT))
-
-
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+            yield "For the line", (doc.Code(place), f": {text}" if text else "", graded(Grade.EXACT))
 
 
 def _times(extent: Any) -> str:
@@ -156,21 +146,25 @@ _TITLES = {
 
 def launch_blocks(
     summary: Summary, operator: str | None, kernel: str, *, names_kernel: bool = False
-) -> tuple[Block, ...]:
+) -> tuple[doc.Block, ...]:
     """The explanation of a kernel's longest launch under an operator; nothing where nothing is known."""
     launches = explained_launches(summary, operator, kernel)
     if not launches:
         return ()
     first = launches[0]
-    opening: list[Inline] = ["How it parallelizes"]
+    opening: list[doc.Inline] = ["How it parallelizes"]
     if names_kernel:
         known = next((one.facts for one in summary.kernels if one.name == kernel), None)
-        opening += [", ", Code(kernel if known is None else kernel_title(known))]
+        opening += [", ", doc.Code(kernel if known is None else kernel_title(known))]
     if first.shapes:
-        opening += [", called with shapes ", Code(first.shapes)]
-    said = {heading: first.explanation.under(heading) for heading in Heading}
-    facts = tuple((_TITLES[heading], _sentences(one)) for heading, one in said.items() if one)
-    return (Paragraph((*opening, ":")), FactList(facts))
+        opening += [", called with shapes ", doc.Code(first.shapes)]
+    facts: list[tuple[str, doc.Text]] = []
+    for heading in Heading:
+        # A grade that several sentences in a row share is said once, after the last.
+        runs = groupby(first.explanation.under(heading), attrgetter("grade"))
+        said = [f"{' '.join(one.text for one in run)} ({grade})" for grade, run in runs]
+        facts += [(_TITLES[heading], " ".join(said))] if said else []
+    return (doc.Paragraph((*opening, ":")), doc.FactList(tuple(facts)))
 
 
 def explained_launches(summary: Summary, operator: str | None, kernel: str) -> tuple[ExplainedLaunch, ...]:
@@ -178,33 +172,27 @@ def explained_launches(summary: Summary, operator: str | None, kernel: str) -> t
     return summary.accounts.get((operator, kernel)) or summary.accounts.get((None, kernel)) or ()
 
 
-def _sentences(statements: tuple[Statement, ...]) -> str:
-    """The sentences with their grades; one that several in a row share is said once, after the last."""
-    runs = ((grade, [one.text for one in run]) for grade, run in groupby(statements, attrgetter("grade")))
-    return " ".join(f"{' '.join(texts)} ({grade})" for grade, texts in runs)
-
-
 _OPEN = "not in the recording; hardware counters show it"
 
 
-def improvement_blocks(found: OperatorImprovement) -> list[Block]:
+def improvement_blocks(found: OperatorImprovement) -> list[doc.Block]:
     """What is known by topic, and the ncu command for what is not."""
-    facts: list[tuple[str, Text]] = [
+    facts: list[tuple[str, doc.Text]] = [
         (str(one.topic).capitalize(), one.known) for one in found.topics if one.known is not None
     ]
     still_open = [str(one.topic) for one in found.topics if one.known is None and one.needs_counters]
     if still_open:
         facts.append((", ".join(still_open).capitalize(), _OPEN))
-    blocks: list[Block] = [
-        Paragraph(("Room for improvement, ", Code(found.kernel), ":")),
-        FactList(tuple(facts)),
+    blocks: list[doc.Block] = [
+        doc.Paragraph(("Room for improvement, ", doc.Code(found.kernel), ":")),
+        doc.FactList(tuple(facts)),
     ]
     if found.command is not None:
         blocks += [
-            Paragraph(
+            doc.Paragraph(
                 "To read what only counters show, for its longest launch (counted from the start of the "
                 "recording):"
             ),
-            CodeBlock(found.command, "bash"),
+            doc.CodeBlock(found.command, "bash"),
         ]
     return blocks

@@ -17,23 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from opscope.model.finding import Finding, Severity
-from opscope.report.document import (
-    BarList,
-    Block,
-    BulletList,
-    CodeBlock,
-    Document,
-    FactList,
-    FindingList,
-    Inline,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    Text,
-    plain,
-)
+from opscope.report import document as doc
 from opscope.text_enum import TextEnum
 
 if TYPE_CHECKING:
@@ -55,8 +39,7 @@ def language_of(environment: Iterable[str | None]) -> Language:
     return Language.ZH if re.match(r"zh\b|zh_", asked) else Language.EN
 
 
-def translated(document: Document, language: Language) -> Document:
-    """The document in a language; the same one for English."""
+def translated(document: doc.Document, language: Language) -> doc.Document:
     if language is Language.EN:
         return document
     return _Translation(catalog(language)).part(document)
@@ -75,7 +58,7 @@ def catalog(language: Language) -> Catalog:
     return Catalog(catalog_entries(path.read_text(encoding="utf-8")))
 
 
-_Part = TypeVar("_Part", Document, Section)
+_Part = TypeVar("_Part", doc.Document, doc.Section)
 
 
 class _Translation:
@@ -90,29 +73,29 @@ class _Translation:
             sections=tuple(map(self.part, part.sections)),
         )
 
-    def _block(self, block: Block) -> Block:
-        ways: dict[type, Callable[[Any], Block]] = {
-            Paragraph: lambda one: Paragraph(self._text(one.text)),
-            Meaning: lambda one: Meaning(self._text(one.text)),
-            Table: self._table,
-            BarList: lambda one: replace(one, table=self._table(one.table)),
-            FactList: lambda one: FactList(
+    def _block(self, block: doc.Block) -> doc.Block:
+        ways: dict[type, Callable[[Any], doc.Block]] = {
+            doc.Paragraph: lambda one: doc.Paragraph(self._text(one.text)),
+            doc.Meaning: lambda one: doc.Meaning(self._text(one.text)),
+            doc.Table: self._table,
+            doc.FactList: lambda one: doc.FactList(
                 tuple((self._words(label), self._text(value)) for label, value in one.facts)
             ),
-            BulletList: lambda one: BulletList(tuple(map(self._text, one.items))),
-            FindingList: lambda one: FindingList(
+            doc.BulletList: lambda one: doc.BulletList(tuple(map(self._text, one.items))),
+            doc.FindingList: lambda one: doc.FindingList(
                 tuple(map(self._finding, one.findings)), {each: self._words(str(each)) for each in Severity}
             ),
-            CodeBlock: lambda one: one,
+            doc.CodeBlock: lambda one: one,
         }
         return ways[type(block)](block)
 
-    def _table(self, table: Table) -> Table:
-        return Table(
+    def _table(self, table: doc.Table) -> doc.Table:
+        return doc.Table(
             tuple(replace(column, title=self._words(column.title)) for column in table.columns),
             tuple(tuple(map(self._text, row)) for row in table.rows),
             None if table.caption is None else self._text(table.caption),
             self._words(table.left_out),
+            table.fractions,
         )
 
     def _finding(self, one: Finding) -> Finding:
@@ -122,7 +105,7 @@ class _Translation:
     def _words(self, text: str) -> str:
         return self._known.translate(text) or text
 
-    def _text(self, text: Text) -> Text:
+    def _text(self, text: doc.Text) -> doc.Text:
         """The parts of a text are one message: names in it may stand in another order."""
         if not isinstance(text, tuple):
             return self._inline(text)
@@ -135,16 +118,16 @@ class _Translation:
         if found is None or sorted(_MARK.findall(found)) != sorted(_MARK.findall(message)):
             return tuple(map(self._inline, parts))
         pieces = [marks.get(piece, piece) for piece in _MARK.split(found) if piece]
-        said = [self._inline(piece) if isinstance(piece, Strong) else piece for piece in pieces]
+        said = [self._inline(piece) if isinstance(piece, doc.Strong) else piece for piece in pieces]
         for index, (before, piece) in enumerate(pairwise(said), 1):
-            if isinstance(piece, str) and plain(before)[-1:] in _WIDE_STOPS:
+            if isinstance(piece, str) and doc.plain(before)[-1:] in _WIDE_STOPS:
                 said[index] = piece.lstrip(" ")
         return tuple(said)
 
-    def _inline(self, part: Inline) -> Inline:
+    def _inline(self, part: doc.Inline) -> doc.Inline:
         if isinstance(part, str):
             return self._words(part)
-        return Strong(self._words(part.text)) if isinstance(part, Strong) else part
+        return doc.Strong(self._words(part.text)) if isinstance(part, doc.Strong) else part
 
 
 # Where a message has a name as code stands a character of Unicode's private use area.

@@ -7,29 +7,9 @@ it was recorded, and no text of a trace can start a heading, a table cell or an 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from urllib.parse import quote
 
-from opscope.report.document import (
-    Align,
-    BarList,
-    Block,
-    BulletList,
-    Code,
-    CodeBlock,
-    Document,
-    FactList,
-    FindingList,
-    Inline,
-    Link,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    Text,
-    inlines,
-)
+from opscope.report import document as doc
 from opscope.visible_text import visible
 
 _SPECIAL = re.compile(r"([\\`*<>|\[\]~$])|(&)(?=#?\w+;)")
@@ -42,7 +22,7 @@ _UNSAFE_IN_ADDRESS = re.compile(r"[\x00-\x20\x7f-\x9f\s()<>|\\`\[\]]")
 _DEEPEST_HEADING = 6
 
 
-def render_markdown(document: Document) -> str:
+def render_markdown(document: doc.Document) -> str:
     """The document as Markdown, ending in a newline."""
     parts = [f"# {_prose(document.title)}", *(_block(block) for block in document.blocks)]
     for section in document.sections:
@@ -50,7 +30,7 @@ def render_markdown(document: Document) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _section(section: Section, *, depth: int) -> list[str]:
+def _section(section: doc.Section, *, depth: int) -> list[str]:
     number = ""
     if section.number is not None:
         number = f"{section.number} " if "." in section.number else f"{section.number}. "
@@ -61,28 +41,27 @@ def _section(section: Section, *, depth: int) -> list[str]:
     return parts
 
 
-def _block(block: Block) -> str:  # noqa: PLR0911 - a case for each kind
+def _block(block: doc.Block) -> str:  # noqa: PLR0911 - a case for each kind
     match block:
-        case Paragraph(text):
+        case doc.Paragraph(text):
             return _at_line_start(_text(text))
-        case Meaning(text):
+        case doc.Meaning(text):
             return f"→ {_text(text)}"
-        case BarList(table):
-            return _block(table)
-        case FactList(facts):
+        case doc.FactList(facts):
             return "\n".join(f"- {_prose(label)}: {_text(value)}" for label, value in facts)
-        case BulletList(items):
+        case doc.BulletList(items):
             return "\n".join(f"- {_at_line_start(_text(item))}" for item in items)
-        case CodeBlock(code, language):
+        case doc.CodeBlock(code, language):
             text = code.rstrip().expandtabs(4)
             fence = "`" * max(3, 1 + _longest_backtick_run(text))
             return f"{fence}{language}\n{visible(text, most=len(text))}\n{fence}"
-        case Table(columns, rows, caption):
-            lines = [_row(_prose(column.title) for column in columns)]
-            lines.append(_row("---:" if column.align is Align.RIGHT else "---" for column in columns))
-            lines += [_row(_text(cell, in_table=True) for cell in row) for row in rows]
+        case doc.Table(columns, rows, caption):
+            cells = [[_prose(column.title) for column in columns]]
+            cells.append(["---:" if column.align is doc.Align.RIGHT else "---" for column in columns])
+            cells += [[_text(cell, in_table=True) for cell in row] for row in rows]
+            lines = [f"| {' | '.join(row)} |" for row in cells]
             return "\n".join(lines if caption is None else [f"{_text(caption)}\n", *lines])
-        case FindingList(findings, severities):
+        case doc.FindingList(findings, severities):
             lines = []
             for one in findings:
                 message = _prose(one.message) + (f" {_prose(one.suggestion)}" if one.suggestion else "")
@@ -91,24 +70,20 @@ def _block(block: Block) -> str:  # noqa: PLR0911 - a case for each kind
             return "\n".join(lines)
 
 
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+def _text(text: doc.Text, *, in_table: bool = False) -> str:
+    return "".join(_inline(part, in_table=in_table) for part in doc.inlines(text))
 
 
-def _text(text: Text, *, in_table: bool = False) -> str:
-    return "".join(_inline(part, in_table=in_table) for part in inlines(text))
-
-
-def _inline(part: Inline, *, in_table: bool) -> str:
-    if isinstance(part, Code):
+def _inline(part: doc.Inline, *, in_table: bool) -> str:
+    if isinstance(part, doc.Code):
         return _code(part.text, in_table=in_table)
-    if isinstance(part, Link):
+    if isinstance(part, doc.Link):
         name = _code(part.text, in_table=in_table)
         # A saved session is a stranger's file too: nothing but a page is linked.
         if not part.url.startswith("https://"):
             return name
         return f"[{name}]({_UNSAFE_IN_ADDRESS.sub(lambda match: quote(match[0]), part.url)})"
-    return f"**{_prose(part.text)}**" if isinstance(part, Strong) else _prose(part)
+    return f"**{_prose(part.text)}**" if isinstance(part, doc.Strong) else _prose(part)
 
 
 def _code(text: str, *, in_table: bool) -> str:

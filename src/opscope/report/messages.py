@@ -63,28 +63,16 @@ _MOST_CLAUSES = 12
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """A message with places for names and numbers.
+    """A message with places for names and numbers."""
 
-    Args:
-        literals: The words around the places.
-        text: The translation, with `{}` or `{0}` for the places.
-    """
-
-    literals: tuple[str, ...]
-    text: str
+    literals: tuple[str, ...]  # the words around the places
+    text: str  # the translation, with `{}` or `{0}` for the places
+    is_count: bool  # `{} kernels`
 
     @property
     def weight(self) -> int:
         """How much of a text it explains."""
         return sum(map(len, self.literals))
-
-    @property
-    def is_count(self) -> bool:
-        return (
-            len(self.literals) == 2
-            and re.fullmatch(r" \w+", self.literals[1]) is not None
-            and not self.literals[0]
-        )
 
     def filled(self, places: Iterable[str], found: Iterable[str | None]) -> str:
         """Its text with what stands in its places: blanks around words are of the other language."""
@@ -115,7 +103,8 @@ class Catalog:
         templates: list[_Template] = []
         for message, text in entries:
             if _PLACE in message:
-                templates.append(_Template(tuple(message.split(_PLACE)), text))
+                is_count = re.fullmatch(r"\{\} \w+", message) is not None
+                templates.append(_Template(tuple(message.split(_PLACE)), text, is_count))
             else:
                 self._whole[message] = text
         templates.sort(key=lambda one: -one.weight)
@@ -148,7 +137,8 @@ class Catalog:
             self._bracketed,
             self._led,
             self._matched_loosely,
-            self._capital,
+            # A sentence may begin with a clause that is known from elsewhere.
+            lambda text: self.translate(text[0].lower() + text[1:]) if text[0].isupper() else None,
         )
         return next((found for way in ways if (found := way(text)) is not None), None)
 
@@ -195,9 +185,10 @@ class Catalog:
         for rank in sorted(ranked):
             template = ranked[rank]
             places = template.match(text)
-            if places is None or not all(map(_is_balanced, places)):
+            if places is None or (template.is_count and not _NUMBER.search(places[0])):
                 continue
-            if template.is_count and not _NUMBER.search(places[0]):
+            # No place holds half of a bracket, nor begins after a remark in brackets.
+            if any(one.count("(") != one.count(")") or _REMARK.match(one) for one in places):
                 continue
             # `{} of {}` is found in many sentences.
             if template.weight >= _LEAST_WEIGHT or all(_is_figure(one) and _name(one) for one in places):
@@ -229,10 +220,6 @@ class Catalog:
                 )
         return None
 
-    def _capital(self, text: str) -> str | None:
-        """A sentence may begin with a clause that is known from elsewhere."""
-        return self.translate(text[0].lower() + text[1:]) if text[0].isupper() else None
-
 
 def _joints(clauses: list[str], joint: str) -> Iterator[str]:
     """What stands between clauses: names in a row are enumerated."""
@@ -260,11 +247,6 @@ def _name(text: str) -> str | None:
     return None if is_prose else text
 
 
-def _is_balanced(text: str) -> bool:
-    """Whether it holds no half of a bracket, nor begins after a remark in brackets."""
-    return text.count("(") == text.count(")") and not _REMARK.match(text)
-
-
 def _is_list(text: str) -> bool:
     return all(map(_NAME.fullmatch, re.split(", | and ", text)))
 
@@ -286,7 +268,6 @@ def _indexed(templates: list[_Template]) -> dict[str, list[tuple[int, _Template]
 
 
 def _split(text: str, joint: str) -> list[str]:
-    """At each joint outside of brackets."""
     parts, depth = [""], 0
     for piece in re.split(f"([()\\[\\]]|{re.escape(joint)})", text):
         depth += piece in ("(", "[")
@@ -307,13 +288,8 @@ def catalog_entries(file: str) -> Iterator[tuple[str, str]]:
     for match in _ENTRY.finditer(file):
         *forms, text = (json.loads(one) for one in match.groups() if one)
         for message in forms:
-            yield from _with_sentences(message, text)
-
-
-def _with_sentences(message: str, text: str) -> Iterator[tuple[str, str]]:
-    """A message, and its clauses, which may stand beside others."""
-    yield message, text
-    for joint, stop in _JOINTS[:2]:
-        clauses, own = message.split(joint), text.split(stop)
-        if len(clauses) == len(own) > 1 and "{0}" not in text:
-            yield from zip(clauses, own, strict=True)
+            yield message, text
+            for joint, stop in _JOINTS[:2]:  # its clauses may stand beside others
+                clauses, own = message.split(joint), text.split(stop)
+                if len(clauses) == len(own) > 1 and "{0}" not in text:
+                    yield from zip(clauses, own, strict=True)

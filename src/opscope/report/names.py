@@ -36,7 +36,6 @@ def trace_name(rank: int | None, trace_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _forms(name: str) -> tuple[str, ...]:
-    """The name and shorter forms of it, the longest first."""
     title = _TITLE.fullmatch(name)
     if title is not None:
         return (name, title[1])
@@ -80,7 +79,11 @@ def fitting_names(names: Sequence[str], width: int) -> list[str]:
     The longest form that fits is taken. Where two names would read the same, the place where they part is
     shown as well, or they are numbered.
     """
-    short = {name: _fitting(name, width) for name in names}
+    short = {}
+    for name in names:
+        is_whole = len(name) <= width or is_operator_name(name)
+        fitting = [name] if is_whole else [one for one in _forms(name) if len(one) <= width]
+        short[name] = fitting[0] if fitting else shorten_middle(_forms(name)[-1], width)
     alike: dict[str, list[str]] = defaultdict(list)
     for name, text in short.items():
         alike[text].append(name)
@@ -88,14 +91,6 @@ def fitting_names(names: Sequence[str], width: int) -> list[str]:
         if len(group) > 1:
             short.update(_told_apart(text, group, width))
     return [short[name] for name in names]
-
-
-def _fitting(name: str, width: int) -> str:
-    if len(name) <= width or is_operator_name(name):
-        return name
-    forms = _forms(name)
-    found = next((one for one in forms if len(one) <= width), None)
-    return found or shorten_middle(forms[-1], width)
 
 
 def _told_apart(text: str, group: Sequence[str], width: int) -> dict[str, str]:

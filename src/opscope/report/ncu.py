@@ -21,25 +21,7 @@ from opscope.analysis.counters import (
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
-from opscope.report.document import (
-    Block,
-    Code,
-    CodeBlock,
-    Document,
-    FactList,
-    FindingList,
-    Inline,
-    Meaning,
-    Paragraph,
-    Section,
-    Text,
-    facts,
-    identifier,
-    number,
-    sections,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.efficiency import shape_texts
 from opscope.report.json_encoding import Keys, parsed, versions
 from opscope.toolchain.ncu_report import (
@@ -70,43 +52,45 @@ _CHANGES = 3
 _RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
 
 
-def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> Document:
+def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Document:
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
     shown = ranked[:top]
     report = analysis.report
     # The command without the folder of ncu, which says nothing.
     executable, _, rest = (report.command or "").partition(" ")
-    read = facts(
-        ("Report", Code(str(report.source))),
-        *(("Recording", Code(source)) for source in analysis.recordings),
+    read = doc.facts(
+        ("Report", doc.Code(str(report.source))),
+        *(("Recording", doc.Code(source)) for source in analysis.recordings),
         ("Written by", f"ncu {report.ncu_version}" if report.ncu_version else None),
-        ("Command", Code(f"{PurePath(executable).name} {rest}", is_whole=True) if report.command else None),
+        (
+            "Command",
+            doc.Code(f"{PurePath(executable).name} {rest}", is_whole=True) if report.command else None,
+        ),
     )
-    each = Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
-    return Document(
+    each = doc.Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
+    return doc.Document(
         "Hardware counters",
         (_opening(analysis),),
-        sections(
-            Section("Kernels", tuple(_kernel_blocks(analysis, shown))),
-            Section("What to change", (FindingList(analysis.findings),)),
+        doc.sections(
+            doc.Section("Kernels", tuple(_kernel_blocks(analysis, shown))),
+            doc.Section("What to change", (doc.FindingList(analysis.findings),)),
             each,
-            Section("Not collected", _missing(analysis)),
-            Section("What was read", (read,)),
+            doc.Section("Not collected", _missing(analysis)),
+            doc.Section("What was read", (read,)),
         ),
     )
 
 
-def _opening(analysis: CounterAnalysis) -> FactList:
-    """How long kernels take, what limits them, what to change."""
+def _opening(analysis: CounterAnalysis) -> doc.FactList:
     times = [(kernel.counters.duration_ns or 0, kernel) for kernel in analysis.kernels]
     whole_ns = sum(ns for ns, _ in times)
     shares = [
         f"{name} {format_share(ns, whole_ns)}" for name, ns in _limits(analysis).most_common() if whole_ns
     ]
-    longest: Text | None = None
+    longest: doc.Text | None = None
     if times:
         ns, kernel = max(times, key=lambda pair: pair[0])
-        longest = (Code(kernel.title), f": {format_duration(ns)}, limited by {_limit(kernel)}")
+        longest = (doc.Code(kernel.title), f": {format_duration(ns)}, limited by {_limit(kernel)}")
     changes = []
     for rank, finding in enumerate(analysis.findings[:_CHANGES], 1):
         text, launch = _advice(finding), finding.evidence.get("launch")
@@ -118,7 +102,7 @@ def _opening(analysis: CounterAnalysis) -> FactList:
         name = device.name or "a device the report does not name"
         devices[f"{name}{capability}"] = None
     version = f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""
-    return facts(
+    return doc.facts(
         ("Kernels", f"{counted(len(times), 'launch')}, {format_duration(whole_ns)} in all"),
         ("Time limited by", ", ".join(shares)),
         ("Longest", longest),
@@ -136,51 +120,51 @@ def _limit(kernel: CountedKernel) -> str:
     return "DRAM" if limit == "dram" else limit
 
 
-def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> Iterator[Block]:
-    def operator(kernel: CountedKernel) -> Text:
+def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> Iterator[doc.Block]:
+    def operator(kernel: CountedKernel) -> doc.Text:
         names = kernel.operators
-        return UNKNOWN if not names else Code(names[0]) if len(names) == 1 else f"{len(names)} operators"
+        return UNKNOWN if not names else doc.Code(names[0]) if len(names) == 1 else f"{len(names)} operators"
 
     has_recording = bool(analysis.recordings)
-    yield table(
+    yield doc.table(
         shown,
-        number("#", "counters.index", str),
-        identifier("Kernel", "title"),
-        words("Operator", operator) if has_recording else None,
-        number("Time", "counters.duration_ns"),
-        number("DRAM", "counters.dram_bytes"),
-        number("Of minimum", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
-        number("Compute", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.SM_FRACTION))),
-        number("Memory", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.MEMORY_FRACTION))),
-        number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
-        words("Limited by", _limit),
+        doc.number("#", "counters.index", str),
+        doc.identifier("Kernel", "title"),
+        doc.words("Operator", operator) if has_recording else None,
+        doc.number("Time", "counters.duration_ns"),
+        doc.number("DRAM", "counters.dram_bytes"),
+        doc.number("Of minimum", "traffic_ratio", "{:.2f} ×".format) if has_recording else None,
+        doc.number("Compute", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.SM_FRACTION))),
+        doc.number("Memory", lambda kernel: format_fraction(kernel.counters.ratio(Quantity.MEMORY_FRACTION))),
+        doc.number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
+        doc.words("Limited by", _limit),
     )
     if len(shown) < len(analysis.kernels):
-        yield Paragraph(f"The longest {len(shown)} of {len(analysis.kernels)} launches.")
+        yield doc.Paragraph(f"The longest {len(shown)} of {len(analysis.kernels)} launches.")
     if analysis.report.other_results:
         count = len(analysis.report.other_results)
-        yield Paragraph(f"{count} results are not kernel launches (ranges, graphs) and are not shown.")
+        yield doc.Paragraph(f"{count} results are not kernel launches (ranges, graphs) and are not shown.")
     command, clocks = analysis.report.command or "", "at ncu's base clock unless told otherwise"
     if "--clock-control none" in command or "--clock-control=none" in command:
         clocks = "at the clocks of the moment"
     caches = "" if "--cache-control none" in command else " and empties the caches before each"
-    yield Paragraph(
+    yield doc.Paragraph(
         f"Times are ncu's: it runs a kernel alone, once per group of counters{caches}, {clocks}, so they are "
         "not those of the program."
     )
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
-        parts: list[Inline] = ["Without a certain call in the recording: "]
+        parts: list[doc.Inline] = ["Without a certain call in the recording: "]
         for index, kernel in enumerate(lost):
             reason = kernel.match.meaning if kernel.match else ""
             parts += ["; " if index else "", f"launch {kernel.counters.index} ("]
-            parts += [Code(kernel.title), f", {reason})"]
-        yield Paragraph((*parts, "."))
+            parts += [doc.Code(kernel.title), f", {reason})"]
+        yield doc.Paragraph((*parts, "."))
     times = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels]
     if sum(times):
         limit, ns = _limits(analysis).most_common(1)[0]
         longest = format_share(max(times), sum(times))
-        yield Meaning(
+        yield doc.Meaning(
             f"{format_share(ns, sum(times))} of the kernel time is limited by {limit}; "
             f"the longest launch takes {longest}."
         )
@@ -193,7 +177,7 @@ def _limits(analysis: CounterAnalysis) -> Counter[str]:
     return limits
 
 
-def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
+def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
     counters = kernel.counters
     threads = counters.ratio(Quantity.THREADS_PER_INSTRUCTION)
     accesses = [*_access("loads", counters.loads), *_access("stores", counters.stores)]
@@ -216,8 +200,8 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
         f"{format_count(counters.registers_per_thread)} registers per thread, "
         f"{format_bytes(counters.shared_memory_bytes)} shared memory per block"
     )
-    known = facts(
-        ("Kernel", Code(kernel.name, is_whole=True)),
+    known = doc.facts(
+        ("Kernel", doc.Code(kernel.name, is_whole=True)),
         ("Operator", _call(kernel) if analysis.recordings else None),
         ("Launch", launch),
         ("Time", time),
@@ -237,7 +221,7 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> Section:
     meaning = f"Limited by {_limit(kernel)}; no counter stands out."
     if found is not None and found.suggestion is not None:
         meaning = f"Limited by {_limit(kernel)}. {_advice(found)}."
-    return Section(f"Launch {counters.index}: {kernel.title}", (known, Meaning(meaning)))
+    return doc.Section(f"Launch {counters.index}: {kernel.title}", (known, doc.Meaning(meaning)))
 
 
 _PEAKS = (
@@ -250,13 +234,13 @@ _PEAKS = (
 )
 
 
-def _call(kernel: CountedKernel) -> Text:
+def _call(kernel: CountedKernel) -> doc.Text:
     meaning = f" ({kernel.match.meaning})" if kernel.match not in (None, Match.SAME_CALL) else ""
     if kernel.call is None:
         return f"{', '.join(kernel.operators) or _NO_LIMIT}{meaning}"
     attribution = kernel.call.attribution
     without = "no operator" if attribution is None else f"none: {Attribution(attribution).meaning}"
-    operator: Inline = Code(kernel.call.operator) if kernel.call.operator else without
+    operator: doc.Inline = doc.Code(kernel.call.operator) if kernel.call.operator else without
     shapes = ", ".join(shape_texts(kernel.call.shapes) or ())
     return (operator, f" on {shapes}" if shapes else "", meaning)
 
@@ -318,7 +302,7 @@ def _occupancy(counters: KernelCounters) -> str:
     )
 
 
-def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
+def _missing(analysis: CounterAnalysis) -> tuple[doc.Block, ...]:
     """What no launch of the report has, and the options that would collect it."""
     absent = [
         quantity
@@ -332,8 +316,12 @@ def _missing(analysis: CounterAnalysis) -> tuple[Block, ...]:
     options = [f"--section {section}" for section in named if section in SECTIONS]
     if metrics := metrics_to_collect(capability, absent):
         options.append(f"--metrics {','.join(metrics)}")
-    how = (Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu with these options.")
-    return Paragraph(f"{', '.join(map(str, absent))}."), CodeBlock(" ".join(options)), Meaning(how)
+    how = (doc.Code("opscope ncu -- PROGRAM", is_whole=True), " collects them; or ncu with these options.")
+    return (
+        doc.Paragraph(f"{', '.join(map(str, absent))}."),
+        doc.CodeBlock(" ".join(options)),
+        doc.Meaning(how),
+    )
 
 
 NCU_SCHEMA_VERSION = 2

@@ -12,22 +12,7 @@ from opscope.hardware.occupancy import BlockOccupancy
 from opscope.kernels.ptx import FunctionUse
 from opscope.nvcc.command import BuildProduct, Nvcc, command_text
 from opscope.provenance.demangle import demangle
-from opscope.report.document import (
-    Block,
-    Code,
-    CodeBlock,
-    Document,
-    FactList,
-    FindingList,
-    Paragraph,
-    Section,
-    facts,
-    identifier,
-    number,
-    sections,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 
@@ -43,22 +28,29 @@ class NvccCode(NamedTuple):
     text: str
 
 
-def nvcc_document(compiled: CompiledFile, command: Sequence[str], codes: Sequence[NvccCode] = ()) -> Document:
-    shown = sections(
-        Section("Kernels", tuple(_kernels(compiled))),
-        Section("Findings", (FindingList(compiled.findings),)),
-        Section("Compiler", (CodeBlock(compiled.compilation.said),) if compiled.compilation.said else ()),
-        *(Section(f"{one.function}, {one.target}", (CodeBlock(one.text, one.language),)) for one in codes),
+def nvcc_document(
+    compiled: CompiledFile, command: Sequence[str], codes: Sequence[NvccCode] = ()
+) -> doc.Document:
+    shown = doc.sections(
+        doc.Section("Kernels", tuple(_kernels(compiled))),
+        doc.Section("Findings", (doc.FindingList(compiled.findings),)),
+        doc.Section(
+            "Compiler", (doc.CodeBlock(compiled.compilation.said),) if compiled.compilation.said else ()
+        ),
+        *(
+            doc.Section(f"{one.function}, {one.target}", (doc.CodeBlock(one.text, one.language),))
+            for one in codes
+        ),
     )
-    return Document(compiled.compilation.request.source.name, (_opening(compiled, command),), shown)
+    return doc.Document(compiled.compilation.request.source.name, (_opening(compiled, command),), shown)
 
 
-def _opening(compiled: CompiledFile, command: Sequence[str]) -> FactList:
+def _opening(compiled: CompiledFile, command: Sequence[str]) -> doc.FactList:
     compilation = compiled.compilation
     request = compilation.request
     known = [(target.name, architecture(target.compute_capability)) for target in request.targets]
-    return facts(
-        ("Command", Code(command_text(command), is_whole=True)),
+    return doc.facts(
+        ("Command", doc.Code(command_text(command), is_whole=True)),
         ("Compiler", f"nvcc {compilation.nvcc.version or compilation.nvcc.release}"),
         (
             "Machine code",
@@ -93,23 +85,23 @@ def _range(target: Target, targets: Sequence[Target]) -> str:
     return f"{generation} of its family" if target.suffix else generation
 
 
-def _kernels(compiled: CompiledFile) -> Iterator[Block]:
+def _kernels(compiled: CompiledFile) -> Iterator[doc.Block]:
     outlooks, dynamic = compiled.outlooks, compiled.dynamic_shared_bytes
     if not outlooks:
         none = "The file has no kernels, or none that anything launches: unused templates make none."
-        yield Paragraph(none)
+        yield doc.Paragraph(none)
         return
-    target = words("Target", "kernel.target.name")
-    yield table(
+    target = doc.words("Target", "kernel.target.name")
+    yield doc.table(
         outlooks,
-        identifier("Kernel", "kernel.name"),
+        doc.identifier("Kernel", "kernel.name"),
         target,
-        number("Registers", "kernel.registers", str),
-        number("Shared", "kernel.use.shared_bytes", format_bytes_exactly),
-        number("Stack", "kernel.stack_bytes", format_bytes_exactly),
-        number("Spilled", "kernel.use.spill_store_bytes", format_bytes_exactly),
-        number("Reloaded", "kernel.use.spill_load_bytes", format_bytes_exactly),
-        number("Constant", "kernel.constant_bytes", format_bytes_exactly),
+        doc.number("Registers", "kernel.registers", str),
+        doc.number("Shared", "kernel.use.shared_bytes", format_bytes_exactly),
+        doc.number("Stack", "kernel.stack_bytes", format_bytes_exactly),
+        doc.number("Spilled", "kernel.use.spill_store_bytes", format_bytes_exactly),
+        doc.number("Reloaded", "kernel.use.spill_load_bytes", format_bytes_exactly),
+        doc.number("Constant", "kernel.constant_bytes", format_bytes_exactly),
     )
 
     def share_at(outlook: KernelOutlook, threads: int) -> str | None:
@@ -117,23 +109,23 @@ def _kernels(compiled: CompiledFile) -> Iterator[Block]:
         return next((_share(block) for block in known), None)
 
     sizes = dict.fromkeys(block.threads for one in outlooks for block in one.occupancy.blocks)
-    yield table(
+    yield doc.table(
         outlooks,
-        identifier("Occupancy by block size", "kernel.name"),
+        doc.identifier("Occupancy by block size", "kernel.name"),
         target,
-        *(words(str(size), partial(share_at, threads=size)) for size in sizes),
-        words("Best", "occupancy.best", lambda best: f"{_share(best)} at {best.threads}"),
-        number("Largest block", "occupancy.largest_threads", str),
+        *(doc.words(str(size), partial(share_at, threads=size)) for size in sizes),
+        doc.words("Best", "occupancy.best", lambda best: f"{_share(best)} at {best.threads}"),
+        doc.number("Largest block", "occupancy.largest_threads", str),
     )
     assumed = f"{format_bytes(dynamic)} of" if dynamic else "no"
-    yield Paragraph(
+    yield doc.Paragraph(
         "Registers, stack and spills are of each thread, shared memory is of each block. Occupancy: resident "
         f"warps as a share of what a multiprocessor can hold, with {assumed} dynamic shared memory. The "
         "best block is the largest of those with most threads; how a kernel performs with them, only a run "
         "shows."
     )
     for reason in dict.fromkeys(one.occupancy.reason for one in outlooks if one.occupancy.reason):
-        yield Paragraph(f"No occupancy: {reason}.")
+        yield doc.Paragraph(f"No occupancy: {reason}.")
 
 
 def _share(block: BlockOccupancy) -> str:

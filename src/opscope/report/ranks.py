@@ -1,29 +1,111 @@
-"""What is said of the ranks of a job together: their clocks, who is waited for, what holds them up.
+"""What is said of the ranks of a job: their collectives and clocks, who is waited for, what holds them up.
 
 Of many ranks those are told that others wait for most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from opscope.analysis.communication import PipelineStage
+from opscope import units
+from opscope.analysis.collectives import CollectiveTotal
+from opscope.analysis.communication import LinkEvidence, LinkKind, PipelineStage
 from opscope.analysis.job_model import JobOutlook, JobPath, WhatIf, WhatIfKind
 from opscope.analysis.straggler import RankStep
 from opscope.analysis.summary import Summary
-from opscope.report.document import Block, BulletList, Text, joined, number, table
+from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode
-from opscope.units import counted, format_duration, format_fraction
+from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_share
 
 _RANKS = 5
 _STEPS = 6
 _PARTS = 3
 _STAGES = 16
+_MEANWHILE = 3
+_LEAST_SHARE = 0.1
 
 
-def rank_blocks(summary: Summary) -> Iterator[Block]:
+def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
+    """The collectives that ranks share; nothing where there are none."""
+    totals = summary.collectives.totals
+    if not totals:
+        return tuple(rank_blocks(summary))
+
+    def group(one: CollectiveTotal) -> str:
+        name = one.group_description or one.process_group or UNKNOWN
+        kind = "" if one.parallelism is None else f", {_PARALLELISMS[one.parallelism.kind]}"
+        return f"{name}{kind} ({one.ranks} ranks)"
+
+    def of_link(one: CollectiveTotal) -> str:
+        if one.link is None or one.link_fraction is None:
+            return UNKNOWN
+        named = "best seen" if one.link.evidence is LinkEvidence.BEST_SEEN else _LINKS[one.link.kind]
+        return f"{format_fraction(one.link_fraction)} ({named})"
+
+    def last(one: CollectiveTotal) -> str:
+        return UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
+
+    shown = doc.table(
+        totals,
+        doc.words("Group", group),
+        doc.words("Collective", "name"),
+        doc.number("Calls", "calls"),
+        doc.number("Bytes", "size_bytes", units.format_bytes, spare=True),
+        doc.number("Waiting", "wait_ns", format_duration),
+        doc.number("Transfer", "transfer_ns", format_duration),
+        doc.number("Exposed", "exposed_ns", format_duration, spare=True),
+        doc.number("Bus bandwidth", "bus_bytes_per_s", units.format_byte_rate),
+        doc.number("Of link", of_link, spare=True),
+        doc.words("Last", last),
+        caption=(
+            "Waiting and exposed: all ranks together. Transfer: from the arrival of the last rank "
+            "on. Bus bandwidth: what each rank's link carried meanwhile."
+        ),
+    )
+    points: list[doc.Text] = []
+    for one in totals:
+        least_ns = _LEAST_SHARE * sum(part.ns for part in one.meanwhile)
+        told: list[Sequence[doc.Inline]] = []
+        for part in one.meanwhile[:_MEANWHILE]:
+            time = format_duration(part.ns)
+            if part.ns >= least_ns and part.name is None:
+                told.append((f"idle for {time} (its host was late)",))
+            elif part.ns >= least_ns:
+                told.append(("in ", doc.Code(part.name or ""), f" for {time}"))
+        if told:
+            parts = [word for part in told for word in (", ", *part)][1:]
+            points.append((f"While others waited in {one.name}, the last rank's device was ", *parts, "."))
+    # Whether ranks wait for one another or for data.
+    wait_ns = sum(one.wait_ns or 0 for one in totals)
+    in_them_ns = wait_ns + sum((one.transfer_ns or 0) * one.ranks for one in totals)
+    late, meaning = Counter[int](), None
+    for one in totals:
+        if one.last_rank is not None:
+            late[one.last_rank] += one.last_count
+    if in_them_ns:
+        share = format_share(wait_ns, in_them_ns)
+        text = f"{share} of the time in collectives is waiting; the rest moves data."
+        if 2 * wait_ns > in_them_ns and late:
+            rank = late.most_common(1)[0][0]
+            text = f"{share} of the time in collectives is waiting for the last rank, most often rank {rank}."
+        meaning = doc.Meaning(text)
+    return doc.blocks(shown, doc.BulletList(tuple(points)), *rank_blocks(summary), meaning)
+
+
+_LINKS = {LinkKind.NVLINK: "NVLink", LinkKind.PCIE: "PCIe"}
+_PARALLELISMS = {
+    "context": "context parallel",
+    "data": "data parallel",
+    "expert": "expert parallel",
+    "pipeline": "pipeline parallel",
+    "tensor": "tensor parallel",
+}
+
+
+def rank_blocks(summary: Summary) -> Iterator[doc.Block]:
     """The ranks together; nothing of a single one."""
     collectives, ranks = summary.collectives, _most_awaited(summary)
     steps = sorted({one.step for one in collectives.rank_steps if one.step is not None})[:_STEPS]
@@ -34,28 +116,28 @@ def rank_blocks(summary: Summary) -> Iterator[Block]:
         def waited(skew: Any, *, step: int) -> str:
             return format_duration(found.get((skew.trace_id, step), 0) / others)
 
-        yield table(
+        yield doc.table(
             ranks,
-            number("Rank", "rank"),
-            number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
+            doc.number("Rank", "rank"),
+            doc.number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
             *(
-                number(f"Step {step}", partial(waited, step=step), spare=place > 1)
+                doc.number(f"Step {step}", partial(waited, step=step), spare=place > 1)
                 for place, step in enumerate(steps)
             ),
             caption="How long each of the other ranks waited for it, on average, by step.",
         )
     points = tuple(_points(summary))
     if points:
-        yield BulletList(points)
+        yield doc.BulletList(points)
     if collectives.stages:
         shown = sorted(collectives.stages, key=lambda one: -one.bubble_ns)[:_STAGES]
-        yield table(
+        yield doc.table(
             sorted(shown, key=lambda one: one.trace_id),
-            number("Rank", "rank"),
-            number("Sends and receives", "transfers"),
-            number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
-            number("Of the step", "bubble_fraction", format_fraction),
-            number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
+            doc.number("Rank", "rank"),
+            doc.number("Sends and receives", "transfers"),
+            doc.number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
+            doc.number("Of the step", "bubble_fraction", format_fraction),
+            doc.number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
             caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
         )
 
@@ -65,8 +147,7 @@ def _most_awaited(summary: Summary) -> list[Any]:
     return [one for one in skews if one.awaited_ns][:_RANKS]
 
 
-def _points(summary: Summary) -> Iterator[Text]:
-    """How well clocks agree, through which rank the critical path runs, and what would shorten it."""
+def _points(summary: Summary) -> Iterator[doc.Text]:
     clocks, outlook = summary.collectives.clocks, summary.job_outlook
     if len(clocks) > 1:
         offsets = [one.offset_ns for one in clocks.values()]
@@ -82,7 +163,7 @@ def _points(summary: Summary) -> Iterator[Text]:
         yield (
             f"The critical path across ranks runs through rank {summary.ranks[trace_id]} for "
             f"{format_fraction(fraction)} of the recorded step: ",
-            *joined(
+            *doc.joined(
                 [f"{one.kind} {one.name or ''}".rstrip() + f" ({format_duration(one.ns)})" for one in mine]
             ),
             ".",

@@ -81,6 +81,11 @@ SUMMARY_KEYS: dict[type, Keys] = {
         shapes=parsed("shapes"),
     ),
     Improvement: Keys("known needs_counters"),
+    KernelTotal: Keys(
+        "name kind calls total_ns min_ns max_ns fraction size_bytes decoded source",
+        decoded=lambda kernel: _decoded(kernel.facts),
+        source=lambda kernel: _kernel_source(kernel.facts),
+    ),
     LaunchGeometry: Keys("... -example_operator_id"),
     Limit: Keys("value=per_s ..."),
     LineTotal: Keys("file line kind ..."),
@@ -129,11 +134,19 @@ SUMMARY_KEYS: dict[type, Keys] = {
 }
 
 _STATS_GEOMETRY = "grid block registers_per_thread shared_memory_bytes occupancy=occupancy_estimate"
+_STATS_LONGEST = Keys(_STATS_GEOMETRY)
+_NO_GEOMETRY = LaunchGeometry(None, None, None, None, None, 0, 0)
 
 _STATS_KEYS: dict[type, Keys] = {
     **SUMMARY_KEYS,
     CategoryTotal: Keys("cuda_time_ms=device_ns cpu_time_ms=cpu_ns fraction calls"),
     DeviceTime: Keys("device name span_ms=span_ns busy_ms=busy_ns idle_ms=idle_ns"),
+    KernelTotal: Keys(
+        "name kind decoded source calls cuda_time_ms=total_ns cuda_time_fraction=fraction min_ms=min_ns "
+        "max_ms=max_ns size_bytes",
+        decoded=lambda kernel: _decoded(kernel.facts),
+        source=lambda kernel: _kernel_source(kernel.facts),
+    ),
     LaunchGeometry: Keys(f"{_STATS_GEOMETRY} calls cuda_time_ms=total_ns"),
     MeasuredStep: Keys(
         "recorded_ms=recorded_ns unrecorded_ms host_stretch busy_fraction recorder_idle_ms=recorder_idle_ns",
@@ -149,7 +162,6 @@ _STATS_KEYS: dict[type, Keys] = {
 
 
 def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
-    """The Summary as JSON values: the `top` operators (every one for None), everything else complete."""
     operators = summary.operators if top is None else ranked_operators(summary)[:top]
     efficiency, program, step = summary.efficiency, summary.program, summary.typical_step
     parts: dict[str, Any] = {
@@ -200,7 +212,6 @@ def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, An
 
 
 def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
-    """Operators, with their native functions, sources and kernels."""
     keys = Keys(
         "name overload category calls self_device_ns total_device_ns self_device_fraction "
         "total_device_fraction self_cpu_ns total_cpu_ns rank_fraction kernel_launches input_shapes "
@@ -226,7 +237,6 @@ def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dic
 
 
 def _shapes(operator: OperatorTotal) -> list[dict[str, Any]]:
-    """The operator's input shapes with their calls, most frequent first."""
     return [{"shapes": from_json_text(shapes), "calls": calls} for shapes, calls in operator.input_shapes]
 
 
@@ -238,20 +248,15 @@ def _function(operator: OperatorTotal) -> dict[str, Any] | None:
     return {**first, "others": others}
 
 
-def _kernel(kernel: KernelTotal, roofline: Roofline | None = None) -> dict[str, Any]:
+def _kernel(
+    kernel: KernelTotal, roofline: Roofline | None = None, keys: Mapping[type, Keys] = SUMMARY_KEYS
+) -> dict[str, Any]:
     """One kernel, with what its name states, where its code lies and how far it is from the limit."""
-    return {
-        **_KERNEL_KEYS.record(kernel, SUMMARY_KEYS),
-        **encode(roofline or _NO_ROOFLINE, SUMMARY_KEYS),
-        "launches": encode(kernel.geometries, SUMMARY_KEYS),
-    }
-
-
-_KERNEL_KEYS = Keys(
-    "name kind calls total_ns min_ns max_ns fraction size_bytes decoded source",
-    decoded=lambda kernel: _decoded(kernel.facts),
-    source=lambda kernel: _kernel_source(kernel.facts),
-)
+    longest: dict[str, Any] = {}  # in the stats file, the configuration it spent most time in
+    if keys is _STATS_KEYS:
+        longest = _STATS_LONGEST.record((*kernel.geometries, _NO_GEOMETRY)[0], keys)
+    record = {**encode(kernel, keys), **encode(roofline or _NO_ROOFLINE, keys), **longest}
+    return {**record, "launches": encode(kernel.geometries, keys)}
 
 
 def _decoded(facts: KernelFacts | None) -> dict[str, Any] | None:
@@ -343,7 +348,7 @@ def stats_document(
         },
         "native_function_mapping": {operator.name: _function(operator) for operator in operators},
         "cuda_kernels": [
-            _stats_kernel(kernel, kernels.get((None, kernel.name))) for kernel in summary.kernels
+            _kernel(kernel, kernels.get((None, kernel.name)), _STATS_KEYS) for kernel in summary.kernels
         ],
         "unattributed": {reason: ns_to_ms(ns) for reason, ns in summary.unattributed_ns.items()},
         "limits": summary.efficiency.limits,
@@ -416,34 +421,9 @@ def _stats_operators(summary: Summary, operators: Iterable[OperatorTotal]) -> li
             else {**encode(operator.source, _STATS_KEYS), "evidence": operator.source.grade}
         ),
         kernels=lambda operator: [
-            _stats_kernel(kernel, efficiency.kernels.get((operator.name, kernel.name)))
+            _kernel(kernel, efficiency.kernels.get((operator.name, kernel.name)), _STATS_KEYS)
             for kernel in operator.kernels
         ],
         roofline=lambda operator: efficiency.operators.get(operator.name, _NO_ROOFLINE),
     )
     return [keys.record(operator, _STATS_KEYS) for operator in operators]
-
-
-_NO_GEOMETRY = LaunchGeometry(None, None, None, None, None, 0, 0)
-
-
-def _stats_kernel(kernel: KernelTotal, roofline: Roofline | None) -> dict[str, Any]:
-    # The kernel's own fields are those of the launch configuration it spent most time in.
-    longest = kernel.geometries[0] if kernel.geometries else _NO_GEOMETRY
-    return {
-        **_STATS_KERNEL_KEYS.record(kernel, _STATS_KEYS),
-        **encode(roofline or _NO_ROOFLINE, _STATS_KEYS),
-        **_STATS_GEOMETRY_KEYS.record(longest, _STATS_KEYS),
-        "launches": encode(kernel.geometries, _STATS_KEYS),
-    }
-
-
-_STATS_KERNEL_KEYS = Keys(
-    "name kind decoded source calls cuda_time_ms=total_ns cuda_time_fraction=fraction min_ms=min_ns "
-    "max_ms=max_ns size_bytes",
-    decoded=lambda kernel: _decoded(kernel.facts),
-    source=lambda kernel: _kernel_source(kernel.facts),
-)
-
-
-_STATS_GEOMETRY_KEYS = Keys(_STATS_GEOMETRY)

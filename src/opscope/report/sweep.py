@@ -13,22 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from opscope.benchmarking.statistics import CONFIDENCE
-from opscope.report.document import (
-    BulletList,
-    Code,
-    Document,
-    FactList,
-    Meaning,
-    Section,
-    Strong,
-    Text,
-    facts,
-    named,
-    number,
-    sections,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.json_encoding import versions
 from opscope.units import (
     NS_PER_MS,
@@ -62,12 +47,10 @@ class SweepEntry(NamedTuple):
 
 
 def sweep_document(entries: Sequence[SweepEntry]) -> dict[str, Any]:
-    """All configurations in order, each with its headline figures and file names."""
     return {**versions(SWEEP_SCHEMA_VERSION), "configurations": [_record(entry) for entry in entries]}
 
 
-def sweep_report(entries: Sequence[SweepEntry]) -> Document:
-    """One table of all configurations, and the failures with their reasons."""
+def sweep_report(entries: Sequence[SweepEntry]) -> doc.Document:
     records = [_record(entry) for entry in entries]
     on_device = any(record["summary"]["kernel_launches"] for record in records)
     key = "cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"
@@ -84,38 +67,53 @@ def sweep_report(entries: Sequence[SweepEntry]) -> Document:
         count, steps = record["summary"]["kernel_launches"], (record["config"] or {}).get("steps")
         return count / steps if count is not None and steps else None
 
-    def top_operator(record: Mapping[str, Any]) -> Text:
-        top = record["top_operator"]
-        return Strong("failed") if record["status"] == "failed" else named(top and top["name"])
+    def unrecorded(step: Mapping[str, Any]) -> str:
+        """A step without the profiler, by the clock of the program's own loop."""
+        if (time := step.get("unrecorded_ms")) is None:
+            return UNKNOWN
+        median, low, high = (significant(time[key], below_one=3) for key in ("median", "low", "high"))
+        return f"{median} ms ({low}–{high})" if time["coverage"] >= CONFIDENCE else f"{median} ms"
 
-    configurations = table(
+    def latency(ms: Mapping[str, float]) -> str:
+        return "{} ({}–{})".format(*(significant(ms[key], below_one=3) for key in ("median", "p5", "p95")))
+
+    def top_operator(record: Mapping[str, Any]) -> doc.Text:
+        top = record["top_operator"]
+        if record["status"] == "failed":
+            return doc.Strong("failed")
+        return doc.Code(top["name"]) if top else UNKNOWN
+
+    configurations = doc.table(
         records,
-        words("Config", itemgetter("label")),
-        number("Step, median (95 %)", itemgetter("step"), _unrecorded),
-        number("Busy", of_step("busy_fraction"), format_fraction, spare=1) if on_device else None,
-        number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
-        number("Profiler slowdown", of_step("host_stretch"), format_ratio, spare=6),
-        number("Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3),
-        number("Kernel launches per step", launches, format_mean_count, spare=5) if on_device else None,
-        words("Latency ms, median (5–95 %)", itemgetter("latency_ms"), _latency, spare=2),
-        number("Seq. per s", itemgetter("throughput_sequences_per_s"), _rate),
-        words("Top operator", top_operator),
+        doc.words("Config", itemgetter("label")),
+        doc.number("Step, median (95 %)", itemgetter("step"), unrecorded),
+        doc.number("Busy", of_step("busy_fraction"), format_fraction, spare=1) if on_device else None,
+        doc.number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
+        doc.number("Profiler slowdown", of_step("host_stretch"), format_ratio, spare=6),
+        doc.number(
+            "Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3
+        ),
+        doc.number("Kernel launches per step", launches, format_mean_count, spare=5) if on_device else None,
+        doc.words("Latency ms, median (5–95 %)", itemgetter("latency_ms"), latency, spare=2),
+        doc.number("Seq. per s", itemgetter("throughput_sequences_per_s"), _rate),
+        doc.words("Top operator", top_operator),
     )
-    failures = tuple((Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None)
-    failed = Section("Failed configurations", (BulletList(failures),))
+    failures = tuple(
+        (doc.Code(entry.label), f": {entry.error}") for entry in entries if entry.error is not None
+    )
+    failed = doc.Section("Failed configurations", (doc.BulletList(failures),))
     title, config = "Profiling summary", next((one["config"] for one in records if one["config"]), None)
     if config is not None:
         what = [str(config[key]) for key in ("workload", "dtype", "device") if config.get(key)]
         title = f"{title}: {', '.join(what)}" + (", training" if config.get("train") else "")
-    return Document(
+    return doc.Document(
         title,
         (_headline(records),),
-        sections(Section("Configurations", (configurations, *_scaling(records))), failed),
+        doc.sections(doc.Section("Configurations", (configurations, *_scaling(records))), failed),
     )
 
 
-def _headline(records: Sequence[Mapping[str, Any]]) -> FactList:
-    """The fastest step and the highest throughput, and what holds them up."""
+def _headline(records: Sequence[Mapping[str, Any]]) -> doc.FactList:
     done = [record for record in records if record["status"] != "failed"]
     steps = [(ns, one) for one in done if (ns := _step_ms(one)) is not None]
     rates = [(rate, one) for one in done if (rate := one["throughput_sequences_per_s"]) is not None]
@@ -124,13 +122,13 @@ def _headline(records: Sequence[Mapping[str, Any]]) -> FactList:
     least = min(busy, key=itemgetter(0), default=None)
     slowest = max(steps, key=itemgetter(0), default=None)
     tops = Counter(one["top_operator"]["name"] for one in done if one["top_operator"])
-    return facts(
+    return doc.facts(
         ("Shortest step", _step_text(best)),
         ("Longest step", None if slowest is best else _step_text(slowest)),
         ("Highest throughput", None if most is None else f"{_rate(most[0])} per s at {most[1]['label']}"),
         ("GPU least busy", None if least is None else f"{format_fraction(least[0])} at {least[1]['label']}"),
         *(
-            ("Top operator", (Code(name), f" in {count} of {counted(len(done), 'configuration')}"))
+            ("Top operator", (doc.Code(name), f" in {count} of {counted(len(done), 'configuration')}"))
             for name, count in tops.most_common(1)
         ),
         ("Failed", f"{len(records) - len(done)} of {len(records)}" if len(done) < len(records) else None),
@@ -147,7 +145,7 @@ def _step_ms(record: Mapping[str, Any]) -> float | None:
     return time
 
 
-def _scaling(records: Sequence[Mapping[str, Any]]) -> tuple[Meaning, ...]:
+def _scaling(records: Sequence[Mapping[str, Any]]) -> tuple[doc.Meaning, ...]:
     """What a larger batch costs, of configurations that differ in nothing else; the widest range of them."""
     known = [(one["config"], ms) for one in records if one["config"] and (ms := _step_ms(one)) is not None]
     batches = [one for one in known if one[0].get("batch_size")]
@@ -161,7 +159,7 @@ def _scaling(records: Sequence[Mapping[str, Any]]) -> tuple[Meaning, ...]:
         return ()
     low, low_ms, high, high_ms = max(pairs, key=lambda pair: pair[2] / pair[0])
     return (
-        Meaning(
+        doc.Meaning(
             f"From batch size {low} to {high} a step takes {format_ratio(high_ms / low_ms)} as long for "
             f"{format_ratio(high / low)} the sequences."
         ),
@@ -188,20 +186,6 @@ def _record(entry: SweepEntry) -> dict[str, Any]:
         "top_operator": top,
         "files": dict(entry.files),
     }
-
-
-def _unrecorded(step: Mapping[str, Any]) -> str:
-    """A step without the profiler, by the clock of the program's own loop."""
-    time = step.get("unrecorded_ms")
-    if time is None:
-        return UNKNOWN
-    median, low, high = (significant(time[key], below_one=3) for key in ("median", "low", "high"))
-    return f"{median} ms ({low}–{high})" if time["coverage"] >= CONFIDENCE else f"{median} ms"
-
-
-def _latency(latency_ms: Mapping[str, float]) -> str:
-    median, low, high = (significant(latency_ms[key], below_one=3) for key in ("median", "p5", "p95"))
-    return f"{median} ({low}–{high})"
 
 
 def _rate(per_s: float) -> str:

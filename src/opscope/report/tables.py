@@ -13,21 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 from opscope.analysis.nsys_reports import ReportTable
-from opscope.report.document import (
-    Align,
-    Code,
-    Column,
-    Document,
-    FactList,
-    Meaning,
-    Paragraph,
-    Section,
-    Table,
-    Text,
-    number,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.report.names import telling_name
 from opscope.report.terminal import GAP, column_widths
 from opscope.units import counted, format_duration, format_share
@@ -37,25 +23,25 @@ _FEWEST_GAPS = 4
 _OF_CODE = frozenset("<>{}[]=")
 
 
-def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width: int) -> Document:
+def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width: int) -> doc.Document:
     columns = []
     for index, name in enumerate(names):
         values = [row[index] for row in rows if row[index] is not None]
         is_number = all(
             isinstance(one, int | float | Decimal) and not isinstance(one, bool) for one in values
         )
-        columns.append(Column(name, Align.RIGHT if values and is_number else Align.LEFT))
+        columns.append(doc.Column(name, doc.Align.RIGHT if values and is_number else doc.Align.LEFT))
     cells = tuple(tuple(_cell(value) for value in row) for row in rows)
     least = [column_widths(column, [row[index] for row in cells])[1] for index, column in enumerate(columns)]
     if not rows or sum(least) + GAP * (len(least) - 1) <= width:
-        return Document("", sections=(Section("", (Table(tuple(columns), cells),)),))
-    records = (FactList(tuple(zip(names, row, strict=True))) for row in cells)
-    return Document(
-        "", sections=tuple(Section(f"Row {index}", (one,)) for index, one in enumerate(records, 1))
+        return doc.Document("", sections=(doc.Section("", (doc.Table(tuple(columns), cells),)),))
+    records = (doc.FactList(tuple(zip(names, row, strict=True))) for row in cells)
+    return doc.Document(
+        "", sections=tuple(doc.Section(f"Row {index}", (one,)) for index, one in enumerate(records, 1))
     )
 
 
-def _cell(value: Any) -> Text:
+def _cell(value: Any) -> doc.Text:
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -63,10 +49,10 @@ def _cell(value: Any) -> Text:
     if isinstance(value, bool | int | Decimal):
         return str(value)
     if isinstance(value, list | dict):
-        return Code(json.dumps(value, default=str, ensure_ascii=False))
+        return doc.Code(json.dumps(value, default=str, ensure_ascii=False))
     text = str(value)
     # A name may be shortened, a sentence is broken into lines.
-    return text if text.count(" ") >= _FEWEST_GAPS and _OF_CODE.isdisjoint(text) else Code(text)
+    return text if text.count(" ") >= _FEWEST_GAPS and _OF_CODE.isdisjoint(text) else doc.Code(text)
 
 
 _MOST = 0.8
@@ -75,18 +61,18 @@ _WORDS = frozenset(("Name", "Operation", "Category"))
 _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 
 
-def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> Document:
-    totals: list[tuple[str, Text]] = []
+def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> doc.Document:
+    totals: list[tuple[str, doc.Text]] = []
     for one in tables:
         amounts = [row[total_column(one)] for row in one.rows]
-        text: Text = "nothing"
+        text: doc.Text = "nothing"
         if whole := sum(amounts):
             first = one.rows[amounts.index(max(amounts))]
             amount = f"{whole:,.3f} MB" if one.report.is_size else format_duration(whole)
-            name = Code(telling_name(str(first[one.report.name_column])))
+            name = doc.Code(telling_name(str(first[one.report.name_column])))
             text = (f"{amount}; {format_share(max(amounts), whole)} in ", name)
         totals.append((one.report.title, text))
-    return Document(title, (FactList(tuple(totals)),), tuple(map(_section, tables)))
+    return doc.Document(title, (doc.FactList(tuple(totals)),), tuple(map(_section, tables)))
 
 
 def total_column(shown: ReportTable) -> str:
@@ -110,27 +96,26 @@ def stats_csv(tables: Sequence[ReportTable]) -> str:
 
 
 def stats_json(tables: Sequence[ReportTable]) -> dict[str, list[dict[str, Any]]]:
-    """The rows by report name, keys as nsys heads its columns."""
     return {one.report.name: [dict(row) for row in one.rows] for one in tables}
 
 
-def _section(shown: ReportTable) -> Section:
+def _section(shown: ReportTable) -> doc.Section:
     report = shown.report
     title = f"{report.title} ({report.name})"
     if not shown.rows:
-        return Section(title, (Paragraph("The trace holds none of these."),))
+        return doc.Section(title, (doc.Paragraph("The trace holds none of these."),))
     decimals = 3 if report.is_size else 1
 
     def figure(value: float) -> str:
         return f"{value:,.{decimals}f}" if isinstance(value, float) else f"{value:,}"
 
-    def word(value: str, column: str) -> Text:
-        return value if value.startswith(_OPERATION) or column == "Category" else Code(value)
+    def word(value: str, column: str) -> doc.Text:
+        return value if value.startswith(_OPERATION) or column == "Category" else doc.Code(value)
 
     fields = (
-        words(name, itemgetter(name), partial(word, column=name))
+        doc.words(name, itemgetter(name), partial(word, column=name))
         if name in _WORDS
-        else number(name, itemgetter(name), figure, spare=name.startswith(_SPREAD))
+        else doc.number(name, itemgetter(name), figure, spare=name.startswith(_SPREAD))
         for name in report.columns
     )
     # How few rows make up most of the report.
@@ -138,5 +123,5 @@ def _section(shown: ReportTable) -> Section:
     sums = list(accumulate(totals))
     count = next((index for index, total in enumerate(sums, 1) if total >= _MOST * sums[-1]), len(sums))
     share = format_share(sums[count - 1], sums[-1])
-    meaning = Meaning(f"{count} of {counted(len(totals), 'row')} make up {share} of it.")
-    return Section(title, (table(shown.rows, *fields), meaning))
+    meaning = doc.Meaning(f"{count} of {counted(len(totals), 'row')} make up {share} of it.")
+    return doc.Section(title, (doc.table(shown.rows, *fields), meaning))

@@ -19,28 +19,7 @@ from rich.table import Table as Grid
 from rich.text import Text as Words
 
 from opscope.model.finding import Severity
-from opscope.report.document import (
-    Align,
-    BarList,
-    Block,
-    BulletList,
-    Code,
-    CodeBlock,
-    Column,
-    Document,
-    FactList,
-    FindingList,
-    Inline,
-    Link,
-    Meaning,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    Text,
-    inlines,
-    plain,
-)
+from opscope.report import document as doc
 from opscope.report.names import fitting_names, is_operator_name, least_width, shorten_middle
 from opscope.visible_text import visible
 
@@ -53,16 +32,16 @@ _NARROWEST = 4
 Widths = tuple[int, int, int]
 
 
-def column_widths(column: Column, cells: Sequence[Text]) -> Widths:
+def column_widths(column: doc.Column, cells: Sequence[doc.Text]) -> Widths:
     """What a column takes at the very least, before its cells suffer (its heading wrapped), and in full.
 
     In cells of a terminal: one for most characters, two for a Chinese one. Numbers, operators never suffer.
     """
-    texts = [plain(cell) for cell in cells]
+    texts = [doc.plain(cell) for cell in cells]
     longest = max(map(cell_len, texts), default=0)
     heading, full = _longest_word(column.title), max(longest, cell_len(column.title))
-    floor, names = max(_NARROWEST, heading), [plain(cell) for cell in cells if _holds_name(cell)]
-    if column.align is Align.RIGHT:
+    floor, names = max(_NARROWEST, heading), [doc.plain(cell) for cell in cells if _holds_name(cell)]
+    if column.align is doc.Align.RIGHT:
         least = floor = max(longest, heading)
     elif names:
         least = max(min(longest, max(_SHORTEST_NAME, least_width(texts))), heading)
@@ -105,13 +84,16 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 _SEVERITY_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
-def render_terminal(document: Document) -> RenderableType:
+def render_terminal(document: doc.Document) -> RenderableType:
     """The document as one renderable: its own blocks in a panel, then its sections."""
     parts: list[RenderableType] = []
-    if document.blocks:
-        parts.append(_opening(document))
-    elif document.title:
-        parts.append(Words(_printable(document.title), style="bold"))
+    title = _printable(document.title)
+    body = Group(*(_block(block) for block in document.blocks))
+    if document.blocks and all(isinstance(block, doc.FactList) for block in document.blocks):
+        name = Words(shorten_middle(title, 60), style="bold")
+        parts.append(Panel(body, title=name, title_align="left", border_style="dim", expand=False))
+    elif title or document.blocks:
+        parts += [Words(title, style="bold"), *([body] if document.blocks else [])]
     for section in document.sections:
         parts.extend(_section(section))
     return Group(*parts)
@@ -141,9 +123,9 @@ class _FittedTable:
     Where they need more than there is, spare columns are left out, the last of them first, and named below.
     """
 
-    def __init__(self, table: Table, fractions: Sequence[float] = ()) -> None:
+    def __init__(self, table: doc.Table) -> None:
         self._table = table
-        self._fractions = fractions
+        self._fractions = table.fractions
         self._cells = [[row[index] for row in table.rows] for index in range(len(table.columns))]
         self._needs = [column_widths(*pair) for pair in zip(table.columns, self._cells, strict=True)]
 
@@ -161,13 +143,15 @@ class _FittedTable:
         grid = Grid(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
         columns = []
         for index, each in zip(shown, widths, strict=True):
-            justify: JustifyMethod = "right" if titles[index].align is Align.RIGHT else "left"
+            justify: JustifyMethod = "right" if titles[index].align is doc.Align.RIGHT else "left"
             grid.add_column(titles[index].title, justify=justify, width=each, overflow="fold")
             columns.append(_cells(self._cells[index], each))
         bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._fractions else 0
         if bar_width >= _SHORTEST_BAR:
             grid.add_column("", width=bar_width)
-            columns.append([_bar(fraction, bar_width) for fraction in self._fractions])
+            lengths = (round(max(0.0, min(1.0, one)) * bar_width * 8) for one in self._fractions)
+            bars = ("█" * (length // 8) + _EIGHTHS[length % 8].strip() for length in lengths)
+            columns.append([Words(bar, style="green", no_wrap=True) for bar in bars])
         for row in zip(*columns, strict=True):
             grid.add_row(*row)
         yield grid
@@ -175,59 +159,49 @@ class _FittedTable:
             yield Words(self._table.left_out.format(", ".join(hidden)), style="dim")
 
 
-def _opening(document: Document) -> RenderableType:
-    body = Group(*(_block(block) for block in document.blocks))
-    if not all(isinstance(block, FactList) for block in document.blocks):
-        return Group(Words(_printable(document.title), style="bold"), body)
-    title = Words(shorten_middle(_printable(document.title), 60), style="bold")
-    return Panel(body, title=title, title_align="left", border_style="dim", expand=False)
-
-
-def _section(section: Section) -> Iterator[RenderableType]:
+def _section(section: doc.Section) -> Iterator[RenderableType]:
     heading = f"{section.number} {section.title}" if section.number else section.title
     if heading:
         yield Words(f"\n{_printable(heading)}", style="bold")
     for previous, block in zip((None, *section.blocks), section.blocks, strict=False):
-        if previous is not None and not isinstance(previous, Paragraph):
+        if previous is not None and not isinstance(previous, doc.Paragraph):
             yield Words("")
         yield _block(block)
     for child in section.sections:
         yield from _section(child)
 
 
-def _block(block: Block) -> RenderableType:  # noqa: PLR0911, PLR0912 - a case for each kind
+def _block(block: doc.Block) -> RenderableType:  # noqa: PLR0911 - a case for each kind
     match block:
-        case Paragraph(text):
+        case doc.Paragraph(text):
             words = _words(text)
-            if isinstance(text, Link):  # an address stays in one piece, however narrow the terminal
+            if isinstance(text, doc.Link):  # an address stays in one piece, however narrow the terminal
                 words.no_wrap, words.overflow = True, "ignore"
             return words
-        case Meaning(text):
+        case doc.Meaning(text):
             return _bulleted([(Words("→", style="bold"), _words(text))])
-        case Table(caption=caption):
+        case doc.Table(caption=caption):
             table = _FittedTable(block)
             return table if caption is None else Group(_words(caption), table)
-        case BarList(table, fractions):
-            return _FittedTable(table, fractions)
-        case FactList(facts):
+        case doc.FactList(facts):
             grid = Grid.grid(padding=(0, 2))
             grid.add_column(style="dim", no_wrap=True)
             grid.add_column(overflow="fold")
             for label, value in facts:
-                match inlines(value):
-                    case (Link() | Code(is_whole=False),):  # one name, which may be shortened
+                match doc.inlines(value):
+                    case (doc.Link() | doc.Code(is_whole=False),):  # one name, which may be shortened
                         grid.add_row(label, _Name(_words(value)))
                     case _:
                         grid.add_row(label, _words(value))
             return grid
-        case CodeBlock(code):
+        case doc.CodeBlock(code):
             # Copied from a terminal it must still be code: a line that is too long is not broken.
             text = code.rstrip().expandtabs(4)
             lines = visible(text, most=len(text)).split("\n")
             return Group(*(Words(f"  {line}", no_wrap=True, overflow="ignore") for line in lines))
-        case BulletList(items):
+        case doc.BulletList(items):
             return _bulleted([(Words("•"), _words(item)) for item in items])
-        case FindingList(findings, severities):
+        case doc.FindingList(findings, severities):
             rows = []
             for one in findings:
                 message = f"{one.message} {one.suggestion}" if one.suggestion else one.message
@@ -246,13 +220,13 @@ def _bulleted(rows: list[tuple[Words, Words]]) -> Grid:
     return grid
 
 
-def _cells(texts: Sequence[Text], width: int) -> list[RenderableType]:
+def _cells(texts: Sequence[doc.Text], width: int) -> list[RenderableType]:
     """The cells of one column; names that do not fit keep what tells them apart, operators everything."""
-    names = [plain(text) for text in texts if _holds_name(text)]
+    names = [doc.plain(text) for text in texts if _holds_name(text)]
     short = dict(zip(names, fitting_names(names, width), strict=True))
     return [
-        Words(_printable(short[plain(text)]), style=_NAME_STYLE, no_wrap=True)
-        if _holds_name(text) and len(plain(text)) > width and not is_operator_name(plain(text))
+        Words(_printable(short[doc.plain(text)]), style=_NAME_STYLE, no_wrap=True)
+        if _holds_name(text) and len(doc.plain(text)) > width and not is_operator_name(doc.plain(text))
         else _words(_broken(text, width) if isinstance(text, str) and "×" in text else text)
         for text in texts
     ]
@@ -275,29 +249,23 @@ def _broken(text: str, width: int) -> str:
     return " ".join(words)
 
 
-def _holds_name(text: Text) -> bool:
-    return any(isinstance(part, Code | Link) for part in inlines(text))
+def _holds_name(text: doc.Text) -> bool:
+    return any(isinstance(part, doc.Code | doc.Link) for part in doc.inlines(text))
 
 
-def _words(text: Text) -> Words:
+def _words(text: doc.Text) -> Words:
     words = Words()
-    for part in inlines(text):
-        words.append(_printable(plain(part)), style=_style(part))
+    for part in doc.inlines(text):
+        words.append(_printable(doc.plain(part)), style=_style(part))
     return words
 
 
-def _style(part: Inline) -> str:
-    if isinstance(part, Link):
+def _style(part: doc.Inline) -> str:
+    if isinstance(part, doc.Link):
         return f"{_NAME_STYLE} link {part.url}" if _PLAIN_ADDRESS.fullmatch(part.url) else _NAME_STYLE
-    if isinstance(part, Code):
+    if isinstance(part, doc.Code):
         return _NAME_STYLE
-    return "bold" if isinstance(part, Strong) else ""
-
-
-def _bar(fraction: float, width: int) -> Words:
-    eighths = round(max(0.0, min(1.0, fraction)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return Words("█" * full + (_EIGHTHS[rest] if rest else ""), style="green", no_wrap=True)
+    return "bold" if isinstance(part, doc.Strong) else ""
 
 
 def _printable(text: str) -> str:

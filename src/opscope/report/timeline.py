@@ -6,6 +6,7 @@ The parts of a window sum to it exactly; a cause that the trace does not tell is
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,36 +14,32 @@ from typing import Any
 from opscope.analysis.step_model import PathTotal
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause, LaunchLatency, Timeline, TimePartition, WindowKind
-from opscope.report.document import (
-    Block,
-    Code,
-    FactList,
-    Field,
-    Paragraph,
-    Table,
-    Text,
-    blocks,
-    identifier,
-    number,
-    table,
-    words,
-)
-from opscope.report.meanings import waits_meaning
+from opscope.report import document as doc
 from opscope.report.names import trace_name
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_quantity, format_share
 
 _GAP_ROWS = 5
 _PATH_ROWS = 6
 _WAIT_ROWS = 5
+_REMEDIES = {
+    IdleCause.HOST_LAUNCH: "launch fewer kernels",
+    IdleCause.SYNCHRONIZATION: "remove the calls that make the host wait",
+    IdleCause.DATA_LOADING: "load batches ahead, in other processes",
+    IdleCause.MEMORY_ALLOCATION: "keep device memory instead of freeing it",
+    IdleCause.PROFILER_OVERHEAD: "the program itself does not wait there",
+    IdleCause.DEPENDENCY: "these kernels wait for one another, not for the host",
+    IdleCause.NOTHING_SCHEDULED: "see what the host did during the longest gaps",
+    IdleCause.UNKNOWN: "record the host side too to learn the cause",
+}
 
 
-def time_blocks(summary: Summary) -> tuple[Block, ...]:
+def time_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     """Partitions, causes, waits, gaps, queue and steps; nothing without trustworthy device times."""
     timeline = summary.timeline
     if not timeline.partitions or not summary.is_usable:
         return ()
     start_gaps = (
-        Paragraph(
+        doc.Paragraph(
             f"A gap of {format_duration(gap.duration_ns)} at the start, before which the device worked for "
             f"{format_duration(gap.before_ns)}, is excluded: the window begins after it."
             if gap.before_ns
@@ -53,40 +50,75 @@ def time_blocks(summary: Summary) -> tuple[Block, ...]:
     )
     longest = (gap for partition in timeline.partitions for gap in partition.longest_gaps)
     gaps = sorted(longest, key=lambda gap: -gap.duration_ns)
-    return blocks(
+    return doc.blocks(
         _partition_table(timeline.partitions),
         *start_gaps,
         _cause_table(timeline.partitions),
-        table(
+        doc.table(
             timeline.waits[:_WAIT_ROWS],
-            identifier(
-                "Call", lambda one: one.name if one.copy is None else (Code(one.name), f", {one.copy}")
+            doc.identifier(
+                "Call", lambda one: one.name if one.copy is None else (doc.Code(one.name), f", {one.copy}")
             ),
-            identifier("Operator", "operator", if_known=True),
-            identifier("Line", "line", if_known=True),
-            number("Calls", "calls"),
-            number("Host waited", "host_ns"),
-            number("Device idle after", "idle_ns"),
+            doc.identifier("Operator", "operator", if_known=True),
+            doc.identifier("Line", "line", if_known=True),
+            doc.number("Calls", "calls"),
+            doc.number("Host waited", "host_ns"),
+            doc.number("Device idle after", "idle_ns"),
             caption="Calls that make the host wait for the device.",
         ),
-        table(
+        doc.table(
             gaps[:_GAP_ROWS],
-            number("Longest gaps", "duration_ns"),
-            words("Cause", "cause", _spoken),
-            number("Step", "step", str, if_known=True),
-            identifier("Host was in", "host", if_known=True),
-            identifier("Line", "line", if_known=True),
+            doc.number("Longest gaps", "duration_ns"),
+            doc.words("Cause", "cause", _spoken),
+            doc.number("Step", "step", str, if_known=True),
+            doc.identifier("Host was in", "host", if_known=True),
+            doc.identifier("Line", "line", if_known=True),
         ),
         _path_table(summary),
         *(_launch_tables(summary) if len(timeline.partitions) > 1 else ()),
-        FactList(tuple(_facts(summary))),
-        waits_meaning(summary),
+        doc.FactList(tuple(_facts(summary))),
+        _waiting(summary),
     )
 
 
-def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
-    def part(title: str, attribute: str, *, spare: bool = False) -> Field:
-        return number(
+def idle_causes(summary: Summary) -> Counter[IdleCause]:
+    """Idle time of the devices in use, by cause."""
+    causes: Counter[IdleCause] = Counter()
+    for partition in summary.timeline.in_use:
+        causes.update(partition.idle_by_cause)
+    return causes
+
+
+def _waiting(summary: Summary) -> doc.Meaning | None:
+    """How much waiting there is, and what to do about most of it."""
+    causes, span_ns = idle_causes(summary), sum(one.span_ns for one in summary.timeline.in_use)
+    if not span_ns:
+        return None
+    if not causes.total():
+        return doc.Meaning("The GPU never waits.")
+    cause, ns = causes.most_common(1)[0]
+    remedy, step = _REMEDIES[cause], summary.typical_step
+    if cause is IdleCause.HOST_LAUNCH and step is not None and step.host_ns <= step.device_ns:
+        remedy = (
+            "that may be the profiler's doing, for without it the host alone needs less time than the GPU"
+        )
+    elif cause is IdleCause.HOST_LAUNCH:
+        # One diagnosis: what the first change is about, and a graph only where the step can be captured.
+        changes = [one.code for one in summary.advice or () if one.is_to_try]
+        if changes[:1] == ["advice.host_work"]:
+            remedy = "most of that is what change 1 is about"
+        elif "advice.launch_bound" in changes:
+            remedy = "launch fewer kernels, or replay them as a CUDA graph"
+    idle = f"{format_duration(causes.total())} ({format_share(causes.total(), span_ns)})"
+    return doc.Meaning(
+        f"The GPU waits for {idle}, {format_share(ns, causes.total())} of it because {cause.meaning}: "
+        f"{remedy}."
+    )
+
+
+def _partition_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
+    def part(title: str, attribute: str, *, spare: bool = False) -> doc.Field:
+        return doc.number(
             title,
             lambda one: ", ".join(
                 (format_duration(getattr(one, attribute)), format_share(getattr(one, attribute), one.span_ns))
@@ -94,9 +126,9 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
             spare=spare,
         )
 
-    def beside(title: str, attribute: str) -> Field | None:
+    def beside(title: str, attribute: str) -> doc.Field | None:
         is_any = any(getattr(one, attribute) for one in partitions)
-        return number(title, attribute, spare=True) if is_any else None
+        return doc.number(title, attribute, spare=True) if is_any else None
 
     kinds = {one.window for one in partitions}
     of_steps = "of the steps, until the work that they launched is done"
@@ -105,11 +137,11 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
         window = of_steps
     elif kinds != {WindowKind.SPAN}:
         window += f"; where there are steps, {of_steps}"
-    return table(
+    return doc.table(
         partitions,
-        number("Rank", "rank", str, if_known=True),
-        number("Device", "device", str),
-        number("Window", "span_ns"),
+        doc.number("Rank", "rank", str, if_known=True),
+        doc.number("Device", "device", str),
+        doc.number("Window", "span_ns"),
         part("Compute", "compute_ns"),
         part("Exposed copy", "exposed_copy_ns", spare=True),
         part("Exposed communication", "exposed_communication_ns"),
@@ -120,42 +152,41 @@ def _partition_table(partitions: tuple[TimePartition, ...]) -> Table:
     )
 
 
-def _path_table(summary: Summary) -> Table | None:
-    """What a step could not have gone faster without, in the step of the middle rank."""
+def _path_table(summary: Summary) -> doc.Table | None:
     step = summary.typical_step
     if step is None or not step.critical_path:
         return None
 
-    def place(one: PathTotal) -> Text:
+    def place(one: PathTotal) -> doc.Text:
         # What the host does before it launches an operator need not be of that operator.
         if not one.name:
             return "–"
-        return ("until ", Code(one.name)) if one.kind == "host" else Code(one.name)
+        return ("until ", doc.Code(one.name)) if one.kind == "host" else doc.Code(one.name)
 
-    return table(
+    return doc.table(
         step.critical_path[:_PATH_ROWS],
-        words("On the critical path", "kind"),
-        words("Of", place),
-        number("Per step" if summary.steps else "Time", "ns", format_duration),
-        number("Share", "fraction"),
+        doc.words("On the critical path", "kind"),
+        doc.words("Of", place),
+        doc.number("Per step" if summary.steps else "Time", "ns", format_duration),
+        doc.number("Share", "fraction"),
     )
 
 
-def _cause_table(partitions: tuple[TimePartition, ...]) -> Table:
+def _cause_table(partitions: tuple[TimePartition, ...]) -> doc.Table:
     totals_ns = [
         (cause, sum(partition.idle_by_cause.get(cause, 0) for partition in partitions)) for cause in IdleCause
     ]
     idle_ns = sum(ns for _, ns in totals_ns)
-    return table(
+    return doc.table(
         sorted((item for item in totals_ns if item[1]), key=lambda item: -item[1]),
-        words("Idle because of", lambda item: _spoken(item[0])),
-        number("Time", lambda item: format_duration(item[1])),
-        number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
-        words("Meaning", lambda item: item[0].meaning),
+        doc.words("Idle because of", lambda item: _spoken(item[0])),
+        doc.number("Time", lambda item: format_duration(item[1])),
+        doc.number("Of idle", lambda item: format_fraction(item[1] / idle_ns)),
+        doc.words("Meaning", lambda item: item[0].meaning),
     )
 
 
-def _launch_tables(summary: Summary) -> tuple[Block, ...]:
+def _launch_tables(summary: Summary) -> tuple[doc.Block, ...]:
     """Launches, queue and host of several devices, one a row, so that they compare."""
     timeline = summary.timeline
     latencies = {(one.trace_id, one.device): one for one in timeline.latencies}
@@ -173,30 +204,30 @@ def _launch_tables(summary: Summary) -> tuple[Block, ...]:
 
         return cell
 
-    launches = table(
+    launches = doc.table(
         timeline.partitions,
-        words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
-        number("Launch latency", of(latencies, "median_ns"), if_known=True),
-        number("p95", of(latencies, "p95_ns"), spare=True, if_known=True),
-        number("Queue mean", of(queues, "mean", "{:.1f}".format), if_known=True),
-        number("Most", of(queues, "maximum"), spare=True, if_known=True),
-        number("Queue empty", of(queues, "empty_fraction"), if_known=True),
-        number("Median recorded step", of(steps, "median_ns"), if_known=True),
-        number("Host work", of(host, "launch_path_ns"), if_known=True),
-        number("Launches", of(host, "launches", "{:,.0f}".format), spare=True, if_known=True),
-        number("Profiler overhead", of(host, "recorder_ns"), if_known=True),
+        doc.words("Of", lambda one: _of(summary, one.trace_id, one.device).removeprefix(" of ")),
+        doc.number("Launch latency", of(latencies, "median_ns"), if_known=True),
+        doc.number("p95", of(latencies, "p95_ns"), spare=True, if_known=True),
+        doc.number("Queue mean", of(queues, "mean", "{:.1f}".format), if_known=True),
+        doc.number("Most", of(queues, "maximum"), spare=True, if_known=True),
+        doc.number("Queue empty", of(queues, "empty_fraction"), if_known=True),
+        doc.number("Median recorded step", of(steps, "median_ns"), if_known=True),
+        doc.number("Host work", of(host, "launch_path_ns"), if_known=True),
+        doc.number("Launches", of(host, "launches", "{:,.0f}".format), spare=True, if_known=True),
+        doc.number("Profiler overhead", of(host, "recorder_ns"), if_known=True),
         caption=f"Launches, their queue, and what the host needs for them{' per step' if steps else ''}.",
     )
-    series = table(
+    series = doc.table(
         [series for series in summary.timeline.series if any(series.mean)],
-        words("Of", lambda series: _of(summary, series.trace_id, series.device).removeprefix(" of ")),
-        words("Queue over time", lambda series: _bars(series.mean)),
-        number("Up to", lambda series: f"{max(series.mean):.1f}"),
+        doc.words("Of", lambda series: _of(summary, series.trace_id, series.device).removeprefix(" of ")),
+        doc.words("Queue over time", lambda series: _bars(series.mean)),
+        doc.number("Up to", lambda series: f"{max(series.mean):.1f}"),
     )
-    return blocks(launches, series)
+    return doc.blocks(launches, series)
 
 
-def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
+def _facts(summary: Summary) -> Iterator[tuple[str, doc.Text]]:
     """What is told in words: of one device everything; of several, what the tables leave out."""
     timeline, step = summary.timeline, summary.typical_step
     if len(timeline.partitions) == 1:
@@ -225,7 +256,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     )
 
 
-def _device_facts(timeline: Timeline) -> Iterator[tuple[str, Text]]:
+def _device_facts(timeline: Timeline) -> Iterator[tuple[str, doc.Text]]:
     for latency in timeline.latencies:
         text = f"median {format_duration(latency.median_ns)}, p95 {format_duration(latency.p95_ns)}"
         yield "Launch latency", f"{text}{_disagreement(latency)}"

@@ -8,24 +8,7 @@ from typing import Any
 import msgspec
 
 from opscope.model.trial import BestChanges, Correctness, TrialResult, TrialVerdict, Variant
-from opscope.report.document import (
-    Block,
-    BulletList,
-    Code,
-    CodeBlock,
-    Document,
-    FactList,
-    Meaning,
-    Section,
-    Strong,
-    Text,
-    facts,
-    identifier,
-    number,
-    sections,
-    table,
-    words,
-)
+from opscope.report import document as doc
 from opscope.units import UNKNOWN, counted, format_bytes, format_duration, format_ratio
 
 _SCHEMA_VERSION = 1
@@ -41,59 +24,59 @@ _NUMBERS = {
 
 
 def trial_json(result: TrialResult) -> dict[str, Any]:
-    """The result as one JSON object."""
     return {"schema_version": _SCHEMA_VERSION, **msgspec.to_builtins(result)}
 
 
-def trial_document(result: TrialResult, command: str | None = None) -> Document:
-    """The report."""
+def trial_document(result: TrialResult, command: str | None = None) -> doc.Document:
     good = sorted((one for one in result.variants if one.is_recommended), key=lambda one: one.ratio or 1.0)
     whole, reduced = counted(len(result.variants), "change"), result.best_reduced_precision
     are_faster = any(one.verdict is TrialVerdict.FASTER for one in result.variants)
-    meaning: Text = f"None of {whole} is faster" + (" with the same numerics." if are_faster else ".")
+    meaning: doc.Text = f"None of {whole} is faster" + (" with the same numerics." if are_faster else ".")
     if undecided := _undecided(result):
         meaning = f"No verdict for {undecided} of {whole}: more time tells more, --budget 5m."
     if good:
         rest = f" alone takes {100 * (good[0].ratio or 1.0):.1f} % of the time."
-        meaning = (f"{len(good)} of {whole} are worth writing; ", Code(good[0].name), rest)
-    tried = table(
+        meaning = (f"{len(good)} of {whole} are worth writing; ", doc.Code(good[0].name), rest)
+    tried = doc.table(
         result.variants,
-        identifier("Change", "name"),
-        number("Step", "step_ns"),
-        number("Time", "ratio", lambda ratio: f"{100 * ratio:.1f} %"),
-        words("95 % interval", "ratio_interval", _percents, spare=2),
-        words("Verdict", lambda one: Strong(str(one.verdict)) if one.is_recommended else str(one.verdict)),
-        words("Numerics", lambda one: _NUMBERS[one.correctness]),
-        number("Predicted", "predicted_gain_ns", lambda ns: f"−{format_duration(ns)}", spare=1),
-        number("Memory", "peak_bytes", spare=3),
-        number("Warm-up", "warm_up_ns", spare=4),
+        doc.identifier("Change", "name"),
+        doc.number("Step", "step_ns"),
+        doc.number("Time", "ratio", lambda ratio: f"{100 * ratio:.1f} %"),
+        doc.words("95 % interval", "ratio_interval", _percents, spare=2),
+        doc.words(
+            "Verdict", lambda one: doc.Strong(str(one.verdict)) if one.is_recommended else str(one.verdict)
+        ),
+        doc.words("Numerics", lambda one: _NUMBERS[one.correctness]),
+        doc.number("Predicted", "predicted_gain_ns", lambda ns: f"−{format_duration(ns)}", spare=1),
+        doc.number("Memory", "peak_bytes", spare=3),
+        doc.number("Warm-up", "warm_up_ns", spare=4),
         caption="Time: of the baseline's in the same rounds; intervals hold the scatter between processes. "
         "Numerics: outputs, gradients, updates and losses compared with the baseline's. Warm-up: its check, "
         "compilation included; of what stays on, the first calls.",
     )
-    not_tried = tuple((Code(one.name), f": {one.reason}") for one in result.not_tried)
-    return Document(
+    not_tried = tuple((doc.Code(one.name), f": {one.reason}") for one in result.not_tried)
+    return doc.Document(
         f"Changes tried on {result.program}",
         (_opening(result, good),),
-        sections(
-            Section("What to change", tuple(_best(result, result.best))) if result.best else None,
-            Section("With reduced precision", tuple(_best(result, reduced))) if reduced else None,
-            Section("Changes tried", (tried, Meaning(meaning))) if result.variants else None,
+        doc.sections(
+            doc.Section("What to change", tuple(_best(result, result.best))) if result.best else None,
+            doc.Section("With reduced precision", tuple(_best(result, reduced))) if reduced else None,
+            doc.Section("Changes tried", (tried, doc.Meaning(meaning))) if result.variants else None,
             _details(result),
-            Section("Not tried", (BulletList(not_tried),)),
-            Section("To repeat", (CodeBlock(command, "sh"),)) if command else None,
+            doc.Section("Not tried", (doc.BulletList(not_tried),)),
+            doc.Section("To repeat", (doc.CodeBlock(command, "sh"),)) if command else None,
         ),
     )
 
 
-def _opening(result: TrialResult, good: Sequence[Variant]) -> FactList:
+def _opening(result: TrialResult, good: Sequence[Variant]) -> doc.FactList:
     base, noise = result.baseline, result.noise
     best, reduced = result.best, result.best_reduced_precision
     none = "no change that was tried is faster"
     if undecided := _undecided(result):
         none = f"not decided: no verdict for {undecided} of {counted(len(result.variants), 'change')}"
     against = "" if noise is None else _ratio(noise.ratio, noise.interval)
-    return facts(
+    return doc.facts(
         ("Step", f"{format_duration(base.step_ns)} unchanged ({counted(base.steps, 'time')} taken)"),
         ("Steps", _STEPS.get(base.taken or "")),
         (
@@ -104,7 +87,7 @@ def _opening(result: TrialResult, good: Sequence[Variant]) -> FactList:
         ("Reduced precision", None if reduced is None else _told(reduced)),
         ("To write then", None if reduced is None else _to_write(reduced, "With reduced precision")),
         *(
-            (f"Change {rank}", (Code(one.name), f": {100 * (one.ratio or 1.0):.1f} % of the time"))
+            (f"Change {rank}", (doc.Code(one.name), f": {100 * (one.ratio or 1.0):.1f} % of the time"))
             for rank, one in enumerate(good[:_CHANGES], 1)
         ),
         ("Noise", f"the program against itself: {against} of the time" if against else None),
@@ -123,65 +106,65 @@ def _undecided(result: TrialResult) -> int:
     return sum(one.ratio is not None and one.ratio < 1 for one in open_ones)
 
 
-def _told(best: BestChanges) -> Text:
+def _told(best: BestChanges) -> doc.Text:
     low, high = (format_ratio(1 / end) for end in reversed(best.ratio_interval))
     text = (
         f"{format_duration(best.step_ns)}, {format_ratio(1 / best.ratio)} as fast: {' + '.join(best.names)}"
     )
-    return (Strong(text), f" (95 % CI {low} to {high})")
+    return (doc.Strong(text), f" (95 % CI {low} to {high})")
 
 
-def _to_write(best: BestChanges, section: str) -> Text:
+def _to_write(best: BestChanges, section: str) -> doc.Text:
     """The line that a patch adds; where there are several, the section that holds them: one is no edit."""
     lines = [line for line in best.patch.splitlines() if line.strip() and not line.startswith("+++")]
     if best.patch.startswith("---"):  # snippets follow the last hunk
         hunks = max((index for index, line in enumerate(lines) if line[:1] in "+-@ "), default=-1) + 1
         lines = [line[1:].strip() for line in lines[:hunks] if line.startswith("+")] + lines[hunks:]
     if len(lines) == 1:
-        return Code(lines[0], is_whole=len(lines[0]) < _LONGEST_CODE)
+        return doc.Code(lines[0], is_whole=len(lines[0]) < _LONGEST_CODE)
     return f"{counted(len(lines), 'line')}: see {section}"
 
 
-def _best(result: TrialResult, best: BestChanges) -> Iterator[Block]:
+def _best(result: TrialResult, best: BestChanges) -> Iterator[doc.Block]:
     before_ns, lines = result.baseline.step_ns, []
     for name, step_ns in zip(best.names, best.steps_ns, strict=True):
         lines.append(f"{name}: {format_duration(before_ns)} → {format_duration(step_ns)}")
         before_ns = step_ns
-    yield BulletList(tuple(lines))
-    yield CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
+    yield doc.BulletList(tuple(lines))
+    yield doc.CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
     takes = f"{_ratio(best.ratio, best.ratio_interval)} of the time"
     if len(best.process_ratios) > 1:
         each = ", ".join(f"{100 * one:.1f} %" for one in best.process_ratios)
         takes += f", by process {each}"
     together = "It takes" if len(best.names) == 1 else "Together they take"
-    yield Meaning(f"{together} {takes}; {_numbers(best.correctness)}.")
+    yield doc.Meaning(f"{together} {takes}; {_numbers(best.correctness)}.")
 
 
 def _percents(ends: tuple[float, float]) -> str:
     return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
 
 
-def _details(result: TrialResult) -> Section | None:
-    lines: list[Text] = []
+def _details(result: TrialResult) -> doc.Section | None:
+    lines: list[doc.Text] = []
     for one in result.variants:
         if one.verdict is TrialVerdict.FAILED:
-            lines.append((Code(one.name), f" failed: {one.error}"))
+            lines.append((doc.Code(one.name), f" failed: {one.error}"))
         elif one.verdict is TrialVerdict.REFUSED:
-            lines.append((Code(one.name), f" was not timed: {one.reason}"))
+            lines.append((doc.Code(one.name), f" was not timed: {one.reason}"))
         elif one.verdict is TrialVerdict.FASTER and one.correctness is Correctness.CHANGED:
-            lines.append((Code(one.name), f" is faster but not recommended: {one.reason}"))
+            lines.append((doc.Code(one.name), f" is faster but not recommended: {one.reason}"))
         elif one.verdict is TrialVerdict.FASTER and not one.is_recommended:
             hint = (
                 "--allow-precision recommends it"
                 if one.correctness is Correctness.WITHIN_ROUNDING
                 else "look"
             )
-            lines.append((Code(one.name), f" is faster, {_numbers(one.correctness)}; {hint}"))
+            lines.append((doc.Code(one.name), f" is faster, {_numbers(one.correctness)}; {hint}"))
         elif one.verdict is TrialVerdict.INCONCLUSIVE:
-            lines.append((Code(one.name), f" no verdict: {one.reason}"))
+            lines.append((doc.Code(one.name), f" no verdict: {one.reason}"))
         if one.pays_off_after_steps and one.is_recommended:
-            lines.append((Code(one.name), f" pays off after {counted(one.pays_off_after_steps, 'step')}"))
-    return Section("Remarks", (BulletList(tuple(lines)),)) if lines else None
+            lines.append((doc.Code(one.name), f" pays off after {counted(one.pays_off_after_steps, 'step')}"))
+    return doc.Section("Remarks", (doc.BulletList(tuple(lines)),)) if lines else None
 
 
 def _ratio(ratio: float, interval: tuple[float, float]) -> str:

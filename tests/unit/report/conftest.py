@@ -44,6 +44,14 @@ def markdown_of(
     return render_markdown(Document("", sections=tuple(shown)))
 
 
+def text_of(documents: Mapping[str, Document], *widths: int) -> str:
+    """Documents by name, in Markdown; terminals of these widths show them without cutting a line."""
+    for document in documents.values():
+        for width in widths:
+            assert max(map(len, rendered(document, width).splitlines()), default=0) <= width
+    return "\n".join(f"§ {name}\n{render_markdown(one)}" for name, one in documents.items())
+
+
 def cells(table: Table) -> list[list[str]]:
     return [[plain(cell) for cell in row] for row in table.rows]
 

@@ -21,18 +21,7 @@ from opscope.analysis.program.places import ProgramTotals
 from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
 from opscope.analysis.summary import Summary
 from opscope.analysis.tensor_cores import TensorCoreUse
-from opscope.analysis.timeline.values import (
-    HostTime,
-    IdleCause,
-    IdleGap,
-    LaunchLatency,
-    QueueDepth,
-    QueueSeries,
-    StepStatistics,
-    Timeline,
-    TimePartition,
-    WaitingCall,
-)
+from opscope.analysis.timeline import values
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.model.environment import Environment
@@ -69,32 +58,32 @@ EFFICIENCY = Efficiency(
     {("aten::addmm", "gemm"): ADDMM},
     (CALL,),
 )
-GAP = IdleGap(5, 900_000, IdleCause.SYNCHRONIZATION, 3, "aten::item", "train.py:7 step")
-WAIT = WaitingCall("cudaStreamSynchronize", "aten::item", "train.py:7 step", 2, 1_800_000, 1_500_000)
+GAP = values.IdleGap(5, 900_000, values.IdleCause.SYNCHRONIZATION, 3, "aten::item", "train.py:7 step")
+WAIT = values.WaitingCall("cudaStreamSynchronize", "aten::item", "train.py:7 step", 2, 1_800_000, 1_500_000)
 UNRECORDED = UnrecordedTime(
     5_500_000.0, 5_400_000.0, 5_700_000.0, 12, 0.96, 2, StepClockKind.DEVICE, StepKind.PERIOD
 )
 STEP = MeasuredStep(0, 9_500_000.0, 5_000_000.0, UNRECORDED)
-PARTITION = TimePartition(
+PARTITION = values.TimePartition(
     0, None, 0, 12_000_000, 8_500_000, 1_000_000, 0, 2_500_000,
-    {IdleCause.SYNCHRONIZATION: 1_500_000, IdleCause.HOST_LAUNCH: 1_000_000}, (GAP,),
+    {values.IdleCause.SYNCHRONIZATION: 1_500_000, values.IdleCause.HOST_LAUNCH: 1_000_000}, (GAP,),
 )  # fmt: skip
-TIMELINE = Timeline(
+TIMELINE = values.Timeline(
     (PARTITION,),
     (WAIT,),
-    (LaunchLatency(0, 0, 9, 5_000, 9_000, 1),),
-    (QueueDepth(0, 0, 2.5, 9, 0.25),),
-    (StepStatistics(0, 2, 9_500_000, 9_500_000, 9_000_000, 10_000_000),),
-    (HostTime(0, 2, 9_500_000, 4_750_000, 3_000_000, 4.5, 1_000_000, "counted"),),
+    (values.LaunchLatency(0, 0, 9, 5_000, 9_000, 1),),
+    (values.QueueDepth(0, 0, 2.5, 9, 0.25),),
+    (values.StepStatistics(0, 2, 9_500_000, 9_500_000, 9_000_000, 10_000_000),),
+    (values.HostTime(0, 2, 9_500_000, 4_750_000, 3_000_000, 4.5, 1_000_000, "counted"),),
 )
 TWO_DEVICES = replace(
     TIMELINE,
     partitions=(replace(PARTITION, rank=0), replace(PARTITION, trace_id=1, rank=1, device=1)),
-    latencies=(*TIMELINE.latencies, LaunchLatency(1, 1, 9, 7_000, 8_000, 0)),
-    queues=(*TIMELINE.queues, QueueDepth(1, 1, 1.5, 4, 0.5)),
-    steps=(*TIMELINE.steps, StepStatistics(1, 5, 9_000_000, 9_000_000, 8_000_000, 99_000_000, (4,))),
-    host=(*TIMELINE.host, HostTime(1, 5, 9_000_000, 4_000_000, 2_000_000, 7.0)),
-    series=tuple(QueueSeries(one, one, 0, 10.0, (1.0, 2.0), (5.0, None)) for one in (0, 1)),
+    latencies=(*TIMELINE.latencies, values.LaunchLatency(1, 1, 9, 7_000, 8_000, 0)),
+    queues=(*TIMELINE.queues, values.QueueDepth(1, 1, 1.5, 4, 0.5)),
+    steps=(*TIMELINE.steps, values.StepStatistics(1, 5, 9_000_000, 9_000_000, 8_000_000, 99_000_000, (4,))),
+    host=(*TIMELINE.host, values.HostTime(1, 5, 9_000_000, 4_000_000, 2_000_000, 7.0)),
+    series=tuple(values.QueueSeries(one, one, 0, 10.0, (1.0, 2.0), (5.0, None)) for one in (0, 1)),
 )
 ADVICE = (
     Finding(
@@ -138,7 +127,7 @@ def call(**fields: Any) -> Callable[[Summary], Summary]:
     return efficiency(calls=(replace(CALL, **fields),))
 
 
-def timeline(summary: Summary, timeline: Timeline, **fields: Any) -> Summary:
+def timeline(summary: Summary, timeline: values.Timeline, **fields: Any) -> Summary:
     return full(summary).having(timeline=timeline, **fields)
 
 
@@ -166,7 +155,7 @@ OF_A_DATASHEET = replace(EFFICIENCY.limits, memory=Limit(4.8e12, LimitEvidence.D
 NOTHING = Summary(
     Session(),
     accuracy=None, torch_version=None, torch_version_grade=None, torch_version_reason=None, accounts={},
-    efficiency=Efficiency(), limits_reason=None, improvements={}, timeline=Timeline(),
+    efficiency=Efficiency(), limits_reason=None, improvements={}, timeline=values.Timeline(),
     program=ProgramTotals(),
     operators=(), kernels=(), categories=(), findings=(), quality=(), unattributed_ns={},
     traces=(), ranks=(), has_device=False, operator_calls=0, operator_names=0, window_ns=None, devices=(),

@@ -28,17 +28,11 @@ from opscope.model.benchmark import (
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Clock
-from opscope.report.benchmark import (
-    benchmark_document,
-    code_sections,
-    kernel_use_section,
-    sweep_benchmark_document,
-)
+from opscope.report import benchmark
 from opscope.report.document import Document
 from opscope.report.json_encoding import encode
-from opscope.report.markdown import render_markdown
 
-from .conftest import rendered
+from .conftest import text_of
 
 SAME, SLOWER, FASTER, AMBIGUOUS = Verdict.SAME, Verdict.SLOWER, Verdict.FASTER, Verdict.AMBIGUOUS
 COPY = Ceiling("copy", 4.28e12, "bytes", "copy_ of 256 MB")
@@ -200,14 +194,12 @@ SWEEPS = {
 
 
 def test_reports(expect: Callable[[str, str], None]) -> None:
-    documents = {name: benchmark_document(one) for name, one in RESULTS.items()}
-    documents |= {name: sweep_benchmark_document(one) for name, one in SWEEPS.items()}
-    documents["kernels"] = Document("", sections=(kernel_use_section(LAUNCHED),))
-    documents["no kernels"] = Document("", sections=(kernel_use_section(result(row("x"))),))
-    documents["code"] = Document("", sections=code_sections(CODES))
-    expect("benchmark.txt", "\n".join(f"§ {name}\n{render_markdown(one)}" for name, one in documents.items()))
-    for document in documents.values():
-        assert max(map(len, rendered(document).splitlines()), default=0) <= 100
+    documents = {name: benchmark.benchmark_document(one) for name, one in RESULTS.items()}
+    documents |= {name: benchmark.sweep_benchmark_document(one) for name, one in SWEEPS.items()}
+    documents["kernels"] = Document("", sections=(benchmark.kernel_use_section(LAUNCHED),))
+    documents["no kernels"] = Document("", sections=(benchmark.kernel_use_section(result(row("x"))),))
+    documents["code"] = Document("", sections=benchmark.code_sections(CODES))
+    expect("benchmark.txt", text_of(documents, 100))
 
 
 def test_json_holds_the_texts_or_the_reason() -> None:

@@ -10,37 +10,18 @@ import pytest
 
 from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
-from opscope.model.benchmark import (
-    BenchmarkOptions,
-    BenchmarkResult,
-    BenchmarkRow,
-    CacheState,
-    CallProfile,
-    KernelUse,
-    Status,
-    Verdict,
-)
+from opscope.model import benchmark
 from opscope.model.comparison import FailOn, Presence, SessionComparison, TimeChange
 from opscope.model.environment import Environment
 from opscope.model.measurement import Clock
-from opscope.report.comparison import (
-    _headline,
-    benchmark_comparison_document,
-    comparison_document,
-    count_text,
-    difference_text,
-    measured_text,
-    ratio_cell,
-    ratio_words,
-    session_comparison_document,
-)
+from opscope.report import comparison
 from opscope.report.document import Strong
 from opscope.report.html.result_charts import _ratio_bar
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.testing import TraceBuilder
 
-from .conftest import rendered
+from .conftest import rendered, text_of
 
 
 def gemm(name: str, duration: float, *, gelu: float = 10) -> TraceBuilder:
@@ -88,20 +69,19 @@ SIDES: dict[str, tuple[TraceBuilder, TraceBuilder]] = {
 
 def test_reports_on_recordings(load: Callable[..., Any], expect: Callable[[str, str], None]) -> None:
     found = {name: compare_sessions(*map(load, sides)) for name, sides in SIDES.items()}
-    documents = {name: session_comparison_document(one) for name, one in found.items()}
-    documents["cut"] = session_comparison_document(found["slower by the same kernels"], top=1)
-    documents["all"] = session_comparison_document(found["slower by the same kernels"], top=None)
-    text = "\n".join(f"§ {name}\n{render_markdown(one)}" for name, one in documents.items())
-    expect("comparison.txt", re.sub(r"/\S+/(\w+\.json)", r"\1", text))
-    for document in documents.values():
-        assert max(map(len, rendered(document).splitlines())) <= 100
-    unsteady = comparison_document(found["without steps"])
+    documents = {name: comparison.session_comparison_document(one) for name, one in found.items()}
+    documents["cut"] = comparison.session_comparison_document(found["slower by the same kernels"], top=1)
+    documents["all"] = comparison.session_comparison_document(found["slower by the same kernels"], top=None)
+    expect("comparison.txt", re.sub(r"/\S+/(\w+\.json)", r"\1", text_of(documents, 100)))
+    unsteady = comparison.comparison_document(found["without steps"])
     assert unsteady["wall_time"] is None
     assert unsteady["unattributed"][0]["kernels"][0]["candidate_name"] == "own"
 
 
 def test_the_session_document_accounts_for_every_nanosecond(sessions: SessionComparison) -> None:
-    document = comparison_document(sessions, fail_on=FailOn.SLOWER, failures=["the total is slower"])
+    document = comparison.comparison_document(
+        sessions, fail_on=FailOn.SLOWER, failures=["the total is slower"]
+    )
     assert (document["schema_version"], document["kind"], document["verdict"]) == (2, "session", "slower")
     assert (document["metric"], document["basis"]) == ("self_device_ns", "step")
     for side in ("reference", "candidate"):
@@ -119,30 +99,34 @@ def test_the_session_document_accounts_for_every_nanosecond(sessions: SessionCom
     assert to_json(document)
 
 
-def row(name: str, median_ns: float, **fields: Any) -> BenchmarkRow:
+def row(name: str, median_ns: float, **fields: Any) -> benchmark.BenchmarkRow:
     samples = tuple(median_ns * (1 + 0.001 * (index % 7)) for index in range(40))
-    return BenchmarkRow(**{"name": name, "status": Status.OK, "samples_ns": samples, **fields})
+    return benchmark.BenchmarkRow(
+        **{"name": name, "status": benchmark.Status.OK, "samples_ns": samples, **fields}
+    )
 
 
 def launching(name: str) -> dict[str, Any]:
     return {
-        "profile": CallProfile(1, 1, 1, (KernelUse(name, name, "kernel", 1, 1),)),
+        "profile": benchmark.CallProfile(1, 1, 1, (benchmark.KernelUse(name, name, "kernel", 1, 1),)),
         "kernels_launched": 1.0,
     }
 
 
-def result(*rows: BenchmarkRow, torch: str = "2.11.0", **fields: Any) -> BenchmarkResult:
+def result(*rows: benchmark.BenchmarkRow, torch: str = "2.11.0", **fields: Any) -> benchmark.BenchmarkResult:
     environment = Environment(python="3.12", platform="Linux", opscope="0", torch=torch)
-    return BenchmarkResult(
+    return benchmark.BenchmarkResult(
         suite="gelu", shape=(8, 16), dtype="float32", device="cuda:0", reference="torch",
-        clock=Clock.CUDA_EVENT, cache_state=CacheState.COLD, options=BenchmarkOptions(),
+        clock=Clock.CUDA_EVENT, cache_state=benchmark.CacheState.COLD, options=benchmark.BenchmarkOptions(),
         environment=environment, created="", rows=rows, **fields,
     )  # fmt: skip
 
 
 @pytest.fixture
 def benchmarks() -> Any:
-    wrong = BenchmarkRow(name="cuda", status=Status.WRONG, reason="max relative error 0.3")
+    wrong = benchmark.BenchmarkRow(
+        name="cuda", status=benchmark.Status.WRONG, reason="max relative error 0.3"
+    )
     return compare_benchmarks(
         [result(row("triton", 80e3, ratio=0.8, **launching("a")), row("cuda", 70e3), row("old", 60e3))],
         [
@@ -155,13 +139,13 @@ def benchmarks() -> Any:
 
 
 def test_reports_on_benchmarks(benchmarks: Any, expect: Callable[[str, str], None]) -> None:
-    reports = [benchmark_comparison_document(benchmarks, top=top) for top in (20, 2)]
+    reports = [comparison.benchmark_comparison_document(benchmarks, top=top) for top in (20, 2)]
     expect("benchmark_comparison.txt", "\n".join(map(render_markdown, reports)))
     assert max(map(len, rendered(reports[0]).splitlines())) <= 100
 
 
 def test_the_benchmark_document(benchmarks: Any) -> None:
-    document = comparison_document(benchmarks)
+    document = comparison.comparison_document(benchmarks)
     assert (document["kind"], document["reference"]["source"]) == ("benchmark", "old.json")
     (point,) = document["points"]
     rows = {one["name"]: one for one in point["rows"]}
@@ -174,34 +158,34 @@ def test_the_benchmark_document(benchmarks: Any) -> None:
 
 
 def test_cells() -> None:
-    assert [difference_text(value) for value in (0, 1500, -2.5e6, 0.4)] == [
+    assert [comparison.difference_text(value) for value in (0, 1500, -2.5e6, 0.4)] == [
         "0 ns",
         "+1.50 µs",
         "−2.50 ms",
         "+0.4 ns",
     ]
-    assert measured_text(131.2e3, (131.1e3, 131.3e3)) == "131.2 ± 0.1 µs"
-    assert measured_text(None) == "–"
-    assert count_text(Fraction(3), Fraction(3)) == "3"
-    assert count_text(Fraction(1, 2), Fraction(3)) == "0.5 → 3"
-    assert count_text(None, Fraction(3)) == "– → 3"
+    assert comparison.measured_text(131.2e3, (131.1e3, 131.3e3)) == "131.2 ± 0.1 µs"
+    assert comparison.measured_text(None) == "–"
+    assert comparison.count_text(Fraction(3), Fraction(3)) == "3"
+    assert comparison.count_text(Fraction(1, 2), Fraction(3)) == "0.5 → 3"
+    assert comparison.count_text(None, Fraction(3)) == "– → 3"
 
 
 def test_a_ratio_and_its_interval_are_of_one_quantity() -> None:
     """`1.46× faster [0.68, 0.69]` would be the ratio one way round and its interval the other."""
     faster = TimeChange(
-        146, 100, ratio=100 / 146, ratio_interval=(1 / 1.48, 1 / 1.44), verdict=Verdict.FASTER
+        146, 100, ratio=100 / 146, ratio_interval=(1 / 1.48, 1 / 1.44), verdict=benchmark.Verdict.FASTER
     )
-    assert _headline(faster).endswith("(−46 ns, 1.46× faster [1.440, 1.480])")
-    slower = TimeChange(100, 146, ratio=1.46, ratio_interval=(1.44, 1.48), verdict=Verdict.SLOWER)
-    assert _headline(slower).endswith("(+46 ns, 1.46× slower [1.440, 1.480])")
+    assert comparison._headline(faster).endswith("(−46 ns, 1.46× faster [1.440, 1.480])")
+    slower = TimeChange(100, 146, ratio=1.46, ratio_interval=(1.44, 1.48), verdict=benchmark.Verdict.SLOWER)
+    assert comparison._headline(slower).endswith("(+46 ns, 1.46× slower [1.440, 1.480])")
     assert _ratio_bar("one", faster).hover == "1.46× faster, 95 % interval 1.440 to 1.480"
 
 
 def test_a_ratio_without_an_interval_is_bare() -> None:
-    unjudged = TimeChange(100, 150, ratio=1.5, verdict=Verdict.AMBIGUOUS, reason="too few")
-    assert ratio_words(unjudged) == "1.500×"
-    judged = TimeChange(100, 150, ratio=1.5, ratio_interval=(1.4, 1.6), verdict=Verdict.SLOWER)
-    assert ratio_cell(judged, Presence.BOTH) == Strong("1.50× slower")
-    assert ratio_cell(judged, Presence.REPLACED) == Strong("1.50× slower")
-    assert ratio_cell(TimeChange(None, 150), Presence.ADDED) == "added"
+    unjudged = TimeChange(100, 150, ratio=1.5, verdict=benchmark.Verdict.AMBIGUOUS, reason="too few")
+    assert comparison.ratio_words(unjudged) == "1.500×"
+    judged = TimeChange(100, 150, ratio=1.5, ratio_interval=(1.4, 1.6), verdict=benchmark.Verdict.SLOWER)
+    assert comparison.ratio_cell(judged, Presence.BOTH) == Strong("1.50× slower")
+    assert comparison.ratio_cell(judged, Presence.REPLACED) == Strong("1.50× slower")
+    assert comparison.ratio_cell(TimeChange(None, 150), Presence.ADDED) == "added"

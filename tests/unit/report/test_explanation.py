@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -22,7 +21,7 @@ from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import explanation_json
 
-from .conftest import cells, rendered
+from .conftest import cells, text_of
 
 pytestmark = pytest.mark.usefixtures("releases_read_once")
 
@@ -50,12 +49,8 @@ IN_A_TRACE = (
 def test_explanations(example: Session, expect: Callable[[str, str], None]) -> None:
     documents = {f"{name} without a trace": explanation_document(without_a_trace(name)) for name in TRACELESS}
     documents |= {name: explanation_document(explain(name, example)) for name in IN_A_TRACE}
-    text = "\n".join(f"§ {name}\n{render_markdown(one)}" for name, one in documents.items())
-    place = re.escape(str(opscope.example_trace()))
-    expect("explanation.txt", re.sub(place, "EXAMPLE", text))
-    for document in documents.values():
-        for width in (80, 100, 160):
-            assert max(map(len, rendered(document, width).splitlines())) <= width
+    text = text_of(documents, 80, 100, 160)
+    expect("explanation.txt", text.replace(str(opscope.example_trace()), "EXAMPLE"))
 
 
 def test_all_functions_are_listed_in_full(example: Session) -> None:

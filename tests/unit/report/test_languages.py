@@ -3,37 +3,31 @@ from __future__ import annotations
 import pytest
 
 from opscope.model.finding import Finding, Severity
-from opscope.report.document import (
-    BulletList,
-    Code,
-    CodeBlock,
-    Document,
-    FactList,
-    FindingList,
-    Link,
-    Paragraph,
-    Section,
-    Strong,
-    Table,
-    numeric,
-    plain,
-)
+from opscope.report import document
 from opscope.report.languages import Language, language_of, translated
 from opscope.report.markdown import render_markdown
 
-LINK = Link("Blas.cpp:589", "https://example.org/Blas.cpp")
-DOCUMENT = Document(
+LINK = document.Link("Blas.cpp:589", "https://example.org/Blas.cpp")
+DOCUMENT = document.Document(
     "Profiling summary",
-    (FactList((("GPU busy", ("91.4 %; ", Strong("CPU-bound"), ": GPU alone 7 ms, CPU alone 3 ms")),)),),
     (
-        Section(
+        document.FactList(
+            (("GPU busy", ("91.4 %; ", document.Strong("CPU-bound"), ": GPU alone 7 ms, CPU alone 3 ms")),)
+        ),
+    ),
+    (
+        document.Section(
             "Kernels",
             (
-                Table((numeric("Device time"),), (("1.2 ms",), (Code("Device time"),)), "All device time"),
-                Paragraph(("Implemented in ", LINK)),
-                BulletList((("a curiosity of ", Strong("nobody's words")),)),
-                CodeBlock("Device time"),
-                FindingList((Finding("a.b", Severity.WARNING, "3 warnings.", "Record it again."),)),
+                document.Table(
+                    (document.numeric("Device time"),),
+                    (("1.2 ms",), (document.Code("Device time"),)),
+                    "All device time",
+                ),
+                document.Paragraph(("Implemented in ", LINK)),
+                document.BulletList((("a curiosity of ", document.Strong("nobody's words")),)),
+                document.CodeBlock("Device time"),
+                document.FindingList((Finding("a.b", Severity.WARNING, "3 warnings.", "Record it again."),)),
             ),
         ),
     ),
@@ -49,34 +43,34 @@ def test_words_are_translated_and_names_are_not() -> None:
     (facts,) = report.blocks
     table, place, bullets, code, findings = report.sections[0].blocks
     assert report.title == "性能分析汇总"
-    assert facts == FactList(
-        (("GPU 繁忙", ("91.4 %；", Strong("受限于 CPU"), "：仅 GPU 需 7 ms，仅 CPU 需 3 ms")),)
+    assert facts == document.FactList(
+        (("GPU 繁忙", ("91.4 %；", document.Strong("受限于 CPU"), "：仅 GPU 需 7 ms，仅 CPU 需 3 ms")),)
     )
-    assert isinstance(table, Table)
-    assert table.columns == (numeric("设备时间"),)
-    assert table.rows == (("1.2 ms",), (Code("Device time"),))
+    assert isinstance(table, document.Table)
+    assert table.columns == (document.numeric("设备时间"),)
+    assert table.rows == (("1.2 ms",), (document.Code("Device time"),))
     assert table.caption == "全部设备时间"
-    assert isinstance(place, Paragraph)
+    assert isinstance(place, document.Paragraph)
     assert LINK in place.text
     # No message holds these words.
-    assert bullets == BulletList((("a curiosity of ", Strong("nobody's words")),))
-    assert code == CodeBlock("Device time")
-    assert "**警告**" in render_markdown(Document("", (findings,)))
-    assert "3 条警告。重新记录。" in render_markdown(Document("", (findings,)))
+    assert bullets == document.BulletList((("a curiosity of ", document.Strong("nobody's words")),))
+    assert code == document.CodeBlock("Device time")
+    assert "**警告**" in render_markdown(document.Document("", (findings,)))
+    assert "3 条警告。重新记录。" in render_markdown(document.Document("", (findings,)))
 
 
 def test_a_name_moves_with_its_word() -> None:
-    gradient = Paragraph(("Gradient of ", Code("self")))
-    assert translated(Document("", (gradient,)), Language.ZH).blocks == (
-        Paragraph((Code("self"), " 的梯度")),
+    gradient = document.Paragraph(("Gradient of ", document.Code("self")))
+    assert translated(document.Document("", (gradient,)), Language.ZH).blocks == (
+        document.Paragraph((document.Code("self"), " 的梯度")),
     )
 
 
 def test_a_strangers_private_characters_are_no_names() -> None:
-    text = ("Gradient of \ue001", Code("self"), "\ue000")
-    (shown,) = translated(Document("", (Paragraph(text),)), Language.ZH).blocks
-    assert isinstance(shown, Paragraph)
-    assert plain(shown.text).count("self") == 1
+    text = ("Gradient of \ue001", document.Code("self"), "\ue000")
+    (shown,) = translated(document.Document("", (document.Paragraph(text),)), Language.ZH).blocks
+    assert isinstance(shown, document.Paragraph)
+    assert document.plain(shown.text).count("self") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysi
 from opscope.operators.call_cost import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.json_encoding import to_json
-from opscope.report.markdown import render_markdown
 from opscope.report.ncu import ncu_document, ncu_json
 from opscope.toolchain.ncu_report import (
     QUANTITIES,
@@ -21,6 +20,8 @@ from opscope.toolchain.ncu_report import (
     Process,
     Quantity,
 )
+
+from .conftest import text_of
 
 
 def made(*, command: str | None = None, **values: float) -> CounterAnalysis:
@@ -65,7 +66,7 @@ REPORTS = {
 
 
 def test_reports(expect: Callable[[str, str], None]) -> None:
-    expect("ncu.txt", "\n".join(f"§ {name}\n{render_markdown(one)}" for name, one in REPORTS.items()))
+    expect("ncu.txt", text_of(REPORTS))
 
 
 def test_json_has_every_quantity_and_names_what_is_missing() -> None:

@@ -11,8 +11,9 @@ from opscope.kernels.ptx import FunctionUse
 from opscope.nvcc.command import BuildProduct, Nvcc
 from opscope.nvcc.compile import Compilation, CompiledKernel, Request
 from opscope.report.json_encoding import to_json
-from opscope.report.markdown import render_markdown
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
+
+from .conftest import text_of
 
 COMMAND = ("/usr/bin/nvcc", "-gencode=arch=compute_90,code=sm_90", "-o", "add", "add.cu")
 SASS = NvccCode("add(float*)", "sm_90", "sass", "/*0000*/ EXIT ;")
@@ -48,10 +49,7 @@ FILES = {
 
 
 def test_reports(expect):
-    shown = [
-        f"§ {name}\n{render_markdown(nvcc_document(one, COMMAND, [SASS]))}" for name, one in FILES.items()
-    ]
-    expect("nvcc.txt", "\n".join(shown))
+    expect("nvcc.txt", text_of({name: nvcc_document(one, COMMAND, [SASS]) for name, one in FILES.items()}))
 
 
 def test_the_json_has_every_number_and_null_for_what_is_unknown():

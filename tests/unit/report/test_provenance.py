@@ -11,14 +11,7 @@ from opscope.analysis.provenance import Accuracy, NativeFunctionUse
 from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
-from opscope.report.provenance import (
-    accuracy_blocks,
-    accuracy_overview,
-    function_facts,
-    location_text,
-    operator_chain_facts,
-    release_text,
-)
+from opscope.report import provenance
 
 from .conftest import markdown_of
 
@@ -69,18 +62,21 @@ MEASURED = Accuracy(0.9, 0.8, 1.0, 0.7, 0.6, 0.5, 0.4, None, {"kernel_unit": {"e
 
 
 def test_what_is_said(summary: Summary, cpu_summary: Summary, expect: Callable[[str, str], None]) -> None:
-    told = {name: function_facts(replace(ADDMM, **fields)) for name, fields in FUNCTIONS.items()}
+    told = {name: provenance.function_facts(replace(ADDMM, **fields)) for name, fields in FUNCTIONS.items()}
     for name, fields in OPERATORS.items():
         operator = replace(summary.operators[0], **fields)
-        told[name] = operator_chain_facts(operator, has_device=True)
-    told["without a device"] = operator_chain_facts(cpu_summary.operators[0], has_device=False)
+        told[name] = provenance.operator_chain_facts(operator, has_device=True)
+    told["without a device"] = provenance.operator_chain_facts(cpu_summary.operators[0], has_device=False)
     told["places and releases"] = [
-        ("a file without a line", location_text(SourceLocation("a.cu", Grade.INFERRED))),
-        ("labeled", release_text("2.6.0", Grade.EXACT, "labeled 2.6.0")),
-        ("given", release_text("2.6.0", None, None)),
-        ("unknown", release_text(None, None, "no names")),
+        ("a file without a line", provenance.location_text(SourceLocation("a.cu", Grade.INFERRED))),
+        ("labeled", provenance.release_text("2.6.0", Grade.EXACT, "labeled 2.6.0")),
+        ("given", provenance.release_text("2.6.0", None, None)),
+        ("unknown", provenance.release_text(None, None, "no names")),
     ]
     measured = summary.having(accuracy=MEASURED, torch_version="2.6.0")
-    blocks = {"accuracy": accuracy_blocks(measured), "accuracy in short": accuracy_overview(measured)}
+    blocks = {
+        name: provenance.accuracy_blocks(measured, is_full=is_full)
+        for name, is_full in {"accuracy": True, "accuracy in short": False}.items()
+    }
     expect("provenance.txt", markdown_of(told, blocks))
-    assert accuracy_blocks(summary) == ()
+    assert provenance.accuracy_blocks(summary, is_full=True) == ()

@@ -6,9 +6,10 @@ from opscope.analysis.measured_step import MeasuredStep, StepClockKind, Unrecord
 from opscope.analysis.summary import Summary
 from opscope.model.measurement import Latency
 from opscope.model.sidecar import StepKind
-from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
+
+from .conftest import text_of
 
 
 def entries(summary: Summary, config: dict[str, object], latency: Latency | None) -> list[SweepEntry]:
@@ -66,9 +67,6 @@ def test_reports(
         "nothing that differs in the batch alone": sizes((1, 32), (4, 64)),
         "larger batches": sizes((1, 32), (4, 64), (1, 64), (2, 32)),
     }
-    expect(
-        "sweep.txt",
-        "\n".join(f"§ {name}\n{render_markdown(sweep_report(one))}" for name, one in sweeps.items()),
-    )
+    expect("sweep.txt", text_of({name: sweep_report(one) for name, one in sweeps.items()}))
     (record,) = sweep_document(sweeps["a stats file of version 1"])["configurations"]
     assert (record["status"], record["step"]) == ("complete", None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -48,51 +49,31 @@ def test_the_first_screen_is_small(shared: Path) -> None:
         with load(shared / "traces/h200" / f"{trace}.json.gz") as session:
             text = rendered(replace(recording_document(summarize(session)), sections=()), 80)
         assert len(text.splitlines()) <= 15  # with a kernel of no operator, which own_kernels has
-        assert (
-            "torch.compile(" in text
-            or "torch.set_float32_matmul_precision" in text
-            or "torch.autocast(" in text
-        )
+        assert re.search(r"torch\.(compile\(|set_float32_matmul_precision|autocast\()", text)
 
 
-def test_a_long_name_keeps_what_tells_it_apart(summary: Summary) -> None:
-    text = rendered(recording_document(summary), 80)
-    assert "sm80_xmma_gemm…128x64x8" in text
-    assert summary.kernels[0].name not in text
+def test_names_shrink_where_they_must_and_still_differ(summary: Summary) -> None:
+    kernel = summary.kernels[0]
+    narrow, wide = (rendered(recording_document(summary), width) for width in (80, 200))
+    assert "sm80_xmma_gemm…128x64x8" in narrow
+    assert (kernel.name in narrow, kernel.name in wide) == (False, True)
+    twin = replace(kernel, name=kernel.name.replace("tilesize128", "tilesize64"))
+    text = rendered(recording_document(summary.having(kernels=(kernel, twin))), 100)
+    assert "128x64x8" in text and "64x64x8" in text
+    assert ["█" in rendered(recording_document(summary), width) for width in (50, 120)] == [False, True]
 
 
-def test_a_name_that_fits_is_whole(summary: Summary) -> None:
-    assert summary.kernels[0].name in rendered(recording_document(summary), 200)
-
-
-def test_kernels_that_differ_in_the_middle_still_differ(summary: Summary) -> None:
-    name = summary.kernels[0].name
-    twin = replace(summary.kernels[0], name=name.replace("tilesize128", "tilesize64"))
-    text = rendered(recording_document(summary.having(kernels=(summary.kernels[0], twin))), 100)
-    assert "128x64x8" in text
-    assert "64x64x8" in text
+def test_names_of_a_trace_are_text(summary: Summary) -> None:
+    for name, shown in (("evil\x1b[2J\u202e" * 20, "evil"), ("[bold]x[/bold]", "[bold]x[/bold]")):
+        operator = replace(summary.operators[0], name=name)
+        text = rendered(recording_document(summary.having(operators=(operator,))), 120)
+        assert shown in text
+        assert not {"\x1b", "\u202e"} & set(text)
 
 
 def test_the_full_report_renders_too(summary: Summary, cpu_summary: Summary) -> None:
     assert "4.1 aten::addmm" in rendered(numbered(recording_document(summary, is_full=True)), 120)
     assert "ranked by CPU time" in rendered(recording_document(cpu_summary, is_full=True), 80)
-
-
-def test_bars_are_drawn_where_there_is_room(summary: Summary) -> None:
-    assert "█" in rendered(recording_document(summary), 120)
-    assert "█" not in rendered(recording_document(summary), 50)
-
-
-def test_control_sequences_of_a_trace_do_not_reach_the_terminal(summary: Summary) -> None:
-    operator = replace(summary.operators[0], name="evil\x1b[2J\u202e" * 20)
-    text = rendered(recording_document(summary.having(operators=(operator,))), 80)
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-
-
-def test_markup_in_names_is_text(summary: Summary) -> None:
-    operator = replace(summary.operators[0], name="[bold]x[/bold]")
-    assert "[bold]x[/bold]" in rendered(recording_document(summary.having(operators=(operator,))), 120)
 
 
 PAGE = "https://github.com/pytorch/pytorch/blob/0123/aten/src/ATen/native/Linear.cpp#L73-L80"
@@ -149,26 +130,19 @@ NAME = column_widths(Column("Kernel"), [Code("k" * 50)])
 TEXT = column_widths(Column("Meaning"), ["several short words"])
 
 
-def test_all_columns_are_full_where_there_is_room() -> None:
+def test_columns_shrink_in_turn_and_numbers_never() -> None:
     assert fit_widths([NUMBER, NAME, TEXT], 100) == [9, 50, 19]
-
-
-def test_headings_wrap_and_texts_narrow_before_numbers() -> None:
-    number, name, text = fit_widths([NUMBER, NAME, TEXT], 40)
-    assert number == len("1.00 ms")
-    assert number + name + text == 40
-
-
-def test_below_their_least_names_and_texts_shrink_and_operators_do_not() -> None:
-    number, name, text = fit_widths([NUMBER, NAME, TEXT], 22)
-    assert number == len("1.00 ms")
-    assert number + name + text == 22
+    for width in (40, 22):  # headings wrap, texts narrow, then names and texts shrink
+        widths = fit_widths([NUMBER, NAME, TEXT], width)
+        assert (widths[0], sum(widths)) == (len("1.00 ms"), width)
     operator = column_widths(Column("Operator"), [Code("aten::native_layer_norm")])
     assert fit_widths([operator, NAME], 30) == [23, 7]
-
-
-def test_where_nothing_fits_numbers_stay_whole() -> None:
     assert fit_widths([NUMBER, NAME], 5)[0] == 7
+    assert [shorten_middle(*one) for one in (("abcdefghij", 5), ("abc", 3), ("abc", 1))] == [
+        "ab…ij",
+        "abc",
+        "…",
+    ]
 
 
 @pytest.mark.parametrize(("width", "hidden"), [(60, ()), (44, ("Least",)), (35, ("Spare", "Least"))])
@@ -182,12 +156,6 @@ def test_spare_columns_go_before_names_are_cut_and_are_named(width: int, hidden:
     assert ("3,000,000" in text, "1,000,000" in text) == ("Least" not in hidden, "Spare" not in hidden)
     assert ("Hidden at this width: " in text) is bool(hidden)
     assert all(one in text.partition("Hidden at")[2] for one in hidden)
-
-
-def test_shortening_keeps_both_ends() -> None:
-    assert shorten_middle("abcdefghij", 5) == "ab…ij"
-    assert shorten_middle("abc", 3) == "abc"
-    assert shorten_middle("abc", 1) == "…"
 
 
 def test_names_that_would_read_the_same_show_where_they_part() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from opscope import units
 from opscope.analysis.collectives import transfer_ns
 from opscope.analysis.program.stacks import StackBasis, stack_profiles
 from opscope.analysis.roofline import CallEfficiency, Efficiency
@@ -19,37 +20,10 @@ from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.report.efficiency import call_arguments
-from opscope.report.html.figures import (
-    BLUE,
-    GRAY,
-    NAMED_ROWS,
-    ORANGE,
-    Bar,
-    Chart,
-    as_lines,
-    as_text,
-    axis,
-    bars,
-    boxes,
-    cells,
-    curve,
-    log_axis,
-    row_axis,
-    scaled,
-    stroke,
-    unit_of,
-)
+from opscope.report.html import figures as fig
+from opscope.report.html.figures import Bar, Chart
 from opscope.report.names import trace_name
-from opscope.units import (
-    UNKNOWN,
-    counted,
-    format_byte_rate,
-    format_bytes,
-    format_duration,
-    format_flop_rate,
-    format_fraction,
-    format_share,
-)
+from opscope.units import UNKNOWN, counted, format_duration, format_share
 
 _STEP_BARS = 24
 _CELLS = 1_024  # of the map of ranks and steps
@@ -59,6 +33,7 @@ _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
 _FINEST = 4_000  # parts of a step that are told apart
 _LEAST_SHARE = 0.0005  # of device time, for a node of the icicle
 _MOST_NODES = 1_000
+_DEEPEST = 9  # levels of the icicle seen at once
 
 _COLORS = {
     "compute": "#0072b2",
@@ -80,14 +55,18 @@ _COLORS = {
     IdleCause.UNKNOWN: "#5f6470",
 }
 _BOUND_COLORS = {"compute": "#0072b2", "memory": "#e69f00", "latency": "#cc79a7", "launch": "#d55e00"}
+_PART_COLORS = {"kernel": "#0072b2", "operator": "#56b4e9", "module": "#009e73", "other": fig.GRAY}
+_BUSY_PARTS = (
+    ("Compute", "compute", "compute_ns", "a kernel computed"),
+    ("Exposed communication", "communication", "exposed_communication_ns", "only communication ran"),
+    ("Exposed copy", "copy", "exposed_copy_ns", "only copies ran"),
+)
+_MODULE = "nn.Module: "
 
 
-def session_charts(session: Session, summary: Summary) -> tuple[Chart, ...]:
-    """The pictures of a recording; those of which nothing is known are missing."""
-    return tuple(_charts(session, summary)) if summary.has_device else ()
-
-
-def _charts(session: Session, summary: Summary) -> Iterator[Chart]:
+def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
+    if not summary.has_device:
+        return
     records = read_session(session)
     has_ranks = len({one.trace_id for one in records.traces if one.devices}) > 1
     times = step_times(records, most=_CELLS if has_ranks else _STEP_BARS)
@@ -112,15 +91,11 @@ def _typical(summary: Summary, times: Sequence[StepTime]) -> list[StepTime]:
     mine = [one for one in times if one.trace_id == trace_id]
     if not mine:
         return []
-    counted = {(one.trace_id, one.step) for one in summary.counted_steps}
-    usual = [one for one in mine if (one.trace_id, one.step) in counted] or mine
+    used = {(one.trace_id, one.step) for one in summary.counted_steps}
+    usual = [one for one in mine if (one.trace_id, one.step) in used] or mine
     lengths = sorted(one.end_ns - one.start_ns for one in usual)
-    middle_ns = lengths[len(lengths) // 2]
-    chosen = min(usual, key=lambda one: abs(one.end_ns - one.start_ns - middle_ns))
+    chosen = min(usual, key=lambda one: abs(one.end_ns - one.start_ns - lengths[len(lengths) // 2]))
     return [one for one in mine if one.step == chosen.step]
-
-
-# -- step bars
 
 
 def _steps_chart(every: Sequence[StepTime]) -> Chart:
@@ -130,7 +105,7 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
         of_device[one.trace_id, one.device].append(one)
     each = max(1, _STEP_BARS // len(of_device))
     times = [one for mine in of_device.values() for one in mine[:each]][:_STEP_BARS]
-    unit = unit_of(max(one.end_ns - one.start_ns for one in times))
+    unit = fig.unit_of(max(one.end_ns - one.start_ns for one in times))
     labels = [_label(one, times) for one in times]
     parts: list[tuple[str, str, list[int], str]] = [
         (title, _COLORS[color], [getattr(one, attribute) for one in times], meaning)
@@ -140,8 +115,8 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
         idle_ns = [one.idle_by_cause.get(cause, 0) for one in times]
         parts.append((f"Idle: {str(cause).replace('_', ' ')}", _COLORS[cause], idle_ns, cause.meaning))
     data = [
-        boxes(
-            scaled(ns, unit),
+        fig.boxes(
+            fig.scaled(ns, unit),
             labels,
             name=name,
             marker={"color": color, "pattern": {"shape": "/" if name.startswith("Idle") else ""}},
@@ -158,23 +133,16 @@ def _steps_chart(every: Sequence[StepTime]) -> Chart:
     layout = {
         "barmode": "stack",
         "bargap": 0.25,
-        "xaxis": axis(f"Time ({unit.name})", rangemode="tozero"),
-        "yaxis": {**NAMED_ROWS, "type": "category"},
+        "xaxis": fig.axis(f"Time ({unit.name})", rangemode="tozero"),
+        "yaxis": {**fig.NAMED_ROWS, "type": "category"},
     }
     title = "Where the time of a step goes"
     whole = "Each bar is one step of one device, from its start to the start of the next"
     if times[0].step is None:
         title, whole = "Where the time goes", "Each bar is all that was recorded of one device"
     note = f"{whole}. Every nanosecond is in one part; hatched parts are idle time, by its cause."
-    height_px = 130 + min(26 * len(times), 300)  # what it says in words stands below, in sight
-    return Chart("steps", "", title, note, {"data": data, "layout": layout}, height_px)
-
-
-_BUSY_PARTS = (
-    ("Compute", "compute", "compute_ns", "a kernel computed"),
-    ("Exposed communication", "communication", "exposed_communication_ns", "only communication ran"),
-    ("Exposed copy", "copy", "exposed_copy_ns", "only copies ran"),
-)
+    # What it says in words stands below, in sight.
+    return Chart("steps", "", title, note, {"data": data, "layout": layout}, 130 + min(26 * len(times), 300))
 
 
 def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) -> str:
@@ -186,9 +154,6 @@ def _label(one: StepTime, times: Sequence[StepTime], step: str | None = None) ->
     if step is None:
         step = "recording" if one.step is None else f"step {one.step}"
     return ", ".join(part for part in (*parts, step) if part)
-
-
-# -- ranks and memory
 
 
 def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
@@ -210,7 +175,7 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
         f"The brightest is {format_duration(max(own_ns.values()))}."
     )
     columns, rows = [f"step {step}" for step in steps], [labels[rank] for rank in ranks]
-    drawing = cells(own_ns, form=format_duration, rows=rows, columns=columns)
+    drawing = fig.cells(own_ns, form=format_duration, rows=rows, columns=columns)
     yield Chart("ranks", "Overview", "Steps of the ranks", note, *drawing)
 
 
@@ -221,8 +186,7 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
         if (least_ns := transfer_ns(kernels)) is not None:
             for one in kernels:
                 rank = f"rank {summary.collectives.ranks[one.trace_id]}"
-                waits[rank, as_text(one.title or UNKNOWN)] += one.duration_ns - least_ns
-    ranks = [f"rank {rank}" for rank in sorted({rank for rank in summary.ranks if rank is not None})]
+                waits[rank, fig.as_text(one.title or UNKNOWN)] += one.duration_ns - least_ns
     columns = Counter[str]()
     for (_, title), ns in waits.items():
         columns[title] += ns
@@ -231,10 +195,11 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
             "How long kernels of a collective took beyond the shortest of the same one: the rank that waits "
             "least is the one that the others wait for."
         )
-        drawing = cells(
+        ranks = sorted({rank for rank in summary.ranks if rank is not None})
+        drawing = fig.cells(
             waits,
             form=format_duration,
-            rows=[rank for rank in ranks if any(rank == of for of, _ in waits)],
+            rows=[name for rank in ranks if any((name := f"rank {rank}") == of for of, _ in waits)],
             columns=[title for title, _ in columns.most_common()],
         )
         yield Chart("waits", "Collectives", "Waiting in collectives", note, *drawing)
@@ -242,15 +207,16 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
     shown = () if late is None else late.differences[:_DIFFERENCES]
     if late is None or not shown:
         return
-    unit = unit_of(max(max(one.device_ns, one.host_ns) for one in shown))
-    rows = [
+    unit = fig.unit_of(max(max(one.device_ns, one.host_ns) for one in shown))
+    bars = [
         Bar(one.name, ns / unit.ns, kind=kind, hover=f"{kind}: {format_duration(ns)} longer in a step")
         for one in shown
         for kind, ns in (("device", one.device_ns), ("host", one.host_ns))
         if ns > 0
     ]
     note = "Self time of operators in a mean step, beyond the median of the other ranks, which wait for it."
-    drawing = bars(rows, title=f"Longer per step ({unit.name})", colors={"device": BLUE, "host": ORANGE})
+    colors = {"device": fig.BLUE, "host": fig.ORANGE}
+    drawing = fig.bars(bars, title=f"Longer per step ({unit.name})", colors=colors)
     yield Chart("late", "Collectives", f"What rank {late.rank} takes longer for", note, *drawing)
 
 
@@ -259,7 +225,7 @@ def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:
     if not rows:
         return
     first_ns = min(row[2] for row in rows)
-    unit = unit_of(max(row[2] for row in rows) - first_ns)
+    unit = fig.unit_of(max(row[2] for row in rows) - first_ns)
     lines: dict[tuple[int, int], list[Any]] = defaultdict(list)
     for trace_id, device, *point in rows:
         lines[trace_id, device].append(point)
@@ -267,20 +233,20 @@ def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:
     for index, ((trace_id, device), points) in enumerate(lines.items()):
         rank = summary.ranks[trace_id]
         of = f"rank {rank}, " if rank is not None and len(summary.traces) > 1 else ""
-        xs = scaled((point[0] - first_ns for point in points), unit)
+        xs = fig.scaled((point[0] - first_ns for point in points), unit)
         for kind, (name, style) in enumerate((("allocated", "solid"), ("reserved", "dot")), 1):
             values = [point[kind] for point in points]
             told = {
-                "line": stroke(index, shape="hv", width=1.6, dash=style),
-                "text": [UNKNOWN if value is None else format_bytes(value) for value in values],
+                "line": fig.stroke(index, shape="hv", width=1.6, dash=style),
+                "text": [UNKNOWN if value is None else units.format_bytes(value) for value in values],
                 "hovertemplate": "%{text} " + name + f"<extra>{of}device {device}</extra>",
             }
-            data += [curve(f"{of}device {device}: {name}", xs, values, **told)] if any(values) else []
+            data += [fig.curve(f"{of}device {device}: {name}", xs, values, **told)] if any(values) else []
     most = max(max(row[3], row[4] or 0) for row in rows)
     ticks = [most * part // 4 for part in range(5)]
-    texts = [format_bytes(one) for one in ticks]
+    texts = [units.format_bytes(one) for one in ticks]
     layout = {
-        "xaxis": axis(f"Time since the first event ({unit.name})"),
+        "xaxis": fig.axis(f"Time since the first event ({unit.name})"),
         "yaxis": {"tickvals": ticks, "ticktext": texts, "rangemode": "tozero", "automargin": True},
         "hovermode": "x unified",
     }
@@ -298,9 +264,6 @@ FROM memory_events, span WHERE device_type = 1 AND total_allocated_bytes IS NOT 
 GROUP BY trace_id, coalesce(device, 0), (time_ns - first_ns) // part_ns ORDER BY 1, 2, 3"""
 
 
-# -- roofline
-
-
 def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     limits = efficiency.limits
     calls = [one for one in efficiency.calls if one.roofline.flop_count and one.roofline.arithmetic_intensity]
@@ -312,10 +275,10 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     bandwidth = limits.memory.per_s
     top = max([limit.per_s for _, limit in peaks], default=bandwidth * max(intensities))
     left, right = min(intensities) / 3, max(max(intensities) * 3, top / bandwidth * 4)
-    memory = f"memory {format_byte_rate(bandwidth)} ({limits.memory.evidence})"
+    memory = f"memory {units.format_byte_rate(bandwidth)} ({limits.memory.evidence})"
     lines = [(memory, [left, top / bandwidth], [left * bandwidth, top], "bottom right")]
     for name, limit in sorted(peaks, key=lambda item: -item[1].per_s):
-        text = f"{name} {format_flop_rate(limit.per_s)} ({limit.evidence})"
+        text = f"{name} {units.format_flop_rate(limit.per_s)} ({limit.evidence})"
         lines.append((text, [right, limit.per_s / bandwidth], [limit.per_s, limit.per_s], "top left"))
     data = [
         {
@@ -331,13 +294,13 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
     largest_ns = max(one.roofline.device_ns for one in calls)
     for bound, mine in sorted(by_bound.items()):
         data.append(
-            curve(
+            fig.curve(
                 f"{bound}-bound" if bound != "unknown" else "bound unknown",
                 (one.roofline.arithmetic_intensity for one in mine),
                 (one.roofline.achieved_flop_per_s for one in mine),
                 mode="markers",
                 marker={
-                    "color": _BOUND_COLORS.get(bound, GRAY),
+                    "color": _BOUND_COLORS.get(bound, fig.GRAY),
                     "size": [one.roofline.device_ns for one in mine],
                     "sizemode": "area",
                     "sizeref": 2 * largest_ns / 44**2,
@@ -349,17 +312,17 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
             )
         )
     rates = [one.roofline.achieved_flop_per_s or top for one in calls]
+    rate_axis = fig.log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, units.format_flop_rate)
     layout = {
-        "xaxis": log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
-        "yaxis": log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, format_flop_rate),
+        "xaxis": fig.log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
+        "yaxis": rate_axis,
         "hovermode": "closest",
     }
-    without = len(efficiency.calls) - len(calls)
     note = (
         f"Each circle is a call with its shapes ({limits.name}); its area is its device time, its distance "
         "below the lines what could be gained."
     )
-    if without:
+    if without := len(efficiency.calls) - len(calls):
         kinds = counted(without, "kind")
         note += f" {kinds} of calls without floating-point operations, or of unknown cost, are not shown."
     yield Chart("roofline", "How far", "Roofline", note, {"data": data, "layout": layout}, 480)
@@ -367,23 +330,18 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
 
 def _call_text(call: CallEfficiency) -> str:
     roofline = call.roofline
-    rate, bandwidth = (
-        format_flop_rate(roofline.achieved_flop_per_s),
-        format_byte_rate(roofline.achieved_bytes_per_s),
-    )
+    rate = units.format_flop_rate(roofline.achieved_flop_per_s)
     lines = [
-        as_lines(call.operator),
-        as_lines(call_arguments(call)),
+        fig.as_lines(call.operator),
+        fig.as_lines(call_arguments(call)),
         f"{counted(call.calls, 'call')}, {format_duration(roofline.device_ns)}",
-        f"{rate}, {bandwidth}",
-        None if roofline.fraction is None else f"{format_fraction(roofline.fraction)} of the attainable",
-        None if call.gap_ns is None else f"avoidable: {format_duration(call.gap_ns)}",
-        f"kernel: {as_lines(call.kernels[0])}" if call.kernels else None,
+        f"{rate}, {units.format_byte_rate(roofline.achieved_bytes_per_s)}",
     ]
-    return "<br>".join(line for line in lines if line is not None)
-
-
-# -- icicle
+    if roofline.fraction is not None:
+        lines.append(f"{units.format_fraction(roofline.fraction)} of the attainable")
+    if call.gap_ns is not None:
+        lines.append(f"avoidable: {format_duration(call.gap_ns)}")
+    return "<br>".join([*lines, *(f"kernel: {fig.as_lines(one)}" for one in call.kernels[:1])])
 
 
 def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
@@ -397,11 +355,9 @@ def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
         for stack, weight in zip(profile.stacks, profile.weights, strict=True):
             parent = -1
             for label in stack:
-                node = (parent, profile.names[label])
-                if node not in nodes:
-                    nodes[node] = len(weights)
+                parent = nodes.setdefault((parent, profile.names[label]), len(weights))
+                if parent == len(weights):
                     weights.append(0)
-                parent = nodes[node]
                 weights[parent] += weight
             leaves.add(parent)
     if not whole:
@@ -409,33 +365,25 @@ def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
     least = max(whole * _LEAST_SHARE, sorted(weights, reverse=True)[:_MOST_NODES][-1])
     kept = [(index, *node) for node, index in nodes.items() if weights[index] >= least]
     operators = {one.name for one in summary.operators}
-    unit = unit_of(whole)
-    kinds, depths = [], {-1: 0}
+    unit = fig.unit_of(whole)
+    kinds, depths, texts = [], {-1: 0}, []
     for index, parent, name in kept:  # a parent stands before its children
         depths[index] = depths[parent] + 1
-        kinds.append(
-            "kernel" if index in leaves
-            else "module" if name.startswith(_MODULE)
-            else "operator" if name in operators
-            else "other"
-        )  # fmt: skip
+        kind = "module" if name.startswith(_MODULE) else "operator" if name in operators else "other"
+        kinds.append("kernel" if index in leaves else kind)
+        share = format_share(weights[index], whole)
+        texts.append(f"{kinds[-1]}: {format_duration(weights[index])}, {share}")
     data = {
         "type": "icicle",
         "ids": ["all", *(str(index) for index, *_ in kept)],
         "parents": ["", *("all" if parent < 0 else str(parent) for _, parent, _ in kept)],
-        "labels": ["all device time", *(as_text(name.removeprefix(_MODULE)) for *_, name in kept)],
-        "values": scaled([whole, *(weights[index] for index, *_ in kept)], unit),
-        "hovertext": [
-            format_duration(whole),
-            *(
-                f"{kind}: {format_duration(weights[index])}, {format_share(weights[index], whole)}"
-                for kind, (index, *_) in zip(kinds, kept, strict=True)
-            ),
-        ],
+        "labels": ["all device time", *(fig.as_text(name.removeprefix(_MODULE)) for *_, name in kept)],
+        "values": fig.scaled([whole, *(weights[index] for index, *_ in kept)], unit),
+        "hovertext": [format_duration(whole), *texts],
         "hovertemplate": "%{label}<br>%{hovertext}<extra></extra>",
         "branchvalues": "total",
         "tiling": {"orientation": "v"},
-        "marker": {"colors": [GRAY, *(_PART_COLORS[kind] for kind in kinds)], "line": {"width": 0.5}},
+        "marker": {"colors": [fig.GRAY, *(_PART_COLORS[kind] for kind in kinds)], "line": {"width": 0.5}},
         "textposition": "middle left",
         "leaf": {"opacity": 1},
         "pathbar": {"visible": True},
@@ -448,70 +396,58 @@ def _icicle_chart(session: Session, summary: Summary) -> Iterator[Chart]:
     if left_out := len(nodes) - len(kept):
         note += f" {counted(left_out, 'part')} of less than {format_duration(least)} are left blank."
     layout = {"margin": {"l": 4, "r": 4, "t": 26, "b": 4}, "uniformtext": {"minsize": 9, "mode": "hide"}}
-    yield Chart(
-        "icicle",
-        "By module" if has_modules else "Kernels",
-        "Device time from the program down to the kernels",
-        note,
-        {"data": [data], "layout": layout},
-        90 + 42 * min(max(depths.values()), _DEEPEST),
-        kind="chain",
-    )
-
-
-_DEEPEST = 9  # levels of the icicle seen at once
-_PART_COLORS = {"kernel": "#0072b2", "operator": "#56b4e9", "module": "#009e73", "other": GRAY}
-_MODULE = "nn.Module: "
-
-
-# -- timeline
+    title = "Device time from the program down to the kernels"
+    figure, height_px = {"data": [data], "layout": layout}, 90 + 42 * min(max(depths.values()), _DEEPEST)
+    section = "By module" if has_modules else "Kernels"
+    yield Chart("icicle", section, title, note, figure, height_px, kind="chain")
 
 
 def _timeline_chart(view: StepView, summary: Summary) -> Chart:
     span_ns = view.end_ns - view.start_ns
-    unit = unit_of(span_ns)
+    unit = fig.unit_of(span_ns)
     finest_ns = max(1, span_ns // _FINEST)
     while True:
         pieces = [_merged(lane, view, finest_ns) for lane in view.lanes]
-        if sum(len(one.start_ns) for one in pieces) <= _MOST_PIECES:
+        if sum(len(one[0]) for one in pieces) <= _MOST_PIECES:
             break
         finest_ns = finest_ns * 4 // 3 + 1
+    exact_ns = finest_ns / 20
     names: dict[str, int] = {}
     data: list[dict[str, Any]] = []
-    for row, (lane, piece) in enumerate(zip(view.lanes, pieces, strict=True)):
-        for group in np.unique(piece.group).tolist():
-            mine = np.flatnonzero(piece.group == group)
-            title, color = _spoken(lane.kind, lane.groups[group])
-            lengths_ns = (piece.end_ns - piece.start_ns)[mine].tolist()
-            joined = zip(lengths_ns, piece.events[mine].tolist(), piece.busy_ns[mine].tolist(), strict=True)
+    for row, (lane, (start_ns, end_ns, groups, of_name, events, busy_ns)) in enumerate(
+        zip(view.lanes, pieces, strict=True)
+    ):
+        for group in np.unique(groups).tolist():
+            mine = np.flatnonzero(groups == group)
+            title, color = _meaning_of_color(lane.kind, lane.groups[group])
+            lengths_ns = (end_ns - start_ns)[mine].tolist()
+            joined = zip(lengths_ns, events[mine].tolist(), busy_ns[mine].tolist(), strict=True)
+            shown = (fig.as_lines(lane.names[one]) for one in of_name[mine].tolist())
             data.append(
-                boxes(
-                    scaled(lengths_ns, unit, finest_ns / 20),
+                fig.boxes(
+                    fig.scaled(lengths_ns, unit, exact_ns),
                     [row] * len(mine),
                     name=title,
                     legendgroup=title,
                     showlegend=all(one["name"] != title for one in data),
-                    base=scaled((piece.start_ns[mine] - view.start_ns).tolist(), unit, finest_ns / 20),
+                    base=fig.scaled((start_ns[mine] - view.start_ns).tolist(), unit, exact_ns),
                     width=0.82,
                     marker={"color": color, "line": {"width": 0}},
-                    names=[
-                        names.setdefault(as_lines(lane.names[one]), len(names))
-                        for one in piece.name[mine].tolist()
-                    ],
+                    names=[names.setdefault(name, len(names)) for name in shown],
                     hovertext=[
                         format_duration(ns)
                         if count == 1
-                        else f"and {count - 1:,} more: {format_duration(busy_ns)} in {format_duration(ns)}"
-                        for ns, count, busy_ns in joined
+                        else f"and {count - 1:,} more: {format_duration(busy)} in {format_duration(ns)}"
+                        for ns, count, busy in joined
                     ],
                     hoverinfo="text",
                 )
             )
     if view.arrows:  # from launches to what they launched; the page shows them when asked
         ends = [ns - view.start_ns for one in view.arrows for ns in (one.call_ns, one.start_ns)]
-        xs = scaled(ends, unit, finest_ns / 20)
+        xs = fig.scaled(ends, unit, exact_ns)
         data.append(
-            curve(
+            fig.curve(
                 f"launch → kernel ({len(view.arrows)} longest)",
                 (x for at in range(0, len(xs), 2) for x in (*xs[at : at + 2], None)),
                 (row for one in view.arrows for row in (one.call_row, one.row, None)),
@@ -525,8 +461,8 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
         )
     layout = {
         "barmode": "overlay",
-        "xaxis": axis(f"Time since the start ({unit.name})", range=[0, span_ns / unit.ns]),
-        "yaxis": {**row_axis([one.title for one in view.lanes]), "fixedrange": True},
+        "xaxis": fig.axis(f"Time since the start ({unit.name})", range=[0, span_ns / unit.ns]),
+        "yaxis": {**fig.row_axis([one.title for one in view.lanes]), "fixedrange": True},
         "hovermode": "closest",
         "dragmode": "zoom",
     }
@@ -541,49 +477,38 @@ def _timeline_chart(view: StepView, summary: Summary) -> Chart:
         "their neighbors and found by the name of the first."
     )
     figure = {"data": data, "layout": layout, "names": list(names)}
-    height_px = 170 + 30 * len(view.lanes)
-    return Chart("timeline", "Where the GPU", title, note, figure, height_px, kind="zoom")
+    return Chart("timeline", "Where the GPU", title, note, figure, 170 + 30 * len(view.lanes), kind="zoom")
 
 
-def _spoken(kind: LaneKind, group: str) -> tuple[str, str]:
-    """What a color means, and which."""
+def _meaning_of_color(kind: LaneKind, group: str) -> tuple[str, str]:
     if kind is LaneKind.IDLE:
         return f"idle: {group.replace('_', ' ')}", _COLORS[IdleCause(group)]
     if kind is LaneKind.PATH and group not in ("kernel", "communication", "copy"):
-        return f"path: {group}", _COLORS.get(group, GRAY)
-    return "compute" if group == "kernel" else group, _COLORS.get(group, GRAY)
+        return f"path: {group}", _COLORS.get(group, fig.GRAY)
+    return "compute" if group == "kernel" else group, _COLORS.get(group, fig.GRAY)
 
 
-class _Pieces(NamedTuple):
-    start_ns: Int64
-    end_ns: Int64
-    group: Int64
-    name: Int64
-    events: Int64
-    busy_ns: Int64
+def _merged(lane: Lane, view: StepView, finest_ns: int) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64]:
+    """The events of a lane, neighbors of one color that are both short joined within `finest_ns`.
 
-
-def _merged(lane: Lane, view: StepView, finest_ns: int) -> _Pieces:
-    """The events of a lane, neighbors of one color that are both short joined within `finest_ns`."""
+    Returns:
+        Start, end, group, name of the first, number of events and their time together, of each piece.
+    """
     order = np.argsort(lane.start_ns, kind="stable")
     start_ns = np.maximum(lane.start_ns[order], view.start_ns)
     end_ns = np.minimum(lane.end_ns[order], view.end_ns)
     group, name = lane.group[order], lane.name[order]
     if not len(order):
-        return _Pieces(start_ns, end_ns, group, name, start_ns, start_ns)
+        return start_ns, end_ns, group, name, start_ns, start_ns
     is_short = end_ns - start_ns < finest_ns
     part = (start_ns - view.start_ns) // finest_ns
     is_first = np.ones(len(order), dtype=np.bool_)
-    same = (np.diff(part) == 0) & (np.diff(group) == 0) & is_short[1:] & is_short[:-1]
-    is_first[1:] = ~same
+    is_first[1:] = ~((np.diff(part) == 0) & (np.diff(group) == 0) & is_short[1:] & is_short[:-1])
     first = np.flatnonzero(is_first)
     busy_ns = np.add.reduceat(end_ns - start_ns, first)
     until_ns = np.maximum.reduceat(end_ns, first)
     counts = np.diff(np.append(first, len(order)))
-    return _Pieces(start_ns[first], until_ns, group[first], name[first], counts, busy_ns)
-
-
-# -- launch queue
+    return start_ns[first], until_ns, group[first], name[first], counts, busy_ns
 
 
 def _queue_chart(summary: Summary) -> Iterator[Chart]:
@@ -591,15 +516,15 @@ def _queue_chart(summary: Summary) -> Iterator[Chart]:
     if not known:
         return
     longest_ns = max(one.interval_ns * len(one.mean) for one in known)
-    unit = unit_of(longest_ns)
-    waited = unit_of(max(ns or 0.0 for one in known for ns in one.latency_ns) or 1e3)
+    unit = fig.unit_of(longest_ns)
+    waited = fig.unit_of(max(ns or 0.0 for one in known for ns in one.latency_ns) or 1e3)
     data = []
     for index, one in enumerate(known):
         name = f"{trace_name(summary.ranks[one.trace_id], one.trace_id)}, device {one.device}"
-        xs = scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
-        line = {"legendgroup": name, "line": stroke(index, shape="hvh", width=1.8)}
+        xs = fig.scaled(((point + 0.5) * one.interval_ns for point in range(len(one.mean))), unit)
+        line = {"legendgroup": name, "line": fig.stroke(index, shape="hvh", width=1.8)}
         told = {"hovertemplate": "%{y:.1f} queued<extra>" + name + "</extra>"}
-        data.append(curve(name, xs, (round(value, 3) for value in one.mean), **line, **told))
+        data.append(fig.curve(name, xs, (round(value, 3) for value in one.mean), **line, **told))
         if any(one.latency_ns):
             marked = {
                 "mode": "lines+markers", "marker": {"size": 4}, "yaxis": "y2", "showlegend": False,
@@ -607,13 +532,13 @@ def _queue_chart(summary: Summary) -> Iterator[Chart]:
                 "hovertemplate": "%{text} latency<extra>" + name + "</extra>",
             }  # fmt: skip
             waits = (None if ns is None else round(ns / waited.ns, 6) for ns in one.latency_ns)
-            data.append(curve(name, xs, waits, **line, **marked))
+            data.append(fig.curve(name, xs, waits, **line, **marked))
     whole = {"anchor": "y2", "range": [0, longest_ns / unit.ns]}
     upward = {"rangemode": "tozero", "automargin": True}
     layout = {
-        "xaxis": axis(f"Time since the start of the window ({unit.name})", **whole),
-        "yaxis": axis("Activities queued", domain=[0.56, 1], **upward),
-        "yaxis2": axis(f"Launch latency ({waited.name})", domain=[0, 0.44], **upward),
+        "xaxis": fig.axis(f"Time since the start of the window ({unit.name})", **whole),
+        "yaxis": fig.axis("Activities queued", domain=[0.56, 1], **upward),
+        "yaxis2": fig.axis(f"Launch latency ({waited.name})", domain=[0, 0.44], **upward),
         "hovermode": "x unified",
         "showlegend": len(known) > 1,
     }
@@ -622,5 +547,6 @@ def _queue_chart(summary: Summary) -> Iterator[Chart]:
         "for the host. Bottom: launch latency, from the launch call to the start of the kernel, median "
         "per interval."
     )
-    figure = {"data": data, "layout": layout}
-    yield Chart("queue", "Where the GPU", "Launch queue over time", note, figure, 440)
+    yield Chart(
+        "queue", "Where the GPU", "Launch queue over time", note, {"data": data, "layout": layout}, 440
+    )

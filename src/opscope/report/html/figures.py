@@ -69,8 +69,6 @@ def as_lines(name: str) -> str:
 
 
 class TimeUnit(NamedTuple):
-    """What times of a picture are written in."""
-
     ns: float
     name: str
 
@@ -113,7 +111,6 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def stroke(index: int, **more: Any) -> dict[str, Any]:
-    """The line of one of several curves."""
     return {"color": LINE_COLORS[index % len(LINE_COLORS)], **more}
 
 
@@ -193,11 +190,14 @@ def cells(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> Drawing:
-    """A map of values, brighter the larger they are."""
     most = max(values.values(), default=0) or 1
     places = {column: at for at, column in enumerate(columns)}
     shown = [(row, column, value) for (row, column), value in values.items()]
     shades = [value / most for *_, value in shown]
+    # From blue to yellow, lightness growing with the share: read without color too.
+    ends = tuple(zip((0, 34, 78), (254, 232, 56), strict=True))
+    mixed = [[round(low + (high - low) * shade) for low, high in ends] for shade in shades]
+    colors = ["#" + "".join(f"{one:02x}" for one in color) for color in mixed]
     # Bars as cells: plotly's own heat maps need inline styles, which the page forbids.
     data = boxes(
         [0.96] * len(shown),
@@ -211,7 +211,7 @@ def cells(
         textangle=0,
         hovertext=[f"{row}, {column}<br>{form(value)}" for row, column, value in shown],
         hoverinfo="text",
-        marker={"color": [_shade(shade) for shade in shades]},
+        marker={"color": colors},
     )
     every = max(1, len(columns) // _READ_CELLS)
     layout = {
@@ -227,13 +227,6 @@ def cells(
         "yaxis": {**NAMED_ROWS, "type": "category", "categoryorder": "array", "categoryarray": list(rows)},
     }
     return Drawing({"data": [data], "layout": layout}, 60 + 40 * len(rows))
-
-
-def _shade(share: float) -> str:
-    """From blue to yellow, lightness growing with the share: read without color too."""
-    dark, bright = (0, 34, 78), (254, 232, 56)
-    mixed = (round(low + (high - low) * share) for low, high in zip(dark, bright, strict=True))
-    return "#" + "".join(f"{one:02x}" for one in mixed)
 
 
 NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "showgrid": False}

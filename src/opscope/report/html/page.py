@@ -53,7 +53,7 @@ def session_page(
     }
     rows = None if top is None else max(top, _ROWS)
     document = recording_document(summary, top=rows, is_full=True, detailed=top)
-    charts = session_charts(session, summary)
+    charts = tuple(session_charts(session, summary))
     return render_page(document, charts, chains=chains, command=command, trace=trace, language=language)
 
 

@@ -20,34 +20,10 @@ from opscope.model.comparison import (
 )
 from opscope.model.trial import TrialResult
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.report.benchmark import (
-    benchmark_title,
-    interval_beside,
-    point_label,
-    points_by_suite,
-    ratio_text,
-)
+from opscope.report import benchmark
 from opscope.report.comparison import difference_text, point_title
-from opscope.report.html.figures import (
-    BLUE,
-    GRAY,
-    GREEN,
-    NAMED_ROWS,
-    ORANGE,
-    RED,
-    Bar,
-    Chart,
-    as_lines,
-    as_text,
-    axis,
-    bars,
-    cells,
-    curve,
-    log_axis,
-    stroke,
-    unit_of,
-    whiskers,
-)
+from opscope.report.html import figures as fig
+from opscope.report.html.figures import BLUE, GRAY, GREEN, ORANGE, RED, Bar, Chart
 from opscope.report.names import fitting_names
 from opscope.report.tables import total_column
 from opscope.toolchain.ncu_report import Quantity
@@ -61,11 +37,7 @@ _OUTLYING = 0.02  # of the samples of an implementation on each side may lie out
 _VERDICTS = {"slower": RED, "faster": BLUE, "same, or no verdict": GRAY}
 
 
-# -- comparisons
-
-
 def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tuple[Chart, ...]:
-    """Of recordings, what each operator adds to the difference; of benchmarks, the ratios."""
     if isinstance(comparison, SessionComparison):
         return tuple(_waterfall(comparison))
     several = len(comparison.points) > 1
@@ -85,23 +57,18 @@ def _ratios(section: str, note: str, rows: Sequence[Bar], key: str = "ratios") -
     if len(shown) < len(rows):
         note += f" The {len(shown)} farthest from 1 of {len(rows)}."
     ordered = [row for row in rows if row in shown]
-    drawing = bars(ordered, title="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True)
+    drawing = fig.bars(ordered, title="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True)
     yield Chart(key, section, "Time relative to the reference", note, *drawing)
 
 
 def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:
     ratio, interval, verdict = judged.ratio or 0.0, judged.ratio_interval, judged.verdict
-    hover = ratio_text(ratio, verdict)
+    hover = benchmark.ratio_text(ratio, verdict)
     if interval is not None:
-        low, high = interval_beside(interval, verdict)
+        low, high = benchmark.interval_beside(interval, verdict)
         hover += f", 95 % interval {low:.3f} to {high:.3f}"
-    return Bar(
-        label,
-        ratio,
-        interval,
-        kind=str(verdict) if verdict in {Verdict.SLOWER, Verdict.FASTER} else "same, or no verdict",
-        hover=hover,
-    )
+    kind = str(verdict) if verdict in {Verdict.SLOWER, Verdict.FASTER} else "same, or no verdict"
+    return Bar(label, ratio, interval, kind=kind, hover=hover)
 
 
 def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
@@ -111,29 +78,24 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
     )
     if not changed:
         return
-    steps: list[tuple[str, float, TimeChange | None]] = [
-        (
-            one.name if isinstance(one, OperatorChange) else f"unattributed: {one.reason}",
-            one.time.difference_ns,
-            one.time,
-        )
-        for one in changed[:_ROWS]
-    ]
-    if others := changed[_ROWS:]:
-        rest_ns = sum(one.time.difference_ns for one in others)
-        steps.append((counted(len(others), "other"), rest_ns, None))
-    reached, unit = 0.0, unit_of(abs(changed[0].time.difference_ns))
-    rows = []
-    for name, ns, time in steps:
+    reached, unit, rows = 0.0, fig.unit_of(abs(changed[0].time.difference_ns)), []
+
+    def add(name: str, ns: float, interval: Interval | None, more: str) -> None:
+        nonlocal reached
         start, reached = reached, reached + ns
-        hover, interval = difference_text(ns), None
-        if time is not None and time.ratio_interval is not None and time.reference_ns:
-            low, high = ((start + (end - 1) * time.reference_ns) / unit.ns for end in time.ratio_interval)
-            interval = (low, high)
-        if time is not None and time.ratio is not None:
-            hover += f", {ratio_text(time.ratio, time.verdict)}"
         kind = "takes longer" if ns > 0 else "takes less"
-        rows.append(Bar(name, reached / unit.ns, interval, start / unit.ns, kind, hover))
+        rows.append(Bar(name, reached / unit.ns, interval, start / unit.ns, kind, difference_text(ns) + more))
+
+    for one in changed[:_ROWS]:
+        time, interval = one.time, None
+        if time.ratio_interval is not None and time.reference_ns:
+            low, high = ((reached + (end - 1) * time.reference_ns) / unit.ns for end in time.ratio_interval)
+            interval = (low, high)
+        more = "" if time.ratio is None else f", {benchmark.ratio_text(time.ratio, time.verdict)}"
+        name = one.name if isinstance(one, OperatorChange) else f"unattributed: {one.reason}"
+        add(name, time.difference_ns, interval, more)
+    if others := changed[_ROWS:]:
+        add(counted(len(others), "other"), sum(one.time.difference_ns for one in others), None, "")
     rows.append(Bar("in all", reached / unit.ns, kind="in all", hover=difference_text(reached)))
     per = " per step" if comparison.basis is Basis.STEP else ""
     note = (
@@ -143,12 +105,9 @@ def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
     if any(row.interval for row in rows):
         note += " Whiskers: the 95 % interval of the ratio, times the reference's time."
     colors = {"takes longer": RED, "takes less": BLUE, "in all": GRAY}
-    drawing = bars(rows, title=f"Difference{per} ({unit.name})", colors=colors, mark=0.0)
+    drawing = fig.bars(rows, title=f"Difference{per} ({unit.name})", colors=colors, mark=0.0)
     title = f"Where the difference{per} comes from"
     yield Chart("waterfall", "Operators by difference", title, note, *drawing)
-
-
-# -- benchmarks
 
 
 def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, ...]:
@@ -156,11 +115,11 @@ def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, .
     if isinstance(result, BenchmarkResult):
         return tuple(_of_problem("", "", result))
     charts: list[Chart] = []
-    for number, (suite, points) in enumerate(points_by_suite(result).items()):
+    for number, (suite, points) in enumerate(benchmark.points_by_suite(result).items()):
         if len(points) > 1:
             charts += _scaling(f"scaling{number}", f"Scaling of {suite}", result, points)
         else:
-            charts += _of_problem(str(number), benchmark_title(points[0]), points[0])
+            charts += _of_problem(str(number), benchmark.benchmark_title(points[0]), points[0])
     return tuple(charts)
 
 
@@ -187,16 +146,17 @@ def _samples(key: str, section: str, rows: Sequence[tuple[BenchmarkRow, float]])
     count = sum(map(len, spreads))
     data = [
         {
-            "type": "box", "orientation": "h", "name": f"{as_text(row.name)}, {format_duration(median_ns)}",
-            "x": spread, "boxpoints": "all" if count <= _EVERY_SAMPLE else "outliers", "jitter": 0.7,
-            "pointpos": 0, "marker": {**stroke(index), "size": 3, "opacity": 0.6}, "line": {"width": 1.5},
+            "type": "box", "orientation": "h", "x": spread, "jitter": 0.7,
+            "name": f"{fig.as_text(row.name)}, {format_duration(median_ns)}",
+            "boxpoints": "all" if count <= _EVERY_SAMPLE else "outliers",
+            "pointpos": 0, "marker": {**fig.stroke(index), "size": 3, "opacity": 0.6}, "line": {"width": 1.5},
             "hoverinfo": "skip",
         }
         for index, ((row, median_ns), spread) in enumerate(zip(rows, spreads, strict=True))
     ]  # fmt: skip
     layout = {
-        "xaxis": axis("From the median (%)", range=[low - margin, high + margin]),
-        "yaxis": NAMED_ROWS,
+        "xaxis": fig.axis("From the median (%)", range=[low - margin, high + margin]),
+        "yaxis": fig.NAMED_ROWS,
         "showlegend": False,
     }
     note = "Deviation of each sample from the median of its implementation; boxes hold the middle half."
@@ -210,7 +170,7 @@ def _scaling(
     key: str, section: str, sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]
 ) -> Iterator[Chart]:
     """Median times over the swept parameter, with what the device allows at best."""
-    labels = [point_label(sweep, point) for point in points]
+    labels = [benchmark.point_label(sweep, point) for point in points]
     measured: dict[str, list[tuple[int, BenchmarkRow, float]]] = {}
     for place, point in enumerate(points):
         for row in point.rows:
@@ -228,16 +188,21 @@ def _scaling(
     for index, (name, rows) in enumerate(measured.items()):
         ends = [(ns, row.interval_ns or (ns, ns)) for _, row, ns in rows]
         data.append(
-            curve(
-                as_text(name),
+            fig.curve(
+                fig.as_text(name),
                 (xs[place] for place, *_ in rows),
                 (ns for *_, ns in rows),
                 mode="lines+markers",
-                error_y={**whiskers(ends), "thickness": 1.2},
-                line=stroke(index, width=1.8),
+                error_y={**fig.whiskers(ends), "thickness": 1.2},
+                line=fig.stroke(index, width=1.8),
                 marker={"symbol": index},
                 hovertext=[
-                    f"{as_lines(name)}<br>{as_text(labels[place])}<br>{format_duration(ns)}{_share(row)}"
+                    f"{fig.as_lines(name)}<br>{fig.as_text(labels[place])}<br>{format_duration(ns)}"
+                    + (
+                        f"<br>{format_fraction(row.ceiling_fraction)} of {fig.as_text(row.ceiling or '')}"
+                        if row.ceiling_fraction is not None
+                        else ""
+                    )
                     for place, row, ns in rows
                 ],
                 hoverinfo="text",
@@ -253,28 +218,20 @@ def _scaling(
         if row.name == point.reference and row.median_ns and row.ceiling_fraction
     ]
     if floor:
-        best = curve("at the ceiling", *zip(*floor, strict=True), hoverinfo="skip", themed=True)
+        best = fig.curve("at the ceiling", *zip(*floor, strict=True), hoverinfo="skip", themed=True)
         data.append({**best, "line": {"dash": "dash", "width": 1.5}})
         times += [ns for _, ns in floor]
         note += " The dashed line is what the measured ceiling allows at best."
     x_axis: dict[str, Any] = {"type": "category", "automargin": True}
     if is_numeric:
-        x_axis = log_axis(as_text(names[0]), min(values) / 1.2, max(values) * 1.2, "{:,.10g}".format)
+        x_axis = fig.log_axis(fig.as_text(names[0]), min(values) / 1.2, max(values) * 1.2, "{:,.10g}".format)
         x_axis |= {"tickvals": values, "ticktext": [f"{value:,.10g}" for value in values]}
     layout = {
         "xaxis": x_axis,
-        "yaxis": log_axis("Median time per call", min(times) / 1.3, max(times) * 1.3, format_duration),
+        "yaxis": fig.log_axis("Median time per call", min(times) / 1.3, max(times) * 1.3, format_duration),
         "hovermode": "closest",
     }
     yield Chart(key, section, "Time over the sweep", note, {"data": data, "layout": layout}, 420)
-
-
-def _share(row: BenchmarkRow) -> str:
-    share = row.ceiling_fraction
-    return "" if share is None else f"<br>{format_fraction(share)} of {as_text(row.ceiling or '')}"
-
-
-# -- workloads
 
 
 def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
@@ -300,20 +257,13 @@ def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart,
         ),
     )  # fmt: skip
     rows, columns = [f"length {one}" for one in lengths], [f"batch {one}" for one in batches]
-    charts = []
+    places, charts = [(f"length {length}", f"batch {batch}") for batch, length in sizes], []
     for key, title, note, value_of, form in maps:
-        found = ((f"length {length}", f"batch {batch}") for batch, length in sizes)
-        known = {
-            place: value
-            for place, one in zip(found, done, strict=True)
-            if (value := value_of(one)) is not None
-        }
-        if known:
-            charts.append(Chart(key, "", title, note, *cells(known, form=form, rows=rows, columns=columns)))
+        values = zip(places, map(value_of, done), strict=True)
+        if known := {place: value for place, value in values if value is not None}:
+            drawing = fig.cells(known, form=form, rows=rows, columns=columns)
+            charts.append(Chart(key, "", title, note, *drawing))
     return tuple(charts)
-
-
-# -- changes tried
 
 
 def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
@@ -322,7 +272,7 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
     timed = [(one, one.step_ns) for one in result.variants if one.step_ns is not None]
     if not timed:
         return ()
-    unit = unit_of(max(base.step_ns, *(ns for _, ns in timed)))
+    unit = fig.unit_of(max(base.step_ns, *(ns for _, ns in timed)))
 
     def bar(
         name: str, ns: float, kind: str, interval: Interval | None, ratio: float | None, *, more: str = ""
@@ -340,11 +290,8 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
         rows.append(bar(" + ".join(best.names), best.step_ns, "best together", None, best.ratio))
     colors = {"unchanged": GRAY, "recommended": GREEN, "not recommended": ORANGE, "best together": BLUE}
     note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
-    drawing = bars(rows, title=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
+    drawing = fig.bars(rows, title=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
     return (Chart("steps", "Changes tried", "What each change brings", note, *drawing),)
-
-
-# -- counters and statistics
 
 
 def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
@@ -366,7 +313,7 @@ def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     if len(ranked) < len(analysis.kernels):
         note += f" The longest {len(ranked)} of {counted(len(analysis.kernels), 'launch')}."
     colors = {"compute": BLUE, "memory": ORANGE, "occupancy": GRAY}
-    drawing = bars(rows, title="Share of the limit (%)", colors=colors, mark=100.0)
+    drawing = fig.bars(rows, title="Share of the limit (%)", colors=colors, mark=100.0)
     return (Chart("limits", "Kernels", "Counters relative to their limits", note, *drawing),)
 
 
@@ -376,7 +323,7 @@ def statistics_charts(tables: Sequence[ReportTable]) -> tuple[Chart, ...]:
         whole = sum(row[total_column(one)] for row in one.rows)
         if not whole:
             continue
-        unit = unit_of(max(row[total_column(one)] for row in one.rows))
+        unit = fig.unit_of(max(row[total_column(one)] for row in one.rows))
         divisor, name = (1.0, "MB") if one.report.is_size else unit
         drawn = []
         for row in one.rows[:_ROWS]:
@@ -386,6 +333,6 @@ def statistics_charts(tables: Sequence[ReportTable]) -> tuple[Chart, ...]:
             drawn.append(Bar(label, value / divisor, hover=format_share(value, whole)))
         is_cut = len(drawn) < len(one.rows)
         note = f"The largest {len(drawn)} of {len(one.rows)}." if is_cut else "All of the table."
-        drawing = bars(drawn, title=f"Total ({name})", colors={"": BLUE})
+        drawing = fig.bars(drawn, title=f"Total ({name})", colors={"": BLUE})
         charts.append(Chart(f"table{number}", one.report.title, one.report.title, note, *drawing))
     return tuple(charts)

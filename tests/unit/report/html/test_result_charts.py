@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
+from opscope.report.html import result_charts
 from opscope.report.html.figures import Bar, Chart, bars, log_axis
-from opscope.report.html.result_charts import (
-    benchmark_charts,
-    comparison_charts,
-    counter_charts,
-    statistics_charts,
-    trial_charts,
-    workload_charts,
-)
 from opscope.report.sweep import sweep_document
 
 NAME = "aten::gelu"
@@ -38,7 +31,7 @@ def by_row(chart: Chart) -> dict[str, tuple[float, float]]:
 
 
 def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found: SimpleNamespace) -> None:
-    (chart,) = comparison_charts(found.sessions)
+    (chart,) = result_charts.comparison_charts(found.sessions)
     rows = by_row(chart)
     assert list(rows)[-1] == "in all" and len(rows) == 2
     changes = {one.name: one.time for one in found.sessions.operators}
@@ -54,23 +47,23 @@ def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found: Si
 
 def test_what_is_not_drawn_of_a_waterfall_is_one_bar(found: SimpleNamespace, monkeypatch: Any) -> None:
     monkeypatch.setattr("opscope.report.html.result_charts._ROWS", 0)
-    (chart,) = comparison_charts(found.sessions)
+    (chart,) = result_charts.comparison_charts(found.sessions)
     rows = by_row(chart)
     assert rows["1 other"] == rows["in all"]
 
 
 def test_ratios_are_drawn_with_their_intervals(found: SimpleNamespace) -> None:
-    (chart,) = comparison_charts(found.benchmarks)
+    (chart,) = result_charts.comparison_charts(found.benchmarks)
     drawn = [x for trace in chart.figure["data"] for x in trace["x"]]
     assert sorted(drawn) == sorted(row.time.ratio for _, row in found.benchmarks.rows)
-    _, own = benchmark_charts(found.benchmark)
+    _, own = result_charts.benchmark_charts(found.benchmark)
     (trace,) = own.figure["data"]
     assert (trace["name"], trace["x"]) == ("slower", [2.0])
     assert trace["error_x"]["arrayminus"] == [pytest.approx(0.02)]
 
 
 def test_every_sample_is_drawn_beside_its_median(found: SimpleNamespace) -> None:
-    samples, _ = benchmark_charts(found.benchmark)
+    samples, _ = result_charts.benchmark_charts(found.benchmark)
     for trace, row in zip(samples.figure["data"], found.benchmark.rows, strict=True):
         assert [row.median_ns * (1 + one / 100) for one in trace["x"]] == pytest.approx(
             sorted(row.samples_ns)
@@ -78,7 +71,7 @@ def test_every_sample_is_drawn_beside_its_median(found: SimpleNamespace) -> None
 
 
 def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace) -> None:
-    (chart,) = benchmark_charts(found.sweep)
+    (chart,) = result_charts.benchmark_charts(found.sweep)
     torch, other, floor = chart.figure["data"]
     assert torch["x"] == other["x"] == floor["x"] == [8, 64]
     assert torch["y"] == [point.rows[0].median_ns for point in found.sweep.points]
@@ -89,18 +82,18 @@ def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace)
 
 def test_maps_say_what_the_table_of_a_sweep_says(found: SimpleNamespace) -> None:
     records = sweep_document(found.configurations)["configurations"]
-    latency, throughput, busy = workload_charts(records)
+    latency, throughput, busy = result_charts.workload_charts(records)
     assert latency.figure["layout"]["yaxis"]["categoryarray"] == ["length 128", "length 256"]
     (cells,) = latency.figure["data"]
     drawn = dict(zip(zip(cells["y"], cells["base"], strict=True), cells["text"], strict=True))
     assert drawn["length 256", 1 - 0.48] == "2.05 s"  # batch 8
     assert set(throughput.figure["data"][0]["text"]) == {"7.8", "3.9"}
     assert set(busy.figure["data"][0]["text"]) == {"51.0 %", "58.0 %"}
-    assert workload_charts(records[:1]) == ()
+    assert result_charts.workload_charts(records[:1]) == ()
 
 
 def test_steps_of_changes_with_their_intervals(found: SimpleNamespace) -> None:
-    (chart,) = trial_charts(found.trial)
+    (chart,) = result_charts.trial_charts(found.trial)
     ends = {name: end for name, (_, end) in by_row(chart).items()}
     assert ends == {"unchanged": 10, NAME: 6, "tf32": 8, f"{NAME} + tf32": 5}
     (recommended,) = [one for one in chart.figure["data"] if one["name"] == "recommended"]
@@ -108,14 +101,14 @@ def test_steps_of_changes_with_their_intervals(found: SimpleNamespace) -> None:
 
 
 def test_counters_are_shares_of_their_limits(found: SimpleNamespace) -> None:
-    (chart,) = counter_charts(found.counters)
+    (chart,) = result_charts.counter_charts(found.counters)
     assert {trace["name"]: trace["x"] for trace in chart.figure["data"]} == {
         "compute": [25], "memory": [75], "occupancy": [25]
     }  # fmt: skip
 
 
 def test_bars_of_statistics_are_the_totals(found: SimpleNamespace) -> None:
-    charts = {chart.title: chart for chart in statistics_charts(found.statistics)}
+    charts = {chart.title: chart for chart in result_charts.statistics_charts(found.statistics)}
     (table,) = [one for one in found.statistics if one.report.name == "cuda_gpu_kern_sum"]
     drawn = charts[table.report.title].figure["data"][0]["x"]
     assert drawn == [row["Total Time (ns)"] / 1e6 for row in table.rows]
