@@ -120,8 +120,8 @@ def _to_write(best: BestChanges, section: str) -> doc.Text:
     if best.patch.startswith("---"):  # snippets follow the last hunk
         hunks = max((index for index, line in enumerate(lines) if line[:1] in "+-@ "), default=-1) + 1
         lines = [line[1:].strip() for line in lines[:hunks] if line.startswith("+")] + lines[hunks:]
-    if len(lines) == 1:
-        return doc.Code(lines[0], is_whole=len(lines[0]) < _LONGEST_CODE)
+    if len(lines) == 1 and len(lines[0]) < _LONGEST_CODE:
+        return doc.Code(lines[0], is_whole=True)
     return f"{counted(len(lines), 'line')}: see {section}"
 
 
