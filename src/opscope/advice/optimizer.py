@@ -95,6 +95,7 @@ def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     launches, host_ns = _sum(rows, "launches"), sum(row["end_ns"] - row["start_ns"] for row in rows)
     # One launch takes some dozens of tensors.
     gone = 1 - rule.threshold("launches_left")
+    stems = (name.removeprefix("aten::").removeprefix("linalg_vector_") for name in names)
 
     def effect(change: GraphChange) -> object:
         spans = as_extents([(row["thread_id"], row["start_ns"], row["end_ns"]) for row in rows])
@@ -106,15 +107,10 @@ def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         f"{run.device_time(_sum(rows, 'device_ns'))}, and {run.time(host_ns)} on the host as recorded.",
         run.evidence(_sum(rows, "device_ns"), launches=launches, operators=names, host_ns=host_ns),
         effect,
-        change=_FOREACH_CALLS.format(", ".join(f"torch._foreach_{_stem(name)}" for name in names)),
+        change=_FOREACH_CALLS.format(", ".join(f"torch._foreach_{stem}" for stem in stems)),
         # What Python does between the operators goes too, and the lists have to be made.
         is_sure=False,
     )
-
-
-def _stem(name: str) -> str:
-    """`aten::copy_` is copy_, and `aten::linalg_vector_norm` is norm."""
-    return name.removeprefix("aten::").removeprefix("linalg_vector_")
 
 
 def _phase(run: ProfiledRun, phase: str) -> Rows:

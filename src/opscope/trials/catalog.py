@@ -302,7 +302,8 @@ def _graphed(hooks: Hooks) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
             tensors = tuple(one for one in values if isinstance(one, torch.Tensor))
-            if not tensors or not all(one.is_cuda for one in tensors) or not _are_plain(values, torch):
+            are_plain = all(isinstance(one, (torch.Tensor, *_PLAIN)) for one in values)
+            if not (tensors and are_plain and all(one.is_cuda for one in tensors)):
                 return eager(*args, **kwargs)
             given = weights if torch.is_grad_enabled() else {}
             key = model.training, bool(given), len(args), *kwargs, *map(partial(_form, torch), values)
@@ -341,8 +342,7 @@ def _own_workspaces(torch: Any) -> Iterator[None]:
         clear()
 
 
-def _are_plain(values: tuple[Any, ...], torch: Any) -> bool:
-    return all(isinstance(one, (torch.Tensor, bool, int, float, str, type(None))) for one in values)
+_PLAIN = (bool, int, float, str, type(None))
 
 
 def _form(torch: Any, value: Any) -> object:

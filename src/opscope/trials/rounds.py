@@ -429,8 +429,7 @@ class Rounds:
 
     def _segments(self) -> int:
         """Pieces of memory that the driver has given so far."""
-        cuda = self._torch.cuda
-        return cuda.memory_stats().get("num_device_alloc", 0) if cuda.is_initialized() else 0
+        return int(self._torch.cuda.memory_stats().get("num_device_alloc", 0))
 
     @property
     def _noise(self) -> float:
