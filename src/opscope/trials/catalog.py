@@ -62,6 +62,7 @@ ROUNDINGS = {"bfloat16": _BFLOAT16, "float16": _FLOAT16}
 # Torch's own, 65536, is too much for many a first step, which is left out then.
 _LOSS_SCALE = 1024.0
 _PREFETCHED = 4  # batches by each worker
+_PLAIN = (bool, int, float, str, type(None))
 # The same operations in another order, in float32.
 _REORDERED = 2.0**-14
 
@@ -340,9 +341,6 @@ def _own_workspaces(torch: Any) -> Iterator[None]:
         yield
     finally:
         clear()
-
-
-_PLAIN = (bool, int, float, str, type(None))
 
 
 def _form(torch: Any, value: Any) -> object:

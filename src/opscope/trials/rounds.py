@@ -327,9 +327,10 @@ class Rounds:
 
     def _drop(self, arm: Arm) -> None:
         """Give the memory back that an arm holds: graphs have pools of their own."""
+        holds = bool(arm.made) or arm.found.error is not None
         arm.made.clear()
-        if self._torch.cuda.is_initialized():
-            self._torch.cuda.empty_cache()
+        if holds and self._torch.cuda.is_initialized():
+            self._torch.cuda.empty_cache()  # the next blocks pay for that
 
     def _require_sound(self) -> None:
         """End the process if nothing runs on the device any more, as after a failed capture."""
@@ -338,9 +339,8 @@ class Rounds:
             return
         try:
             cuda.synchronize()
-            state = cuda.get_rng_state()
-            self._torch.rand(1, device="cuda")
-            cuda.set_rng_state(state)
+            with self._torch.random.fork_rng([cuda.current_device()]):
+                self._torch.rand(1, device="cuda")
         except RuntimeError:
             self._end(1)
 
