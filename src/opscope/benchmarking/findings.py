@@ -193,8 +193,8 @@ def _about_profiles(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[F
             yield Finding(
                 "bench.launch_bound",
                 Severity.INFO,
-                f"{row.name} is launch-bound: called again and again it takes {call_ns / 1e3:.1f} µs a call, "
-                f"of which the GPU works {median_ns / 1e3:.1f} µs.",
+                f"{row.name} is launch-bound: called again and again it takes {call_ns / 1e3:.1f} µs a call; "
+                f"the GPU works {median_ns / 1e3:.1f} µs of that.",
                 "Capture it in a CUDA graph, fuse its kernels, or give each call more work.",
                 evidence={**evidence, **launches},
             )

@@ -119,7 +119,7 @@ def _overlap(*, traces: list[str], overlap: bool, report: console.Showing, **oth
     for name, value in (others | vars(report)).items():
         if value != defaults[name]:
             raise InputError(
-                f"--overlap tells one thing alone: --{name.replace('_', '-')} cannot be given with it",
+                f"--overlap is a report of its own: --{name.replace('_', '-')} cannot be given with it",
                 hint="Leave one of them out",
             )
     with console.status("Reading"):

@@ -60,7 +60,7 @@ def sql(
     for path in output:
         if path.suffix not in _FORMATS:
             raise InputError(
-                "the end of its name tells no format",
+                "its name has no known ending",
                 source=path,
                 hint="Such as rows.parquet, rows.csv or rows.json",
             )

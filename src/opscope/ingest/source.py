@@ -345,7 +345,7 @@ def _other_kind(text: mmap.mmap, source: str) -> tuple[str, str]:
         if text.find(b"device_traces") < 0 and text.find(b"segments") < 0:
             return "a pickle, which opscope never opens: it can run any code", _READS
         hint = "Look at it with https://pytorch.org/memory_viz; " + _READS
-        return "a memory snapshot of PyTorch, which is a pickle, and tells nothing of time", hint
+        return "a memory snapshot of PyTorch, which is a pickle and holds no times", hint
     return "not JSON", "opscope reads Kineto (Chrome) traces in JSON"
 
 

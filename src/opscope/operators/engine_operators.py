@@ -154,7 +154,7 @@ def _experts(
 _KERNELS_SQL = """
 SELECT n.name FROM device_activities a JOIN kernel_names n USING (name_id)
 WHERE a.operator_id = ? AND a.kind = 'kernel' ORDER BY a.start_ns, a.activity_id"""
-_NO_STEP = "how many keys its queries see was not recorded (an engine's annotation of the step tells it)"
+_NO_STEP = "how many keys its queries see was not recorded (an engine's annotation of the step says it)"
 _WINDOWED = "its kernel attends within a window, which was not recorded"
 _MAY_BE_WINDOWED = "its kernel serves whole and windowed attention alike, and the window was not recorded"
 _WINDOW = re.compile(r"Sliding|Chunked|_swa_|LocalAttention")

@@ -95,4 +95,4 @@ def _unruled(call: CallArguments) -> str:
         return f"{call.name} is not an operator of torch: only its own code could tell its results"
     if call.has_unrecorded_list:
         return "the members of its lists of tensors were not recorded"
-    return f"no rule tells the results of {call.name}"
+    return f"no rule gives the results of {call.name}"

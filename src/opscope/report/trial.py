@@ -33,7 +33,7 @@ def trial_document(result: TrialResult, command: str | None = None) -> doc.Docum
     are_faster = any(one.verdict is TrialVerdict.FASTER for one in result.variants)
     meaning: doc.Text = f"None of {whole} is faster" + (" with the same numerics." if are_faster else ".")
     if undecided := _undecided(result):
-        meaning = f"No verdict for {undecided} of {whole}: more time tells more, --budget 5m."
+        meaning = f"No verdict for {undecided} of {whole}: give it more time, --budget 5m."
     if good:
         rest = f" alone takes {100 * (good[0].ratio or 1.0):.1f} % of the time."
         meaning = (f"{len(good)} of {whole} are worth writing; ", doc.Code(good[0].name), rest)

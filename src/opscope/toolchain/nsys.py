@@ -88,7 +88,7 @@ def check_run(run: NsysRun, report: Path) -> None:
         raise CaptureError(
             f"nsys wrote no report (exit code {run.exit_code})",
             source=report,
-            hint="Its own output is above. `nsys status -e` tells what it needs on this machine",
+            hint="Its own output is above. `nsys status -e` shows what it needs on this machine",
         )
 
 

@@ -56,7 +56,7 @@ def test_a_healthy_run_is_silent(rows, facts):
 THROTTLED = [DeviceState(at_ns=0, throttle_reasons=("sw_power_cap",))]
 LAUNCHED = row(median_us=4, inner_repeats=3, call_ns=22_000.0, kernels_launched=3.0)
 CASES = [
-    ([LAUNCHED], {}, "launch_bound", "info", "22.0 µs a call, of which the GPU works 4.0 µs"),
+    ([LAUNCHED], {}, "launch_bound", "info", "22.0 µs a call; the GPU works 4.0 µs of that"),
     ([row(device_ns=5e4)], {}, "profile_differs", "info", "cold cache"),
     ([row(device_ns=1.4e5)], {}, "profile_differs", "info", "at the same time"),
     ([row()], {"states": states(345, 1980, 1500)}, "unstable_clocks", "warning", "between 1500 and 1980 MHz"),

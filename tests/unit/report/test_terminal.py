@@ -49,7 +49,7 @@ def test_the_first_screen_is_small(shared: Path) -> None:
         with load(shared / "traces/h200" / f"{trace}.json.gz") as session:
             text = rendered(replace(recording_document(summarize(session)), sections=()), 80)
         assert len(text.splitlines()) <= 15  # with a kernel of no operator, which own_kernels has
-        assert re.search(r"torch\.(compile\(|set_float32_matmul_precision|autocast\()", text)
+        assert re.search(r"torch\.(compile\(|set_float32_matmul_precision|bfloat16\))", text)
 
 
 def test_names_shrink_where_they_must_and_still_differ(summary: Summary) -> None:

@@ -526,7 +526,7 @@ check("tools.ncu", "ncu installed")(
     lambda machine: _tool(
         machine,
         machine.ncu(),
-        "ncu is missing: hardware counters cannot be read; opscope analyze tells what a trace can",
+        "ncu is missing: hardware counters cannot be read; opscope analyze shows what a trace holds",
         "sudo apt-get install nsight-compute  # or from developer.nvidia.com/nsight-compute",
     )
 )
