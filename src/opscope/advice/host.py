@@ -235,31 +235,35 @@ def _place(wait: WaitingCall) -> str:
 def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Long gaps in which the host ran something of its own."""
     least_ns = rule.threshold("least_gap_fraction") * run.window_ns / run.step_count
+    long_gaps = [
+        (partition.trace_id, gap)
+        for partition in run.summary.timeline.in_use
+        for gap in partition.longest_gaps
+        if gap.cause in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED)
+        and gap.duration_ns >= least_ns
+        and "torch/profiler/" not in (gap.host or "")
+    ]
+    if not long_gaps:
+        return
     # Operators that launch are slow to launch, which is another matter; so are calls of the driver.
     launching = {one.name for one in run.summary.operators if one.total_device_ns}
     launching.update(name for (name,) in run.session.query("SELECT DISTINCT name FROM runtime_calls"))
     # An operator that launches elsewhere may compute on the host here: of tensors that are not on the device.
-    computing = list(run.session.query(_COMPUTING_SQL, [least_ns]))
+    computing = set(run.session.query(_COMPUTING_SQL, [least_ns]))
+    silences = {of: first_calls(run.session, of) for of in {of for of, gap in long_gaps if gap.host is None}}
     places: dict[tuple[str | None, str | None], list[tuple[int, IdleGap]]] = {}
-    for partition in run.summary.timeline.in_use:
-        is_dark = any(gap.host is None for gap in partition.longest_gaps)
-        silences = first_calls(run.session, partition.trace_id) if is_dark else {}
-        for gap in partition.longest_gaps:
-            is_own = gap.cause in (IdleCause.HOST_LAUNCH, IdleCause.NOTHING_SCHEDULED)
-            is_recorder = gap.host is not None and "torch/profiler/" in gap.host
-            if not is_own or gap.duration_ns < least_ns or is_recorder:
-                continue
-            end_ns, host = gap.start_ns + gap.duration_ns, gap.host
-            within = {
-                name: min(until_ns, end_ns) - max(since_ns, gap.start_ns)
-                for trace_id, name, since_ns, until_ns in computing
-                if trace_id == partition.trace_id and since_ns < end_ns and until_ns > gap.start_ns
-            }
-            if 2 * sum(within.values()) > gap.duration_ns:
-                host = _COMPUTED
-            elif host in launching or (host is None and _is_compiling(gap, silences)):
-                continue
-            places.setdefault((host, gap.line), []).append((partition.trace_id, gap))
+    for trace_id, gap in long_gaps:
+        end_ns, host = gap.start_ns + gap.duration_ns, gap.host
+        computed_ns = sum(
+            max(0, min(until_ns, end_ns) - max(since_ns, gap.start_ns))
+            for of, since_ns, until_ns in computing
+            if of == trace_id
+        )
+        if 2 * computed_ns > gap.duration_ns:
+            host = _COMPUTED
+        elif host in launching or (host is None and _is_compiling(gap, silences[trace_id])):
+            continue
+        places.setdefault((host, gap.line), []).append((trace_id, gap))
     for (host, line), found in sorted(
         places.items(), key=lambda item: -sum(gap.duration_ns for _, gap in item[1])
     ):
@@ -269,13 +273,13 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         where = " at ".join(part for part in (host, line) if part) or "code that was not recorded"
         is_input = _PREPARES.search(host or "") is not None
         # What happens once, as compiling does, is nothing to prepare.
-        is_usual = len(found) > 1 and 2 * len(found) >= run.step_count
-        is_python = is_usual and (host is None or ".py(" in host)
-        gaps = {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found}
+        is_python = len(found) > 1 and 2 * len(found) >= run.step_count and (host is None or ".py(" in host)
+        suggestion, change = (None, None) if is_input else (_ELSEWHERE, _AHEAD if is_python else "")
         # The device is idle in a part of what makes inputs, and all of that could be done beforehand.
         if host == _COMPUTED:
-            gaps = {(trace_id, since_ns, until_ns) for trace_id, _, since_ns, until_ns in computing}
+            gaps, suggestion, change = computing, _TO_THE_DEVICE, _FIRST_MOVED
         else:
+            gaps = {(trace_id, gap.start_ns, gap.start_ns + gap.duration_ns) for trace_id, gap in found}
             gaps.update(run.session.query(_LONG_CALLS_SQL, [host, least_ns]))
         yield Advice(
             f"The device is idle for {format_duration(idle_ns / run.step_count)} "
@@ -285,13 +289,8 @@ def host_work(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             methodcaller("drop_host_between", gaps),
             # A thread beside takes turns with the one that launches.
             worst=methodcaller("drop_host_between", gaps, 0.5),
-            suggestion=_TO_THE_DEVICE
-            if host == _COMPUTED
-            else None
-            if is_input
-            else "See what the host does there: what does not need the step before can run ahead of it, or "
-            "beside it in another thread.",
-            change=_FIRST_MOVED if host == _COMPUTED else None if is_input else _AHEAD if is_python else "",
+            suggestion=suggestion,
+            change=change,
             like=rule,
             # What is not known to make inputs may need the step before.
             is_sure=is_input,
@@ -304,6 +303,10 @@ following = pool.submit(prepare)   # what the next step needs, while this one ru
 batch = following.result()         # where the next one begins"""
 
 _COMPUTED = "operators on tensors of the host"
+_ELSEWHERE = (
+    "See what the host does there: what does not need the step before can run ahead of it, or beside it in "
+    "another thread."
+)
 _TO_THE_DEVICE = (
     "Copy the tensors to the device first, before they are converted or computed with, or have workers of a "
     "DataLoader prepare them."
@@ -317,7 +320,7 @@ _ELEMENTS = (
     "constant_pad_nd|_?upsample_.*|grid_sampler.*)_?$"
 )
 # Outermost calls of them on threads that launch, which themselves launch nothing.
-_COMPUTING_SQL = f"""SELECT trace_id, name, start_ns, start_ns + duration_ns FROM operators o
+_COMPUTING_SQL = f"""SELECT trace_id, start_ns, start_ns + duration_ns FROM operators o
 WHERE parent_id IS NULL AND regexp_matches(name, '{_ELEMENTS}') AND duration_ns >= ?
     AND coalesce(total_device_ns, 0) = 0
     AND (trace_id, thread_id) IN (SELECT (trace_id, thread_id) FROM runtime_calls)

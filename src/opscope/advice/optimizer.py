@@ -14,8 +14,6 @@ _FUSED = ("aten::_fused_",)
 _FOREACH = ("aten::_foreach_",)
 # With a fused form for CUDA; Adagrad's is for CPUs. Source: torch/optim, PyTorch 2.11.
 _HAVE_FUSED = ("Adam", "AdamW", "SGD")
-
-_NAMES_OF_LOOP = 5
 _FOREACH_CALLS = "{}\n# of lists of tensors, in place of the loop"
 
 Rows = Sequence[Mapping[str, Any]]
@@ -83,13 +81,11 @@ def zero_grad_fill(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
 @finds
 def per_tensor_loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Pointwise operators of many tensors, one after the other, that are not the optimizer's."""
-    least, shapes = rule.threshold("least_launches"), rule.threshold("least_shapes")
-    rows = [
-        row
-        for row in run.records("tensor_loops")
-        if row["launches"] >= least and row["shapes"] >= shapes and len(row["names"]) <= _NAMES_OF_LOOP
-    ]
-    if not rows or not run.has_steps:
+    least, shapes, most = map(rule.threshold, ("least_launches", "least_shapes", "most_names"))
+    loops = run.records("tensor_loops") if run.has_steps else []
+    rows = [one for one in loops if one["launches"] >= least and one["shapes"] >= shapes]
+    rows = [one for one in rows if len(one["names"]) <= most]
+    if not rows:
         return
     names = list(dict.fromkeys(name for row in rows for name in row["names"]))
     launches, host_ns = _sum(rows, "launches"), sum(row["end_ns"] - row["start_ns"] for row in rows)

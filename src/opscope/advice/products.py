@@ -104,6 +104,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if run.is_minor(total_ns, rule):
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
+    under_autocast, _, cast_whole = (rule.change or "").partition("\n\n")
     yield Advice(
         f"{subject} of float32 operands take {run.device_time(time_of(calls))}; in {_NAMES[half]} {reason}.",
         run.call_evidence(calls),
@@ -111,7 +112,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         basis,
         best=best,
         # Under autocast what is priced is training; without a backward pass it is the whole model.
-        change=(rule.change or "").split("\n\n")[not run.has_backward].replace("bfloat16", _NAMES[half]),
+        change=(under_autocast if run.has_backward else cast_whole).replace("bfloat16", _NAMES[half]),
         error=error,
         applicability=OPEN if after_ns is None else Applicability(),
         # Kernels of the program's own take the types that they were written for.

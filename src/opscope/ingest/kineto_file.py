@@ -48,6 +48,8 @@ def read_kineto(
     _write_trace(
         session, trace_id, array, census, sidecar, source=valid_text(trace.name), size_bytes=size_bytes
     )
+    is_explained = bool(defects) or array.lost_bytes > 0
+    had_device = sidecar is None or bool(sidecar.environment.gpu or "cuda" in sidecar.settings.activities)
     described = (array.properties.get(key) for key in ("deviceProperties", "agents"))
     write_devices(session, trace_id, *described)
     session.add_findings((
@@ -56,7 +58,7 @@ def read_kineto(
             trace_id, census, size_bytes=size_bytes, lost_bytes=array.lost_bytes, damage=local.damage,
             repairs=repairs,
         ),
-        *quality.trace_findings(session, trace_id, is_explained=bool(defects) or array.lost_bytes > 0),
+        *quality.trace_findings(session, trace_id, is_explained=is_explained, had_device=had_device),
         *recorded_findings(array.properties, trace_id),
         *sidecar_findings,
         *graph_findings(session, trace_id, captures),

@@ -124,11 +124,13 @@ def read_findings(
         yield finding("attribution.impossible_external_ids", trace_id, count, kind=kind)
 
 
-def trace_findings(session: Session, trace_id: int, *, is_explained: bool = False) -> Iterator[Finding]:
-    """What the filled tables of one trace say about its completeness."""
+def trace_findings(
+    session: Session, trace_id: int, *, is_explained: bool = False, had_device: bool = True
+) -> Iterator[Finding]:
+    """What the filled tables of one trace say about its completeness; nothing is missing without a device."""
     recorder = session.scalar("SELECT format FROM traces WHERE trace_id = ?", [trace_id])
     activities = session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id])
-    if not activities:
+    if not activities and had_device:
         yield finding("trace.no_device_activity", trace_id, kind="explained" if is_explained else recorder)
     of_torch = is_of_torch(session)
     has_torch = of_torch or not (activities or recorder == "nsys")

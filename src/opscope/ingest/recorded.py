@@ -51,11 +51,6 @@ def keep_sidecars(session: Session, sidecars: Mapping[int, Sidecar]) -> None:
         session.set_metadata(f"sidecar:{trace_id}", msgspec.json.encode(sidecar).decode())
         if sidecar.partial and sidecar.steps:
             _leave_open_step(session, trace_id, sidecar.steps)
-        if not sidecar.environment.gpu and "cuda" not in sidecar.settings.activities:
-            # There was no device to record: nothing is missing.
-            session.connection.execute(
-                "DELETE FROM findings WHERE trace_id = ? AND code = 'trace.no_device_activity'", [trace_id]
-            )
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     kept = sidecars.values()
     origins = (row for one in kept for kernel in one.kernels for row in _origin_rows(kernel, ids))
