@@ -40,7 +40,7 @@ from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.explanation import explanation_document
 from opscope.report.sweep import SweepEntry
 from opscope.testing import TraceBuilder
-from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Process, Quantity
+from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REQUIRE_GPU = "OPSCOPE_REQUIRE_GPU"
@@ -305,7 +305,6 @@ def results_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], S
             name,
             name,
             name,
-            Process(),
             NcuDevice(name="GPU"),
             values=values,
             occupancy=Occupancy(0.5, 0.25),

@@ -58,7 +58,7 @@ from opscope.provenance.binaries.embedded import embedded_kernels
 from opscope.provenance.binaries.library import read_library
 from opscope.provenance.generated_code import parse_graph, parse_kernel
 from opscope.testing import ExportBuilder, TraceBuilder
-from opscope.toolchain.ncu_reading import MAGIC, read_container, read_report
+from opscope.toolchain.ncu_reading import read_report
 
 __all__ = [
     "TARGETS",
@@ -247,71 +247,6 @@ def triton_poi_fused_add_0(in_ptr0, xnumel, XBLOCK : tl.constexpr):
 """
 
 
-_Fields = list[tuple[int, "int | bytes"]]
-
-
-def _container(_: Path) -> bytes:
-    """A report's header and two blocks with all that is read of them, as `ncu_reading` describes them."""
-    software = _message([(1, b"Nsight Compute Target"), (2, b"2026.3.0")])
-    process = _message([(1, 4711), (3, b"/usr/bin/python")])
-    session = _message([(8, software), (11, b"python train.py"), (6, process)])
-    blocks = [[(2, 1), (3, session), (5, 8), (6, process)], [(2, 2), (5, 16), (6, process), (6, process)]]
-    return _signed([(1, 7)], [(fields, 8 * number) for number, fields in enumerate(blocks, 1)])
-
-
-def _message(fields: _Fields) -> bytes:
-    parts = b""
-    for number, value in fields:
-        if isinstance(value, int):
-            parts += _varint(number << 3) + _varint(value)
-        else:
-            parts += _varint(number << 3 | 2) + _varint(len(value)) + value
-    return parts
-
-
-def _signed(header: _Fields, blocks: list[tuple[_Fields, int]]) -> bytes:
-    """A report whose lengths are right: of fields, and of the payloads behind them."""
-    parts = [MAGIC]
-    for fields, payload_bytes in [(header, 0), *blocks]:
-        message = _message(fields)
-        parts += [len(message).to_bytes(4, "little"), message, bytes(payload_bytes)]
-    return b"".join(parts)
-
-
-def _resigned(random_: random.Random) -> bytes:
-    """A report of any fields, whose lengths are right, so that what is wrong lies behind them."""
-
-    def fields(depth: int) -> _Fields:
-        return [
-            (random_.choice((1, 2, 3, 5, 6, 8, 11, 15, 2000)), value(depth))
-            for _ in range(random_.randrange(7))
-        ]
-
-    def value(depth: int) -> int | bytes:
-        if random_.randrange(2):
-            return random_.choice(
-                (0, 1, 2, 7, 8, 255, 1 << 20, (1 << 31) - 1, (1 << 32) - 1, (1 << 63) - 1, 1 << 64)
-            )
-        nested = depth and random_.randrange(3)
-        return (
-            _message(fields(depth - 1)) if nested else random_.randbytes(random_.choice((0, 1, 8, 40, 4000)))
-        )
-
-    blocks = []
-    for _ in range(random_.randrange(5)):
-        size = random_.choice((0, 0, 8, 4096))
-        blocks.append(([(2, random_.choice((0, 1, 1, 3, 1 << 20))), (5, size), *fields(3)], size))
-    return _signed([(1, 7)] if random_.randrange(8) else fields(2), blocks)
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*parts, value])
-
-
 def _load(path: Path) -> None:
     with opscope.load(path) as session:
         for check_ in session.check():
@@ -374,7 +309,6 @@ class Target:
     suffix: str = ""
     is_text: bool = False
     weight: int = 1
-    make: Callable[[random.Random], bytes] | None = None  # inputs that mutations of bytes seldom give
 
 
 def _text(text: str) -> Callable[[Path], bytes]:
@@ -394,7 +328,6 @@ TARGETS = {
     "fatbin": Target(lambda _: device_code(), _read_device_code, ".so", weight=12),
     "cubin": Target(_cubin, lambda path: constant_bytes(path.read_bytes()), ".cubin", weight=8),
     "records": Target(_records, _read_records, ".cuda", weight=6),
-    "report": Target(_container, read_container, ".ncu-rep", weight=12, make=_resigned),
     "sass": Target(_text(_SASS), _read_text(split_sass), ".txt", is_text=True, weight=6),
     "ptx": Target(_text(_PTX), _read_text(_read_ptx), ".ptx", is_text=True, weight=8),
     "compiler": Target(_text(_COMPILER), _read_text(_read_messages), ".txt", is_text=True, weight=8),
@@ -600,7 +533,7 @@ def case(seeds: dict[str, bytes], seed: int, number: int) -> tuple[str, bytes]:
     random_ = random.Random(f"{seed}-{number}")
     name = random_.choices(list(TARGETS), [target.weight for target in TARGETS.values()])[0]
     target = TARGETS[name]
-    data = target.make(random_) if target.make is not None and random_.randrange(2) else seeds[name]
+    data = seeds[name]
     return name, mutated(data, random_, is_text=target.is_text) if random_.randrange(4) else data
 
 

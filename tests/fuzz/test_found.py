@@ -22,7 +22,6 @@ from opscope.errors import InputError, OpscopeError
 from opscope.ingest.arrow import ArrowRows
 from opscope.signals import Terminated
 from opscope.testing import ExportBuilder, TraceBuilder
-from opscope.toolchain.ncu_reading import MAGIC, read_container
 
 from .fuzz import TARGETS, check, trace_text
 
@@ -80,24 +79,6 @@ class TestDescriptors:
 
 
 class TestClaims:
-    def test_more_results_than_a_report_has_bytes(self, tmp_path: Path) -> None:
-        def message(*parts: bytes) -> bytes:
-            return sum(map(len, parts)).to_bytes(4, "little") + b"".join(parts)
-
-        header, count, size = b"\x08\x07", b"\x10\xff\xff\xff\xff\x0f", b"\x28\x08"
-        path = tmp_path / "a.ncu-rep"
-        path.write_bytes(MAGIC + message(header) + message(count, size) + bytes(8))
-        assert len(read_container(path).processes) == 8
-
-    def test_a_number_without_an_end(self, tmp_path: Path) -> None:
-        path = tmp_path / "a.ncu-rep"
-        path.write_bytes(
-            MAGIC + b"\x02\0\0\0\x08\x07" + (1 << 20).to_bytes(4, "little") + b"\x10" + b"\xff" * (1 << 20)
-        )
-        began = time.perf_counter()
-        assert read_container(path).processes == ()
-        assert time.perf_counter() - began < 5
-
     @pytest.mark.parametrize(
         "rows",
         [

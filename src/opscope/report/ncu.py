@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from opscope.analysis.counters import (
@@ -56,16 +55,10 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Docu
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
     shown = ranked[:top]
     report = analysis.report
-    # The command without the folder of ncu, which says nothing.
-    executable, _, rest = (report.command or "").partition(" ")
     read = doc.facts(
         ("Report", doc.Code(str(report.source))),
         *(("Recording", doc.Code(source)) for source in analysis.recordings),
-        ("Written by", f"ncu {report.ncu_version}" if report.ncu_version else None),
-        (
-            "Command",
-            doc.Code(f"{PurePath(executable).name} {rest}", is_whole=True) if report.command else None,
-        ),
+        ("Read by", f"ncu-report {report.reader_version}" if report.reader_version else None),
     )
     each = doc.Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
     return doc.Document(
@@ -101,13 +94,12 @@ def _opening(analysis: CounterAnalysis) -> doc.FactList:
         capability = f" (compute capability {device.compute_capability})" if device.compute_capability else ""
         name = device.name or "a device the report does not name"
         devices[f"{name}{capability}"] = None
-    version = f", ncu {analysis.report.ncu_version}" if analysis.report.ncu_version else ""
     return doc.facts(
         ("Kernels", f"{counted(len(times), 'launch')}, {format_duration(whole_ns)} in all"),
         ("Time limited by", ", ".join(shares)),
         ("Longest", longest),
         *changes,
-        ("Based on", f"{', '.join(devices)}{version}"),
+        ("Based on", ", ".join(devices)),
     )
 
 
@@ -144,13 +136,10 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
     if analysis.report.other_results:
         count = len(analysis.report.other_results)
         yield doc.Paragraph(f"{count} results are not kernel launches (ranges, graphs) and are not shown.")
-    command, clocks = analysis.report.command or "", "at ncu's base clock unless told otherwise"
-    if "--clock-control none" in command or "--clock-control=none" in command:
-        clocks = "at the clocks of the moment"
-    caches = "" if "--cache-control none" in command else " and empties the caches before each"
     yield doc.Paragraph(
-        f"Times are ncu's: it runs a kernel alone, once per group of counters{caches}, {clocks}, so they are "
-        "not those of the program."
+        "Times are ncu's: it runs a kernel alone, once per group of counters, and unless told otherwise "
+        "empties the caches before each and holds the base clock (opscope ncu leaves the clocks alone), so "
+        "they are not those of the program."
     )
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
@@ -324,14 +313,13 @@ def _missing(analysis: CounterAnalysis) -> tuple[doc.Block, ...]:
     )
 
 
-NCU_SCHEMA_VERSION = 2
+NCU_SCHEMA_VERSION = 3
 
 
 def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:
     """The analysis of a report as JSON values; kernels in the order of the report."""
     keys = Keys(
-        "report=report.source ncu_version=report.ncu_version cuda_version=report.cuda_version "
-        "command=report.command reader_version=report.reader_version recordings "
+        "report=report.source reader_version=report.reader_version recordings "
         "other_results=report.other_results kernels findings"
     )
     return {**versions(NCU_SCHEMA_VERSION), **keys.record(analysis, _KEYS)}
@@ -346,7 +334,7 @@ _RECORDED = Keys(
 _KEYS: dict[type, Keys] = {
     CountedKernel: Keys(
         "launch=counters.index name title family=decoded.family mangled_name=counters.mangled_name "
-        "process=counters.process device=counters.device grid=counters.grid block=counters.block "
+        "device=counters.device grid=counters.grid block=counters.block "
         "registers_per_thread=counters.registers_per_thread shared_memory_bytes=counters.shared_memory_bytes "
         "*quantities global_loads=counters.loads global_stores=counters.stores "
         "bank_conflict_fraction=counters.shared.conflict_fraction occupancy=counters.occupancy "

@@ -4,29 +4,21 @@ Units are converted exactly: the file keeps base units (ns, byte, %), and one th
 its metric unread, never misread. Everything that can be wrong with a file is one InputError: of a file
 that is damaged NVIDIA's reader finds no results.
 
-What the reader does not tell (the command, the process of each result, that a file is cut off) is read from
-the headers of the file's blocks. A report file is the magic, a header and blocks; each is a length of 4 bytes
-and a protobuf message, a block's followed by its payload.
-
-Source: Nsight Compute, Customization Guide, "Report File Format", and extras/FileFormat/ProfilerReport.proto.
+Source: Nsight Compute, Customization Guide, "Report File Format".
 """
 
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
-
-from msgspec.structs import replace
+from typing import Any
 
 from opscope.errors import DependencyError, InputError
 from opscope.model.confined import confined
@@ -44,27 +36,10 @@ from opscope.toolchain.ncu_report import (
     NcuDevice,
     NcuReport,
     Occupancy,
-    Process,
     Quantity,
 )
 
 MAGIC = b"NVR\0"
-# The file header's version, the same since 2019.
-_KNOWN_VERSION = 7
-# Fields of ProfilerReport.proto: of the file header, of a block header, of its session details and process.
-_VERSION = 1
-_RESULTS, _SESSION, _PAYLOAD_SIZE, _PROCESS = 2, 3, 5, 6
-_SOFTWARE, _COMMAND = 8, 11
-_SOFTWARE_NAME, _SOFTWARE_VERSION = 1, 2
-_PROCESS_ID, _EXECUTABLE = 1, 3
-_WRITER = "Nsight Compute Target"
-_CUDA = "CUDA Version"
-# Headers seen have up to 10 kB; a length beyond this is no length.
-_LONGEST_HEADER = 1 << 26
-_VARINT, _BYTES, _FIXED = 0, 2, {1: 8, 5: 4}
-_LONGEST_VARINT_BITS = 63
-_Kind = TypeVar("_Kind")
-
 SUFFIXES = (".ncu-rep", ".ncu-rep.gz", ".ncu-repz")
 _GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK_BYTES = 1 << 20
@@ -108,31 +83,19 @@ def read_report(path: str | Path) -> NcuReport:
     file = Path(path)
     check_reader()
     with _unpacked(file) as report:
-        # Of ncu's own packed form, which only the reader opens, nothing is known.
-        is_packed = file.name.endswith(".ncu-repz")
-        if not is_packed and not _begins_as_report(report):
+        # Ncu's own packed form only the reader opens.
+        if not file.name.endswith(".ncu-repz") and not _begins_as_report(report):
             raise InputError("not a report of Nsight Compute", source=file, hint="ncu -o FILE writes them")
         try:
-            container = Container() if is_packed else read_container(report)
             found = confined(_results, report, reader="NVIDIA's reader")
         except InputError as error:  # of the file as the user knows it, not as it was unpacked
-            raise InputError(
-                error.message, source=file, byte_offset=error.byte_offset, hint=error.hint
-            ) from error
+            raise InputError(error.message, source=file, hint=error.hint) from error
         if not found:
             raise InputError("ncu-report finds no results", source=file, hint=_NO_RESULTS)
-        processes = container.processes
         return NcuReport(
             source=file,
-            kernels=tuple(
-                replace(one, process=processes[one.index]) if len(processes) == len(found) else one
-                for one in found
-                if isinstance(one, KernelCounters)
-            ),
+            kernels=tuple(one for one in found if isinstance(one, KernelCounters)),
             other_results=tuple(one for one in found if isinstance(one, str)),
-            ncu_version=container.ncu_version,
-            cuda_version=container.cuda_version,
-            command=container.command,
             reader_version=_reader_version(),
         )
 
@@ -223,7 +186,6 @@ def _kernel(index: int, action: Any) -> KernelCounters:
         function=function,
         name=action.name(action.NameBase_DEMANGLED),
         mangled_name=action.name(action.NameBase_MANGLED),
-        process=Process(),
         device=NcuDevice(
             ordinal=metrics.integer("launch__device_id"),
             name=metrics.text("device__attribute_display_name"),
@@ -340,96 +302,3 @@ def _converted(found: tuple[int | float | str, str] | None, dimension: Dimension
     if dimension is Dimension.FRACTION:
         return value / 100 if unit == "%" else None
     return round(value) if dimension is Dimension.EVENTS else float(value)
-
-
-@dataclass(frozen=True)
-class Container:
-    """What the headers of blocks say and NVIDIA's reader does not."""
-
-    processes: tuple[Process, ...] = ()  # of every result, in their order
-    ncu_version: str | None = None
-    cuda_version: str | None = None  # the newest the driver served
-    command: str | None = None
-
-
-def read_container(path: Path) -> Container:
-    """What the headers of blocks say, as far as they are some; an InputError where the file is cut off."""
-    processes: list[Process] = []
-    software: dict[str, str] = {}
-    command: str | None = None
-    size = path.stat().st_size
-
-    def taken(length: int) -> int:
-        end = file.tell() + length
-        if end > size:
-            raise InputError(
-                f"the report is cut off: it needs at least {end:,} bytes and has {size:,}",
-                source=path,
-                byte_offset=size,
-                hint="Copy it again, or let ncu end before reading it",
-            )
-        return length
-
-    def header() -> dict[int, list[Any]]:
-        length = int.from_bytes(file.read(taken(4)), "little")
-        if length > _LONGEST_HEADER:
-            raise ValueError
-        return _fields(file.read(taken(length)))
-
-    with path.open("rb") as file, suppress(IndexError, TypeError, ValueError):
-        file.seek(len(MAGIC))
-        is_known = _last(header(), _VERSION, 0) == _KNOWN_VERSION
-        while is_known and file.tell() < size:
-            block = header()
-            payload_bytes, results = _last(block, _PAYLOAD_SIZE, 0), _last(block, _RESULTS, 0)
-            file.seek(taken(payload_bytes), os.SEEK_CUR)
-            process = _fields(_last(block, _PROCESS, b""))
-            one = Process(_last(process, _PROCESS_ID, 0) or None, _text(process, _EXECUTABLE) or None)
-            processes += [one] * min(results, payload_bytes)  # what a count claims is made room for
-            session = _fields(_last(block, _SESSION, b""))
-            command = command or _text(session, _COMMAND) or None
-            for named in map(_fields, session.get(_SOFTWARE, [])):
-                software[_text(named, _SOFTWARE_NAME)] = _text(named, _SOFTWARE_VERSION)
-    writer = software.get(_WRITER, "").split(" ", maxsplit=1)[0]
-    return Container(tuple(processes), writer or None, software.get(_CUDA), command and command.strip())
-
-
-def _fields(content: bytes) -> dict[int, list[Any]]:
-    """Numbers and bytes of a protobuf message by field number; IndexError or ValueError where it is none."""
-    fields: dict[int, list[Any]] = {}
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte, at = content[at], at + 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > _LONGEST_VARINT_BITS:
-                raise ValueError
-
-    while at < len(content):
-        key = number()
-        value: int | bytes
-        if key & 7 == _VARINT:
-            value = number()
-        else:
-            length = _FIXED[key & 7] if key & 7 in _FIXED else number() if key & 7 == _BYTES else len(content)
-            value, at = content[at : at + length], at + length
-            if at > len(content):
-                raise ValueError
-        fields.setdefault(key >> 3, []).append(value)
-    return fields
-
-
-def _last(fields: dict[int, list[Any]], field: int, default: _Kind) -> _Kind:
-    """The value that holds of a field; the default without one of its kind."""
-    value = fields.get(field, [None])[-1]
-    return value if isinstance(value, type(default)) else default
-
-
-def _text(fields: dict[int, list[Any]], field: int) -> str:
-    return _last(fields, field, b"").decode("utf-8", "replace")

@@ -141,13 +141,6 @@ WIDEST_REQUEST_SECTORS = 16 * WARP_SIZE // SECTOR_BYTES
 Extent = tuple[int, int, int]
 
 
-class Process(msgspec.Struct, frozen=True):
-    """A process that launched kernels; what the file does not say is None."""
-
-    process_id: int | None = None
-    executable: str | None = None
-
-
 class NcuDevice(msgspec.Struct, frozen=True):
     ordinal: int | None = None
     name: str | None = None
@@ -224,7 +217,6 @@ class KernelCounters(msgspec.Struct, frozen=True):
     function: str  # without namespaces, arguments and template arguments
     name: str  # as ncu demangles it, which is not how traces do
     mangled_name: str  # the name itself where that is not mangled
-    process: Process
     device: NcuDevice
     grid: Extent | None = None
     block: Extent | None = None
@@ -299,7 +291,4 @@ class NcuReport(msgspec.Struct, frozen=True):
     source: Path
     kernels: tuple[KernelCounters, ...]  # in order
     other_results: tuple[str, ...] = ()  # names of what is no kernel launch: ranges, graphs, command lists
-    ncu_version: str | None = None  # that wrote it
-    cuda_version: str | None = None  # the newest of the driver
-    command: str | None = None  # of ncu
     reader_version: str | None = None

@@ -16,7 +16,7 @@ from opscope.analysis.summary import Summary
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_reading import read_report
-from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Process, Quantity
+from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
 
 GELU = "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::{lambda(float)#1}"  # noqa: E501
 GELU_KERNEL = f"void at::native::vectorized_elementwise_kernel<4, {GELU}, std::array<char*, 2ul> >(int, {GELU}, std::array<char*, 2ul>)"  # noqa: E501
@@ -132,7 +132,6 @@ def make_kernel(name: str = "kernel", index: int = 0, **fields: Any) -> KernelCo
         "function": name,
         "name": name,
         "mangled_name": name,
-        "process": Process(),
         "device": NCU_H200,
         "grid": (4, 1, 1),
         "block": (128, 1, 1),

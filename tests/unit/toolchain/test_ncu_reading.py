@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from opscope.errors import DependencyError, InputError
 from opscope.toolchain import ncu_reading as reading
-from opscope.toolchain.ncu_reading import MAGIC, Container, is_report, read_container, read_report
-from opscope.toolchain.ncu_report import Dimension, KernelCounters, NcuReport, Process, Quantity
+from opscope.toolchain.ncu_reading import MAGIC, is_report, read_report
+from opscope.toolchain.ncu_report import Dimension, KernelCounters, NcuReport, Quantity
 
 needs_reader = pytest.mark.skipif(find_spec("ncu_report") is None, reason="ncu-report is not installed")
 
@@ -70,15 +67,11 @@ def test_names_in_all_forms(report: NcuReport) -> None:
 
 
 @needs_reader
-def test_device_process_and_writer(report: NcuReport) -> None:
+def test_device_and_reader(report: NcuReport) -> None:
     device = report.kernels[0].device
     assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H200", "9.0", 132)
     assert (device.l2_bytes, device.memory_bytes) == (62_914_560, 150_109_880_320)
-    assert {one.process.process_id for one in report.kernels} == {953}
-    assert report.kernels[0].process.executable == "/usr/bin/python3.12"
-    assert (report.ncu_version, report.cuda_version) == ("2025.3.1.0", "13.0")
-    assert report.command is not None
-    assert report.command.endswith("--launch-skip 6 --launch-count 5 python3 /tmp/k.py")
+    assert report.reader_version is not None
     assert report.other_results == ()
 
 
@@ -130,7 +123,7 @@ def test_the_unpacked_file_reads_the_same(content: bytes, report: NcuReport, tmp
 def test_a_report_cut_off_is_an_error(content: bytes, tmp_path: Path, share: float) -> None:
     file = tmp_path / "cut.ncu-rep"
     file.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(InputError, match="cut off"):
+    with pytest.raises(InputError, match="cut off|damaged"):
         read_report(file)
 
 
@@ -248,87 +241,3 @@ def test_the_rate_of_a_real_report_gives_its_bytes(report: NcuReport, content: b
     for action, one in zip(context[0], report.kernels, strict=True):
         metrics = reading._Metrics(action)
         assert reading._dram_bytes(metrics, {Quantity.DURATION: one.duration_ns or 0}) == one.dram_bytes
-
-
-def varint(value: int) -> bytes:
-    parts = bytearray()
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def integer(number: int, value: int) -> bytes:
-    return varint(number << 3) + varint(value)
-
-
-def text(number: int, value: str | bytes) -> bytes:
-    content = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def prefixed(message: bytes) -> bytes:
-    return struct.pack("<I", len(message)) + message
-
-
-def block(*, results: int = 0, payload: bytes = b"", session: bytes = b"", process: int = 7) -> bytes:
-    of = integer(1, process) + text(2, "127.0.0.1") + text(3, "/usr/bin/python3")
-    header = integer(1, 0) + integer(2, results) + integer(5, len(payload)) + text(6, of)
-    return prefixed(header + (text(3, session) if session else b"")) + payload
-
-
-def software(name: str, version: str) -> bytes:
-    return text(8, text(1, name) + text(2, version))
-
-
-def write(path: Path, *blocks: bytes, version: int = 7) -> Path:
-    path.write_bytes(MAGIC + prefixed(integer(1, version)) + b"".join(blocks))
-    return path
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "a.ncu-rep"
-
-
-def test_processes_of_every_result_the_writer_and_the_command(file: Path) -> None:
-    session = software("Nsight Compute Target", "2025.3.1.0 (build 1)") + software("CUDA Version", "13.0")
-    write(
-        file,
-        block(session=session),
-        block(session=text(11, "/opt/ncu --set full python x.py ")),
-        block(results=2, payload=b"x" * 300, process=7),
-        block(results=1, payload=b"y", process=300),
-    )
-    found = read_container(file)
-    one, other = Process(7, "/usr/bin/python3"), Process(300, "/usr/bin/python3")
-    assert found.processes == (one, one, other)
-    assert (found.ncu_version, found.cuda_version) == ("2025.3.1.0", "13.0")
-    assert found.command == "/opt/ncu --set full python x.py"
-
-
-def test_of_a_format_unknown_nothing_is_told(file: Path) -> None:
-    assert read_container(write(file, b"whatever follows", version=8)) == Container()
-
-
-@given(cut=st.integers(min_value=1, max_value=499))
-def test_every_cut_is_noticed(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    file = tmp_path_factory.mktemp("cut") / "a.ncu-rep"
-    whole = write(
-        file, block(results=1, payload=b"x" * 200), block(results=1, payload=b"y" * 300)
-    ).read_bytes()
-    file.write_bytes(whole[:-cut])
-    second = len(MAGIC) + len(prefixed(integer(1, 7))) + len(block(results=1, payload=b"x" * 200))
-    if len(whole) - cut == second:  # the end of the first block: a whole file with one result
-        assert len(read_container(file).processes) == 1
-        return
-    with pytest.raises(InputError, match="cut off") as caught:
-        read_container(file)
-    assert caught.value.byte_offset == len(whole) - cut
-
-
-@pytest.mark.parametrize("garbage", [b"\xff\xff\xff\xff" * 4, prefixed(b"\x0f\x01"), prefixed(b"\x2a\x7f")])
-def test_what_is_no_header_ends_what_is_told(file: Path, garbage: bytes) -> None:
-    good = write(file, block(results=1, payload=b"x")).read_bytes()
-    file.write_bytes(good + garbage)
-    assert len(read_container(file).processes) >= 1
