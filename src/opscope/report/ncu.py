@@ -58,7 +58,6 @@ def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Docu
     read = doc.facts(
         ("Report", doc.Code(str(report.source))),
         *(("Recording", doc.Code(source)) for source in analysis.recordings),
-        ("Read by", f"ncu-report {report.reader_version}" if report.reader_version else None),
     )
     each = doc.Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
     return doc.Document(

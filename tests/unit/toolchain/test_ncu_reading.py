@@ -123,7 +123,7 @@ def test_the_unpacked_file_reads_the_same(content: bytes, report: NcuReport, tmp
 def test_a_report_cut_off_is_an_error(content: bytes, tmp_path: Path, share: float) -> None:
     file = tmp_path / "cut.ncu-rep"
     file.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(InputError, match="cut off|damaged"):
+    with pytest.raises(InputError, match=r"cut off|damaged"):
         read_report(file)
 
 
