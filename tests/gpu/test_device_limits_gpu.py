@@ -137,8 +137,8 @@ def test_the_rate_of_l2_does_not_hang_on_the_buffer_and_is_not_that_of_l1():
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     rates = {}
     for size in (l2_bytes, l2_bytes // 2, 4 * 128 * 1024):  # the last one's buffer would fit into L1
-        probe = l2_read(DEVICE, size).make()
-        rates[size] = probe.amount / timed_ns(probe.call)
+        probe = l2_read(DEVICE, size)
+        rates[size] = probe.amount / timed_ns(probe.make())
     whole, half, tiny = rates.values()
     assert half == pytest.approx(whole, rel=0.25)
     assert tiny < 1.5 * whole  # L1 reads four times as fast

@@ -27,7 +27,7 @@ from opscope.benchmarking.timer import CudaEventTimer, Timer, WallTimer
 from opscope.errors import InputError, MeasurementError
 from opscope.hardware.devices import cpu_name
 from opscope.kernels.triton_loader import load_triton
-from opscope.model.benchmark import CacheState, Ceiling, DeviceState
+from opscope.model.benchmark import CacheState, Ceiling
 from opscope.model.measured_limits import (
     MEASURED_LIMITS_SCHEMA_VERSION,
     MeasuredLimits,
@@ -35,12 +35,7 @@ from opscope.model.measured_limits import (
     MeasuredTime,
 )
 from opscope.units import NS_PER_S
-from opscope.workloads.runtime import (
-    release_memory,
-    require_torch,
-    resolve_device,
-    synchronize,
-)
+from opscope.workloads.runtime import release_memory, require_torch, resolve_device, synchronize
 
 MIB = 1 << 20
 _LARGEST_SHARE = 0.25  # of a GPU's free memory, all tensors together
@@ -64,55 +59,50 @@ T = TypeVar("T")
 
 
 class Probe(NamedTuple):
-    """A call and the work it does."""
+    """A call of known work, made where its tensors have room."""
 
-    call: Callable[[], object]
+    needed_bytes: int
     amount: int  # bytes or operations of one call
     how: str  # what it is, for people
+    make: Callable[[], Callable[[], object]]
     # What must hold while it is called, such as a mode of float32 products.
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
-class Attempt(NamedTuple):
-    """A probe that can be made where so many bytes are to be had; `side` is the size of a product."""
-
-    needed_bytes: int
-    make: Callable[[], Probe]
-    side: int = 0
-
-
-def measured_where_it_fits(
-    attempts: Iterable[Attempt], device: str, measure: Callable[[Probe], T]
-) -> tuple[Probe, T] | None:
-    """The first probe that fits into memory, with what measuring it gave; None if none does."""
-    room_bytes = math.inf  # a CPU's probes are small
+def fitting(probes: Iterable[Probe], device: str) -> Probe:
+    """The first probe that fits into a quarter of a GPU's free memory; a CPU's are small."""
+    room_bytes = math.inf
     if device.startswith("cuda"):
         free_bytes, _ = require_torch().cuda.mem_get_info(device)
         room_bytes = _LARGEST_SHARE * free_bytes
-    for attempt in attempts:
-        if attempt.needed_bytes <= room_bytes:
-            probe = attempt.make()
-            with probe.context():
-                return probe, measure(probe)
-    return None
+    for probe in probes:
+        if probe.needed_bytes <= room_bytes:
+            return probe
+    raise MeasurementError("there is no room for it in a quarter of the free memory")
 
 
-def attempts_of(name: str, device: str, timer: Timer, *, copy_bytes: int | None = None) -> list[Attempt]:
+def probes_of(name: str, device: str, timer: Timer, *, copy_bytes: int | None = None) -> list[Probe]:
     """Ways to measure a rate or a ceiling of this name, the largest size first.
 
     `copy` moves as many bytes as the call it is compared with, if that is known: a copy of 500 MB is 3 %
-    slower per byte than one of 4 GB (seen on an H200), because it too has to begin and to end.
+    slower per byte than one of 4 GB (seen on an H200), because it too has to begin and to end. Of a copy
+    what is read and what is written both count.
     """
     kind = device.partition(":")[0]
     sizes = BUFFER_BYTES[kind]
     if name == "copy" and copy_bytes is not None:
         sizes = (max(copy_bytes // 8 * 4, _LEAST_COPY_BYTES), *sizes)
     if name in {"copy", "copy_large"}:
-        return [Attempt(2 * size, partial(_copy, device, size)) for size in sizes]
-    if name == "write":
-        return [Attempt(size, partial(_fill, device, size)) for size in sizes]
-    if name == "read":
-        return [Attempt(size, partial(_sum, device, size)) for size in sizes]
+        how = "torch copy_ of {} MiB float32 to another buffer, read + written"
+        return [
+            Probe(2 * size, 2 * size, how.format(size // MIB), partial(_copy, device, size)) for size in sizes
+        ]
+    if name in {"write", "read"}:
+        make, word = (_fill, "fill_") if name == "write" else (_sum, "sum")
+        return [
+            Probe(size, size, f"torch {word} of {size // MIB} MiB float32", partial(make, device, size))
+            for size in sizes
+        ]
     if name == "read_by_kernel":
         return _kernel_reads(device, sizes)
     if name == "l2_read":
@@ -132,69 +122,59 @@ def _random(shape: tuple[int, ...], dtype: str, device: str, seed: int) -> Any:
     return empty.normal_(generator=generator)
 
 
-def _copy(device: str, size: int) -> Probe:
-    """What is read and what is written both count."""
+def _copy(device: str, size: int) -> Callable[[], object]:
     source = _random((size // 4,), "float32", device, _SEED)
-    target = require_torch().empty_like(source)
-    how = f"torch copy_ of {size // MIB} MiB float32 to another buffer, read + written"
-    return Probe(lambda: target.copy_(source), 2 * size, how)
+    return partial(require_torch().empty_like(source).copy_, source)
 
 
-def _fill(device: str, size: int) -> Probe:
-    target = require_torch().empty(size // 4, dtype=require_torch().float32, device=device)
-    return Probe(lambda: target.fill_(1.5), size, f"torch fill_ of {size // MIB} MiB float32")
+def _fill(device: str, size: int) -> Callable[[], object]:
+    return partial(require_torch().empty(size // 4, dtype=require_torch().float32, device=device).fill_, 1.5)
 
 
-def _sum(device: str, size: int) -> Probe:
-    """It is read once, and next to nothing is written."""
+def _sum(device: str, size: int) -> Callable[[], object]:
+    total: Callable[[], object] = _random((size // 4,), "float32", device, _SEED).sum
+    return total
+
+
+def _read_chunks(device: str, size: int, programs: int, **how: int) -> Callable[[], object]:
     source = _random((size // 4,), "float32", device, _SEED)
-    return Probe(source.sum, size, f"torch sum of {size // MIB} MiB float32")
+    sums = require_torch().empty(programs, device=device)
+    return partial(load_triton("streaming").read_chunks, source, sums, **how)
 
 
-def _reading_kernel(device: str) -> tuple[Any, int, int]:
-    """The streaming kernel, how many programs of it to start, and bytes of a chunk that one of them reads."""
-    streaming = load_triton("streaming")
+def _reading_programs(device: str) -> tuple[int, int]:
+    """How many programs of the streaming kernel to start, and bytes of a chunk that one of them reads."""
     count = require_torch().cuda.get_device_properties(device).multi_processor_count
-    return streaming, _PROGRAMS_PER_SM * count, 4 * streaming.CHUNK
+    return _PROGRAMS_PER_SM * count, 4 * load_triton("streaming").CHUNK
 
 
-def _kernel_reads(device: str, sizes: Iterable[int]) -> list[Attempt]:
+def _kernel_reads(device: str, sizes: Iterable[int]) -> list[Probe]:
     """A buffer read once by the streaming kernel, every program as many chunks as the others."""
-    streaming, programs, chunk_bytes = _reading_kernel(device)
-
-    def make(reads: int) -> Probe:
+    programs, chunk_bytes = _reading_programs(device)
+    found = []
+    for reads in (size // (programs * chunk_bytes) for size in sizes):
         size = reads * programs * chunk_bytes
-        source = _random((size // 4,), "float32", device, _SEED)
-        sums = require_torch().empty(programs, device=device)
         how = f"Triton kernel that reads {size // MIB} MiB float32 and adds up, {programs} programs"
-        call = partial(streaming.read_chunks, source, sums, reads=reads, first_step=1, next_step=programs)
-        return Probe(call, size, how)
-
-    rounds = [(size, size // (programs * chunk_bytes)) for size in sizes]
-    return [Attempt(size, partial(make, reads)) for size, reads in rounds if reads]
+        make = partial(_read_chunks, device, size, programs, reads=reads, first_step=1, next_step=programs)
+        found += [Probe(size, size, how, make)] if reads else []
+    return found
 
 
-def l2_read(device: str, l2_bytes: int) -> Attempt:
+def l2_read(device: str, l2_bytes: int) -> Probe:
     """A buffer of a quarter of the L2 cache, which every program reads as a whole.
 
     The first-level cache cannot serve it: the loads bypass it (`.cg`), and a program comes back to a chunk
     only after the rest of a buffer many times as large as that cache.
     """
-    streaming, programs, chunk_bytes = _reading_kernel(device)
+    programs, chunk_bytes = _reading_programs(device)
     chunks = max(1, l2_bytes // _L2_SHARE // chunk_bytes)
     size = chunks * chunk_bytes
-
-    def make() -> Probe:
-        source = _random((size // 4,), "float32", device, _SEED)
-        sums = require_torch().empty(programs, device=device)
-        how = (
-            f"Triton kernel whose {programs} programs each read the same {size / MIB:.3g} MiB of the "
-            f"{l2_bytes / MIB:.3g} MiB L2 cache, past L1 (ld.global.cg)"
-        )
-        call = partial(streaming.read_chunks, source, sums, reads=chunks, first_step=_SCATTER, next_step=1)
-        return Probe(call, programs * size, how)
-
-    return Attempt(size, make)
+    how = (
+        f"Triton kernel whose {programs} programs each read the same {size / MIB:.3g} MiB of the "
+        f"{l2_bytes / MIB:.3g} MiB L2 cache, past L1 (ld.global.cg)"
+    )
+    make = partial(_read_chunks, device, size, programs, reads=chunks, first_step=_SCATTER, next_step=1)
+    return Probe(size, programs * size, how, make)
 
 
 @contextmanager
@@ -216,16 +196,12 @@ def float32_products(mode: str) -> Iterator[None]:
         setattr(matmul, attribute, before)
 
 
-def _mm(dtype: str, mode: str | None, side: int, device: str) -> Probe:
-    torch = require_torch()
+def _mm(dtype: str, side: int, device: str) -> Callable[[], object]:
     left, right = (_random((side, side), dtype, device, _SEED + number) for number in (0, 1))
-    product = torch.empty_like(left)
-    how = f"torch.mm of two {side} × {side} matrices of random {dtype}"
-    context = nullcontext if mode is None else partial(float32_products, mode)
-    return Probe(lambda: torch.mm(left, right, out=product), 2 * side**3, how, context)
+    return partial(require_torch().mm, left, right, out=require_torch().empty_like(left))
 
 
-def _fp8(side: int, device: str) -> Probe:
+def _fp8(side: int, device: str) -> Callable[[], object]:
     """Hopper and later multiply fp8 matrices whose second one is stored by columns, with one scale each."""
     torch = require_torch()
     left, right = (
@@ -233,11 +209,10 @@ def _fp8(side: int, device: str) -> Probe:
     )
     one = torch.ones((), device=device)
     scales = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-    how = f"torch._scaled_mm of two {side} × {side} matrices of random float8_e4m3fn, fast accumulation"
-    return Probe(lambda: torch._scaled_mm(left, right.t(), **scales), 2 * side**3, how)
+    return partial(torch._scaled_mm, left, right.t(), **scales)
 
 
-def _int8(side: int, device: str) -> Probe:
+def _int8(side: int, device: str) -> Callable[[], object]:
     """The second matrix stored by columns, as integer tensor cores read it."""
     torch = require_torch()
     generator = torch.Generator(device=device).manual_seed(_SEED)
@@ -245,61 +220,70 @@ def _int8(side: int, device: str) -> Probe:
         torch.randint(-127, 128, (side, side), dtype=torch.int8, device=device, generator=generator)
         for _ in range(2)
     )
-    how = f"torch._int_mm of two {side} × {side} matrices of random int8"
-    return Probe(lambda: torch._int_mm(left, right.t()), 2 * side**3, how)
+    return partial(torch._int_mm, left, right.t())
 
 
-# Matrix products by type: bytes of an element, least compute capability, what a CPU is said to lack (None if
-# it has it), and the call. Source of capabilities: architecture whitepapers: tensor cores for fp16 from 7.0,
-# int8 7.5, bf16 and TF32 8.0, fp8 8.9. `torch._int_mm` and `torch._scaled_mm` may ask for more, and say so.
-PRODUCTS: dict[str, tuple[int, tuple[int, int], str | None, Callable[[int, str], Probe]]] = {
-    "fp64": (8, (0, 0), None, partial(_mm, "float64", None)),
-    "fp32": (4, (0, 0), None, partial(_mm, "float32", "ieee")),
-    "tf32": (4, (8, 0), "TF32", partial(_mm, "float32", "tf32")),
-    "fp16": (2, (7, 0), None, partial(_mm, "float16", None)),
-    "bf16": (2, (8, 0), None, partial(_mm, "bfloat16", None)),
-    "fp8": (1, (8, 9), "fast fp8 product", _fp8),
-    "int8": (1, (7, 5), "fast int8 product", _int8),
+class Product(NamedTuple):
+    """A type of matrix product.
+
+    Source of capabilities: architecture whitepapers: tensor cores for fp16 from 7.0, int8 7.5, bf16 and TF32
+    8.0, fp8 8.9. `torch._int_mm` and `torch._scaled_mm` may ask for more, and say so.
+    """
+
+    item_bytes: int  # of an element
+    capability: tuple[int, int]  # the least of a GPU
+    how: str  # operator and data
+    make: Callable[[int, str], Callable[[], object]]
+    mode: str | None = None  # of float32 products
+    lacked: str | None = None  # what a CPU is said to lack; None if it has it
+
+
+_MM = "torch.mm of two {0} × {0} matrices of random "
+_SCALED = "torch._scaled_mm of two {0} × {0} matrices of random float8_e4m3fn, fast accumulation"
+_INT8 = "torch._int_mm of two {0} × {0} matrices of random int8"
+PRODUCTS = {
+    "fp64": Product(8, (0, 0), _MM + "float64", partial(_mm, "float64")),
+    "fp32": Product(4, (0, 0), _MM + "float32", partial(_mm, "float32"), "ieee"),
+    "tf32": Product(4, (8, 0), _MM + "float32", partial(_mm, "float32"), "tf32", "TF32"),
+    "fp16": Product(2, (7, 0), _MM + "float16", partial(_mm, "float16")),
+    "bf16": Product(2, (8, 0), _MM + "bfloat16", partial(_mm, "bfloat16")),
+    "fp8": Product(1, (8, 9), _SCALED, _fp8, lacked="fast fp8 product"),
+    "int8": Product(1, (7, 5), _INT8, _int8, lacked="fast int8 product"),
 }
+_MATRICES = {
+    "matrix_float32": "fp32", "matrix_tf32": "tf32", "matrix_bfloat16": "bf16", "matrix_float16": "fp16"
+}  # fmt: skip
+CEILINGS = ("copy", "copy_large", *_MATRICES)
 
 
-def product_obstacle(device: str, name: str) -> str | None:
-    """Why a device has no product of this type (of `PRODUCTS`); None if it may have."""
-    _, needed, lacked, _ = PRODUCTS[name]
-    if not device.startswith("cuda"):
-        return None if lacked is None else f"a CPU has no {lacked}"
-    major, minor = require_torch().cuda.get_device_capability(device)
-    if (major, minor) >= needed:
-        return None
-    return f"needs compute capability {needed[0]}.{needed[1]}, {device} has {major}.{minor}"
-
-
-def products(name: str, device: str, timer: Timer) -> list[Attempt]:
+def products(name: str, device: str, timer: Timer) -> list[Probe]:
     """Two square matrices of this type (of `PRODUCTS`) multiplied, of the sides whose one call is short.
 
-    How long one takes follows from the smallest.
+    How long one takes follows from the smallest. A MeasurementError says why the device has no such product.
     """
-    obstacle = product_obstacle(device, name)
-    if obstacle is not None:
-        raise MeasurementError(obstacle)
-    item_bytes, _, _, make = PRODUCTS[name]
+    kind = PRODUCTS[name]
+    if not device.startswith("cuda"):
+        if kind.lacked is not None:
+            raise MeasurementError(f"a CPU has no {kind.lacked}")
+    elif (has := require_torch().cuda.get_device_capability(device)) < kind.capability:
+        needed = ".".join(map(str, kind.capability))
+        raise MeasurementError(f"needs compute capability {needed}, {device} has {has[0]}.{has[1]}")
     # Two operands of the type, and a result that may be as wide as float32.
-    bytes_of_each = 2 * item_bytes + max(item_bytes, 4)
-    attempts = [
-        Attempt(side * side * bytes_of_each, partial(make, side, device), side)
+    bytes_of_each = 2 * kind.item_bytes + max(kind.item_bytes, 4)
+    context = nullcontext if kind.mode is None else partial(float32_products, kind.mode)
+    probes = [
+        Probe(
+            side * side * bytes_of_each, 2 * side**3, kind.how.format(side),
+            partial(kind.make, side, device), context,
+        )
         for side in SIDES[device.partition(":")[0]]
-    ]
-
-    def once_ns(probe: Probe) -> int:
-        (call,) = timer.prepare([probe.call])
+    ]  # fmt: skip
+    pilot = fitting(probes[-1:], device)
+    with pilot.context():
+        (call,) = timer.prepare([pilot.make()])
         timer.measure(call)  # loads libraries
-        return timer.measure(call)
-
-    pilot = measured_where_it_fits(attempts[-1:], device, once_ns)
-    if pilot is None:
-        return []
-    per_volume = pilot[1] / attempts[-1].side ** 3
-    return [one for one in attempts if per_volume * one.side**3 <= _LONGEST_CALL_NS] or attempts[-1:]
+        per_operation_ns = timer.measure(call) / pilot.amount
+    return [one for one in probes if per_operation_ns * one.amount <= _LONGEST_CALL_NS] or probes[-1:]
 
 
 def take_samples(fn: Callable[[], object], timer: Timer, *, least: int, most: int) -> list[int]:
@@ -313,39 +297,22 @@ def take_samples(fn: Callable[[], object], timer: Timer, *, least: int, most: in
     return samples
 
 
-_MATRICES = {
-    "matrix_float32": "fp32", "matrix_tf32": "tf32", "matrix_bfloat16": "bf16", "matrix_float16": "fp16"
-}  # fmt: skip
-CEILINGS = ("copy", "copy_large", *_MATRICES)
-
-
 def measure_ceilings(
     device: str, names: Sequence[str], timer: Timer, *, copy_bytes: int | None = None
 ) -> tuple[Ceiling, ...]:
-    """The ceilings of these names that the device has; `ceiling_obstacle` says why one is missing."""
+    """The ceilings of these names (of `CEILINGS`) that the device has."""
     found = []
     for name in dict.fromkeys(names):
-        if ceiling_obstacle(device, name) is not None:
+        try:
+            probe = fitting(probes_of(name, device, timer, copy_bytes=copy_bytes), device)
+        except MeasurementError:
             continue
-        attempts = attempts_of(name, device, timer, copy_bytes=copy_bytes)
-        measured = measured_where_it_fits(
-            attempts, device, lambda probe: take_samples(probe.call, timer, least=5, most=30)
-        )
-        if measured is not None:
-            probe, samples_ns = measured
-            per_s = probe.amount / statistics.median(samples_ns) * NS_PER_S
-            found.append(Ceiling(name, per_s, "flop" if name in _MATRICES else "bytes", probe.how))
-            del probe, measured  # their tensors: the next ceiling needs the room
+        with probe.context():
+            samples_ns = take_samples(probe.make(), timer, least=5, most=30)
+        per_s = probe.amount / statistics.median(samples_ns) * NS_PER_S
+        found.append(Ceiling(name, per_s, "flop" if name in _MATRICES else "bytes", probe.how))
         release_memory()
     return tuple(found)
-
-
-def ceiling_obstacle(device: str, name: str) -> str | None:
-    """Why a device has no ceiling of this name; None if it has one."""
-    if name not in CEILINGS:
-        raise InputError(f"'{name}' is not a ceiling", hint=f"There are {', '.join(CEILINGS)}")
-    obstacle = product_obstacle(device, _MATRICES[name]) if name in _MATRICES else None
-    return f"{name} {obstacle}" if obstacle and obstacle.startswith("needs") else obstacle
 
 
 # The kernel whose start is timed is empty (one thread that returns), so nothing else is measured; every batch
@@ -440,6 +407,7 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
         release_memory()
         return found
 
+    properties = torch.cuda.get_device_properties(resolved) if is_cuda else None
     before, rates = monitor.read(), []
     for name in RATES:
         timer = hot if name == "l2_read" else cold
@@ -452,7 +420,14 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
     times = [tried(name, partial(measure_start, name, resolved)) for name in TIMERS]
     return MeasuredLimits(
         schema_version=MEASURED_LIMITS_SCHEMA_VERSION,
-        **device_identity(resolved),
+        device=properties.name if properties else cpu_name() or "CPU",
+        compute_capability=f"{properties.major}.{properties.minor}" if properties else None,
+        sm_count=properties.multi_processor_count if properties else None,
+        memory_bytes=properties.total_memory if properties else None,
+        l2_bytes=getattr(properties, "L2_cache_size", 0) or None,
+        driver=driver_version() if is_cuda else None,
+        cuda_runtime=torch.version.cuda if is_cuda else None,
+        torch=str(torch.__version__),
         opscope=__version__,
         created=created,
         duration_ns=time.perf_counter_ns() - began_ns,
@@ -464,42 +439,19 @@ def measure_device(device: str = "cuda") -> MeasuredLimits:
     )
 
 
-def device_identity(device: str) -> dict[str, Any]:
-    """Which device it is, and the versions that its rates may depend on."""
-    torch = require_torch()
-    is_cuda = device.startswith("cuda")
-    properties = torch.cuda.get_device_properties(device) if is_cuda else None
-    return {
-        "device": properties.name if properties else cpu_name() or "CPU",
-        "compute_capability": f"{properties.major}.{properties.minor}" if properties else None,
-        "sm_count": properties.multi_processor_count if properties else None,
-        "memory_bytes": properties.total_memory if properties else None,
-        "l2_bytes": getattr(properties, "L2_cache_size", 0) or None,
-        "driver": driver_version() if is_cuda else None,
-        "cuda_runtime": torch.version.cuda if is_cuda else None,
-        "torch": str(torch.__version__),
-    }
-
-
 def measure_rate(name: str, way: str, device: str, timer: Timer, monitor: DeviceMonitor) -> MeasuredRate:
     """A rate with the state of the device while the call ran: an idle device has other clocks."""
-
-    def sample(probe: Probe) -> tuple[list[int], DeviceState | None]:
-        samples_ns = take_samples(probe.call, timer, least=_MIN_SAMPLES, most=_MAX_SAMPLES)
-        if not device.startswith("cuda"):
-            return samples_ns, None
-        with require_torch().cuda.device(device):
-            for _ in range(min(_MOST_LOAD_CALLS, 1 + _LOAD_NS // min(samples_ns))):
-                probe.call()
-            time.sleep(_LOAD_NS / 2 / NS_PER_S)
-            state = monitor.read()
-        synchronize()
-        return samples_ns, state
-
-    found = measured_where_it_fits(attempts_of(way, device, timer), device, sample)
-    if found is None:
-        raise MeasurementError("there is no room for it in a quarter of the free memory")
-    probe, (samples_ns, state) = found
+    probe, state = fitting(probes_of(way, device, timer), device), None
+    with probe.context():
+        call = probe.make()
+        samples_ns = take_samples(call, timer, least=_MIN_SAMPLES, most=_MAX_SAMPLES)
+        if device.startswith("cuda"):
+            with require_torch().cuda.device(device):
+                for _ in range(min(_MOST_LOAD_CALLS, 1 + _LOAD_NS // min(samples_ns))):
+                    call()
+                time.sleep(_LOAD_NS / 2 / NS_PER_S)
+                state = monitor.read()
+            synchronize()
     interval = median_interval(samples_ns)
     work = probe.amount * NS_PER_S
     return MeasuredRate(

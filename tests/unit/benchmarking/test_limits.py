@@ -17,17 +17,14 @@ from opscope.benchmarking.limits import (  # noqa: E402
     PRODUCTS,
     RATES,
     TIMERS,
-    Attempt,
     Probe,
-    attempts_of,
-    ceiling_obstacle,
-    device_identity,
+    fitting,
+    float32_products,
     measure_ceilings,
     measure_device,
     measure_rate,
     measure_start,
-    measured_where_it_fits,
-    product_obstacle,
+    probes_of,
     products,
 )
 from opscope.benchmarking.timer import WallTimer  # noqa: E402
@@ -122,19 +119,18 @@ def full(monkeypatch):
 
 
 def test_a_probe_is_of_the_largest_size_that_fits_into_a_quarter_of_the_free_memory(full):
-    attempts = attempts_of("write", "cpu", WallTimer())
+    probes = probes_of("write", "cpu", WallTimer())
     full(16 * MIB)
-    assert measured_where_it_fits(attempts, "cuda:0", lambda probe: probe.amount)[1] == 4 * MIB
+    assert fitting(probes, "cuda:0").amount == 4 * MIB
     full(16 * MIB - 1)
-    assert measured_where_it_fits(attempts, "cuda:0", lambda probe: probe.amount)[1] == MIB
+    assert fitting(probes, "cuda:0").amount == MIB
     full(0)
-    assert measured_where_it_fits(attempts, "cuda:0", lambda probe: probe.amount) is None
     with pytest.raises(MeasurementError, match="there is no room for it in a quarter of the free memory"):
         measure_rate("write", "write", "cuda:0", WallTimer(), FakeMonitor(()))
 
 
 def test_a_device_without_any_rate_is_an_error(monkeypatch):
-    monkeypatch.setattr(limits, "attempts_of", lambda *_: [])
+    monkeypatch.setattr(limits, "probes_of", lambda *_: [])
     with pytest.raises(MeasurementError, match="no rate of cpu could be measured: there is no room"):
         measure_device("cpu")
 
@@ -157,9 +153,9 @@ def test_clocks_are_read_while_the_call_runs(monkeypatch):
             read_at.append(len(calls))
             return DeviceState(1, sm_clock_mhz=1500, throttle_reasons=("sw_power_cap",))
 
-    probe = Probe(lambda: calls.append(1), 1, "")
+    probe = Probe(0, 1, "", lambda: lambda: calls.append(1))
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    monkeypatch.setattr(limits, "attempts_of", lambda *_: [Attempt(0, lambda: probe)])
+    monkeypatch.setattr(limits, "probes_of", lambda *_: [probe])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
     monkeypatch.setattr(limits, "_LOAD_NS", 1000)
     monkeypatch.setattr(limits, "take_samples", lambda *_, **__: [100])
@@ -195,13 +191,6 @@ def gpu(monkeypatch):
     return properties
 
 
-def test_a_gpu_is_named_with_what_its_rates_may_depend_on(gpu):
-    found = device_identity("cuda:0")
-    assert found["device"] == "NVIDIA Z900"
-    assert (found["compute_capability"], found["sm_count"], found["l2_bytes"]) == ("9.0", 2, 4 * MIB)
-    assert (found["driver"], found["torch"]) == ("580.1", torch.__version__)
-
-
 @pytest.mark.parametrize("way", ["slow kernel", "fast kernel", "no kernel"])
 def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, way):
     """Where Triton is missing, or has no compiler, torch alone is measured, and that is said."""
@@ -221,6 +210,9 @@ def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, wa
     monkeypatch.setattr(limits, "CudaEventTimer", lambda *_: WallTimer())
     monkeypatch.setattr(torch.version, "hip", None)
     measured = measure_device("cuda")
+    assert measured.device == "NVIDIA Z900"
+    assert (measured.compute_capability, measured.sm_count, measured.l2_bytes) == ("9.0", 2, 4 * MIB)
+    assert (measured.driver, measured.torch) == ("580.1", torch.__version__)
     assert [one.how for one in measured.rates] == ["kernel" if way == "fast kernel" else "sum"]
     assert ("Triton is not installed" in measured.missing.get("read_by_kernel", "")) == (way == "no kernel")
 
@@ -228,13 +220,7 @@ def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, wa
 def test_a_cache_of_unknown_size_is_not_measured(gpu):
     del gpu.L2_cache_size
     with pytest.raises(MeasurementError, match="does not tell the size of the L2 cache"):
-        attempts_of("l2_read", "cuda:0", WallTimer())
-
-
-def test_types_a_gpu_lacks_are_missing_with_the_capability_they_need(gpu, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
-    with pytest.raises(MeasurementError, match=r"needs compute capability 8\.9, cuda:0 has 8\.6"):
-        products("fp8", "cuda:0", WallTimer())
+        probes_of("l2_read", "cuda:0", WallTimer())
 
 
 @pytest.fixture
@@ -287,14 +273,13 @@ def test_the_interval_of_kernels_is_device_time_over_their_number(pretended, mon
 
 def probe_of(name):
     """The probe of the smallest size."""
-    return attempts_of(name, "cpu", WallTimer())[-1].make()
+    return probes_of(name, "cpu", WallTimer())[-1]
 
 
 def test_a_copy_counts_what_is_read_and_what_is_written():
-    attempt = attempts_of("copy", "cpu", WallTimer())[-1]
-    probe = attempt.make()
-    assert (attempt.needed_bytes, probe.amount) == (2 * MIB, 2 * MIB)
-    copied = probe.call()
+    probe = probe_of("copy")
+    assert (probe.needed_bytes, probe.amount) == (2 * MIB, 2 * MIB)
+    copied = probe.make()()
     assert copied.nbytes == MIB
     assert copied.std() > 0.9  # random: zeros would be faster
 
@@ -302,20 +287,23 @@ def test_a_copy_counts_what_is_read_and_what_is_written():
 def test_a_sum_reads_the_buffer_once_and_a_fill_writes_it_once():
     read, write = probe_of("read"), probe_of("write")
     assert read.amount == write.amount == MIB
-    assert read.call().shape == ()
-    filled = write.call()
+    assert read.make()().shape == ()
+    filled = write.make()()
     assert filled.nbytes == MIB
     assert filled.unique().tolist() == [1.5]
 
 
+def test_a_product_counts_two_operations_for_each_multiplication():
+    probe = probe_of("matrix_bf16")
+    assert (probe.amount, probe.needed_bytes) == (2 * 32**3, 32 * 32 * 8)
+    assert "32 × 32" in probe.how
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_is_right_and_counts_two_operations_for_each_multiplication(name):
-    probe = PRODUCTS[name][-1](64, "cpu")
-    with probe.context():
-        product = probe.call()
-    assert (probe.amount, product.shape) == (2 * 64**3, (64, 64))
+def test_a_product_is_of_random_matrices(name):
+    product = PRODUCTS[name].make(64, "cpu")()
+    assert product.shape == (64, 64)
     assert product.double().std() > 1
-    assert "64 × 64" in probe.how
 
 
 def test_int8_matrices_are_multiplied_as_integers():
@@ -323,7 +311,7 @@ def test_int8_matrices_are_multiplied_as_integers():
     left, right = (
         torch.randint(-127, 128, (64, 64), dtype=torch.int8, generator=generator).long() for _ in range(2)
     )
-    assert torch.equal(PRODUCTS["int8"][-1](64, "cpu").call().long(), left @ right.t())
+    assert torch.equal(PRODUCTS["int8"].make(64, "cpu")().long(), left @ right.t())
 
 
 def test_fp8_matrices_are_multiplied_unscaled():
@@ -332,44 +320,60 @@ def test_fp8_matrices_are_multiplied_unscaled():
         torch.empty(64, 64, dtype=torch.bfloat16).normal_(generator=one).to(torch.float8_e4m3fn).float()
         for one in normal
     )
-    product = PRODUCTS["fp8"][-1](64, "cpu").call()
+    product = PRODUCTS["fp8"].make(64, "cpu")()
     assert torch.allclose(product.float(), left @ right.t(), rtol=0.02, atol=0.1)
 
 
-@pytest.mark.parametrize(("name", "mode"), [("fp32", "ieee"), ("tf32", "tf32")])
-def test_the_mode_of_float32_products_holds_while_one_is_measured(name, mode):
-    matmul = torch.backends.cuda.matmul
+def test_the_mode_of_float32_products_holds_while_one_is_measured(monkeypatch):
+    matmul, modes = torch.backends.cuda.matmul, []
     before = matmul.fp32_precision
-    attempt = Attempt(0, lambda: PRODUCTS[name][-1](64, "cpu"))
-    found = measured_where_it_fits([attempt], "cpu", lambda _: matmul.fp32_precision)
-    assert found[1] == mode
+    monkeypatch.setattr(limits, "take_samples", lambda *_, **__: modes.append(matmul.fp32_precision) or [1])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    measure_ceilings("cpu", ["matrix_float32", "matrix_bfloat16"], SteadyTimer(1))
+    assert modes == ["ieee", before]
+    with float32_products("tf32"):
+        assert matmul.fp32_precision == "tf32"
     assert matmul.fp32_precision == before
 
 
-class TestObstacles:
-    def test_what_a_cpu_lacks(self):
-        reasons = {name: product_obstacle("cpu", name) for name in PRODUCTS}
-        assert reasons["tf32"] == "a CPU has no TF32"
-        assert {name for name, reason in reasons.items() if reason is None} == {
-            "fp64",
-            "fp32",
-            "fp16",
-            "bf16",
-        }
+def obstacles(device):
+    """Why a device has no product of a type, by the type."""
+    found = {}
+    for name in PRODUCTS:
+        try:
+            products(name, device, SteadyTimer(1))
+        except MeasurementError as error:
+            found[name] = str(error)
+    return found
 
-    @pytest.mark.parametrize(
-        ("capability", "missing"),
-        [
-            ((7, 0), {"tf32", "bf16", "fp8", "int8"}),
-            ((7, 5), {"tf32", "bf16", "fp8"}),
-            ((8, 6), {"fp8"}),
-            ((8, 9), set()),
-            ((12, 0), set()),
-        ],
+
+def test_what_a_cpu_lacks():
+    reasons = obstacles("cpu")
+    assert reasons.keys() == {"tf32", "fp8", "int8"}
+    assert reasons["tf32"] == "a CPU has no TF32"
+
+
+@pytest.mark.parametrize(
+    ("capability", "missing"),
+    [
+        ((7, 0), {"tf32", "bf16", "fp8", "int8"}),
+        ((7, 5), {"tf32", "bf16", "fp8"}),
+        ((8, 6), {"fp8"}),
+        ((8, 9), set()),
+        ((12, 0), set()),
+    ],
+)
+def test_what_a_gpu_lacks(monkeypatch, full, capability, missing):
+    full(10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(
+        limits, "PRODUCTS", {name: one._replace(make=lambda *_: list) for name, one in PRODUCTS.items()}
     )
-    def test_what_a_gpu_lacks(self, monkeypatch, capability, missing):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-        assert {name for name in PRODUCTS if product_obstacle("cuda:0", name)} == missing
+    reasons = obstacles("cuda:0")
+    assert reasons.keys() == missing
+    for name, reason in reasons.items():
+        needed = ".".join(map(str, PRODUCTS[name].capability))
+        assert reason == f"needs compute capability {needed}, cuda:0 has {capability[0]}.{capability[1]}"
 
 
 @pytest.fixture
@@ -384,22 +388,20 @@ def streaming(monkeypatch):
 
 
 def test_the_buffer_in_l2_is_a_quarter_of_it_and_every_program_reads_all_of_it(streaming):
-    (attempt,) = attempts_of("l2_read", "cuda:0", WallTimer())
-    probe = attempt.make()
-    assert (attempt.needed_bytes, probe.amount) == (MIB, 80 * MIB)
+    (probe,) = probes_of("l2_read", "cuda:0", WallTimer())
+    assert (probe.needed_bytes, probe.amount) == (MIB, 80 * MIB)
     assert "1 MiB of the 4 MiB L2 cache" in probe.how
-    assert probe.call() == ((MIB // 4,), {"reads": 128, "first_step": 97, "next_step": 1})
+    assert probe.make()() == ((MIB // 4,), {"reads": 128, "first_step": 97, "next_step": 1})
 
 
 def test_the_reading_kernel_gives_every_program_as_many_chunks(streaming, monkeypatch):
     round_bytes = 80 * 8192
     sizes = [2 * round_bytes + 5, round_bytes, round_bytes - 1]  # the last is no chunk for each
     monkeypatch.setattr(limits, "BUFFER_BYTES", {"cuda": sizes})
-    attempts = attempts_of("read_by_kernel", "cuda:0", WallTimer())
-    assert [attempt.needed_bytes for attempt in attempts] == sizes[:2]
-    probe = attempts[0].make()
-    assert probe.call() == ((round_bytes // 2,), {"reads": 2, "first_step": 1, "next_step": 80})
-    assert probe.amount == 2 * round_bytes
+    probes = probes_of("read_by_kernel", "cuda:0", WallTimer())
+    assert [probe.needed_bytes for probe in probes] == [2 * round_bytes, round_bytes]
+    assert probes[0].make()() == ((round_bytes // 2,), {"reads": 2, "first_step": 1, "next_step": 80})
+    assert probes[0].amount == 2 * round_bytes
 
 
 class SteadyTimer:
@@ -449,20 +451,3 @@ def test_samples_follow_from_the_time_they_take(duration_ns, samples):
 def test_names_come_back_in_order_without_what_the_device_lacks():
     found = measure_ceilings("cpu", ["matrix_tf32", "matrix_bfloat16", "copy", "copy"], SteadyTimer(10**8))
     assert [one.name for one in found] == ["matrix_bfloat16", "copy"]
-    assert ceiling_obstacle("cpu", "matrix_tf32") == "a CPU has no TF32"
-    assert ceiling_obstacle("cpu", "copy") is None
-
-
-def test_an_unknown_name():
-    with pytest.raises(
-        InputError, match=r"'matrix_int8' is not a ceiling. There are copy, copy_large, matrix_float32"
-    ):
-        measure_ceilings("cpu", ["matrix_int8"], SteadyTimer(1))
-
-
-def test_an_old_device_has_no_matrix_units(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert ceiling_obstacle("cuda:0", "matrix_float16") is None
-    assert ceiling_obstacle("cuda:0", "matrix_tf32") == (
-        "matrix_tf32 needs compute capability 8.0, cuda:0 has 7.5"
-    )
