@@ -17,7 +17,6 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from opscope.analysis.compiled_file import examine_compilation
 from opscope.cli import console
 from opscope.errors import InputError
 from opscope.hardware.architectures import Target, architecture, parse_target
@@ -34,6 +33,7 @@ from opscope.nvcc.command import (
     NATIVE,
     BuildProduct,
     Nvcc,
+    Request,
     choose_targets,
     default_name,
     ptx_target,
@@ -41,7 +41,7 @@ from opscope.nvcc.command import (
     refuse_options,
     runs_on,
 )
-from opscope.nvcc.compile import Request, compile_source, request_command, run_compiled
+from opscope.nvcc.compile import compile_source, run_compiled
 from opscope.provenance.demangle import demangle
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 
@@ -110,7 +110,8 @@ def nvcc(
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         # What is not kept stands there as long as it is run or looked at.
         place = Path(folder) / default_name(source, product) if kept is None else kept
-        request = Request(source, place, product, targets, ptx_of, nvcc_option)
+        blocks = tuple(dict.fromkeys(map(int, sizes)))
+        request = Request(source, place, product, targets, ptx_of, nvcc_option, blocks, dynamic_shared)
         if run:
             _check_runnable(gpus(), request)
         with console.status(f"Compiling {source.name}"):
@@ -126,13 +127,10 @@ def nvcc(
                 for target, language, found in texts
                 for symbol, text in found.items()
             ]
-        compiled = examine_compilation(
-            compilation, block_sizes=list(dict.fromkeys(map(int, sizes))), dynamic_shared_bytes=dynamic_shared
-        )
         # It makes the same, in the current folder where nothing stays.
-        command = request_command(compiler, request, kept or Path(default_name(source, product)))
+        command = request.command(compiler.path, kept or Path(default_name(source, product)))
         if not json:
-            console.print_document(nvcc_document(compiled, command, codes), on_stderr=run)
+            console.print_document(nvcc_document(compilation, command, codes), on_stderr=run)
         if kept is not None:
             console.say_wrote([kept], on_stderr=run or json)
         sys.stdout.flush()
@@ -143,7 +141,7 @@ def nvcc(
         )
         if json:
             written = None if kept is None else str(kept)
-            console.print_json(nvcc_json(compiled, command, codes=codes, output=written, exit_code=code))
+            console.print_json(nvcc_json(compilation, command, codes=codes, output=written, exit_code=code))
     return code or 0
 
 

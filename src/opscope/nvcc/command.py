@@ -13,6 +13,7 @@ from pathlib import Path
 
 from opscope.errors import DependencyError, InputError
 from opscope.hardware.architectures import Target, parse_target, runs_binary, runs_ptx
+from opscope.hardware.occupancy import BLOCK_SIZES
 from opscope.text_enum import TextEnum
 from opscope.toolchain.programs import run_program
 
@@ -35,29 +36,33 @@ _PRODUCTS: dict[BuildProduct, tuple[tuple[str, ...], str]] = {
     BuildProduct.CUBIN: (("-cubin",), ".cubin"),
     BuildProduct.NOTHING: (("-fatbin",), ".fatbin"),
 }
-_EMIT = "--emit program, object, shared, fatbin, cubin or nothing says what is made"
-# Options of nvcc that would contradict what is done here, and what is meant for them.
-_OWN: tuple[tuple[str, str], ...] = (
-    (r"--?(?:arch|gpu-architecture|code|gpu-code|gencode|generate-code)", "--arch chooses the targets"),
-    (r"-o|--?output-file|--?odir|--?output-directory", "-o names the output"),
-    (r"-c|--?(?:compile|shared|fatbin|cubin|lib|dlink|device-link|link|device-c|device-w|dc|dw)", _EMIT),
-    (r"--?ptx", "--arch native,ptx embeds PTX, --show ptx prints it"),
-    (r"--?run", "--run runs the program"),
-    (r"--?(?:keep|keep-dir|save-temps|dryrun|E|M|MM|preprocess)", "Run nvcc itself for that"),
+# Options of nvcc that would contradict what is done here.
+_OWN = re.compile(
+    r"-o|-c|--?(?:arch|gpu-architecture|code|gpu-code|gencode|generate-code|output-file|odir|output-directory|"
+    r"compile|shared|fatbin|cubin|ptx|lib|dlink|device-link|link|device-c|device-w|dc|dw|run|keep|keep-dir|"
+    r"save-temps|dryrun|E|M|MM|preprocess)"
 )
 
 
-def nvcc_command(
-    executable: str,
-    source: Path,
-    output: Path,
-    *,
-    product: BuildProduct,
-    code: Sequence[str],
-    options: Sequence[str] = (),
-) -> list[str]:
-    """The command that compiles a file; `code` are the options that choose targets."""
-    return [executable, *_PRODUCTS[product][0], *code, *options, "-o", str(output), str(source)]
+@dataclass(frozen=True)
+class Request:
+    """What to compile, to which file, for which machine code; `ptx` is embedded for later GPUs."""
+
+    source: Path
+    output: Path
+    product: BuildProduct
+    targets: tuple[Target, ...]
+    ptx: Target | None = None
+    options: tuple[str, ...] = ()
+    # What occupancy assumes: threads of blocks, and shared memory that launches ask for, for each block.
+    block_sizes: tuple[int, ...] = BLOCK_SIZES
+    dynamic_shared_bytes: int = 0
+
+    def command(self, executable: str, output: Path, gathering: Sequence[str] = ()) -> list[str]:
+        """The command of nvcc that does it, into another file, gathering more that is said and kept."""
+        code = code_options(self.targets, self.ptx)
+        made = [*_PRODUCTS[self.product][0], *code, *self.options, *gathering]
+        return [executable, *made, "-o", str(output), str(self.source)]
 
 
 def default_name(source: Path, product: BuildProduct) -> str:
@@ -65,12 +70,14 @@ def default_name(source: Path, product: BuildProduct) -> str:
 
 
 def refuse_options(options: Sequence[str]) -> None:
-    """Raise an InputError that names the option that is meant, if one contradicts what is done here."""
-    for option in options:
-        name = option.partition("=")[0]
-        for pattern, hint in _OWN:
-            if re.fullmatch(pattern, name):
-                raise InputError(f"--nvcc-option does not take {name}", hint=hint)
+    """Raise an InputError if an option contradicts what is done here."""
+    for name in (option.partition("=")[0] for option in options):
+        if _OWN.fullmatch(name):
+            raise InputError(
+                f"--nvcc-option does not take {name}",
+                hint="--arch chooses the targets, --emit what is made, -o names it, --show ptx prints PTX, "
+                "--run runs the program; run nvcc itself for the rest",
+            )
 
 
 def command_text(command: Sequence[str]) -> str:

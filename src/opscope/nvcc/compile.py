@@ -13,27 +13,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from opscope.errors import InputError
 from opscope.hardware.architectures import Target
+from opscope.hardware.occupancy import KernelNeed, StaticOccupancy, static_occupancy
 from opscope.kernels.ptx import FunctionUse, PtxFunction, parse_ptxas, ptx_functions
 from opscope.model.files import replacing, scratch_prefix
-from opscope.nvcc.command import BuildProduct, Nvcc, code_options, nvcc_command
+from opscope.nvcc.command import BuildProduct, Nvcc, Request
 from opscope.provenance.binaries.elf import ElfFile
 from opscope.provenance.demangle import demangle
 from opscope.toolchain.programs import run_attached, run_program
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to compile, to which file, for which machine code; `ptx` is embedded for later GPUs."""
-
-    source: Path
-    output: Path
-    product: BuildProduct
-    targets: tuple[Target, ...]
-    ptx: Target | None = None
-    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,6 +34,7 @@ class CompiledKernel:
     constant_bytes: int | None  # parameters included; None if neither ptxas nor the machine code tells
     max_threads: int | None  # of a block and
     min_blocks: int | None  # on a multiprocessor, by `__launch_bounds__`
+    occupancy: StaticOccupancy  # that it can reach
 
     @property
     def registers(self) -> int:
@@ -84,42 +75,35 @@ def compile_source(nvcc: Nvcc, request: Request, environment: Mapping[str, str])
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as name:
         folder, stem = Path(name), request.source.stem
         with replacing(request.output) as output:
-            command = request_command(nvcc, request, output, ["-Xptxas=-v", "--keep", f"--keep-dir={folder}"])
+            command = request.command(nvcc.path, output, ["-Xptxas=-v", "--keep", f"--keep-dir={folder}"])
             spoken = {**environment, "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
             done = run_program(command, timeout_s=_LONGEST_S, environment=spoken)
-            text = done.err + done.out
+            said = done.err + done.out
             if not done.succeeded or not output.exists():
-                text = text or f"nvcc {done.failure or f'ended with exit code {done.exit_code}'}"
-                raise compile_error(request, text)
-        uses = parse_ptxas(text)
+                said = said or f"nvcc {done.failure or f'ended with exit code {done.exit_code}'}"
+                raise compile_error(request, said)
+        uses = parse_ptxas(said)
         kernels: list[CompiledKernel] = []
         functions: list[FunctionUse] = []
+        wanted = [*request.targets, *([request.ptx] if request.ptx else [])]
+        kept = {one.ptx_name: _kept(folder, stem, ".ptx", one.ptx_name) for one in wanted}
+        ptx = {
+            name: text.decode("utf-8", errors="replace") for name, text in kept.items() if text is not None
+        }
         for target in request.targets:
             own = [use for use in uses if use.target == target.name]
-            asked = {one.symbol: one for one in ptx_functions(kept_ptx(folder, stem, target) or "")}
+            asked = {one.symbol: one for one in ptx_functions(ptx.get(target.ptx_name, ""))}
             is_cubin = request.product is BuildProduct.CUBIN
-            cubin = request.output.read_bytes() if is_cubin else kept_cubin(folder, stem, target) or b""
-            constants = constant_bytes(cubin)
+            names = (target.name, target.ptx_name)
+            cubin = request.output.read_bytes() if is_cubin else _kept(folder, stem, ".cubin", *names)
+            constants = constant_bytes(cubin or b"")
             kernels += [
-                _kernel(use, target, asked.get(use.symbol), constants) for use in own if use.is_kernel
+                compiled_kernel(request, use, target, asked.get(use.symbol), constants)
+                for use in own
+                if use.is_kernel
             ]
             functions += [use for use in own if not use.is_kernel]
-        wanted = [*request.targets, *([request.ptx] if request.ptx else [])]
-        ptx = {target.ptx_name: kept_ptx(folder, stem, target) for target in wanted}
-        known = {name: text for name, text in ptx.items() if text is not None}
-    return Compilation(request, nvcc, tuple(kernels), tuple(functions), compilers_words(text), known)
-
-
-def request_command(nvcc: Nvcc, request: Request, output: Path, gathering: Sequence[str] = ()) -> list[str]:
-    """The command that does what is asked for, into another file, gathering more that is said and kept."""
-    return nvcc_command(
-        nvcc.path,
-        request.source,
-        output,
-        product=request.product,
-        code=code_options(request.targets, request.ptx),
-        options=[*request.options, *gathering],
-    )
+    return Compilation(request, nvcc, tuple(kernels), tuple(functions), compilers_words(said), ptx)
 
 
 def compilers_words(text: str) -> str:
@@ -144,37 +128,34 @@ def compile_error(request: Request, text: str) -> InputError:
     return InputError("\n".join((f"{source} does not compile for {names}:", *shown)))
 
 
-def kept_ptx(folder: Path, stem: str, target: Target) -> str | None:
-    file = _kept(folder, stem, ".ptx", (target.ptx_name,))
-    return None if file is None else file.read_text(encoding="utf-8", errors="replace")
-
-
-def kept_cubin(folder: Path, stem: str, target: Target) -> bytes | None:
-    file = _kept(folder, stem, ".cubin", (target.name, target.ptx_name))
-    return None if file is None else file.read_bytes()
-
-
-def _kept(folder: Path, stem: str, suffix: str, names: Sequence[str]) -> Path | None:
+def _kept(folder: Path, stem: str, suffix: str, *names: str) -> bytes | None:
+    """The intermediate file of the first of some targets, or the one that names none."""
     files = [file for file in folder.iterdir() if file.suffix == suffix and _LINKED not in file.name]
-    own = [file for file in files if file.name.startswith(f"{stem}.")]
-    for name in names:
-        for file in own:
-            if re.search(rf"\.{name}\.", file.name[len(stem) :]):
-                return file
-    return next((file for file in own if file.name == stem + suffix), None)
+    own = {file.name.removeprefix(stem): file for file in files if file.name.startswith(f"{stem}.")}
+    matches = (file for name in names for rest, file in own.items() if f".{name}." in rest)
+    found = next(matches, own.get(suffix))
+    return None if found is None else found.read_bytes()
 
 
-def _kernel(
-    use: FunctionUse, target: Target, asked: PtxFunction | None, constants: Mapping[str, Mapping[int, int]]
+def compiled_kernel(
+    request: Request,
+    use: FunctionUse,
+    target: Target,
+    asked: PtxFunction | None = None,
+    constants: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
 ) -> CompiledKernel:
+    """A kernel by what ptxas, its PTX and its machine code (constant memory, by symbol and bank) tell."""
     banks = use.constant_bytes or constants.get(use.symbol)
+    max_threads = None if asked is None else asked.max_threads
+    need = KernelNeed(use.registers or 0, use.shared_bytes + request.dynamic_shared_bytes, max_threads)
     return CompiledKernel(
         name=demangle(use.symbol) or use.symbol,
         target=target,
         use=use,
         constant_bytes=None if banks is None else sum(banks.values()),
-        max_threads=None if asked is None else asked.max_threads,
+        max_threads=max_threads,
         min_blocks=None if asked is None else asked.min_blocks,
+        occupancy=static_occupancy(need, target.compute_capability, request.block_sizes),
     )
 
 

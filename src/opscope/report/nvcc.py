@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from opscope.analysis.compiled_file import CompiledFile, KernelOutlook
 from opscope.hardware.architectures import Target, architecture
 from opscope.hardware.occupancy import BlockOccupancy
 from opscope.kernels.ptx import FunctionUse
 from opscope.nvcc.command import BuildProduct, Nvcc, command_text
+from opscope.nvcc.compile import Compilation, CompiledKernel
+from opscope.nvcc.findings import findings_of
 from opscope.provenance.demangle import demangle
 from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode, versions
@@ -29,27 +30,11 @@ class NvccCode(NamedTuple):
 
 
 def nvcc_document(
-    compiled: CompiledFile, command: Sequence[str], codes: Sequence[NvccCode] = ()
+    compilation: Compilation, command: Sequence[str], codes: Sequence[NvccCode] = ()
 ) -> doc.Document:
-    shown = doc.sections(
-        doc.Section("Kernels", tuple(_kernels(compiled))),
-        doc.Section("Findings", (doc.FindingList(compiled.findings),)),
-        doc.Section(
-            "Compiler", (doc.CodeBlock(compiled.compilation.said),) if compiled.compilation.said else ()
-        ),
-        *(
-            doc.Section(f"{one.function}, {one.target}", (doc.CodeBlock(one.text, one.language),))
-            for one in codes
-        ),
-    )
-    return doc.Document(compiled.compilation.request.source.name, (_opening(compiled, command),), shown)
-
-
-def _opening(compiled: CompiledFile, command: Sequence[str]) -> doc.FactList:
-    compilation = compiled.compilation
     request = compilation.request
     known = [(target.name, architecture(target.compute_capability)) for target in request.targets]
-    return doc.facts(
+    opening = doc.facts(
         ("Command", doc.Code(command_text(command), is_whole=True)),
         ("Compiler", f"nvcc {compilation.nvcc.version or compilation.nvcc.release}"),
         (
@@ -62,6 +47,16 @@ def _opening(compiled: CompiledFile, command: Sequence[str]) -> doc.FactList:
             None if request.product is BuildProduct.NOTHING else _runs_on(request.targets, request.ptx),
         ),
     )
+    shown = doc.sections(
+        doc.Section("Kernels", tuple(_kernels(compilation))),
+        doc.Section("Findings", (doc.FindingList(findings_of(compilation)),)),
+        doc.Section("Compiler", (doc.CodeBlock(compilation.said),) if compilation.said else ()),
+        *(
+            doc.Section(f"{one.function}, {one.target}", (doc.CodeBlock(one.text, one.language),))
+            for one in codes
+        ),
+    )
+    return doc.Document(request.source.name, (opening,), shown)
 
 
 def _runs_on(targets: Sequence[Target], ptx: Target | None) -> str:
@@ -85,33 +80,33 @@ def _range(target: Target, targets: Sequence[Target]) -> str:
     return f"{generation} of its family" if target.suffix else generation
 
 
-def _kernels(compiled: CompiledFile) -> Iterator[doc.Block]:
-    outlooks, dynamic = compiled.outlooks, compiled.dynamic_shared_bytes
-    if not outlooks:
+def _kernels(compilation: Compilation) -> Iterator[doc.Block]:
+    kernels, dynamic = compilation.kernels, compilation.request.dynamic_shared_bytes
+    if not kernels:
         none = "The file has no kernels, or none that anything launches: unused templates make none."
         yield doc.Paragraph(none)
         return
-    target = doc.words("Target", "kernel.target.name")
+    target = doc.words("Target", "target.name")
     yield doc.table(
-        outlooks,
-        doc.identifier("Kernel", "kernel.name"),
+        kernels,
+        doc.identifier("Kernel", "name"),
         target,
-        doc.number("Registers", "kernel.registers", str),
-        doc.number("Shared", "kernel.use.shared_bytes", format_bytes_exactly),
-        doc.number("Stack", "kernel.stack_bytes", format_bytes_exactly),
-        doc.number("Spilled", "kernel.use.spill_store_bytes", format_bytes_exactly),
-        doc.number("Reloaded", "kernel.use.spill_load_bytes", format_bytes_exactly),
-        doc.number("Constant", "kernel.constant_bytes", format_bytes_exactly),
+        doc.number("Registers", "registers", str),
+        doc.number("Shared", "use.shared_bytes", format_bytes_exactly),
+        doc.number("Stack", "stack_bytes", format_bytes_exactly),
+        doc.number("Spilled", "use.spill_store_bytes", format_bytes_exactly),
+        doc.number("Reloaded", "use.spill_load_bytes", format_bytes_exactly),
+        doc.number("Constant", "constant_bytes", format_bytes_exactly),
     )
 
-    def share_at(outlook: KernelOutlook, threads: int) -> str | None:
-        known = (block for block in outlook.occupancy.blocks if block.threads == threads)
+    def share_at(kernel: CompiledKernel, threads: int) -> str | None:
+        known = (block for block in kernel.occupancy.blocks if block.threads == threads)
         return next((_share(block) for block in known), None)
 
-    sizes = dict.fromkeys(block.threads for one in outlooks for block in one.occupancy.blocks)
+    sizes = dict.fromkeys(block.threads for one in kernels for block in one.occupancy.blocks)
     yield doc.table(
-        outlooks,
-        doc.identifier("Occupancy by block size", "kernel.name"),
+        kernels,
+        doc.identifier("Occupancy by block size", "name"),
         target,
         *(doc.words(str(size), partial(share_at, threads=size)) for size in sizes),
         doc.words("Best", "occupancy.best", lambda best: f"{_share(best)} at {best.threads}"),
@@ -124,7 +119,7 @@ def _kernels(compiled: CompiledFile) -> Iterator[doc.Block]:
         "best block is the largest of those with most threads; how a kernel performs with them, only a run "
         "shows."
     )
-    for reason in dict.fromkeys(one.occupancy.reason for one in outlooks if one.occupancy.reason):
+    for reason in dict.fromkeys(one.occupancy.reason for one in kernels if one.occupancy.reason):
         yield doc.Paragraph(f"No occupancy: {reason}.")
 
 
@@ -142,7 +137,7 @@ NVCC_SCHEMA_VERSION = 3
 
 
 def nvcc_json(
-    compiled: CompiledFile,
+    compilation: Compilation,
     command: Sequence[str],
     *,
     codes: Sequence[NvccCode] = (),
@@ -150,7 +145,6 @@ def nvcc_json(
     exit_code: int | None = None,
 ) -> dict[str, Any]:
     """A compiled file as JSON values; kernels by target, then in the order of ptxas."""
-    compilation = compiled.compilation
     request = compilation.request
     parts = {
         "source": request.source,
@@ -160,10 +154,10 @@ def nvcc_json(
         "nvcc": compilation.nvcc,
         "targets": request.targets,
         "ptx": request.ptx and request.ptx.ptx_name,
-        "dynamic_shared_bytes": compiled.dynamic_shared_bytes,
-        "kernels": compiled.outlooks,
+        "dynamic_shared_bytes": request.dynamic_shared_bytes,
+        "kernels": compilation.kernels,
         "functions": compilation.functions,
-        "findings": compiled.findings,
+        "findings": findings_of(compilation),
         "compiler_output": compilation.said,
         "code": codes,
         "exit_code": exit_code,
@@ -182,17 +176,13 @@ _KEYS: dict[type, Keys] = {
         "name symbol target stack_bytes spill_store_bytes spill_load_bytes",
         name=lambda function: demangle(function.symbol) or function.symbol,
     ),
-    KernelOutlook: Keys(
-        "name=kernel.name symbol=kernel.use.symbol target=kernel.target.name registers=kernel.registers "
-        "shared_bytes=kernel.use.shared_bytes stack_bytes=kernel.stack_bytes "
-        "spill_store_bytes=kernel.use.spill_store_bytes spill_load_bytes=kernel.use.spill_load_bytes "
-        "constant_bytes=kernel.constant_bytes barriers=kernel.use.barriers launch_bounds "
+    CompiledKernel: Keys(
+        "name symbol=use.symbol target=target.name registers shared_bytes=use.shared_bytes stack_bytes "
+        "spill_store_bytes=use.spill_store_bytes spill_load_bytes=use.spill_load_bytes "
+        "constant_bytes barriers=use.barriers launch_bounds "
         "occupancy=occupancy.blocks best_block=occupancy.best "
         "largest_block_threads=occupancy.largest_threads no_occupancy_because=occupancy.reason",
-        launch_bounds=lambda outlook: {
-            "max_threads": outlook.kernel.max_threads,
-            "min_blocks": outlook.kernel.min_blocks,
-        },
+        launch_bounds=lambda kernel: {"max_threads": kernel.max_threads, "min_blocks": kernel.min_blocks},
     ),
     Nvcc: Keys("path release version"),
     Target: Keys(

@@ -8,23 +8,25 @@ from typing import Any
 import pytest
 
 from opscope.hardware.architectures import Target
-from opscope.kernels.ptx import FunctionUse
+from opscope.kernels.ptx import FunctionUse, PtxFunction
 from opscope.model.finding import Severity
-from opscope.nvcc.command import BuildProduct, Nvcc
-from opscope.nvcc.compile import Compilation, CompiledKernel, Request
+from opscope.nvcc.command import BuildProduct, Nvcc, Request
+from opscope.nvcc.compile import Compilation, CompiledKernel, compiled_kernel
 from opscope.nvcc.findings import findings_of
 
 HOPPER = Target(9, 0)
 
 
+REQUEST = Request(Path("folder/add.cu"), Path("add"), BuildProduct.PROGRAM, (HOPPER,))
+
+
 def compilation(**facts: Any) -> Compilation:
-    request = Request(Path("folder/add.cu"), Path("add"), BuildProduct.PROGRAM, (HOPPER,))
-    return Compilation(request, Nvcc("nvcc", "13.0", None, (HOPPER,)), **{"kernels": (), **facts})
+    return Compilation(REQUEST, Nvcc("nvcc", "13.0", None, (HOPPER,)), **{"kernels": (), **facts})
 
 
 def kernel(*, stack: int = 0, stores: int = 0, loads: int = 0) -> CompiledKernel:
     use = FunctionUse("_Z3addPf", "sm_90", True, stack, stores, loads, registers=32)
-    return CompiledKernel("add(float*)", HOPPER, use, 536, None, None)
+    return compiled_kernel(REQUEST, use, HOPPER)
 
 
 def test_a_kernel_that_keeps_to_its_registers_has_none():
@@ -42,7 +44,8 @@ def test_a_kernel_that_keeps_to_its_registers_has_none():
 )
 def test_the_remedy_of_spills_is_what_limits_registers(registers, max_threads, min_blocks, remedy):
     use = FunctionUse("_Z3addPf", "sm_90", True, 8, 4, 4, registers=registers)
-    spilling = CompiledKernel("add(float*)", HOPPER, use, 536, max_threads, min_blocks)
+    asked = PtxFunction("_Z3addPf", True, "", 1, max_threads, min_blocks)
+    spilling = compiled_kernel(REQUEST, use, HOPPER, asked)
     (finding,) = findings_of(compilation(kernels=(spilling,)))
     assert remedy in (finding.suggestion or "")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from opscope.analysis.compiled_file import CompiledFile, examine_compilation
 from opscope.hardware.architectures import Target
 from opscope.kernels.ptx import FunctionUse
-from opscope.nvcc.command import BuildProduct, Nvcc
-from opscope.nvcc.compile import Compilation, CompiledKernel, Request
+from opscope.nvcc.command import BuildProduct, Nvcc, Request
+from opscope.nvcc.compile import Compilation, compiled_kernel
 from opscope.report.json_encoding import to_json
 from opscope.report.nvcc import NvccCode, nvcc_document, nvcc_json
 
@@ -19,31 +18,31 @@ COMMAND = ("/usr/bin/nvcc", "-gencode=arch=compute_90,code=sm_90", "-o", "add", 
 SASS = NvccCode("add(float*)", "sm_90", "sass", "/*0000*/ EXIT ;")
 
 
-def kernel(target: Target, registers: int, constant_bytes: int | None) -> CompiledKernel:
-    use = FunctionUse("_Z3addPf", target.name, True, 16, 12, 8, registers=registers, shared_bytes=512)
-    return CompiledKernel("add(float*)", target, use, constant_bytes, None, None)
-
-
-def compiled(*kernels: CompiledKernel, ptx: Target | None = None, said: str = "") -> CompiledFile:
-    targets = tuple(dict.fromkeys(one.target for one in kernels)) or (Target(9, 0),)
+def compiled(
+    *kernels: tuple[Target, int, int | None], ptx: Target | None = None, said: str = ""
+) -> Compilation:
+    """A file of kernels with targets, registers and bytes of constants."""
+    targets = tuple(dict.fromkeys(target for target, _, _ in kernels)) or (Target(9, 0),)
     request = Request(Path("add.cu"), Path("add"), BuildProduct.PROGRAM, targets, ptx)
-    compilation = Compilation(request, Nvcc("nvcc", "13.0", "13.0.88", targets), kernels, said=said)
-    return examine_compilation(compilation)
+    made = []
+    for target, registers, constant_bytes in kernels:
+        use = FunctionUse("_Z3addPf", target.name, True, 16, 12, 8, registers=registers, shared_bytes=512)
+        banks = {} if constant_bytes is None else {"_Z3addPf": {0: constant_bytes}}
+        made.append(compiled_kernel(request, use, target, None, banks))
+    return Compilation(request, Nvcc("nvcc", "13.0", "13.0.88", targets), tuple(made), said=said)
 
 
 FILES = {
     "command, targets, numbers and limiters": compiled(
-        kernel(Target(9, 0), 128, 552), kernel(Target(9, 0, "a"), 32, None)
+        (Target(9, 0), 128, 552), (Target(9, 0, "a"), 32, None)
     ),
     "a block that cannot start, a GPU that is not known": compiled(
-        kernel(Target(9, 0), 255, 552), kernel(Target(8, 8), 16, 552)
+        (Target(9, 0), 255, 552), (Target(8, 8), 16, 552)
     ),
-    "one target": compiled(kernel(Target(8, 6), 16, 1)),
-    "targets and PTX": compiled(kernel(Target(8, 0), 16, 1), kernel(Target(9, 0), 16, 1), ptx=Target(9, 0)),
-    "one architecture's own features": compiled(kernel(Target(9, 0, "a"), 16, 1)),
-    "what the compiler said": compiled(
-        kernel(Target(9, 0), 16, 1), said="add.cu(4): warning #69-D: truncation"
-    ),
+    "one target": compiled((Target(8, 6), 16, 1)),
+    "targets and PTX": compiled((Target(8, 0), 16, 1), (Target(9, 0), 16, 1), ptx=Target(9, 0)),
+    "one architecture's own features": compiled((Target(9, 0, "a"), 16, 1)),
+    "what the compiler said": compiled((Target(9, 0), 16, 1), said="add.cu(4): warning #69-D: truncation"),
     "no kernels": compiled(),
 }
 
@@ -53,7 +52,7 @@ def test_reports(expect):
 
 
 def test_the_json_has_every_number_and_null_for_what_is_unknown():
-    file = compiled(kernel(Target(9, 0), 128, None), ptx=Target(9, 0), said="warning")
+    file = compiled((Target(9, 0), 128, None), ptx=Target(9, 0), said="warning")
     document = json.loads(to_json(nvcc_json(file, COMMAND, codes=[SASS], output="add", exit_code=7)))
     (one,) = document["kernels"]
     assert (one["registers"], one["constant_bytes"], one["spill_store_bytes"]) == (128, None, 12)
