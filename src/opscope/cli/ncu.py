@@ -25,6 +25,7 @@ from opscope.analysis.counter_commands import CollectionPlan, plan_by_profile, p
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.errors import InputError
+from opscope.hardware.driver import visible_gpus
 from opscope.model.files import scratch_prefix
 from opscope.report.html.result_charts import counter_charts
 from opscope.report.ncu import ncu_document, ncu_json
@@ -139,7 +140,8 @@ def _profile(
 
         plan = _plan(run, trace, collecting, Path(scratch))
         report.parent.mkdir(parents=True, exist_ok=True)
-        metrics = metrics_to_collect(ncu_command.compute_capability(os.environ.get("PATH")))
+        capabilities = (gpu.compute_capability for gpu in visible_gpus())
+        metrics = metrics_to_collect(next(capabilities, None))
         own = None if collecting.kernel is None else ncu_command.KernelFilter(collecting.kernel)
         what = ncu_command.Collection(
             kernels=own if plan is None else plan.kernels,

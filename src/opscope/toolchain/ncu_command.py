@@ -12,7 +12,6 @@ Source: Nsight Compute CLI 2025.3, "Profile", "Filter" and "Sampling" options.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import msgspec
 from opscope.errors import CaptureError, DependencyError
 from opscope.text_enum import TextEnum
 from opscope.toolchain.ncu_report import SECTIONS, metrics_to_collect
-from opscope.toolchain.programs import find_program, run_attached, run_program
+from opscope.toolchain.programs import find_program, run_attached
 
 # Characters with a meaning in ECMAScript expressions, which ncu uses; to escape others is an error there.
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
@@ -204,13 +203,3 @@ def check_run(run: NcuRun, report: Path) -> None:
     kernels = [line.split(". ", 1)[-1].strip() for line in available.group(1).strip().splitlines()]
     shown = "; ".join(kernels[:5]) + (f"; and {len(kernels) - 5} more" if len(kernels) > 5 else "")
     raise CaptureError("no launch matched the filter", hint=f"Kernels launched: {shown}. See --kernel")
-
-
-def compute_capability(search_path: str | None) -> str | None:
-    """Compute capability of the first GPU, as `"9.0"`; None if nvidia-smi does not say."""
-    executable = shutil.which("nvidia-smi", path=search_path)
-    if executable is None:
-        return None
-    answer = run_program([executable, "--query-gpu=compute_cap", "--format=csv,noheader"], timeout_s=_GRACE_S)
-    found = re.match(r"\d+\.\d+$", answer.out, re.MULTILINE)
-    return found.group() if found and answer.failure is None else None

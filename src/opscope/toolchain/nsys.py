@@ -15,11 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 from opscope.errors import CaptureError, DependencyError
 from opscope.model.files import scratch_prefix
-from opscope.toolchain.programs import find_program, run_attached, run_program
+from opscope.toolchain.programs import AttachedExit, find_program, run_attached, run_program
 
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
@@ -65,11 +63,6 @@ _GRACE_S = 120  # it writes its report when it is interrupted
 _EXPORT_LIMIT_S = 3600.0
 
 
-class NsysRun(msgspec.Struct, frozen=True):
-    exit_code: int
-    was_interrupted: bool = False  # nsys was given time to write what it had
-
-
 def find_nsys(search_path: str | None) -> str:
     """The nsys on a search path, or where installers put it; a DependencyError if there is none."""
     found = find_program("nsys", search_path, _PLACES)
@@ -78,11 +71,11 @@ def find_nsys(search_path: str | None) -> str:
     return found
 
 
-def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> NsysRun:
-    return NsysRun(*run_attached(command, "nsys", command[0], stdout=stdout, grace_s=_GRACE_S))
+def run_nsys(command: Sequence[str], *, stdout: int | None = None) -> AttachedExit:
+    return run_attached(command, "nsys", command[0], stdout=stdout, grace_s=_GRACE_S)
 
 
-def check_run(run: NsysRun, report: Path) -> None:
+def check_run(run: AttachedExit, report: Path) -> None:
     """Raise if a run left no report."""
     if not report.exists():
         raise CaptureError(

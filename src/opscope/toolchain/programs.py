@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,6 +34,13 @@ class ProgramExit(msgspec.Struct, frozen=True):
     @property
     def succeeded(self) -> bool:
         return self.exit_code == 0
+
+
+class AttachedExit(NamedTuple):
+    """How a program on this process's terminal ended."""
+
+    exit_code: int
+    was_interrupted: bool = False  # by the user; it was given time to write what it had
 
 
 def find_program(name: str, search_path: str | None, places: Sequence[str] = ()) -> str | None:
@@ -94,8 +102,8 @@ def run_attached(
     environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
     grace_s: float = 10.0,  # to end when interrupted, before it is asked to, and then made to
-) -> tuple[int, bool]:
-    """Run a command on this process's own terminal; its exit code, and whether the user pressed Ctrl-C."""
+) -> AttachedExit:
+    """Run a command on this process's own terminal to its end, also after Ctrl-C."""
     try:
         process = subprocess.Popen(
             list(command), stdout=stdout, env=None if environment is None else dict(environment)
@@ -103,15 +111,15 @@ def run_attached(
     except OSError as error:
         raise CaptureError(f"{what} cannot be started ({error.strerror})", source=source) from error
     try:
-        return process.wait(), False
+        return AttachedExit(process.wait())
     except KeyboardInterrupt as error:
         # A terminal sent the interrupt to the program too, unlike who ends this process alone.
         for end in (None, process.terminate, process.kill)[isinstance(error, Terminated) :]:
             if end is not None:
                 end()
             with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                return process.wait(grace_s), True
-        return process.wait(), True
+                return AttachedExit(process.wait(grace_s), was_interrupted=True)
+        return AttachedExit(process.wait(), was_interrupted=True)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

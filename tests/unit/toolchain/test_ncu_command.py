@@ -16,7 +16,6 @@ from opscope.toolchain.ncu_command import (
     KernelFilter,
     NcuRun,
     check_run,
-    compute_capability,
     filter_of_functions,
     filter_of_mangled_names,
     find_ncu,
@@ -187,13 +186,3 @@ def test_a_report_that_is_there_is_no_error_even_of_a_failed_program(tmp_path: P
     report = tmp_path / "a.ncu-rep"
     report.touch()
     check_run(run_of("==ERROR== The application returned an error code (3).", target_code=3), report)
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [("print('9.0\\n9.0')", "9.0"), ("print('No devices were found')", None), ("raise SystemExit(9)", None)],
-)
-def test_the_first_gpus_compute_capability(tmp_path: Path, body: str, expected: str | None) -> None:
-    executable(tmp_path, "nvidia-smi", body)
-    assert compute_capability(str(tmp_path)) == expected
-    assert compute_capability("") is None

@@ -13,7 +13,6 @@ from opscope.errors import CaptureError, DependencyError
 from opscope.toolchain import nsys as running
 from opscope.toolchain import programs
 from opscope.toolchain.nsys import (
-    NsysRun,
     check_run,
     export_report,
     find_nsys,
@@ -23,6 +22,7 @@ from opscope.toolchain.nsys import (
     readable_source,
     run_nsys,
 )
+from opscope.toolchain.programs import AttachedExit
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ class TestRunning:
             find_nsys(str(tmp_path))
 
     def test_the_exit_code_is_the_programs(self, tmp_path: Path) -> None:
-        assert run_nsys([stand_in(tmp_path, "sys.exit(3)")]) == NsysRun(3)
+        assert run_nsys([stand_in(tmp_path, "sys.exit(3)")]) == AttachedExit(3)
         with pytest.raises(CaptureError, match="cannot be started"):
             run_nsys([str(tmp_path / "missing")])
 
@@ -92,12 +92,12 @@ class TestRunning:
                 ends.append("kill")
 
         monkeypatch.setattr(programs.subprocess, "Popen", Process)
-        assert run_nsys(["nsys"]) == NsysRun(5, was_interrupted=True)
+        assert run_nsys(["nsys"]) == AttachedExit(5, was_interrupted=True)
         assert ends == ["terminate"]
 
     def test_a_run_without_a_report(self, tmp_path: Path) -> None:
         with pytest.raises(CaptureError, match=r"wrote no report \(exit code 4\)"):
-            check_run(NsysRun(4), tmp_path / "r.nsys-rep")
+            check_run(AttachedExit(4), tmp_path / "r.nsys-rep")
 
     def test_an_export_that_fails_says_what_nsys_said(self, tmp_path: Path) -> None:
         executable = stand_in(tmp_path, "sys.stderr.write('Importer error: version\\n'); sys.exit(1)")
