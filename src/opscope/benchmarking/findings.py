@@ -6,12 +6,15 @@ A run on a quiet device, precise and with every implementation right, has none. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from opscope.benchmarking.statistics import CONFIDENCE, median_interval, relative_half_width
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, DeviceState, Status
+from opscope.model.benchmark import BenchmarkRow, Status
 from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Clock
+
+if TYPE_CHECKING:
+    from opscope.benchmarking.run import Run
 
 _UNSTABLE_CLOCK = 0.05
 # A call is launch-bound if the host needs so much longer than the device, relatively and in absolute terms.
@@ -33,44 +36,28 @@ _NOT_MEASURED = {
 }
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """What findings rest on, besides the rows."""
-
-    clock: Clock  # what samples were taken with
-    resolution_ns: float  # of the timer
-    options: BenchmarkOptions
-    reference: str  # name of the row that ratios refer to
-    states: Sequence[DeviceState] = ()  # the device's between rounds, in order
-    unread: str | None = None  # why the device's state was not read; None if it was, or has none
-    unchecked: dict[str, str] = field(default_factory=dict)  # why outputs were not compared, by name
-    unprofiled: dict[str, str] = field(default_factory=dict)  # why there is no profile, by name
-    lost: str | None = None  # why the device could not be used to the end
-    is_interrupted: bool = False  # by the user
-
-
-def benchmark_findings(rows: Sequence[BenchmarkRow], facts: RunFacts) -> tuple[Finding, ...]:
+def benchmark_findings(rows: Sequence[BenchmarkRow], run: Run) -> tuple[Finding, ...]:
     """Every finding on a run, what invalidates figures first."""
     measured = [row for row in rows if row.status is Status.OK and row.median_ns is not None]
     found = [
-        *_about_run(rows, facts),
-        *_about_device(measured, facts),
-        *_about_samples(measured, facts),
-        *_about_profiles(measured, facts),
+        *_about_run(rows, run),
+        *_about_device(measured, run),
+        *_about_samples(measured, run),
+        *_about_profiles(measured, run),
     ]
     order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
     return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
 
 
-def _about_run(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Finding]:
-    if facts.lost is not None:
+def _about_run(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
+    if run.lost is not None:
         yield Finding(
             "bench.device_lost",
             Severity.ERROR,
-            f"{facts.lost}; what came after it is not measured.",
+            f"{run.lost}; what came after it is not measured.",
             "Leave that implementation out, or run it under compute-sanitizer.",
         )
-    if facts.is_interrupted:
+    if run.is_interrupted:
         said = "The run was stopped by the user; what was finished is kept."
         yield Finding("bench.interrupted", Severity.WARNING, said)
     for status, (code, severity, what) in _NOT_MEASURED.items():
@@ -78,8 +65,8 @@ def _about_run(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Findin
             if row.status is status:
                 said = f"{row.name} {what}: {row.reason}."
                 yield Finding(code, severity, said, evidence={"implementation": row.name})
-    reference = next((row for row in rows if row.name == facts.reference), None)
-    others = [row for row in rows if row.name != facts.reference and row.median_ns is not None]
+    reference = next((row for row in rows if row.name == run.problem.reference), None)
+    others = [row for row in rows if row.name != run.problem.reference and row.median_ns is not None]
     if others and (reference is None or reference.ratio is None):
         if reference is None:
             why = "it is not among the implementations"
@@ -90,11 +77,11 @@ def _about_run(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Findin
         yield Finding(
             "bench.no_reference",
             Severity.WARNING,
-            f"There are no ratios, because the reference '{facts.reference}' was not measured: {why}.",
+            f"There are no ratios, because the reference '{run.problem.reference}' was not measured: {why}.",
             "Choose another reference.",
-            evidence={"reference": facts.reference},
+            evidence={"reference": run.problem.reference},
         )
-    for name, reason in facts.unchecked.items():
+    for name, reason in ((row.name, row.unchecked) for row in run.ready if row.unchecked):
         yield Finding(
             "bench.unchecked",
             Severity.WARNING,
@@ -104,12 +91,12 @@ def _about_run(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Findin
         )
 
 
-def _about_device(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Finding]:
-    if facts.unread is not None and rows:
-        said = f"Clocks and throttling of the device were not watched: {facts.unread}."
+def _about_device(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
+    if run.unread is not None and rows:
+        said = f"Clocks and throttling of the device were not watched: {run.unread}."
         yield Finding("bench.clocks_unknown", Severity.INFO, said)
     # The first read finds the clocks as the setup before the rounds left them.
-    clocks = [state.sm_clock_mhz for state in facts.states[1:] if state.sm_clock_mhz]
+    clocks = [state.sm_clock_mhz for _, state in run.states[1:] if state.sm_clock_mhz]
     if clocks and (max(clocks) - min(clocks)) / max(clocks) > _UNSTABLE_CLOCK:
         yield Finding(
             "bench.unstable_clocks",
@@ -122,7 +109,7 @@ def _about_device(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Fin
     throttled = sum(len(row.throttled) for row in rows)
     if throttled:
         samples = sum(len(row.samples_ns) for row in rows)
-        reasons = sorted({reason for state in facts.states for reason in state.throttle_reasons})
+        reasons = sorted({reason for _, state in run.states for reason in state.throttle_reasons})
         yield Finding(
             "bench.throttled",
             Severity.WARNING,
@@ -132,8 +119,8 @@ def _about_device(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Fin
         )
 
 
-def _about_samples(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Finding]:
-    options, intervals = facts.options, {row.name: median_interval(row.samples_ns) for row in rows}
+def _about_samples(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
+    options, intervals = run.options, {row.name: median_interval(row.samples_ns) for row in rows}
     few = {name: one.coverage for name, one in intervals.items() if one.coverage < CONFIDENCE}
     if few:
         yield Finding(
@@ -146,7 +133,7 @@ def _about_samples(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Fi
         )
     widths = {name: relative_half_width(one) for name, one in intervals.items()}
     missed = {name: width for name, width in widths.items() if options.precision < width < float("inf")}
-    if missed and not facts.is_interrupted:
+    if missed and not run.is_interrupted:
         # Within the width of "same" it limits no verdict.
         is_harmless = max(missed.values()) <= options.same_within
         yield Finding(
@@ -158,16 +145,16 @@ def _about_samples(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Fi
             evidence={"relative_half_width": missed},
         )
     samples_ns = {row.name: row.median_ns * row.inner_repeats for row in rows if row.median_ns is not None}
-    least_ns = _FEWEST_RESOLUTIONS * facts.resolution_ns
+    least_ns = _FEWEST_RESOLUTIONS * run.timer.resolution_ns
     short = {name: sample_ns for name, sample_ns in samples_ns.items() if sample_ns < least_ns}
     if short:
         yield Finding(
             "bench.near_resolution",
             Severity.WARNING,
-            f"Samples close to what the timer can tell apart ({facts.resolution_ns:.0f} ns): "
+            f"Samples close to what the timer can tell apart ({run.timer.resolution_ns:.0f} ns): "
             f"{_listed(short, lambda ns: f'{ns:.0f} ns')}.",
             "Use a larger problem.",
-            evidence={"resolution_ns": facts.resolution_ns, "sample_ns": short},
+            evidence={"resolution_ns": run.timer.resolution_ns, "sample_ns": short},
         )
     outlying = {row.name: len(row.outliers) / len(row.samples_ns) for row in rows}
     many = {name: part for name, part in outlying.items() if part > _OUTLIER_PART}
@@ -181,11 +168,11 @@ def _about_samples(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Fi
         )
 
 
-def _about_profiles(rows: Sequence[BenchmarkRow], facts: RunFacts) -> Iterator[Finding]:
-    for name, reason in facts.unprofiled.items():
+def _about_profiles(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
+    for name, reason in ((row.name, row.unprofiled) for row in run.ready if row.unprofiled):
         said = f"{name} was timed but not profiled: {reason}."
         yield Finding("bench.not_profiled", Severity.INFO, said, evidence={"implementation": name})
-    for row in rows if facts.clock is not Clock.WALL else ():
+    for row in rows if run.timer.clock is not Clock.WALL else ():
         median_ns, call_ns, device_ns = row.median_ns or 0.0, row.call_ns or 0.0, row.device_ns
         evidence = {"implementation": row.name}
         if call_ns > max(_LAUNCH_BOUND_RATIO * median_ns, median_ns + _LAUNCH_BOUND_NS):

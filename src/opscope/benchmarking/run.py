@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from opscope.benchmarking import inputs
 from opscope.benchmarking.check import check_output
 from opscope.benchmarking.device_state import DeviceMonitor, monitor_for
-from opscope.benchmarking.findings import RunFacts, benchmark_findings
+from opscope.benchmarking.findings import benchmark_findings
 from opscope.benchmarking.limits import measure_ceilings as measure_device_ceilings
 from opscope.benchmarking.problem import (
     Failure,
@@ -92,7 +92,7 @@ class RunRow:
     samples: list[tuple[int, int]] = field(default_factory=list)  # round and duration, in the order taken
     spent_ns: int = 0  # wall time its samples took
     is_precise: bool = False  # whether its median was known well enough at the last look
-    profile_error: str | None = None  # why it is not profiled, if it should have been
+    unprofiled: str | None = None  # why there is no profile, if there should be one
     unchecked: str | None = None  # why its outputs were not compared, if they should have been
 
     def __post_init__(self) -> None:
@@ -181,6 +181,7 @@ class Run:
         self.states: list[tuple[int, DeviceState]] = []  # what was read, with the rounds done then
         self.reference: Callable[..., Any] | None = None  # what the others are checked against
         self.lost: str | None = None  # why the device cannot be used any more
+        self.is_interrupted = False  # by the user
         self.ceilings: tuple[Ceiling, ...] = ()
         self.ceilings_error: str | None = None
         self.setup_ns = self.statistics_ns = 0
@@ -196,7 +197,6 @@ class Run:
 
     def execute(self, measure_ceilings: Callable[..., tuple[Ceiling, ...]]) -> BenchmarkResult:
         began_ns = time.perf_counter_ns()
-        is_interrupted = False
         try:
             try:
                 # The reference first, because the others are checked against it.
@@ -212,8 +212,8 @@ class Run:
             if ready and self.lost is None:
                 self.sample(ready)
         except KeyboardInterrupt:
-            is_interrupted = True
-        result = self.finished(is_interrupted=is_interrupted)
+            self.is_interrupted = True
+        result = self.finished()
         self.on_change(result)
         return result
 
@@ -364,7 +364,7 @@ class Run:
             # The profiler's own trouble is no reason not to time it; the implementation's is.
             if is_out_of_memory(error) or lost_device(self.problem.device) is not None:
                 raise
-            row.profile_error = f"{type(error).__name__}: {first_line(error)}"
+            row.unprofiled = f"{type(error).__name__}: {first_line(error)}"
             return
         row.note(profile=profile, kernels_launched=profile.kernels_launched, device_ns=profile.device_ns)
 
@@ -478,7 +478,7 @@ class Run:
         ended_ns = self._now_ns()
         return ended_ns + max(every_ns, _REST * (ended_ns - began_ns))
 
-    def finished(self, *, is_interrupted: bool) -> BenchmarkResult:
+    def finished(self) -> BenchmarkResult:
         """The result at the end, with ratios, rates and findings."""
         began_ns = time.perf_counter_ns()
         rows = [self.ended(row) for row in self.rows]
@@ -493,25 +493,13 @@ class Run:
                 ceilings=self.ceilings,
                 matrix_ceiling=self.matrix_ceiling(row),
             )
-        facts = RunFacts(
-            clock=self.timer.clock,
-            resolution_ns=self.timer.resolution_ns,
-            options=self.options,
-            reference=self.problem.reference,
-            states=[state for _, state in self.states],
-            unread=self.unread,
-            unchecked={row.name: row.unchecked for row in self.ready if row.unchecked},
-            unprofiled={row.name: row.profile_error for row in self.ready if row.profile_error},
-            lost=self.lost,
-            is_interrupted=is_interrupted,
-        )
-        findings = list(benchmark_findings(rows, facts))
+        findings = list(benchmark_findings(rows, self))
         if self.ceilings_error is not None:
             message = f"The device's ceilings could not be measured: {self.ceilings_error}"
             findings.append(Finding("bench.no_ceilings", Severity.INFO, message))
         if self.rounds_ns:
             self.statistics_ns = time.perf_counter_ns() - began_ns
-        return self.result(rows, complete=not is_interrupted, findings=findings)
+        return self.result(rows, complete=not self.is_interrupted, findings=findings)
 
     def ended(self, one: RunRow) -> BenchmarkRow:
         """The row with its last status: `ok` takes enough samples, and failed rows have no figures."""

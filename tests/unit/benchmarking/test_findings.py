@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from opscope.benchmarking.findings import RunFacts, benchmark_findings
+from opscope.benchmarking.findings import benchmark_findings
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, DeviceState, Status
 from opscope.model.finding import Finding
 from opscope.model.measurement import Clock
@@ -21,12 +23,19 @@ def row(name: str = "reference", *, median_us: float = 100.0, **facts) -> Benchm
 
 
 def findings(*rows: BenchmarkRow, clock: Clock = Clock.CUDA_EVENT, **facts) -> list[Finding]:
-    given = {"resolution_ns": 500.0, "options": BenchmarkOptions(), "reference": "reference", **facts}
-    return list(benchmark_findings(rows, RunFacts(clock=clock, **given)))
+    """Of a run of which so much is known."""
+    run = SimpleNamespace(
+        timer=SimpleNamespace(clock=clock, resolution_ns=500.0),
+        options=BenchmarkOptions(),
+        problem=SimpleNamespace(reference="reference"),
+        **{"states": (), "unread": None, "ready": (), "lost": None},
+        is_interrupted=False,
+    )
+    return list(benchmark_findings(rows, SimpleNamespace(**{**vars(run), **facts})))
 
 
-def states(*clocks_mhz: int) -> list[DeviceState]:
-    return [DeviceState(at_ns=number, sm_clock_mhz=mhz) for number, mhz in enumerate(clocks_mhz)]
+def states(*clocks_mhz: int) -> list[tuple[int, DeviceState]]:
+    return [(number, DeviceState(at_ns=number, sm_clock_mhz=mhz)) for number, mhz in enumerate(clocks_mhz)]
 
 
 def bad(status: Status) -> BenchmarkRow:
@@ -53,7 +62,7 @@ def test_a_healthy_run_is_silent(rows, facts):
     assert findings(*rows, **facts) == []
 
 
-THROTTLED = [DeviceState(at_ns=0, throttle_reasons=("sw_power_cap",))]
+THROTTLED = [(0, DeviceState(at_ns=0, throttle_reasons=("sw_power_cap",)))]
 LAUNCHED = row(median_us=4, inner_repeats=3, call_ns=22_000.0, kernels_launched=3.0)
 CASES = [
     ([LAUNCHED], {}, "launch_bound", "info", "22.0 µs a call; the GPU works 4.0 µs of that"),
