@@ -96,17 +96,21 @@ def groups_of_targets(
         names = _distinct([(Path(where).stem, name) for where, name in pairs])
         files = ", ".join(dict.fromkeys(Path(where).name for where, _ in pairs))
         groups = [group_of_functions(dict(zip(names, functions, strict=True)), name=files)]
+    made, right = resolved(inputs), resolved(expected)
     default = getattr(first, DEFAULT_INPUTS, None)
     return tuple(
         replace(
             group,
-            inputs=(default if group.inputs is None else group.inputs)
-            if inputs is None
-            else resolved(inputs),
-            expected=group.expected if expected is None else resolved(expected),
+            inputs=_first((made, group.inputs, default)),
+            expected=_first((right, group.expected)),
         )
         for group in groups
     )
+
+
+def _first(values: Iterable[Any]) -> Any:
+    """The first value that is one. Tensors have no single truth value."""
+    return next((value for value in values if value is not None), None)
 
 
 def marked_groups(module: ModuleType, default_name: str) -> list[FunctionGroup]:
@@ -126,7 +130,7 @@ def marked_groups(module: ModuleType, default_name: str) -> list[FunctionGroup]:
                 hint="Give one of them another: @opscope.benchmark(name=…)",
             )
         group[name] = value
-    return [_group(name, group, are_to_agree=True) for name, group in members.items()]
+    return [group_of_functions(group, name=name, are_to_agree=True) for name, group in members.items()]
 
 
 def group_of_functions(
@@ -135,28 +139,20 @@ def group_of_functions(
     name: str | None = None,
     inputs: Any = None,
     expected: Callable[..., Any] | None = None,
+    are_to_agree: bool = False,
 ) -> FunctionGroup:
-    """A group of functions by name; what is not given comes from the first mark that says it."""
+    """A group of functions by name; what is not given comes from the first of their marks that says it."""
     if not functions:
         raise InputError("there is nothing to benchmark", hint="Give functions, or the name of a suite")
     for key, function in functions.items():
         if not callable(function):
             raise InputError(f"'{key}' is a {type(function).__name__}, not a function")
-    group = _group(name or ", ".join(functions), functions, are_to_agree=False)
-    return replace(
-        group,
-        inputs=group.inputs if inputs is None else inputs,
-        expected=group.expected if expected is None else expected,
-    )
-
-
-def _group(name: str, functions: Mapping[str, Callable[..., Any]], *, are_to_agree: bool) -> FunctionGroup:
-    """Functions with what the first of their marks says that says anything."""
+    name = name or ", ".join(functions)
 
     def said(what: str, values: Iterable[Any]) -> Any:
         found = [value for value in values if value is not None]
         for other in found[1:] if are_to_agree else ():
-            # Tensors have no single truth value, so what is not plain data is compared by identity.
+            # What is not plain data is compared by identity.
             alike = other == found[0] if isinstance(other, str | Mapping) else other is found[0]
             if not alike:
                 raise InputError(
@@ -164,15 +160,15 @@ def _group(name: str, functions: Mapping[str, Callable[..., Any]], *, are_to_agr
                     hint="Name it once, or give the functions groups of their own: "
                     "@opscope.benchmark(group=…)",
                 )
-        return found[0] if found else None
+        return _first(found)
 
     marks = {key: mark for key, function in functions.items() if (mark := mark_of(function)) is not None}
     return FunctionGroup(
         name,
         dict(functions),
-        inputs=said("inputs", (one.inputs for one in marks.values())),
+        inputs=_first((inputs, said("inputs", (one.inputs for one in marks.values())))),
         reference=said("reference", (k if m.is_reference else m.reference for k, m in marks.items())),
-        expected=said("expected", (one.expected for one in marks.values())),
+        expected=_first((expected, said("expected", (one.expected for one in marks.values())))),
         params=said("params", (one.params for one in marks.values())) or {},
     )
 
