@@ -146,13 +146,11 @@ def matmul_suite(setup: Setup) -> dict[str, Any]:
 
 def run_suite(setup: Setup, name: str, parameters: dict[str, str], shape: tuple[int, ...], dtype: str) -> Any:
     """A suite's result with the options `opscope bench` has by default."""
-    from opscope.benchmarking.problem import BenchmarkRequest
     from opscope.benchmarking.run import run_benchmark
     from opscope.benchmarking.suites import suite
     from opscope.model.benchmark import BenchmarkOptions
 
-    options = BenchmarkRequest(shape=shape, dtype=dtype, device=setup.device, options=parameters)
-    problem = suite(name).problem(options)
+    problem = suite(name).problem({"shape": shape, "dtype": dtype, **parameters}, device=setup.device)
     return run_benchmark(problem, BenchmarkOptions(profile=False), environment=environment())
 
 

@@ -264,16 +264,17 @@ def bench(
     from opscope.benchmarking.problem import BenchmarkRequest  # noqa: PLC0415
     from opscope.model.benchmark import BenchmarkOptions  # noqa: PLC0415
 
+    given = {"shape": None if shape is None else tuple(shape), "dtype": dtype, **(options or {})}
     request = BenchmarkRequest(
-        shape=None if shape is None else tuple(shape),
-        dtype=dtype,
         device=device,
         implementations=tuple(implementations),
         reference=reference,
         inputs=inputs,
         expected=expected,
-        options=options or {},
-        parameters=values_of(params or {}),
+        parameters={
+            **{key: (value,) for key, value in given.items() if value is not None},
+            **values_of(params or {}),
+        },
         name=name,
     )
     how = BenchmarkOptions(**measuring)

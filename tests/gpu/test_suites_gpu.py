@@ -8,7 +8,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from opscope.benchmarking.check import check_output  # noqa: E402
-from opscope.benchmarking.problem import BenchmarkRequest  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import MeasurementError  # noqa: E402
 from opscope.kernels.triton_loader import load_triton  # noqa: E402
@@ -36,8 +35,8 @@ CASES = [
 ]
 
 
-def problem(name, **options):
-    return suite(name).problem(BenchmarkRequest(device="cuda", **options))
+def problem(name, *, implementations=(), **values):
+    return suite(name).problem(values, device="cuda", implementations=implementations)
 
 
 def assert_right(made, implementation):
@@ -64,7 +63,7 @@ def test_compiled_compositions_are_right(name, dtype):
 
 
 def test_the_exact_gelu_is_right():
-    made = problem("gelu", shape=(61, 67), options={"approximate": "erf"})
+    made = problem("gelu", shape=(61, 67), approximate="erf")
     for implementation in made.implementations:
         assert_right(made, implementation)
 
@@ -72,7 +71,7 @@ def test_the_exact_gelu_is_right():
 @pytest.mark.parametrize("causal", ["false", "true"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_every_attention_backend_is_right_or_says_why_not(dtype, causal):
-    made = problem("attention", dtype=dtype, shape=(2, 3, 256, 64), options={"causal": causal})
+    made = problem("attention", dtype=dtype, shape=(2, 3, 256, 64), causal=causal)
     refusals = {}
     for implementation in made.implementations:
         try:

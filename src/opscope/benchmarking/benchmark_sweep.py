@@ -73,8 +73,24 @@ class Point(NamedTuple):
     make: Callable[[], Problem]  # may allocate its inputs
 
 
-def _point(values: Mapping[str, Any], make: Callable[[], Problem]) -> Point:
-    return Point(", ".join(f"{name}={value}" for name, value in values.items()), make)
+def kept(parameters: Values) -> dict[str, tuple[Any, ...]]:
+    """The parameters that results name: all but a shape and a dtype that are the same everywhere."""
+    return {
+        name: values
+        for name, values in parameters.items()
+        if name not in {"shape", "dtype"} or len(values) > 1
+    }
+
+
+def _point(at: Mapping[str, Any], parameters: Values, make: Callable[[], Problem]) -> Point:
+    """The point of these values; what the problem says of its parameters itself holds."""
+    named = {name: at[name] for name in kept(parameters)}
+
+    def made() -> Problem:
+        problem = make()
+        return replace(problem, parameters={**named, **problem.parameters})
+
+    return Point(", ".join(f"{name}={value}" for name, value in named.items()), made)
 
 
 @dataclass(frozen=True)
@@ -102,13 +118,8 @@ def sweep_of(targets: Sequence[Target], request: BenchmarkRequest) -> Sweep:
         if not is_target(name):
             hint = "Give one suite, or a FILE.py:function for each"
             raise InputError(f"'{name}' stands beside other targets", hint=hint)
-    suites_own = {"shape": request.shape, "interpret": request.interpret, **request.options}
-    for option, value in suites_own.items():
-        if value:
-            raise InputError(
-                f"'{option}' belongs to suites",
-                hint="Functions get their sizes by --param, e.g. --param n=1024",
-            )
+    if request.device == "interpreter":
+        raise InputError("Triton's interpreter is for suites", hint="Leave --device interpreter out")
     if names:
         groups = groups_of_targets(names, inputs=request.inputs, expected=request.expected)
     else:
@@ -132,15 +143,16 @@ def _sweep_of_groups(groups: Sequence[FunctionGroup], request: BenchmarkRequest)
         if request.implementations and not names:
             continue
         is_here = request.reference in group.functions
-        kept = selected(replace(group, reference=request.reference) if is_here else group, names)
-        asked = {name: values for name, values in request.parameters.items() if takes(kept, name)}
-        parameters = {**kept.params, **asked}
-        check_parameters([kept], parameters)
-        for name, values in parameters.items():
+        chosen = selected(replace(group, reference=request.reference) if is_here else group, names)
+        asked = {name: values for name, values in request.parameters.items() if takes(chosen, name)}
+        parameters = {**chosen.params, **asked}
+        check_parameters([chosen], parameters)
+        for name, values in kept(parameters).items():
             swept[name] = tuple(dict.fromkeys((*swept.get(name, ()), *values)))
         for at in points(parameters):
-            make = partial(group_problem, kept, at, request.device, request.dtype)
-            found.append((kept.name, _point(at, make)))
+            found.append(
+                (chosen.name, _point(at, parameters, partial(group_problem, chosen, at, request.device)))
+            )
     names = list(dict.fromkeys(name for name, _ in found))
     if len(names) == 1:
         return Sweep(names[0], tuple(point for _, point in found), swept)
@@ -156,29 +168,16 @@ def _sweep_of_suite(chosen: Suite, request: BenchmarkRequest) -> Sweep:
                 f"the suite '{chosen.name}' makes its own {option}",
                 hint=f"--{option} belongs to FILE.py:function",
             )
-    known = ", ".join((*chosen.shape_names, "dtype", *chosen.parameters))
-    for name in request.parameters:
-        if name not in known.split(", "):
-            raise InputError(f"'{chosen.name}' has no parameter '{name}'", hint=f"It has {known}")
-    swept = tuple(_suite_point(chosen, request, values) for values in points(request.parameters))
-    return Sweep(chosen.name, swept, request.parameters)
-
-
-def _suite_point(chosen: Suite, request: BenchmarkRequest, values: Mapping[str, Any]) -> Point:
-    sizes = {name: value for name, value in values.items() if name in chosen.shape_names}
-    for name, size in sizes.items():
-        if not isinstance(size, int):
-            raise InputError(f"{name}={size} is not a size for '{chosen.name}'", hint="Sizes are integers")
-    own = {name: str(value) for name, value in values.items() if name in chosen.parameters}
-    dtype = str(values["dtype"]) if "dtype" in values else request.dtype
-    at = replace(request, dtype=dtype, options={**request.options, **own})
-    if sizes:
-        # What is not swept over stays as it was asked for, or as the suite has it on this device.
-        shape = at.shape or chosen.problem(replace(at, shape=None)).shape or chosen.cuda_shape
-        named = dict(zip(chosen.shape_names, shape, strict=True)) | sizes
-        at = replace(at, shape=tuple(named.values()))
-    problem = chosen.problem(at)
-    return _point(values, lambda: replace(problem, parameters={**problem.parameters, **values}))
+    found = []
+    for at in points(request.parameters):
+        problem = chosen.problem(
+            at,
+            device=request.device,
+            implementations=request.implementations,
+            reference=request.reference,
+        )
+        found.append(_point(at, request.parameters, partial(replace, problem)))
+    return Sweep(chosen.name, tuple(found), kept(request.parameters))
 
 
 class BenchmarkSweep(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,18 +63,17 @@ class Problem:
 class BenchmarkRequest:
     """What a user asks for besides the targets. What is left out, the targets decide."""
 
-    shape: tuple[int, ...] | None = None  # of a suite: a size for each of its `shape_names`
-    dtype: str | None = None  # of a suite (also written fp32, fp16 and bf16), or what an inputs function gets
-    device: str = "auto"  # or `"cpu"`, `"cuda"`, `"cuda:N"`
+    # Or `"cpu"`, `"cuda"`, `"cuda:N"`; of a suite also `"interpreter"`: only its Triton implementations, in
+    # Triton's interpreter, on the CPU.
+    device: str = "auto"
     # Names of those to measure, in this order; all if empty. The reference is put before them if it was asked
     # for and is not among them.
     implementations: tuple[str, ...] = ()
     reference: str | None = None  # what ratios refer to
     inputs: Any = None  # for functions: what makes their arguments, as a function or a target, or these
     expected: Any = None  # for functions: what computes the right answer, as a function or a target
-    options: Mapping[str, str] = field(default_factory=dict)  # a suite's own, e.g. `{"approximate": "tanh"}`
-    parameters: Values = field(default_factory=dict)  # what is swept over
-    interpret: bool = False  # only the Triton implementations of a suite, in Triton's interpreter, on the CPU
+    # What is swept over: of a suite its shape, sizes, dtype and own parameters, of functions what they take.
+    parameters: Values = field(default_factory=dict)
     name: str | None = None  # of the group of functions
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from opscope.benchmarking.problem import BenchmarkRequest, Implementation, Inputs, Problem
+from opscope.benchmarking.problem import Implementation, Inputs, Problem
 from opscope.errors import InputError, MeasurementError
 from opscope.kernels.triton_loader import decide_interpreter, load_triton
 from opscope.model.benchmark import Engine
@@ -49,6 +50,13 @@ class Parameter:
     summary: str  # what it chooses, in a few words
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names → the value they stand for
 
+    def settled(self, name: str, asked: Any) -> str:
+        """The value that was asked for, or the default."""
+        value = self.values[0] if asked is None else str(asked)
+        if (found := self.aliases.get(value, value)) in self.values:
+            return found
+        raise InputError(f"{name} cannot be '{asked}'", hint=f"Use {_either((*self.values, *self.aliases))}")
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -64,37 +72,48 @@ class Suite:
     reference: str = "torch"  # implementation that ratios refer to
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # further choices by name
 
-    def problem(self, request: BenchmarkRequest | None = None) -> Problem:
-        """The problem that is asked for, restricted to the implementations that are named."""
-        asked = request or BenchmarkRequest()
-        if asked.interpret and asked.device not in {"auto", "cpu"}:
-            raise InputError(
-                f"Triton's interpreter runs on the CPU, not on '{asked.device}'", hint="Leave --device out"
-            )
-        parameters = self._parameters(asked.options)
-        if asked.shape is not None:
-            self._check_shape(asked.shape)
-        dtype = None if asked.dtype is None else resolve_dtype(asked.dtype)
-        if dtype not in {None, *self.dtypes}:
+    def problem(
+        self,
+        values: Mapping[str, Any] = types.MappingProxyType({}),
+        *,
+        device: str = "auto",
+        implementations: Sequence[str] = (),
+        reference: str | None = None,
+    ) -> Problem:
+        """The problem at values of parameters, restricted to the implementations that are named.
+
+        Parameters are the shape or its sizes, `dtype` (also written fp32, fp16 and bf16) and the suite's own.
+        """
+        known = ("shape", *self.shape_names, "dtype", *self.parameters)
+        for name in values:
+            if name not in known:
+                raise InputError(
+                    f"'{self.name}' has no parameter '{name}'", hint=f"It has {', '.join(known)}"
+                )
+        is_interpreted = device == "interpreter"
+        place = "cpu" if is_interpreted else resolve_device(device)
+        is_cuda = place.startswith("cuda")
+        default = self.cuda_dtype if is_cuda else self.dtypes[0]
+        dtype = resolve_dtype(str(values["dtype"])) if "dtype" in values else default
+        if dtype not in self.dtypes:
             raise InputError(f"'{self.name}' is not defined for {dtype}", hint=f"Use {_either(self.dtypes)}")
-        device = "cpu" if asked.interpret else resolve_device(asked.device)
-        is_cuda = device.startswith("cuda")
-        shape = asked.shape or (self.cuda_shape if is_cuda else self.cpu_shape)
-        dtype = dtype or (self.cuda_dtype if is_cuda else self.dtypes[0])
-        problem = self.make(Settings(shape, dtype, device, parameters))
-        if asked.interpret:
+        shape = self._shape(values, self.cuda_shape if is_cuda else self.cpu_shape)
+        own = {name: one.settled(name, values.get(name)) for name, one in self.parameters.items()}
+        problem = self.make(Settings(shape, dtype, place, own))
+        if is_interpreted:
             kept = tuple(one for one in problem.implementations if one.engine is Engine.TRITON)
             if not kept:
                 raise InputError(
                     f"'{self.name}' has no Triton implementation", hint="Leave --device interpreter out"
                 )
             # A shape that was asked for is the one that is checked.
-            small = problem.small_inputs if asked.shape is None else problem.make_inputs
+            is_asked = not values.keys().isdisjoint(("shape", *self.shape_names))
+            small = problem.make_inputs if is_asked else problem.small_inputs
             problem = replace(problem, implementations=kept, small_inputs=small)
         by_name = {one.name: one for one in problem.implementations}
-        names = list(dict.fromkeys(asked.implementations)) or list(by_name)
-        if asked.reference is not None and asked.reference not in names:
-            names.insert(0, asked.reference)
+        names = list(dict.fromkeys(implementations)) or list(by_name)
+        if reference is not None and reference not in names:
+            names.insert(0, reference)
         for name in names:
             if name not in by_name:
                 what = f"'{name}' is not an implementation of '{self.name}'"
@@ -104,33 +123,29 @@ class Suite:
         return replace(
             problem,
             implementations=tuple(by_name[name] for name in names),
-            reference=asked.reference or (self.reference if self.reference in names else names[0]),
+            reference=reference or (self.reference if self.reference in names else names[0]),
         )
 
-    def _parameters(self, given: Mapping[str, str]) -> dict[str, str]:
-        for name in given:
-            if name not in self.parameters:
-                known = f"It has {', '.join(self.parameters)}" if self.parameters else "It has none"
-                raise InputError(f"'{self.name}' has no parameter '{name}'", hint=known)
-        settled = {}
-        for name, parameter in self.parameters.items():
-            asked = given.get(name, parameter.values[0])
-            settled[name] = parameter.aliases.get(asked, asked)
-            if settled[name] not in parameter.values:
-                names = (*parameter.values, *parameter.aliases)
-                raise InputError(f"{name} cannot be '{asked}'", hint=f"Use {_either(names)}")
-        return settled
-
-    def _check_shape(self, shape: tuple[int, ...]) -> None:
-        if len(shape) != len(self.shape_names):
-            names, given = " ".join(self.shape_names), " ".join(map(str, shape)) or "none"
+    def _shape(self, values: Mapping[str, Any], default: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape asked for, as numbers or as `8192x8192`, with the sizes asked for in its place."""
+        given = values.get("shape", default)
+        if isinstance(given, str | int):
+            if not re.fullmatch(r"-?\d+(x\d+)*", str(given)):
+                raise InputError(f"'{given}' is not a shape", hint="Such as --param shape=8192x8192")
+            given = tuple(map(int, str(given).split("x")))
+        if len(given) != len(self.shape_names):
+            names, text = " ".join(self.shape_names), " ".join(map(str, given)) or "none"
             raise InputError(
-                f"the shape of '{self.name}' is {len(self.shape_names)} sizes ({names}), not {given}",
+                f"the shape of '{self.name}' is {len(self.shape_names)} sizes ({names}), not {text}",
                 hint=f"For example --param shape={'x'.join(map(str, self.cuda_shape))}",
             )
-        for name, size in zip(self.shape_names, shape, strict=True):
-            if size < 1:
-                raise InputError(f"{name}={size} is not a size for '{self.name}'", hint="Sizes start at 1")
+        sizes = {name: values.get(name, size) for name, size in zip(self.shape_names, given, strict=True)}
+        for name, size in sizes.items():
+            if not isinstance(size, int) or size < 1:
+                raise InputError(
+                    f"{name}={size} is not a size for '{self.name}'", hint="Sizes are integers from 1 on"
+                )
+        return tuple(sizes.values())
 
 
 def _either(names: Sequence[str]) -> str:

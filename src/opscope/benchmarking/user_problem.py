@@ -243,27 +243,21 @@ def check_parameters(groups: Sequence[FunctionGroup], names: Iterable[str]) -> N
 
 def takes(group: FunctionGroup, name: str) -> bool:
     """Whether the group's inputs function or one of its functions takes a swept parameter."""
-    is_taken = any(name in _keyword_only(function) for function in group.functions.values())
-    return is_taken or _accepts(group.inputs, name)
+    if _accepts(group.inputs, name):
+        return True
+    # A dtype is that of the inputs.
+    return name != "dtype" and any(name in _keyword_only(function) for function in group.functions.values())
 
 
-def group_problem(
-    group: FunctionGroup, parameters: Mapping[str, Any], device: str = "auto", dtype: str | None = None
-) -> Problem:
+def group_problem(group: FunctionGroup, parameters: Mapping[str, Any], device: str = "auto") -> Problem:
     """The Problem of a group at one point of its sweep.
 
     The inputs are made once here, to see what they are and where they lie.
     """
     values = dict(parameters)
-    asked_dtype = values.pop("dtype", dtype)
-    place, kind = resolve_device(device), None
-    if _accepts(group.inputs, "dtype"):
-        kind = resolve_dtype(asked_dtype or "float32")
-    elif asked_dtype is not None:
-        raise InputError(
-            f"dtype {asked_dtype} was asked for, but {_name_of(group.inputs)} takes no `dtype`",
-            hint="Give it that parameter",
-        )
+    asked_dtype = str(values.pop("dtype", "float32"))
+    place = resolve_device(device)
+    kind = resolve_dtype(asked_dtype) if _accepts(group.inputs, "dtype") else None
     make_inputs = _inputs_maker(group, values, place, kind)
     try:
         inputs = make_inputs(0)
@@ -297,7 +291,6 @@ def group_problem(
         reference=group.reference or next(iter(group.functions)),
         expected=None if group.expected is None else _bound(group.expected, values),
         dtype=kind,
-        parameters=dict(parameters),
         matrix_ceiling=ceiling,
     )
 

@@ -194,7 +194,15 @@ def bench(
         return 0
     # What the user's code prints must not stand in the JSON document.
     with redirect_stdout(sys.stderr) if report.json else nullcontext():
-        points, options = sweep_of(targets, _request(given)), measuring.options()
+        request = BenchmarkRequest(
+            device=given.device,
+            implementations=given.implementations,
+            reference=given.reference,
+            inputs=given.inputs,
+            expected=given.expected,
+            parameters=parse_parameters(given.param),
+        )
+        points, options = sweep_of(targets, request), measuring.options()
         codes: list[tuple[ImplementationCode, ...]] = []
 
         def result_of(sweep: BenchmarkSweep) -> BenchmarkResult | BenchmarkSweep | None:
@@ -223,29 +231,6 @@ def bench(
         present(result, codes)
         console.say_wrote([] if save is None else [save], on_stderr=report.json)
     return _exit_code(sweep)
-
-
-def _request(given: GivenOptions) -> BenchmarkRequest:
-    """Of a suite, shape and a single dtype are no parameters that are swept over."""
-    parameters = parse_parameters(given.param)
-    shape, dtypes = parameters.pop("shape", None), parameters.get("dtype", ())
-    if len(dtypes) == 1:
-        del parameters["dtype"]
-    if shape is not None and (len(shape) > 1 or not re.fullmatch(r"\d+(x\d+)*", str(shape[0]))):
-        raise InputError(
-            f"'{','.join(map(str, shape))}' is not a shape", hint="Such as --param shape=8192x8192"
-        )
-    return BenchmarkRequest(
-        shape=None if shape is None else tuple(map(int, str(shape[0]).split("x"))),
-        dtype=str(dtypes[0]) if len(dtypes) == 1 else None,
-        device="auto" if given.device == "interpreter" else given.device,
-        implementations=given.implementations,
-        reference=given.reference,
-        inputs=given.inputs,
-        expected=given.expected,
-        parameters=parameters,
-        interpret=given.device == "interpreter",
-    )
 
 
 def _check_device(device: str, measuring: MeasuringOptions) -> None:

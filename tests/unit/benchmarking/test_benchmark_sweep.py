@@ -153,29 +153,30 @@ def file(tmp_path: Path) -> Path:
 
 
 def request(**fields: Any) -> BenchmarkRequest:
-    return BenchmarkRequest(device="cpu", **fields)
+    return BenchmarkRequest(**{"device": "cpu", **fields})
 
 
 def test_a_suite_without_parameters_is_one_point() -> None:
-    sweep = sweep_of(["square"], request(shape=(4, 4)))
+    sweep = sweep_of(["square"], request(parameters={"shape": ((4, 4),)}))
     assert not sweep.has_several
     problem = sweep.points[0].make()
     assert (problem.name, problem.shape, problem.dtype) == ("square", (4, 4), "float32")
 
 
 def test_a_suite_is_swept_over_its_sizes_dtype_and_options() -> None:
-    swept = {"rows": (2, 4), "dtype": ("bf16",), "approximate": ("tanh", "none")}
-    sweep = sweep_of(["gelu"], request(shape=(8, 16), parameters=swept))
+    swept = {"shape": ("8x16",), "rows": (2, 4), "dtype": ("bf16",), "approximate": ("tanh", "none")}
+    sweep = sweep_of(["gelu"], request(parameters=swept))
     assert [point.label for point in sweep.points] == [
-        "rows=2, dtype=bf16, approximate=tanh",
-        "rows=2, dtype=bf16, approximate=none",
-        "rows=4, dtype=bf16, approximate=tanh",
-        "rows=4, dtype=bf16, approximate=none",
+        "rows=2, approximate=tanh",
+        "rows=2, approximate=none",
+        "rows=4, approximate=tanh",
+        "rows=4, approximate=none",
     ]
     problem = sweep.points[-1].make()
     assert (problem.shape, problem.dtype) == ((4, 16), "bfloat16")
     assert problem.parameters["approximate"] == "none"
-    assert problem.parameters["rows"] == 4
+    assert problem.parameters == {"rows": 4, "approximate": "none"}
+    assert list(sweep.parameters) == ["rows", "approximate"]
 
 
 def test_functions_are_one_problem_with_the_first_as_reference() -> None:
@@ -209,13 +210,14 @@ def test_parameters_and_names_hold_for_the_groups_they_belong_to(file: Path) -> 
         (["gelu", "add"], {}, "stands beside other targets"),
         (["gelu", torch.abs], {}, "cannot be mixed"),
         ([], {}, "nothing to benchmark"),
-        (["gelu"], {"parameters": {"n": (1,)}}, "has no parameter 'n'. It has rows, columns, dtype"),
+        (["gelu"], {"parameters": {"n": (1,)}}, "has no parameter 'n'. It has shape, rows, columns, dtype"),
         (["gelu"], {"parameters": {"rows": ("x",)}}, "rows=x is not a size"),
-        (["gelu"], {"shape": (3,)}, "sizes"),
+        (["gelu"], {"parameters": {"shape": (3,)}}, "sizes"),
         (["gelu"], {"implementations": ("x",)}, "'x' is not an implementation of 'gelu'. Use naive, torch"),
         (["gelu"], {"inputs": "a.py:f"}, "makes its own inputs"),
-        (["{file}"], {"shape": (3,)}, "'shape' belongs to suites"),
-        (["{file}"], {"options": {"approximate": "tanh"}}, "'approximate' belongs to suites"),
+        (["{file}"], {"parameters": {"shape": ((3,),)}}, "nothing takes the parameter 'shape'"),
+        (["{file}"], {"device": "interpreter"}, "Triton's interpreter is for suites"),
+        (["{file}"], {"parameters": {"dtype": ("bf16",)}}, "nothing takes the parameter 'dtype'"),
         (["{file}"], {"implementations": ("x",)}, "has no function 'x'. It has: slow, fast, alone"),
         (["{file}"], {"reference": "x"}, "has no function 'x'"),
         (["{file}"], {"parameters": {"m": (1,)}}, "nothing takes the parameter 'm'"),

@@ -8,15 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from opscope.benchmarking.problem import BenchmarkRequest, failure_of  # noqa: E402
+from opscope.benchmarking.problem import failure_of  # noqa: E402
 from opscope.benchmarking.suite import compiled  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
 from opscope.model.benchmark import Engine, Status  # noqa: E402
 
 
-def problem(name, **options):
-    return suite(name).problem(BenchmarkRequest(device="cpu", **options))
+def problem(name, *, device="cpu", implementations=(), reference=None, **values):
+    return suite(name).problem(values, device=device, implementations=implementations, reference=reference)
 
 
 def names(some_problem):
@@ -69,12 +69,12 @@ def test_a_reference_asked_for_is_run_as_well():
 
 
 def test_erf_names_the_exact_gelu():
-    assert problem("gelu", options={"approximate": "erf"}).parameters["approximate"] == "none"
+    assert problem("gelu", approximate="erf").parameters["approximate"] == "none"
     assert problem("gelu").parameters["approximate"] == "tanh"
 
 
 def test_the_interpreter_gets_only_triton_and_small_inputs():
-    made = problem("gelu", interpret=True)
+    made = problem("gelu", device="interpreter")
     assert {each.engine for each in made.implementations} == {Engine.TRITON}
     assert all(each.is_interpreted for each in made.implementations)
     assert made.reference == "triton"
@@ -82,7 +82,7 @@ def test_the_interpreter_gets_only_triton_and_small_inputs():
 
 
 def test_the_interpreter_checks_the_shape_that_was_asked_for():
-    made = problem("gelu", interpret=True, shape=(3, 5))
+    made = problem("gelu", device="interpreter", shape=(3, 5))
     assert made.small_inputs(0)[0].shape == (3, 5)
 
 
@@ -99,10 +99,10 @@ def test_the_interpreter_checks_the_shape_that_was_asked_for():
         ("gelu", {"reference": "cutlass"}, "'cutlass' is not an implementation"),
         ("matmul", {"implementations": ("torch_tf32",), "dtype": "bfloat16"},
          r"no implementation 'torch_tf32' for these options \(dtype bfloat16\)"),
-        ("gelu", {"options": {"approximate": "sigmoid"}}, "Use tanh, none or erf"),
-        ("gelu", {"options": {"causal": "true"}}, "no parameter 'causal'. It has approximate"),
-        ("add", {"options": {"causal": "true"}}, "no parameter 'causal'. It has none"),
-        ("cdist", {"interpret": True}, "no Triton implementation"),
+        ("gelu", {"approximate": "sigmoid"}, "Use tanh, none or erf"),
+        ("gelu", {"causal": "true"}, "no parameter 'causal'. It has shape, rows, "),
+        ("add", {"shape": "4y4"}, "'4y4' is not a shape"),
+        ("cdist", {"device": "interpreter"}, "no Triton implementation"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_are_refused(name, options, message):
@@ -118,12 +118,7 @@ def test_an_unknown_suite_is_answered_with_the_list():
 @pytest.mark.parametrize("device", ["tpu", "cuda:99"])
 def test_a_device_that_is_not_there_is_refused(device):
     with pytest.raises(InputError, match=device):
-        suite("gelu").problem(BenchmarkRequest(device=device))
-
-
-def test_the_interpreter_takes_no_gpu():
-    with pytest.raises(InputError, match="runs on the CPU"):
-        suite("gelu").problem(BenchmarkRequest(device="cuda", interpret=True))
+        suite("gelu").problem(device=device)
 
 
 # Importing torch's compiler calls what torch itself has deprecated.
@@ -131,8 +126,7 @@ imports_compiler = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:
 
 
 def implementation(name, which, **options):
-    made = suite(name).problem(BenchmarkRequest(device="cpu", implementations=(which,), **options))
-    return made.implementations[0]
+    return problem(name, implementations=(which,), **options).implementations[0]
 
 
 @pytest.mark.parametrize("which", ["cuda", "cuda_teaching"])
@@ -231,9 +225,7 @@ def _plus_one(x):
 @imports_compiler
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
 def test_the_compiled_composition_is_right(name):
-    made = suite(name).problem(
-        BenchmarkRequest(device="cpu", shape=(5, 37), implementations=("compile", "torch"))
-    )
+    made = problem(name, shape=(5, 37), implementations=("compile", "torch"))
     by_compile, by_torch = (each.build() for each in made.implementations)
     inputs = made.make_inputs(0)
     assert torch.allclose(by_compile(*inputs), by_torch(*inputs), atol=1e-5)

@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from opscope.benchmarking.check import check_output  # noqa: E402
-from opscope.benchmarking.problem import BenchmarkRequest  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import OpscopeError  # noqa: E402
 from opscope.model.benchmark import Engine, Status  # noqa: E402
@@ -37,9 +36,9 @@ INDEPENDENT = {
 }
 
 
-def problem(name, **options):
-    options = {"shape": SHAPES[name], **options}
-    return suite(name).problem(BenchmarkRequest(device="cpu", **options))
+def problem(name, *, device="cpu", implementations=(), **values):
+    values = {"shape": SHAPES[name], **values}
+    return suite(name).problem(values, device=device, implementations=implementations)
 
 
 CASES = [
@@ -92,7 +91,7 @@ def test_every_value_of_a_parameter_is_its_own_problem(name):
     ((parameter, choice),) = suite(name).parameters.items()
     answers = []
     for value in choice.values:
-        made = problem(name, options={parameter: value}, implementations=("naive", "torch"))
+        made = problem(name, **{parameter: value}, implementations=("naive", "torch"))
         for implementation in made.implementations:
             assert outcome_of(made, implementation).status is Status.OK
         inputs = [tensor.double() for tensor in made.make_inputs(0)]
@@ -102,7 +101,7 @@ def test_every_value_of_a_parameter_is_its_own_problem(name):
 
 def test_exact_and_tanh_gelu_are_told_apart_in_the_interpreter():
     for value in ("none", "tanh"):
-        made = problem("gelu", options={"approximate": value}, interpret=True)
+        made = problem("gelu", approximate=value, device="interpreter")
         for implementation in made.implementations:
             assert outcome_of(made, implementation).check.max_relative_error < 1e-6
 
@@ -116,7 +115,7 @@ def test_exact_and_tanh_gelu_are_told_apart_in_the_interpreter():
         ("matmul", {}, (19 * 31 + 31 * 23 + 19 * 23) * 4, 2 * 19 * 23 * 31),
         ("cdist", {}, (13 * 5 + 29 * 5 + 13 * 29) * 4, 2 * 13 * 29 * 5),
         ("attention", {}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 2 * 3 * 17 * 17 * 16),
-        ("attention", {"options": {"causal": "true"}}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 6 * 153 * 16),
+        ("attention", {"causal": "true"}, 4 * 2 * 3 * 17 * 16 * 4, 4 * 6 * 153 * 16),
     ],
 )
 def test_bytes_and_operations_are_those_of_the_problem(name, options, min_bytes, flop_count):
