@@ -63,7 +63,13 @@ class Suite:
     name: str  # what `opscope bench` calls it
     summary: str  # what it compares, one line
     implementations: tuple[str, ...]  # of any dtype, in the order they are reported
-    make: Callable[[Settings], Problem]  # of some settings, with every implementation of that dtype
+    # Of some settings: what computes the right answer, and every implementation of that dtype.
+    make: Callable[[Settings], tuple[_Function, Sequence[Implementation]]]
+    shapes: Callable[..., Sequence[Sequence[int]]] = lambda *shape: (shape,)  # of the inputs, by the sizes
+    output_shape: Callable[..., Sequence[int]] = lambda *shape: shape
+    small_shape: tuple[int, ...] | None = None  # that Triton's interpreter finishes soon
+    flop_count: Callable[[Settings], int | None] = lambda _: None
+    has_product: bool = False  # a matrix product is the most of it
     shape_names: tuple[str, ...] = ("rows", "columns")  # what the sizes of a shape are, in order
     cuda_shape: tuple[int, ...] = (8192, 8192)  # large enough that launches and caches do not decide
     cpu_shape: tuple[int, ...] = (1024, 1024)  # about a million elements, or a second of work
@@ -99,18 +105,19 @@ class Suite:
             raise InputError(f"'{self.name}' is not defined for {dtype}", hint=f"Use {_either(self.dtypes)}")
         shape = self._shape(values, self.cuda_shape if is_cuda else self.cpu_shape)
         own = {name: one.settled(name, values.get(name)) for name, one in self.parameters.items()}
-        problem = self.make(Settings(shape, dtype, place, own))
+        settings = Settings(shape, dtype, place, own)
+        expected, made = self.make(settings)
+        small_shape = self.small_shape
         if is_interpreted:
-            kept = tuple(one for one in problem.implementations if one.engine is Engine.TRITON)
-            if not kept:
+            made = [one for one in made if one.engine is Engine.TRITON]
+            if not made:
                 raise InputError(
                     f"'{self.name}' has no Triton implementation", hint="Leave --device interpreter out"
                 )
             # A shape that was asked for is the one that is checked.
             is_asked = not values.keys().isdisjoint(("shape", *self.shape_names))
-            small = problem.make_inputs if is_asked else problem.small_inputs
-            problem = replace(problem, implementations=kept, small_inputs=small)
-        by_name = {one.name: one for one in problem.implementations}
+            small_shape = shape if is_asked else small_shape
+        by_name = {one.name: one for one in made}
         names = list(dict.fromkeys(implementations)) or list(by_name)
         if reference is not None and reference not in names:
             names.insert(0, reference)
@@ -120,10 +127,36 @@ class Suite:
                 if name in self.implementations:
                     what = f"'{self.name}' has no implementation '{name}' for these options (dtype {dtype})"
                 raise InputError(what, hint=f"Use {_either(list(by_name))}")
-        return replace(
-            problem,
+        inputs = functools.partial(self._inputs, settings)
+        elements = sum(map(math.prod, (*self.shapes(*shape), self.output_shape(*shape))))
+        kind = element_type(dtype)
+        return Problem(
+            name=self.name,
+            device=place,
+            make_inputs=functools.partial(inputs, shape),
+            small_inputs=None if small_shape is None else functools.partial(inputs, small_shape),
             implementations=tuple(by_name[name] for name in names),
             reference=reference or (self.reference if self.reference in names else names[0]),
+            expected=expected,
+            shape=shape,
+            dtype=dtype,
+            parameters=own,
+            min_bytes=None if kind is None else elements * kind.size_bytes,
+            flop_count=self.flop_count(settings),
+            matrix_ceiling=f"matrix_{dtype}" if self.has_product else None,
+        )
+
+    def _inputs(self, settings: Settings, shape: tuple[int, ...], seed: int) -> Inputs:
+        """Normally distributed ones.
+
+        Never zeros: on constant data a GPU draws less power and keeps higher clocks than on real data.
+        """
+        torch = require_torch()
+        generator = torch.Generator(settings.device).manual_seed(seed)
+        dtype = getattr(torch, settings.dtype)
+        return tuple(
+            torch.randn(tuple(one), generator=generator, dtype=dtype, device=settings.device)
+            for one in self.shapes(*shape)
         )
 
     def _shape(self, values: Mapping[str, Any], default: tuple[int, ...]) -> tuple[int, ...]:
@@ -150,53 +183,6 @@ class Suite:
 
 def _either(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def problem_of(
-    name: str,
-    settings: Settings,
-    implementations: Sequence[Implementation],
-    *,
-    expected: _Function,
-    shapes: Callable[..., Sequence[Sequence[int]]] = lambda *shape: (shape,),
-    output_shape: Sequence[int] | None = None,
-    small_shape: tuple[int, ...] | None = None,
-    flop_count: int | None = None,
-    matrix_ceiling: str | None = None,
-) -> Problem:
-    """The problem of some settings, on normally distributed inputs of the `shapes` its sizes give.
-
-    Never zeros: on constant data a GPU draws less power and keeps higher clocks than on real data. The output
-    has the shape of the first input if no other is given.
-    """
-
-    def make_inputs(shape: tuple[int, ...], seed: int) -> Inputs:
-        torch = require_torch()
-        generator = torch.Generator(settings.device).manual_seed(seed)
-        dtype = getattr(torch, settings.dtype)
-        return tuple(
-            torch.randn(tuple(one), generator=generator, dtype=dtype, device=settings.device)
-            for one in shapes(*shape)
-        )
-
-    inputs = shapes(*settings.shape)
-    elements = sum(map(math.prod, inputs)) + math.prod(output_shape or inputs[0])
-    kind = element_type(settings.dtype)
-    return Problem(
-        name=name,
-        device=settings.device,
-        make_inputs=functools.partial(make_inputs, settings.shape),
-        small_inputs=None if small_shape is None else functools.partial(make_inputs, small_shape),
-        implementations=tuple(implementations),
-        reference="torch",
-        expected=expected,
-        shape=settings.shape,
-        dtype=settings.dtype,
-        parameters=settings.parameters,
-        min_bytes=None if kind is None else elements * kind.size_bytes,
-        flop_count=flop_count,
-        matrix_ceiling=matrix_ceiling,
-    )
 
 
 def by_torch(name: str, function: _Function, note: str) -> Implementation:

@@ -16,7 +16,7 @@ from typing import Any
 
 from opscope.benchmarking.check import default_tolerance
 from opscope.benchmarking.limits import float32_products
-from opscope.benchmarking.problem import Implementation, Problem
+from opscope.benchmarking.problem import Implementation
 from opscope.benchmarking.suite import (
     Parameter,
     Settings,
@@ -25,12 +25,13 @@ from opscope.benchmarking.suite import (
     compiled,
     cuda,
     only_if,
-    problem_of,
     triton,
 )
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import Engine
 from opscope.workloads.runtime import is_out_of_memory, require_torch
+
+_Solutions = tuple[Callable[..., Any], Sequence[Implementation]]  # what is right, and the ways to it
 
 # A kernel in CUDA C++ and in Triton, each beside its simple version.
 _HAND_WRITTEN = ("cuda", "cuda_teaching", "triton", "triton_teaching")
@@ -70,21 +71,15 @@ def _rowwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Impleme
     return _hand_written(settings, kernel, _ROWWISE_NOTES, kernel, **constants)
 
 
-def _gelu(settings: Settings) -> Problem:
+def _gelu(settings: Settings) -> _Solutions:
     approximate = settings.parameters["approximate"]
     naive = _gelu_tanh if approximate == "tanh" else _gelu_erf
     by_operator = functools.partial(require_torch().nn.functional.gelu, approximate=approximate)
-    return problem_of(
-        "gelu",
-        settings,
-        (
-            by_torch("naive", naive, "the formula, one operator after another"),
-            by_torch("torch", by_operator, "torch.nn.functional.gelu"),
-            *_elementwise(settings, "gelu", approximate=approximate),
-            compiled(naive),
-        ),
-        expected=naive,
-        small_shape=_ELEMENTWISE_SMALL_SHAPE,
+    return naive, (
+        by_torch("naive", naive, "the formula, one operator after another"),
+        by_torch("torch", by_operator, "torch.nn.functional.gelu"),
+        *_elementwise(settings, "gelu", approximate=approximate),
+        compiled(naive),
     )
 
 
@@ -96,47 +91,32 @@ def _gelu_erf(x: Any) -> Any:
     return 0.5 * x * (1 + (x * math.sqrt(0.5)).erf())
 
 
-def _square(settings: Settings) -> Problem:
-    return problem_of(
-        "square",
-        settings,
-        (
-            by_torch("torch", require_torch().square, "torch.square(x)"),
-            by_torch("multiply", lambda x: x * x, "x * x"),
-            by_torch("power", lambda x: x**2, "x ** 2"),
-            *_elementwise(settings, "square"),
-        ),
-        expected=lambda x: x * x,
-        small_shape=_ELEMENTWISE_SMALL_SHAPE,
-        flop_count=math.prod(settings.shape),
+def _square(settings: Settings) -> _Solutions:
+    def multiplied(x: Any) -> Any:
+        return x * x
+
+    return multiplied, (
+        by_torch("torch", require_torch().square, "torch.square(x)"),
+        by_torch("multiply", multiplied, "x * x"),
+        by_torch("power", lambda x: x**2, "x ** 2"),
+        *_elementwise(settings, "square"),
     )
 
 
-def _add(settings: Settings) -> Problem:
-    return problem_of(
-        "add",
-        settings,
-        (by_torch("torch", require_torch().add, "torch.add(x, y)"), *_elementwise(settings, "add")),
-        expected=operator.add,
-        shapes=lambda *shape: (shape, shape),
-        small_shape=_ELEMENTWISE_SMALL_SHAPE,
-        flop_count=math.prod(settings.shape),
+def _add(settings: Settings) -> _Solutions:
+    return operator.add, (
+        by_torch("torch", require_torch().add, "torch.add(x, y)"),
+        *_elementwise(settings, "add"),
     )
 
 
-def _softmax(settings: Settings) -> Problem:
+def _softmax(settings: Settings) -> _Solutions:
     by_operator = functools.partial(require_torch().softmax, dim=-1)
-    return problem_of(
-        "softmax",
-        settings,
-        (
-            by_torch("naive", _softmax_naive, "largest, difference, exp, sum, quotient"),
-            by_torch("torch", by_operator, "torch.softmax(x, dim=-1)"),
-            *_rowwise(settings, "softmax"),
-            compiled(_softmax_naive),
-        ),
-        expected=_softmax_naive,
-        small_shape=_ROWWISE_SMALL_SHAPE,
+    return _softmax_naive, (
+        by_torch("naive", _softmax_naive, "largest, difference, exp, sum, quotient"),
+        by_torch("torch", by_operator, "torch.softmax(x, dim=-1)"),
+        *_rowwise(settings, "softmax"),
+        compiled(_softmax_naive),
     )
 
 
@@ -145,25 +125,18 @@ def _softmax_naive(x: Any) -> Any:
     return exponentials / exponentials.sum(dim=-1, keepdim=True)
 
 
-def _layer_norm(settings: Settings) -> Problem:
+def _layer_norm(settings: Settings) -> _Solutions:
     torch, eps = require_torch(), 1e-5
 
     def by_operator(x: Any, weight: Any, bias: Any) -> Any:
         return torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias, eps)
 
     naive = functools.partial(_layer_norm_naive, eps=eps)
-    return problem_of(
-        "layer_norm",
-        settings,
-        (
-            by_torch("naive", naive, "mean, variance, scale, one operator after another"),
-            by_torch("torch", by_operator, "torch.nn.functional.layer_norm"),
-            *_rowwise(settings, "layer_norm", eps=eps),
-            compiled(naive),
-        ),
-        expected=naive,
-        shapes=lambda rows, columns: ((rows, columns), (columns,), (columns,)),
-        small_shape=_ROWWISE_SMALL_SHAPE,
+    return naive, (
+        by_torch("naive", naive, "mean, variance, scale, one operator after another"),
+        by_torch("torch", by_operator, "torch.nn.functional.layer_norm"),
+        *_rowwise(settings, "layer_norm", eps=eps),
+        compiled(naive),
     )
 
 
@@ -177,26 +150,15 @@ def _layer_norm_naive(x: Any, weight: Any, bias: Any, *, eps: float) -> Any:
 _TF32: dict[str, Any] = {"tolerance": default_tolerance("float16"), "matrix_ceiling": "matrix_tf32"}
 
 
-def _matmul(settings: Settings) -> Problem:
-    m, n, k = settings.shape
+def _matmul(settings: Settings) -> _Solutions:
     is_float32 = settings.dtype == "float32"
-    return problem_of(
-        "matmul",
-        settings,
-        (
-            by_torch("torch", require_torch().matmul, "torch.matmul(a, b)"),
-            *((_torch_tf32(settings),) if is_float32 else ()),
-            _triton_matmul(settings, "Triton, autotuned tiles", name="triton"),
-            *((_triton_tf32(settings),) if is_float32 else ()),
-            cuda(settings, "matmul", "CUDA C++, one output element per thread", teaching=True),
-            _triton_matmul(settings, "Triton, textbook tiles", name="triton_teaching", teaching=True),
-        ),
-        expected=operator.matmul,
-        shapes=lambda m, n, k: ((m, k), (k, n)),
-        output_shape=(m, n),
-        small_shape=(70, 90, 50),  # no multiples of a tile
-        flop_count=2 * m * n * k,
-        matrix_ceiling=f"matrix_{settings.dtype}",
+    return operator.matmul, (
+        by_torch("torch", require_torch().matmul, "torch.matmul(a, b)"),
+        *((_torch_tf32(settings),) if is_float32 else ()),
+        _triton_matmul(settings, "Triton, autotuned tiles", name="triton"),
+        *((_triton_tf32(settings),) if is_float32 else ()),
+        cuda(settings, "matmul", "CUDA C++, one output element per thread", teaching=True),
+        _triton_matmul(settings, "Triton, textbook tiles", name="triton_teaching", teaching=True),
     )
 
 
@@ -241,22 +203,11 @@ def _triton_matmul(settings: Settings, note: str, **options: Any) -> Implementat
 
 
 # ‖x - y‖² = ‖x‖² + ‖y‖² - 2 xᵀy turns distances of all pairs of points into a matrix product.
-def _cdist(settings: Settings) -> Problem:
-    m, n, features = settings.shape
-    return problem_of(
-        "cdist",
-        settings,
-        (
-            by_torch("torch", require_torch().cdist, "torch.cdist(x, y)"),
-            by_torch("expanded", _cdist_expanded, "‖x‖² + ‖y‖² - 2xᵀy, by a matrix product"),
-            by_torch("naive", _cdist_naive, "all differences at once: M·N·features elements"),
-        ),
-        expected=_cdist_row_by_row,
-        shapes=lambda m, n, features: ((m, features), (n, features)),
-        output_shape=(m, n),
-        # Of the products xᵀy alone: the least that any form computes.
-        flop_count=2 * m * n * features,
-        matrix_ceiling=f"matrix_{settings.dtype}",
+def _cdist(settings: Settings) -> _Solutions:
+    return _cdist_row_by_row, (
+        by_torch("torch", require_torch().cdist, "torch.cdist(x, y)"),
+        by_torch("expanded", _cdist_expanded, "‖x‖² + ‖y‖² - 2xᵀy, by a matrix product"),
+        by_torch("naive", _cdist_naive, "all differences at once: M·N·features elements"),
     )
 
 
@@ -284,25 +235,14 @@ _BACKENDS = {
 }
 
 
-def _attention(settings: Settings) -> Problem:
+def _attention(settings: Settings) -> _Solutions:
     is_causal = settings.parameters["causal"] == "true"
-    batch, heads, sequence, head_dim = settings.shape
-    pairs = sequence * (sequence + 1) // 2 if is_causal else sequence * sequence
     by_operator = functools.partial(_attention_by_torch, is_causal=is_causal)
     naive = functools.partial(_attention_naive, is_causal=is_causal)
-    return problem_of(
-        "attention",
-        settings,
-        (
-            by_torch("naive", naive, "two matrix products and a softmax: all scores in memory"),
-            by_torch("torch", by_operator, "scaled_dot_product_attention, torch's choice"),
-            *(_backend(settings, name, is_causal=is_causal) for name in _BACKENDS),
-        ),
-        expected=functools.partial(_head_by_head, is_causal=is_causal),
-        shapes=lambda *shape: (shape, shape, shape),
-        # Two products over the pairs that are attended to; masked pairs are work that need not be done.
-        flop_count=4 * batch * heads * pairs * head_dim,
-        matrix_ceiling=f"matrix_{settings.dtype}",
+    return functools.partial(_head_by_head, is_causal=is_causal), (
+        by_torch("naive", naive, "two matrix products and a softmax: all scores in memory"),
+        by_torch("torch", by_operator, "scaled_dot_product_attention, torch's choice"),
+        *(_backend(settings, name, is_causal=is_causal) for name in _BACKENDS),
     )
 
 
@@ -370,12 +310,25 @@ def _plain(message: object) -> str:
     return text if text.endswith((".", ":")) else f"{text}."
 
 
+def _one_each(settings: Settings) -> int:
+    return math.prod(settings.shape)
+
+
+def _attention_flops(settings: Settings) -> int:
+    """Of two products over the pairs that are attended to; masked pairs are work that need not be done."""
+    batch, heads, sequence, head_dim = settings.shape
+    is_causal = settings.parameters["causal"] == "true"
+    pairs = sequence * (sequence + 1) // 2 if is_causal else sequence * sequence
+    return 4 * batch * heads * pairs * head_dim
+
+
 _ALL = (
     Suite(
         "gelu",
         "GELU: a composition of operators, torch's, CUDA C++, Triton, torch.compile",
         ("naive", "torch", *_HAND_WRITTEN, "compile"),
         _gelu,
+        small_shape=_ELEMENTWISE_SMALL_SHAPE,
         parameters={
             "approximate": Parameter(("tanh", "none"), "tanh form, or exact by erf", aliases={"erf": "none"})
         },
@@ -385,25 +338,43 @@ _ALL = (
         "x²: torch.square, x * x, x ** 2, CUDA C++, Triton",
         ("torch", "multiply", "power", *_HAND_WRITTEN),
         _square,
+        small_shape=_ELEMENTWISE_SMALL_SHAPE,
+        flop_count=_one_each,
     ),
-    Suite("add", "x + y: torch, CUDA C++, Triton", ("torch", *_HAND_WRITTEN), _add),
+    Suite(
+        "add",
+        "x + y: torch, CUDA C++, Triton",
+        ("torch", *_HAND_WRITTEN),
+        _add,
+        shapes=lambda *shape: (shape, shape),
+        small_shape=_ELEMENTWISE_SMALL_SHAPE,
+        flop_count=_one_each,
+    ),
     Suite(
         "softmax",
         "softmax of rows: a composition of operators, torch's, CUDA C++, Triton, torch.compile",
         ("naive", "torch", *_HAND_WRITTEN, "compile"),
         _softmax,
+        small_shape=_ROWWISE_SMALL_SHAPE,
     ),
     Suite(
         "layer_norm",
         "layer norm of rows: a composition of operators, torch's, CUDA C++, Triton, torch.compile",
         ("naive", "torch", *_HAND_WRITTEN, "compile"),
         _layer_norm,
+        shapes=lambda rows, columns: ((rows, columns), (columns,), (columns,)),
+        small_shape=_ROWWISE_SMALL_SHAPE,
     ),
     Suite(
         "matmul",
         "matrix product: torch, Triton, one element per thread; TF32 beside float32",
         ("torch", "torch_tf32", "triton", "triton_tf32", "cuda_teaching", "triton_teaching"),
         _matmul,
+        shapes=lambda m, n, k: ((m, k), (k, n)),
+        output_shape=lambda m, n, k: (m, n),
+        small_shape=(70, 90, 50),  # no multiples of a tile
+        flop_count=lambda settings: 2 * math.prod(settings.shape),
+        has_product=True,
         shape_names=("M", "N", "K"),
         cuda_shape=(4096, 4096, 4096),
         cpu_shape=(512, 512, 512),
@@ -414,6 +385,11 @@ _ALL = (
         "distances of all pairs of points: torch.cdist, by a matrix product, by broadcasting",
         ("torch", "expanded", "naive"),
         _cdist,
+        shapes=lambda m, n, features: ((m, features), (n, features)),
+        output_shape=lambda m, n, features: (m, n),
+        # Of the products xᵀy alone: the least that any form computes.
+        flop_count=lambda settings: 2 * math.prod(settings.shape),
+        has_product=True,
         shape_names=("M", "N", "features"),
         cuda_shape=(4096, 4096, 128),
         cpu_shape=(512, 512, 64),
@@ -424,6 +400,9 @@ _ALL = (
         "attention: written out, and each backend of scaled_dot_product_attention",
         ("naive", "torch", *_BACKENDS),
         _attention,
+        shapes=lambda *shape: (shape, shape, shape),
+        flop_count=_attention_flops,
+        has_product=True,
         shape_names=("batch", "heads", "sequence", "head_dim"),
         cuda_shape=(4, 16, 4096, 128),
         cpu_shape=(1, 4, 256, 64),
