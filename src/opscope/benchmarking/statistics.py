@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,33 +226,12 @@ def _resampled_ratios(pairs: Samples, block: int, random: np.random.Generator) -
     """Of resampled rounds: ratios of medians, and medians of the ratios within rounds."""
     count = pairs.shape[1]
     series = np.stack([pairs[0], pairs[1], pairs[0] / pairs[1]])
-    # Small integers are drawn and partitioned several times faster than samples: only ranks are resampled.
-    small = np.uint16 if count <= np.iinfo(np.uint16).max else np.uint32
-    ordered = np.sort(series, axis=1)
-    ranks = np.argsort(np.argsort(series, axis=1), axis=1).astype(small)
-    blocks = -(-count // block)
     at_once = max(1, _ELEMENTS_AT_ONCE // count)
     parts = []
     for begin in range(0, RESAMPLES, at_once):
-        shape = (min(at_once, RESAMPLES - begin), blocks)
-        starts = random.integers(0, count, shape, dtype=small).astype(np.intp)
-        rounds = starts if block == 1 else _whole_blocks(starts, block, count)
-        parts.append([_medians(ordered[one], ranks[one][rounds]) for one in range(len(series))])
+        starts = random.integers(0, count, (min(at_once, RESAMPLES - begin), -(-count // block), 1))
+        # Blocks go on around the end.
+        rounds = ((starts + np.arange(block)) % count).reshape(len(starts), -1)[:, :count]
+        parts.append(np.median(series[:, rounds], axis=2))
     candidate, reference, within = np.concatenate(parts, axis=1)
     return candidate / reference, within
-
-
-def _whole_blocks(starts: NDArray[np.intp], block: int, count: int) -> NDArray[np.intp]:
-    """The rounds of the blocks that begin at `starts`, around the end if need be: `count` in each row."""
-    rounds = (starts[:, :, np.newaxis] + np.arange(block)) % count
-    return rounds.reshape(len(starts), -1)[:, :count]
-
-
-def _medians(ordered: Samples, ranks: NDArray[Any]) -> Samples:
-    """Median of the samples in each row of ranks; the rows are reordered."""
-    count = ranks.shape[1]
-    low, high = (count - 1) // 2, count // 2
-    ranks.partition(high, axis=1)
-    lower = ranks[:, high] if low == high else ranks[:, :high].max(axis=1)
-    medians: Samples = (ordered[lower] + ordered[ranks[:, high]]) / 2
-    return medians
