@@ -231,7 +231,6 @@ def test_suites_are_listed_without_measuring(opscope) -> None:
         (("gelu", "--samples", "30-20"), "'30-20' samples cannot be taken"),
         (("gelu", "--samples", 1), "'1' samples cannot be taken"),
         (("gelu", "--param", "shape=3x4,5y6"), "'5y6' is not a shape"),
-        (("gelu", "--save", "/nonexistent/folder/x.json"), "there is no such folder"),
         (("absent.py:f",), "absent.py: no such file"),
         (("{file}:absent",), "It defines: correct"),
         (("{file}",), "no function of this file is marked"),

@@ -25,7 +25,7 @@ from opscope.benchmarking.benchmark_sweep import (
 )
 from opscope.benchmarking.implementation_code import ImplementationCode, implementation_code
 from opscope.benchmarking.problem import BenchmarkRequest, Problem
-from opscope.benchmarking.result_file import check_writable, load_benchmark, result_document, save_benchmark
+from opscope.benchmarking.result_file import load_benchmark, result_document, save_benchmark
 from opscope.benchmarking.suites import SUITES
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
@@ -152,10 +152,7 @@ def bench(
         return 0
     kinds = tuple(kind for kind in (CodeKind.PTX, CodeKind.SASS, CodeKind.TRITON) if str(kind) in show)
     has_kernels = report.full or "kernels" in show
-    files = [path for path in (*report.output, save) if path is not None]
-    console.check_outputs(files, force=report.force, inputs=targets)
-    for path in files:
-        check_writable(path, force=report.force)
+    console.check_outputs((*report.output, save), force=report.force, inputs=targets)
 
     def present(
         result: BenchmarkResult | BenchmarkSweep, codes: Sequence[tuple[ImplementationCode, ...]]

@@ -9,7 +9,6 @@ import pytest
 
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.benchmarking.result_file import (
-    check_writable,
     is_result_file,
     load_benchmark,
     load_results,
@@ -90,11 +89,10 @@ def test_an_existing_file_is_refused_unless_forced(tmp_path: Path, result: Bench
     assert load_results(path)[0].suite == "add"
 
 
-def test_what_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such folder"):
-        check_writable(tmp_path / "absent" / "r.json", force=True)
-    with pytest.raises(InputError, match="this is a folder"):
-        check_writable(tmp_path, force=True)
+def test_folders_above_a_file_are_made(tmp_path: Path, result: BenchmarkResult) -> None:
+    assert save_benchmark(tmp_path / "absent" / "r.json", result).is_file()
+    with pytest.raises(InputError, match="cannot be written"):
+        save_benchmark(tmp_path, result, force=True)
 
 
 @pytest.mark.parametrize(
