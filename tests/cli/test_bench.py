@@ -226,7 +226,7 @@ def test_suites_are_listed_without_measuring(opscope) -> None:
         (("gelu", "--param", "rows"), "is not a parameter with its values"),
         (("gelu", "--param", "n=3"), "'gelu' has no parameter 'n'"),
         (("gelu", "--device", "cuda:99"), "cuda:99"),
-        (("gelu", "--device", "cpu", "--clock", "graph"), "--clock graph needs a CUDA device"),
+        (("gelu", "--device", "cpu", "--clock", "graph"), "the clock 'cuda_graph' needs a CUDA device"),
         (("gelu", "--device", "cpu", "--cache", "cold"), "--cache cold is for the L2 cache of a GPU"),
         (("gelu", "--samples", "30-20"), "'30-20' samples cannot be taken"),
         (("gelu", "--samples", 1), "'1' samples cannot be taken"),

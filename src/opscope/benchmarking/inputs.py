@@ -14,9 +14,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from opscope.benchmarking.problem import Inputs, Problem
@@ -188,15 +186,13 @@ def _addressed_bytes(tensors: Iterable[Any]) -> int:
 
 _MOST_SETS = 64
 _CACHES = 2  # rotate through so many times the last-level cache
-_MOST_CPU_BYTES = 256_000_000
+_CPU_CACHE_BYTES = 128_000_000  # more than most CPUs have
 _LARGEST_SHARE = 0.25  # of the free device memory
 _RESOLUTIONS = 20  # a sample lasts at least so many times what its timer resolves
 _MOST_CALLS = 1_000
 # A call this many times longer than the others' samples need not be repeated: what a sample costs besides its
 # calls is too small a part of it to matter.
 _LONG_CALL = 100
-_CPU_CACHES = "devices/system/cpu/cpu0/cache"
-_UNKNOWN_CPU_CACHE_BYTES = 32_000_000
 
 
 def make_input_sets(problem: Problem, seed: int, cache_state: CacheState) -> tuple[Inputs, ...]:
@@ -207,7 +203,8 @@ def make_input_sets(problem: Problem, seed: int, cache_state: CacheState) -> tup
     sets = [problem.make_inputs(seed + 1)]
     if cache_state is CacheState.HOT:
         return tuple(sets)
-    cache_bytes, room_bytes = cpu_cache_bytes(), _MOST_CPU_BYTES
+    cache_bytes = _CPU_CACHE_BYTES
+    room_bytes = _CACHES * cache_bytes
     if problem.device.startswith("cuda"):
         cuda = require_torch().cuda
         free_bytes, _ = cuda.mem_get_info(problem.device)
@@ -252,14 +249,3 @@ def bodies(fn: Callable[..., Any], sets: Sequence[Inputs], calls: int) -> list[C
 
     count = len(once)
     return [partial(run, [once[(first + k) % count] for k in range(calls)]) for first in range(count)]
-
-
-def cpu_cache_bytes(root: Path = Path("/sys")) -> int:
-    """Size of the first CPU's largest cache, as Linux states it; 32 MB where it does not."""
-    sizes = [0]
-    for file in (root / _CPU_CACHES).glob("index*/size"):
-        with suppress(OSError, ValueError):
-            text = file.read_text(encoding="ascii").strip()  # such as `32768K`
-            factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
-            sizes.append(int(text.rstrip("KMG")) * factor)
-    return max(sizes) or _UNKNOWN_CPU_CACHE_BYTES

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from opscope.benchmarking import inputs
-from opscope.benchmarking.inputs import bodies, calls_per_sample, cpu_cache_bytes, make_input_sets
+from opscope.benchmarking.inputs import bodies, calls_per_sample, make_input_sets
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.model.benchmark import CacheState
 
@@ -15,19 +18,24 @@ def problem_of(make_inputs) -> Problem:
 
 
 @pytest.mark.parametrize(
-    ("set_bytes", "room_bytes", "count"),
-    [
-        (300 * MB, 10**12, 1), (100 * MB, 10**12, 1), (60 * MB, 10**12, 2), (10 * MB, 10**12, 10),
-        (4_000, 10**12, 64), (0, 10**12, 1),
-        (10 * MB, 35 * MB, 3), (10 * MB, 0, 1),  # within the room there is
-    ],
-)  # fmt: skip
-def test_sets_exceed_the_cache_twice(monkeypatch, set_bytes, room_bytes, count):
+    ("set_bytes", "count"), [(300 * MB, 1), (100 * MB, 1), (50 * MB, 2), (10 * MB, 10), (4_000, 64), (0, 1)]
+)
+def test_sets_fill_the_cache_twice(monkeypatch, set_bytes, count):
     pytest.importorskip("torch")
-    monkeypatch.setattr(inputs, "cpu_cache_bytes", lambda: 50 * MB)
-    monkeypatch.setattr(inputs, "_MOST_CPU_BYTES", room_bytes)
+    monkeypatch.setattr(inputs, "_CPU_CACHE_BYTES", 50 * MB)
     monkeypatch.setattr(inputs, "min_bytes", lambda *_: set_bytes)
     assert len(make_input_sets(problem_of(lambda seed: ()), 0, CacheState.COLD)) == count
+
+
+@pytest.mark.parametrize(("free_bytes", "count"), [(400 * MB, 10), (140 * MB, 3), (0, 1)])
+def test_sets_of_a_gpu_take_a_quarter_of_its_free_memory(monkeypatch, free_bytes, count):
+    torch = pytest.importorskip("torch")
+    device = SimpleNamespace(L2_cache_size=50 * MB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    monkeypatch.setattr(inputs, "min_bytes", lambda *_: 10 * MB)
+    problem = replace(problem_of(lambda seed: ()), device="cuda:0")
+    assert len(make_input_sets(problem, 0, CacheState.COLD)) == count
 
 
 def test_each_set_has_a_seed_of_its_own_and_the_checks_seed_is_left_out():
@@ -86,12 +94,3 @@ def test_a_sample_goes_on_with_the_next_sets():
     for body in made:
         body()
     assert seen == [0, 1, 1, 2, 2, 0]
-
-
-def test_the_cpu_cache_is_the_largest_linux_names(tmp_path):
-    for index, size in enumerate(["48K", "2048K", "32M", "unknown"]):
-        folder = tmp_path / f"devices/system/cpu/cpu0/cache/index{index}"
-        folder.mkdir(parents=True)
-        (folder / "size").write_text(size + "\n")
-    assert cpu_cache_bytes(tmp_path) == 32 << 20
-    assert cpu_cache_bytes(tmp_path / "none") == 32 * MB
