@@ -213,7 +213,25 @@ def check_output(
     try:
         inputs = make(seed)
         expected, how = _answer(problem, reference, inputs)
-        return _checked(fn, problem, inputs, expected, how, tolerance, seed)
+        copies = [(tensor, copied(tensor)) for tensor in tensors_of(inputs)]
+        for byte in (POISON_NAN, POISON_ZERO):
+            try:
+                with poisoned_memory(problem.device, byte):
+                    outputs = fn(*inputs)
+                    synchronize()
+            except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
+                return CheckOutcome(*failure_of(error, "in its check"), None)
+            wrong = _wrong_without_comparing(problem, inputs, copies, outputs)
+            if wrong is not None:
+                return CheckOutcome(*wrong, None, outputs)
+            if expected is None:
+                return CheckOutcome(Status.OK, f"not checked: {how}", None, outputs)
+            tolerances = _tolerances(problem, tolerance, inputs, outputs)
+            reason, check = _compared(outputs, expected, tolerances, seed, how)
+            # NaN marks what nobody wrote; integers and booleans have none, so they must come out right twice.
+            if reason or all(_has_nan(one) for one in tensors_of(outputs)):
+                break
+        return CheckOutcome(Status.WRONG if reason else Status.OK, reason, check, outputs)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -244,38 +262,6 @@ def _answer(problem: Problem, reference: Callable[..., Any] | None, inputs: Inpu
             failures.append(f"{name} in {dtype} failed: {first_line(error)}")
         release_memory()
     return None, "; ".join(failures) or "there is no reference"
-
-
-def _checked(  # noqa: PLR0917 - the parts of one check
-    fn: Callable[..., Any],
-    problem: Problem,
-    inputs: Inputs,
-    expected: Any,
-    how: str,
-    tolerance: float | None,
-    seed: int,
-) -> CheckOutcome:
-    """Call the function on poisoned memory and judge what it returned."""
-    copies = [(tensor, copied(tensor)) for tensor in tensors_of(inputs)]
-    for byte in (POISON_NAN, POISON_ZERO):
-        try:
-            with poisoned_memory(problem.device, byte):
-                outputs = fn(*inputs)
-                synchronize()
-        except Exception as error:  # noqa: BLE001 - an implementation may raise anything; the others go on
-            return CheckOutcome(*failure_of(error, "in its check"), None)
-        wrong = _wrong_without_comparing(problem, inputs, copies, outputs)
-        if wrong is not None:
-            return CheckOutcome(*wrong, None, outputs)
-        if expected is None:
-            return CheckOutcome(Status.OK, f"not checked: {how}", None, outputs)
-        tolerances = _tolerances(problem, tolerance, inputs, outputs)
-        reason, check = _compared(outputs, expected, tolerances, seed, how)
-        outcome = CheckOutcome(Status.WRONG if reason else Status.OK, reason, check, outputs)
-        # NaN marks what nobody wrote; integers and booleans have none, so they must come out right twice.
-        if reason or all(_has_nan(one) for one in tensors_of(outputs)):
-            return outcome
-    return outcome
 
 
 def _wrong_without_comparing(
