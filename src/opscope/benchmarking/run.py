@@ -154,8 +154,8 @@ def run_benchmark(
     is_cuda = problem.device.startswith("cuda")
     found, unread = (monitor, None) if monitor is not None else monitor_for(problem.device)
     chosen = timer or benchmark_timer(problem.device, options.clock, options.cache_state)
-    run = Run(problem, options, environment, chosen, found, on_change)
-    run.inspect, run.unread = inspect, unread if is_cuda else None
+    run = Run(problem, options, environment, chosen, found, on_change, inspect=inspect)
+    run.unread = unread if is_cuda else None
     # The device is the current one: kernels that are not torch's run there.
     with require_torch().cuda.device(problem.device) if is_cuda else nullcontext():
         return run.execute(measure_ceilings)
@@ -171,11 +171,12 @@ class Run:
         monitor: DeviceMonitor,
         on_change: Callable[[BenchmarkResult], object],
         *,
+        inspect: Inspector | None = None,  # profiles a call without arguments; None leaves profiles out
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.problem, self.options, self.environment = problem, options, environment
-        self.timer, self.monitor, self.on_change, self._now_ns = timer, monitor, on_change, now_ns
-        self.inspect: Inspector | None = None  # profiles a call without arguments; None leaves profiles out
+        self.timer, self.monitor, self.on_change = timer, monitor, on_change
+        self.inspect, self._now_ns = inspect, now_ns
         self.unread: str | None = None  # why the device's state is not read
         self.rows = [RunRow(one) for one in problem.implementations]
         self.states: list[tuple[int, DeviceState]] = []  # what was read, with the rounds done then
@@ -566,18 +567,11 @@ def with_samples(one: RunRow, states: Sequence[tuple[int, DeviceState]] = ()) ->
 
 def throttled_samples(rounds: Sequence[int], states: Sequence[tuple[int, DeviceState]]) -> tuple[int, ...]:
     """Indices of the samples taken between two reads of which one showed a reason that lowers clocks."""
-    suspect = [
-        (before, after)
-        for (before, one), (after, other) in itertools.pairwise(states)
-        if one.throttle_reasons or other.throttle_reasons
-    ]
-    if not suspect:
-        return ()
-    begins, ends = np.array(suspect).T
-    numbers = np.array(rounds, dtype=np.int64)
-    interval = np.searchsorted(begins, numbers, side="right") - 1
-    is_inside = (interval >= 0) & (numbers < ends[np.maximum(interval, 0)])
-    return tuple(int(index) for index in np.flatnonzero(is_inside))
+    suspect: set[int] = set()
+    for (before, one), (after, other) in itertools.pairwise(states):
+        if one.throttle_reasons or other.throttle_reasons:
+            suspect.update(range(before, after))
+    return tuple(index for index, number in enumerate(rounds) if number in suspect)
 
 
 def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOptions) -> BenchmarkRow:
