@@ -18,7 +18,7 @@ from opscope.benchmarking.limits import (  # noqa: E402
 from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.hardware.devices import DataType, match_device  # noqa: E402
 from opscope.hardware.limits import LimitEvidence, match_limits, published_rate  # noqa: E402
-from opscope.hardware.measured import cache_measured, find_measured  # noqa: E402
+from opscope.hardware.measured import cache_measured, read_folder  # noqa: E402
 from opscope.kernels.triton_loader import load_triton  # noqa: E402
 from opscope.model.benchmark import CacheState  # noqa: E402
 
@@ -192,9 +192,9 @@ def test_clocks_were_read_under_load(measured):
 
 def test_what_was_measured_is_found_again_and_wins(measured, facts, tmp_path):
     cache_measured(tmp_path, measured)
-    found = find_measured(tmp_path, measured.device, **facts).measured
-    assert found == measured
-    limits = match_limits(measured.device, **facts, measured=found).limits
+    ((found,), ignored) = read_folder(tmp_path)
+    assert (found, ignored) == (measured, ())
+    limits, _ = match_limits(measured.device, **facts, measured=found)
     assert limits is not None
     assert limits.memory.evidence is LimitEvidence.MEASURED
     assert limits.peaks[DataType.FP32].evidence is LimitEvidence.MEASURED

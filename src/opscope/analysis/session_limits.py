@@ -13,7 +13,7 @@ from typing import Any
 from opscope.errors import InputError
 from opscope.hardware.devices import DeviceSpec, cuda_capability, match_device
 from opscope.hardware.limits import DeviceLimits, match_limits
-from opscope.hardware.measured import find_measured, mismatch, read_measured
+from opscope.hardware.measured import mismatch, read_folder, read_measured
 from opscope.launches.facts import DeviceFacts
 from opscope.model.session import Session
 
@@ -85,12 +85,12 @@ def limits_of_session(
             hint="Measure the GPU it was recorded on, or leave the file out",
         )
     elif given is None and measured_dir is not None:
-        lookup = find_measured(measured_dir, name, **facts)
-        given = lookup.measured
-        if lookup.ignored:
-            note = f"measurements that could not be used: {'; '.join(lookup.ignored)}"
-    match = match_limits(name, **facts, measured=given)
-    return match.limits, match.reason or note
+        usable, ignored = read_folder(measured_dir)
+        given = next((one for one in reversed(usable) if mismatch(one, name, **facts) is None), None)
+        if ignored:
+            note = f"measurements that could not be used: {'; '.join(ignored)}"
+    limits, reason = match_limits(name, **facts, measured=given)
+    return limits, reason or note
 
 
 def _is_alike(one: tuple[DeviceFacts, int | None], other: tuple[DeviceFacts, int | None]) -> bool:

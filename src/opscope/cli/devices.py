@@ -5,7 +5,6 @@ The tables need neither a GPU nor torch; measuring needs both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from opscope import api
 from opscope.benchmarking.limits import measure_device
 from opscope.cli.console import Force, Json, check_outputs, note, say_wrote, show, status
 from opscope.errors import InputError
-from opscope.hardware.measured import LIMITS_FOLDER, cache_measured, measured_devices, save_measured, spec_of
+from opscope.hardware.measured import LIMITS_FOLDER, cache_measured, read_folder, save_measured, spec_of
 from opscope.model.measured_limits import MeasuredLimits
 from opscope.provenance.cache import cache_folder
 from opscope.report.devices import (
@@ -54,11 +53,13 @@ def devices(
         raise InputError("--save belongs to --measure", hint="Add --measure")
     found = api.devices(" ".join(name))
     shown, capabilities = found.devices, found.architectures
-    measured: Mapping[str, MeasuredLimits] = {}
+    measured: dict[str, MeasuredLimits] = {}  # the newest of each device
     if name or json:
-        kept = measured_devices(cache_folder() / LIMITS_FOLDER)
-        measured = kept.newest
-        for reason in kept.ignored:
+        usable, ignored = read_folder(cache_folder() / LIMITS_FOLDER)
+        for one in usable:
+            spec = spec_of(one)
+            measured[one.device if spec is None else spec.name] = one
+        for reason in ignored:
             note(f"passed over: {reason}")
     show(
         lambda: devices_json(shown, capabilities, measured),

@@ -62,13 +62,6 @@ class DeviceLimits(msgspec.Struct, frozen=True):
     measured_at: str | None = None  # When the measured ones were measured, ISO 8601 in UTC; None if none was
 
 
-class LimitsMatch(msgspec.Struct, frozen=True):
-    """The limits of a device; None, with the reason, where no rate of it is known."""
-
-    limits: DeviceLimits | None
-    reason: str | None = None
-
-
 def match_limits(
     name: str,
     *,
@@ -76,8 +69,8 @@ def match_limits(
     sm_count: int | None = None,
     memory_bytes: int | None = None,
     measured: MeasuredLimits | None = None,
-) -> LimitsMatch:
-    """What is known of the rates of the device that a driver's name and facts mean."""
+) -> tuple[DeviceLimits | None, str | None]:
+    """The limits of the device that a driver's name and facts mean; or why no rate of it is known."""
     match = match_device(
         name, compute_capability=compute_capability, memory_bytes=memory_bytes, sm_count=sm_count
     )
@@ -99,8 +92,8 @@ def match_limits(
         measured_at=None if measured is None else measured.created,
     )
     if limits.memory is None and limits.l2 is None and not limits.peaks:
-        return LimitsMatch(None, match.reason or f"no rate of {spec.name} is published or was measured")
-    return LimitsMatch(limits)
+        return None, (match.reason or f"no rate of {spec.name} is published or was measured")
+    return limits, None
 
 
 def measured_type(rate_name: str, compute_capability: str | None) -> DataType | None:

@@ -1,7 +1,7 @@
 """Measured limits as files, and the newest one of a GPU in a folder.
 
 A file is replaced in one step. One that is damaged, of another version or about another GPU is never used:
-`read_measured` raises, `find_measured` passes it over and says so.
+`read_measured` raises, `read_folder` passes it over and says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,27 +27,6 @@ LIMITS_FOLDER = "limits"  # in the user's cache folder
 _HINT = "Measure with opscope devices --measure --save FILE"
 _SAME_MEMORY = 0.01  # devices of one name differ in memory by more, one device's reports by less
 _LARGEST_FILE_BYTES = 1 << 20  # ours have a few kilobytes
-
-
-class MeasuredLookup(msgspec.Struct, frozen=True):
-    """The newest measurement of a GPU in a folder, or None; `ignored` names files that could not be used."""
-
-    measured: MeasuredLimits | None = None
-    ignored: tuple[str, ...] = ()
-
-
-class MeasuredDevices(msgspec.Struct, frozen=True):
-    """The newest measurement of each device in a folder, and which files could not be used.
-
-    Devices go by the names that `match_device` gives: those of the table; for a MIG slice with its profile.
-    """
-
-    newest: Mapping[str, MeasuredLimits] = msgspec.field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-
-
-class _Versioned(msgspec.Struct):
-    schema_version: int
 
 
 def save_measured(path: str | os.PathLike[str], measured: MeasuredLimits) -> Path:
@@ -68,16 +46,24 @@ def cache_measured(folder: Path, measured: MeasuredLimits) -> Path:
 
 def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
     """The measurement in a file."""
-    content = _read(Path(path))
     try:
-        version = msgspec.json.decode(content, type=_Versioned).schema_version
-        if version != MEASURED_LIMITS_SCHEMA_VERSION:
+        with Path(path).open("rb") as stream:
+            content = stream.read(_LARGEST_FILE_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"the file cannot be read ({reason})", source=path, hint=_HINT) from error
+    if len(content) > _LARGEST_FILE_BYTES:
+        raise InputError("this is too large to hold measured limits", source=path, hint=_HINT)
+    try:
+        document = msgspec.json.decode(content, type=dict[str, Any])
+        version = document.get("schema_version")
+        if isinstance(version, int) and version != MEASURED_LIMITS_SCHEMA_VERSION:
             raise InputError(
                 f"measured limits of version {version}; {MEASURED_LIMITS_SCHEMA_VERSION} can be read",
                 source=path,
                 hint=_HINT,
             )
-        measured = msgspec.json.decode(content, type=MeasuredLimits)
+        measured = msgspec.convert(document, MeasuredLimits)
     except UNREADABLE_JSON as error:
         raise InputError(f"this holds no measured limits ({error})", source=path, hint=_HINT) from error
     defect = _defect(measured)
@@ -86,14 +72,18 @@ def read_measured(path: str | os.PathLike[str]) -> MeasuredLimits:
     return measured
 
 
-def find_measured(folder: Path, name: str, **facts: Any) -> MeasuredLookup:
-    """The newest measurement in a folder that is of this GPU; whichever driver and torch it was made with.
-
-    The facts are those of `mismatch`; the folder may not exist.
-    """
-    usable, ignored = _read_all(folder)
-    found = [one for one in usable if mismatch(one, name, **facts) is None]
-    return MeasuredLookup(max(found, key=_moment, default=None), ignored)
+def read_folder(folder: Path) -> tuple[list[MeasuredLimits], tuple[str, ...]]:
+    """The measurements in a folder, which may not exist, the newest last; and why other files are none."""
+    usable, ignored = [], []
+    paths: list[Path] = []
+    with suppress(OSError):  # a folder that may not be entered holds nothing for us
+        paths = sorted(folder.glob("*.json"))
+    for path in paths:
+        try:
+            usable.append(read_measured(path))
+        except InputError as error:
+            ignored.append(str(error))
+    return sorted(usable, key=_moment), tuple(ignored)
 
 
 def spec_of(measured: MeasuredLimits) -> DeviceSpec | None:
@@ -104,16 +94,6 @@ def spec_of(measured: MeasuredLimits) -> DeviceSpec | None:
         memory_bytes=measured.memory_bytes,
         sm_count=measured.sm_count,
     ).spec
-
-
-def measured_devices(folder: Path) -> MeasuredDevices:
-    """What a folder, which may not exist, holds of which devices."""
-    usable, ignored = _read_all(folder)
-    newest: dict[str, MeasuredLimits] = {}
-    for measured in sorted(usable, key=_moment):
-        spec = spec_of(measured)
-        newest[measured.device if spec is None else spec.name] = measured
-    return MeasuredDevices(newest, ignored)
 
 
 def mismatch(
@@ -139,32 +119,6 @@ def mismatch(
     return None
 
 
-def _read_all(folder: Path) -> tuple[list[MeasuredLimits], tuple[str, ...]]:
-    """The usable measurements of a folder, and why the other files are not."""
-    usable, ignored = [], []
-    paths: list[Path] = []
-    with suppress(OSError):  # a folder that may not be entered holds nothing for us
-        paths = sorted(folder.glob("*.json"))
-    for path in paths:
-        try:
-            usable.append(read_measured(path))
-        except InputError as error:
-            ignored.append(str(error))
-    return usable, tuple(ignored)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InputError(f"the file cannot be read ({reason})", source=path, hint=_HINT) from error
-    if len(content) > _LARGEST_FILE_BYTES:
-        raise InputError("this is too large to hold measured limits", source=path, hint=_HINT)
-    return content
-
-
 def _moment(measured: MeasuredLimits) -> datetime.datetime:
     """When it was measured, comparable; times without a zone are UTC."""
     moment = datetime.datetime.fromisoformat(measured.created)
@@ -177,16 +131,11 @@ def _defect(measured: MeasuredLimits) -> str | None:
         _moment(measured)
     except ValueError:
         return f"'{measured.created}' is not a time"
-    for rate in measured.rates:
-        if not _is_ordered(rate.low_per_s, rate.per_s, rate.high_per_s):
-            return f"{rate.name} of {rate.per_s:g} per s, between {rate.low_per_s:g} and {rate.high_per_s:g}"
-    for time in measured.times:
-        if not _is_ordered(time.low_ns, time.median_ns, time.high_ns):
-            return f"{time.name} of {time.median_ns:g} ns, between {time.low_ns:g} and {time.high_ns:g}"
-    names = [*(one.name for one in measured.rates), *(one.name for one in measured.times)]
+    spans = [(one.name, one.low_per_s, one.per_s, one.high_per_s) for one in measured.rates]
+    spans += [(one.name, one.low_ns, one.median_ns, one.high_ns) for one in measured.times]
+    for name, low, value, high in spans:
+        if not (0 < low <= value <= high and math.isfinite(high)):
+            return f"{name} of {value:g}, between {low:g} and {high:g}"
+    names = [name for name, *_ in spans]
     twice = next((name for name in names if names.count(name) > 1), None)
     return None if twice is None else f"{twice} is there twice"
-
-
-def _is_ordered(low: float, value: float, high: float) -> bool:
-    return 0 < low <= value <= high and math.isfinite(high)

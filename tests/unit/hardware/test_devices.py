@@ -501,6 +501,6 @@ def test_what_another_vendor_reports_is_no_compute_capability(name: str | None, 
 
 
 def test_limits_of_another_vendors_gpu_have_no_compute_capability() -> None:
-    limits = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304).limits
+    limits, _ = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304)
     assert limits is not None
     assert limits.compute_capability is None

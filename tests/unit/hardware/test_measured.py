@@ -13,11 +13,11 @@ import pytest
 from opscope.errors import InputError
 from opscope.hardware.measured import (
     cache_measured,
-    find_measured,
-    measured_devices,
     mismatch,
+    read_folder,
     read_measured,
     save_measured,
+    spec_of,
 )
 from opscope.model.benchmark import DeviceState
 from opscope.model.measured_limits import MeasuredLimits
@@ -60,8 +60,8 @@ def damaged(make: Make, **changes: Any) -> bytes:
         ({"schema_version": "x"}, "holds no measured limits"),
         ({"device": None}, "holds no measured limits"),
         ({"created": "yesterday"}, "'yesterday' is not a time"),
-        ({"rates__0__per_s": -1.0}, "copy of -1 per s"),
-        ({"rates__0__per_s": 0}, "copy of 0 per s"),
+        ({"rates__0__per_s": -1.0}, "copy of -1"),
+        ({"rates__0__per_s": 0}, "copy of 0"),
         ({"rates__0__low_per_s": 9e12}, "cannot be right: copy"),
         ({"rates__0__high_per_s": float("inf")}, "holds no measured limits"),
         ({"rates__0__unit": "furlongs"}, "holds no measured limits"),
@@ -77,9 +77,8 @@ def test_a_file_that_cannot_be_right(
     with pytest.raises(InputError, match=message) as caught:
         read_measured(path)
     assert str(path) in str(caught.value)
-    found = find_measured(tmp_path, "NVIDIA H200")
-    assert found.measured is None
-    assert len(found.ignored) == 1
+    usable, ignored = read_folder(tmp_path)
+    assert (usable, len(ignored)) == ([], 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xfe", b"{" * 5000, b'{"schema_version": 1}'])
@@ -119,25 +118,25 @@ class TestFolder:
         assert again.name.startswith("nvidia-h200-")
         assert read_measured(again).rates[0].per_s == 1.0
 
-    def test_the_newest_of_this_gpu_is_found(self, make_measured: Make, tmp_path: Path) -> None:
+    def test_the_newest_is_the_last(self, make_measured: Make, tmp_path: Path) -> None:
         for day, facts in (
             ("2026-11-03T00:00:00+00:00", {"driver": "1"}),
             ("2026-11-05T00:00:00+02:00", {"driver": "2"}),
-            ("2026-11-04T23:30:00+00:00", {"driver": "3"}),  # later, the first being at 22:00 in UTC
-            ("2026-11-09T00:00:00+00:00", L4),
+            ("2026-11-04T23:30:00+00:00", {"driver": "3"}),  # later, the one before being at 22:00 in UTC
+            ("2026-11-02T00:00:00+00:00", L4),
         ):
             cache_measured(tmp_path, make_measured(created=day, **facts))
-        found = find_measured(tmp_path, "H200", compute_capability="9.0", sm_count=132)
-        assert found.measured is not None
-        assert found.measured.driver == "3"
-        assert found.ignored == ()
-        newest = measured_devices(tmp_path).newest
-        assert {name: one.driver for name, one in newest.items()} == {"H200 SXM": "3", "L4": "580.159.04"}
+        usable, ignored = read_folder(tmp_path)
+        assert [one.driver for one in usable] == ["580.159.04", "1", "2", "3"]
+        assert ignored == ()
+        assert read_folder(tmp_path / "none") == ([], ())
 
-    def test_a_slice_goes_by_its_profile(self, make_measured: Make, tmp_path: Path) -> None:
-        cache_measured(tmp_path, make_measured(device="NVIDIA H200 MIG 1g.18gb", sm_count=16))
-        assert list(measured_devices(tmp_path).newest) == ["H200 SXM MIG 1g.18gb"]
-        assert find_measured(tmp_path, "NVIDIA H200").measured is None
+    def test_a_slice_goes_by_its_profile(self, make_measured: Make) -> None:
+        measured = make_measured(device="NVIDIA H200 MIG 1g.18gb", sm_count=16)
+        spec = spec_of(measured)
+        assert spec is not None
+        assert spec.name == "H200 SXM MIG 1g.18gb"
+        assert mismatch(measured, "NVIDIA H200") is not None
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ TRACES = [
 
 @cache
 def published() -> DeviceLimits:
-    limits = match_limits("NVIDIA H200", compute_capability="9.0", sm_count=132).limits
+    limits, _ = match_limits("NVIDIA H200", compute_capability="9.0", sm_count=132)
     assert limits is not None
     return limits
 
