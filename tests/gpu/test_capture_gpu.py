@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch")
 from opscope.benchmarking.timer import (  # noqa: E402
     CudaEventTimer,
     WallTimer,
-    latency_measure,
+    measure_latency,
 )
 from opscope.capture.environment import collect_environment  # noqa: E402
 from opscope.capture.profiler import Profiler  # noqa: E402
 from opscope.capture.sweep import configuration_of, run_configuration  # noqa: E402
 from opscope.errors import CaptureError  # noqa: E402
-from opscope.model.measurement import Clock, LatencyOptions  # noqa: E402
+from opscope.model.measurement import Clock  # noqa: E402
 from opscope.workloads.spec import WorkloadOptions, resolve  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -165,7 +165,7 @@ def test_kernel_time_is_what_cuda_events_say(tmp_path):
         configuration_of(spec, 64, 512),
         tmp_path,
         trace_name="bert",
-        measure=latency_measure(LatencyOptions(warmup=3, min_samples=10, max_samples=10)),
+        measure=measure_latency,
     )
     assert run.latency.clock is Clock.CUDA_EVENT
     trace = events(run.trace_path)

@@ -23,7 +23,7 @@ from opscope._version import __version__
 from opscope.benchmarking.device_state import DeviceMonitor, driver_version, monitor_for
 from opscope.benchmarking.problem import first_line, lost_device
 from opscope.benchmarking.statistics import median_interval
-from opscope.benchmarking.timer import CudaEventTimer, Timer, WallTimer
+from opscope.benchmarking.timer import CudaEventTimer, Timer, WallTimer, take_samples
 from opscope.errors import InputError, MeasurementError
 from opscope.hardware.devices import cpu_name
 from opscope.kernels.triton_loader import load_triton
@@ -286,17 +286,6 @@ def products(name: str, device: str, timer: Timer) -> list[Probe]:
     return [one for one in probes if per_operation_ns * one.amount <= _LONGEST_CALL_NS] or probes[-1:]
 
 
-def take_samples(fn: Callable[[], object], timer: Timer, *, least: int, most: int) -> list[int]:
-    """Durations of a call in nanoseconds, after a warm-up: at least some, then as time allows."""
-    (call,) = timer.prepare([fn])
-    for _ in range(_WARMUP):
-        timer.measure(call)
-    samples: list[int] = []
-    while len(samples) < least or (len(samples) < most and sum(samples) < _BUDGET_NS):
-        samples.append(max(1, timer.measure(call)))
-    return samples
-
-
 def measure_ceilings(
     device: str, names: Sequence[str], timer: Timer, *, copy_bytes: int | None = None
 ) -> tuple[Ceiling, ...]:
@@ -308,7 +297,7 @@ def measure_ceilings(
         except MeasurementError:
             continue
         with probe.context():
-            samples_ns = take_samples(probe.make(), timer, least=5, most=30)
+            samples_ns = take_samples(probe.make(), timer, _WARMUP, 5, 30, _BUDGET_NS)
         per_s = probe.amount / statistics.median(samples_ns) * NS_PER_S
         found.append(Ceiling(name, per_s, "flop" if name in _MATRICES else "bytes", probe.how))
         release_memory()
@@ -444,7 +433,7 @@ def measure_rate(name: str, way: str, device: str, timer: Timer, monitor: Device
     probe, state = fitting(probes_of(way, device, timer), device), None
     with probe.context():
         call = probe.make()
-        samples_ns = take_samples(call, timer, least=_MIN_SAMPLES, most=_MAX_SAMPLES)
+        samples_ns = take_samples(call, timer, _WARMUP, _MIN_SAMPLES, _MAX_SAMPLES, _BUDGET_NS)
         if device.startswith("cuda"):
             with require_torch().cuda.device(device):
                 for _ in range(min(_MOST_LOAD_CALLS, 1 + _LOAD_NS // min(samples_ns))):

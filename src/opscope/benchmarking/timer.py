@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from opscope.benchmarking.problem import first_line
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState
-from opscope.model.measurement import Clock, Latency, LatencyMeasure, LatencyOptions
+from opscope.model.measurement import Clock, Latency
 from opscope.units import NS_PER_MS, NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 
@@ -283,32 +283,23 @@ def benchmark_timer(device: str, clock: Clock | None, cache_state: CacheState) -
     return kind(device, cache_state)
 
 
-def latency_measure(options: LatencyOptions | None = None) -> LatencyMeasure:
-    """A function that times a callable on a device: by CUDA events, or the wall clock on a CPU."""
-
-    def measure(fn: Callable[[], object], device: str, /) -> Latency:
-        timer = CudaEventTimer(device) if device.startswith("cuda") else WallTimer()
-        return measure_latency(fn, timer, options or LatencyOptions())
-
-    return measure
-
-
-def measure_latency(fn: Callable[[], object], timer: Timer, options: LatencyOptions) -> Latency:
-    """Every sample of `fn` that fits the budget, and at least the fewest.
+def take_samples(  # noqa: PLR0917 - how many
+    fn: Callable[[], object], timer: Timer, warmup: int, least: int, most: int, budget_ns: float
+) -> list[int]:
+    """Durations of a call in nanoseconds, after a warm-up: at least some, then as the time budget allows.
 
     The budget counts the samples' own durations, so the number of samples follows from the timer alone.
     """
-    least, most, warmup = options.min_samples, options.max_samples, options.warmup
-    if warmup < 0 or least < 1 or most < least:
-        raise InputError(
-            f"warmup={warmup}, min_samples={least}, max_samples={most} cannot be measured",
-            hint="Need warmup >= 0 and 1 <= min_samples <= max_samples",
-        )
+    (call,) = timer.prepare([fn])
     for _ in range(warmup):
-        timer.measure(fn)
+        timer.measure(call)
     samples_ns: list[int] = []
-    total_ns = 0
-    while len(samples_ns) < least or (len(samples_ns) < most and total_ns < options.time_budget_s * NS_PER_S):
-        samples_ns.append(timer.measure(fn))
-        total_ns += samples_ns[-1]
-    return Latency(tuple(samples_ns), timer.clock, warmup)
+    while len(samples_ns) < least or (len(samples_ns) < most and sum(samples_ns) < budget_ns):
+        samples_ns.append(max(1, timer.measure(call)))
+    return samples_ns
+
+
+def measure_latency(fn: Callable[[], object], device: str) -> Latency:
+    """Samples of a callable on a device, two seconds of them: by CUDA events, or the wall clock on a CPU."""
+    timer = CudaEventTimer(device) if device.startswith("cuda") else WallTimer()
+    return Latency(tuple(take_samples(fn, timer, 5, 10, 200, 2 * NS_PER_S)), timer.clock, warmup_count=5)

@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from opscope.benchmarking.timer import latency_measure
+from opscope.benchmarking.timer import measure_latency
 from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.sweep import Configuration, configuration_of, run_configuration
 from opscope.cli import console
@@ -178,7 +178,7 @@ def profile(
     """
     options = console.workload_options(param, device=device, train=train, use_real_bert=use_real_bert)
     spec = resolve(workload, options)
-    measure = None if skip_benchmark else latency_measure()
+    measure = None if skip_benchmark else measure_latency
     recording = {"wait": 0, "warmup": 2, "active": active, **console.recorded(record)}
     rows = None if top == "all" else top
     tasks = [

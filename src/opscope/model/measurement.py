@@ -6,7 +6,6 @@ Samples are integer nanoseconds of one call each, in the order taken. Outliers a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -63,19 +62,5 @@ class Latency(msgspec.Struct, frozen=True):
         return float(np.percentile(np.asarray(self.samples_ns, dtype=np.int64), percentile))
 
 
-class LatencyOptions(msgspec.Struct, frozen=True):
-    """How many samples to take."""
-
-    warmup: int = 5  # Calls made first and not kept
-    min_samples: int = 10  # Taken in any case
-    max_samples: int = 200  # Never exceeded
-    # No further sample once `min_samples` are in and the samples add up to this many seconds
-    time_budget_s: float = 2.0
-
-
-class LatencyMeasure(Protocol):
-    """Times a callable on a device, e.g. `opscope.benchmarking.timer.latency_measure(LatencyOptions())`."""
-
-    def __call__(self, fn: Callable[[], object], device: str, /) -> Latency:
-        """The latency of `fn`, whose work runs on `device` (`"cpu"`, `"cuda:0"`)."""
-        ...
+# Times a callable on a device (`"cpu"`, `"cuda:0"`), e.g. `opscope.benchmarking.timer.measure_latency`.
+LatencyMeasure = Callable[[Callable[[], object], str], Latency]

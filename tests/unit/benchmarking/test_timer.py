@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
 
 from opscope.benchmarking import timer
-from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer, measure_latency
+from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer, measure_latency, take_samples
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState
-from opscope.model.measurement import Clock, Latency, LatencyOptions
+from opscope.model.measurement import Clock, Latency
 from opscope.testing import FakeTimer
 
 CYCLES_PER_NS = 2.0
@@ -163,32 +164,29 @@ def nothing() -> None:
 
 def test_all_samples_are_kept_in_order_and_outliers_stay():
     timer = FakeTimer([900, 10, 12, 5000, 11])
-    latency = measure_latency(nothing, timer, LatencyOptions(1, 4, 4))
-    assert latency == Latency((10, 12, 5000, 11), Clock.WALL, 1)
+    assert take_samples(nothing, timer, 1, 4, 4, math.inf) == [10, 12, 5000, 11]
     assert timer.calls == 5
 
 
 @pytest.mark.parametrize(
-    ("duration_ns", "options", "count"),
+    ("duration_ns", "least", "budget_ns", "count"),
     [
-        (250_000_000, LatencyOptions(0, 2, 50, 1.0), 4),  # the number follows from the time budget
-        (10**10, LatencyOptions(0, 3, 9, 0.5), 3),  # a spent one still takes the minimum
+        (250_000_000, 2, 10**9, 4),  # the number follows from the time budget
+        (10**10, 3, 10**9, 3),  # a spent one still takes the minimum
     ],
 )
-def test_the_sample_count_follows_from_the_time_budget(duration_ns, options, count):
-    latency = measure_latency(nothing, FakeTimer([duration_ns] * 100), options)
-    assert len(latency.samples_ns) == count
-
-
-@pytest.mark.parametrize(("warmup", "low", "high"), [(-1, 1, 1), (0, 0, 1), (0, 3, 2)])
-def test_contradicting_counts_are_refused(warmup, low, high):
-    with pytest.raises(InputError, match="cannot be measured"):
-        measure_latency(nothing, FakeTimer([]), LatencyOptions(warmup, low, high))
+def test_the_sample_count_follows_from_the_time_budget(duration_ns, least, budget_ns, count):
+    assert len(take_samples(nothing, FakeTimer([duration_ns] * 100), 0, least, 50, budget_ns)) == count
 
 
 def test_a_script_that_runs_out_says_so():
     with pytest.raises(MeasurementError, match="ran out at call 2"):
-        measure_latency(nothing, FakeTimer([1]), LatencyOptions(0, 2, 2))
+        take_samples(nothing, FakeTimer([1]), 0, 2, 2, math.inf)
+
+
+def test_a_latency_on_a_cpu_is_of_the_wall_clock():
+    latency = measure_latency(nothing, "cpu")
+    assert (latency.clock, latency.warmup_count, len(latency.samples_ns)) == (Clock.WALL, 5, 200)
 
 
 def test_percentiles_are_linear_between_samples():
