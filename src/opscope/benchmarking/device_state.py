@@ -1,24 +1,37 @@
-"""The device's clocks, temperature and throttle reasons at one moment, read by NVML.
+"""The device's clocks, temperature and throttle reasons at one moment, read by NVML (nvidia-ml-py).
 
 A monitor only reads: it changes no setting. One read takes a few NVML calls, well under a millisecond, so it
-can be polled between samples. What a device does not report is None. Imports neither torch nor pynvml until a
-monitor is made.
+can be polled between samples. Bindings and drivers of all ages are asked alike; what one of them does not
+tell is None. Imports neither torch nor pynvml until a monitor is made.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from opscope.errors import DependencyError, MeasurementError, OpscopeError
-from opscope.hardware.nvml import Nvml
 from opscope.model.benchmark import DeviceState
 from opscope.workloads.runtime import require_torch
 
 _DRIVER_FILE = Path("/sys/module/nvidia/version")
+_IDLE = 0x1  # no work, so no clocks: not a reason that slows work down
+# Source: nvml.h of CUDA 13, nvmlClocksEventReason* (nvmlClocksThrottleReason* before driver 535).
+_SLOWDOWNS = {
+    0x2: "applications_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake",
+    0x100: "display_clocks",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
 
 
 class DeviceMonitor(Protocol):
@@ -34,51 +47,80 @@ class NoMonitor:
         return None
 
 
+def _started() -> Any:
+    """NVML, started."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ModuleNotFoundError as error:
+        if error.name != "pynvml":
+            raise
+        raise DependencyError(
+            "clocks and temperature need the package nvidia-ml-py", hint="pip install 'opscope[nvml]'"
+        ) from error
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise MeasurementError(
+            f"NVML does not start ({error})", hint="Check the NVIDIA driver with nvidia-smi"
+        ) from error
+    return nvml
+
+
+def _ask(nvml: Any, query: str, *arguments: Any) -> Any:
+    """The answer to a query; None where binding, driver or device does not have it."""
+    try:
+        answer = getattr(nvml, query)(*arguments)
+    except (nvml.NVMLError, TypeError, AttributeError):
+        return None
+    return answer.decode("utf-8", errors="replace") if isinstance(answer, bytes) else answer
+
+
 class NvmlMonitor:
     """Reads a CUDA device through NVML.
 
     The device is found by its UUID or PCI address, because NVML counts all devices of the machine and torch
-    only those in CUDA_VISIBLE_DEVICES.
+    only those in CUDA_VISIBLE_DEVICES. Older torch knows neither.
     """
 
     def __init__(self, device: str) -> None:
-        self._nvml = Nvml()
-        self._handle = self._handle_of(device)
-        self._max_sm_clock_mhz = self._nvml.max_sm_clock_mhz(self._handle)
-
-    def read(self) -> DeviceState | None:
-        return DeviceState(
-            at_ns=time.perf_counter_ns(),
-            max_sm_clock_mhz=self._max_sm_clock_mhz,
-            throttle_reasons=self._nvml.slowdowns(self._handle),
-            **self._nvml.readings(self._handle),
-        )
-
-    def _handle_of(self, device: str) -> Any:
+        self._nvml = nvml = _started()
         properties = require_torch().cuda.get_device_properties(device)
-        for look_up in self._look_ups(properties):
-            try:
-                return look_up()
-            except self._nvml.error:
-                continue
-        raise MeasurementError(f"NVML does not know device '{device}' ({properties.name})")
-
-    def _look_ups(self, properties: Any) -> Iterator[Callable[[], Any]]:
-        """Ways to find a device, surest first; older torch knows neither UUID nor PCI address."""
-        nvml = self._nvml.module
+        look_ups: list[tuple[str, Any]] = []
         uuid = getattr(properties, "uuid", None)
         if uuid is not None:
-            text = str(uuid)
-            full = text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
-            yield lambda: nvml.nvmlDeviceGetHandleByUUID(full)
+            full = str(uuid) if str(uuid).startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+            look_ups.append(("nvmlDeviceGetHandleByUUID", full))
         if getattr(properties, "pci_bus_id", None) is not None:
             domain = getattr(properties, "pci_domain_id", 0)
-            address = (
-                f"{domain:08x}:{properties.pci_bus_id:02x}:{getattr(properties, 'pci_device_id', 0):02x}.0"
-            )
-            yield lambda: nvml.nvmlDeviceGetHandleByPciBusId(address)
+            place = f"{properties.pci_bus_id:02x}:{getattr(properties, 'pci_device_id', 0):02x}.0"
+            look_ups.append(("nvmlDeviceGetHandleByPciBusId", f"{domain:08x}:{place}"))
         if uuid is None and nvml.nvmlDeviceGetCount() == 1:
-            yield lambda: nvml.nvmlDeviceGetHandleByIndex(0)
+            look_ups.append(("nvmlDeviceGetHandleByIndex", 0))
+        handles = (_ask(nvml, query, what) for query, what in look_ups)
+        self._handle = next((handle for handle in handles if handle is not None), None)
+        if self._handle is None:
+            raise MeasurementError(f"NVML does not know device '{device}' ({properties.name})")
+        self._max_sm_clock_mhz = self._of_device("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)
+
+    def _of_device(self, query: str, *arguments: Any) -> Any:
+        return _ask(self._nvml, query, self._handle, *arguments)
+
+    def read(self) -> DeviceState | None:
+        nvml, milliwatts = self._nvml, self._of_device("nvmlDeviceGetPowerUsage")
+        # The same query under its name since driver 535 and the one before.
+        bits = self._of_device("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            bits = self._of_device("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        ones = (1 << position for position in range(int(bits).bit_length()) if bits >> position & 1)
+        return DeviceState(
+            at_ns=time.perf_counter_ns(),
+            sm_clock_mhz=self._of_device("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._of_device("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+            max_sm_clock_mhz=self._max_sm_clock_mhz,
+            temperature_c=self._of_device("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            power_w=None if milliwatts is None else milliwatts / 1000,
+            throttle_reasons=tuple(_SLOWDOWNS.get(one, f"reason_{one:#x}") for one in ones if one != _IDLE),
+        )
 
 
 def monitor_for(device: str) -> tuple[DeviceMonitor, str | None]:
@@ -94,7 +136,7 @@ def monitor_for(device: str) -> tuple[DeviceMonitor, str | None]:
 def driver_version() -> str | None:
     """Version of NVIDIA's driver, e.g. `"580.159.04"`, by NVML or its kernel module; None without one."""
     with suppress(DependencyError, MeasurementError):
-        version: str | None = Nvml().ask("nvmlSystemGetDriverVersion")
+        version: str | None = _ask(_started(), "nvmlSystemGetDriverVersion")
         if version is not None:
             return version
     try:
