@@ -137,8 +137,7 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
         yield doc.Paragraph(f"{count} results are not kernel launches (ranges, graphs) and are not shown.")
     yield doc.Paragraph(
         "Times are ncu's: it runs a kernel alone, once per group of counters, and unless told otherwise "
-        "empties the caches before each and holds the base clock (opscope ncu leaves the clocks alone), so "
-        "they are not those of the program."
+        "empties the caches before each and holds the base clock, so they are not those of the program."
     )
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
