@@ -53,7 +53,7 @@ _ELEMENTWISE_SMALL_SHAPE, _ROWWISE_SMALL_SHAPE = (33, 129), (9, 300)
 
 
 def _hand_written(
-    settings: Settings, kernel: str, notes: Sequence[str], module: str, **constants: Any
+    settings: Settings, kernel: str, notes: Sequence[str], module: str | None = None, **constants: Any
 ) -> tuple[Implementation, ...]:
     return (
         cuda(settings, kernel, notes[0], **constants),
@@ -63,14 +63,6 @@ def _hand_written(
     )
 
 
-def _elementwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Implementation, ...]:
-    return _hand_written(settings, kernel, _ELEMENTWISE_NOTES, "elementwise", **constants)
-
-
-def _rowwise(settings: Settings, kernel: str, **constants: Any) -> tuple[Implementation, ...]:
-    return _hand_written(settings, kernel, _ROWWISE_NOTES, kernel, **constants)
-
-
 def _gelu(settings: Settings) -> _Solutions:
     approximate = settings.parameters["approximate"]
     naive = _gelu_tanh if approximate == "tanh" else _gelu_erf
@@ -78,7 +70,7 @@ def _gelu(settings: Settings) -> _Solutions:
     return naive, (
         by_torch("naive", naive, "the formula, one operator after another"),
         by_torch("torch", by_operator, "torch.nn.functional.gelu"),
-        *_elementwise(settings, "gelu", approximate=approximate),
+        *_hand_written(settings, "gelu", _ELEMENTWISE_NOTES, "elementwise", approximate=approximate),
         compiled(naive),
     )
 
@@ -99,14 +91,14 @@ def _square(settings: Settings) -> _Solutions:
         by_torch("torch", require_torch().square, "torch.square(x)"),
         by_torch("multiply", multiplied, "x * x"),
         by_torch("power", lambda x: x**2, "x ** 2"),
-        *_elementwise(settings, "square"),
+        *_hand_written(settings, "square", _ELEMENTWISE_NOTES, "elementwise"),
     )
 
 
 def _add(settings: Settings) -> _Solutions:
     return operator.add, (
         by_torch("torch", require_torch().add, "torch.add(x, y)"),
-        *_elementwise(settings, "add"),
+        *_hand_written(settings, "add", _ELEMENTWISE_NOTES, "elementwise"),
     )
 
 
@@ -115,7 +107,7 @@ def _softmax(settings: Settings) -> _Solutions:
     return _softmax_naive, (
         by_torch("naive", _softmax_naive, "largest, difference, exp, sum, quotient"),
         by_torch("torch", by_operator, "torch.softmax(x, dim=-1)"),
-        *_rowwise(settings, "softmax"),
+        *_hand_written(settings, "softmax", _ROWWISE_NOTES),
         compiled(_softmax_naive),
     )
 
@@ -135,7 +127,7 @@ def _layer_norm(settings: Settings) -> _Solutions:
     return naive, (
         by_torch("naive", naive, "mean, variance, scale, one operator after another"),
         by_torch("torch", by_operator, "torch.nn.functional.layer_norm"),
-        *_rowwise(settings, "layer_norm", eps=eps),
+        *_hand_written(settings, "layer_norm", _ROWWISE_NOTES, eps=eps),
         compiled(naive),
     )
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from opscope.model.finding import Finding, Severity
 from opscope.nvcc.compile import Compilation, CompiledKernel
 from opscope.provenance.demangle import demangle
@@ -14,31 +11,48 @@ _MOST_REGISTERS = 255  # Source: CUDA C++ Programming Guide 13.0, Technical Spec
 
 def findings_of(compilation: Compilation) -> tuple[Finding, ...]:
     """All findings: spills of kernels and of functions, then a stack that is no spill."""
-    return (*_spills(compilation), *_local_memory(compilation))
-
-
-def _spills(compilation: Compilation) -> Iterator[Finding]:
+    spills, functions, stacks = [], [], []
     for kernel in compilation.kernels:
-        use = kernel.use
+        use, target = kernel.use, kernel.target.name
+        evidence = {
+            "kernel": kernel.name,
+            "target": target,
+            "registers": kernel.registers,
+            "stack_bytes": kernel.stack_bytes,
+            "spill_store_bytes": use.spill_store_bytes,
+            "spill_load_bytes": use.spill_load_bytes,
+        }
         if use.spill_store_bytes or use.spill_load_bytes:
-            yield Finding(
+            spilled = Finding(
                 "nvcc.spills",
                 Severity.WARNING,
-                f"{kernel.name} spills for {kernel.target.name}: each thread writes "
-                f"{use.spill_store_bytes:,} bytes to local memory and reads {use.spill_load_bytes:,} back, "
-                f"because {kernel.registers} registers are not enough.",
-                suggestion=f"{_more_registers(kernel)}.",
-                evidence=_evidence(kernel),
+                f"{kernel.name} spills for {target}: each thread writes {use.spill_store_bytes:,} bytes to "
+                f"local memory and reads {use.spill_load_bytes:,} back, because {kernel.registers} registers "
+                "are not enough.",
+                f"{_more_registers(kernel)}.",
+                evidence=evidence,
             )
+            spills.append(spilled)
+        elif kernel.stack_bytes:  # arrays that no register can hold
+            kept = Finding(
+                "nvcc.local_memory",
+                Severity.INFO,
+                f"{kernel.name} keeps {kernel.stack_bytes} bytes of each thread in local memory for "
+                f"{target}.",
+                "An array whose index the compiler does not know, or a call that is not inlined; unroll the "
+                "loop over it, or hold it in shared memory.",
+                evidence=evidence,
+            )
+            stacks.append(kept)
     for function in compilation.functions:
         if function.spill_store_bytes:
             name = demangle(function.symbol) or function.symbol
-            yield Finding(
+            spilled = Finding(
                 "nvcc.function_spills",
                 Severity.INFO,
                 f"{name}, which kernels call, keeps {function.spill_store_bytes} bytes "
                 f"of registers in local memory for {function.target}.",
-                suggestion="A call keeps its caller's registers there; __forceinline__ saves it, unless the "
+                "A call keeps its caller's registers there; __forceinline__ saves it, unless the "
                 "function recurs.",
                 evidence={
                     "function": name,
@@ -47,6 +61,8 @@ def _spills(compilation: Compilation) -> Iterator[Finding]:
                     "spill_load_bytes": function.spill_load_bytes,
                 },
             )
+            functions.append(spilled)
+    return (*spills, *functions, *stacks)
 
 
 def _more_registers(kernel: CompiledKernel) -> str:
@@ -60,30 +76,3 @@ def _more_registers(kernel: CompiledKernel) -> str:
         return f"{bounds}) makes ptxas save them for more blocks; {bounds}, 1) lets it take more. Or {less}"
     bounds = f"__launch_bounds__({kernel.max_threads}, {kernel.min_blocks})"
     return f"{bounds} leaves no more: ask for fewer threads or blocks, or {less}"
-
-
-def _local_memory(compilation: Compilation) -> Iterator[Finding]:
-    """A stack that is no spill: arrays that no register can hold."""
-    for kernel in compilation.kernels:
-        spilled = kernel.use.spill_store_bytes or kernel.use.spill_load_bytes
-        if kernel.stack_bytes and not spilled:
-            yield Finding(
-                "nvcc.local_memory",
-                Severity.INFO,
-                f"{kernel.name} keeps {kernel.stack_bytes} bytes of each thread in local memory for "
-                f"{kernel.target.name}.",
-                suggestion="An array whose index the compiler does not know, or a call that is not inlined; "
-                "unroll the loop over it, or hold it in shared memory.",
-                evidence=_evidence(kernel),
-            )
-
-
-def _evidence(kernel: CompiledKernel) -> dict[str, Any]:
-    return {
-        "kernel": kernel.name,
-        "target": kernel.target.name,
-        "registers": kernel.registers,
-        "stack_bytes": kernel.stack_bytes,
-        "spill_store_bytes": kernel.use.spill_store_bytes,
-        "spill_load_bytes": kernel.use.spill_load_bytes,
-    }
