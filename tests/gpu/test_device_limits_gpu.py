@@ -27,6 +27,14 @@ pytestmark = pytest.mark.gpu
 DEVICE = "cuda:0"
 
 
+def rate(measured, name):
+    return next(one for one in measured.rates if one.name == name)
+
+
+def time_of(measured, name):
+    return next(one for one in measured.times if one.name == name)
+
+
 @pytest.fixture(scope="module")
 def measured():
     return measure_device(DEVICE)
@@ -72,10 +80,10 @@ def test_rates_are_plausible_against_the_data_sheet(measured, facts):
     spec = match_device(measured.device, **facts).spec
     assert spec is not None
     shares = {}
-    for rate in measured.rates:
-        published = published_rate(spec, rate.name)
+    for one in measured.rates:
+        published = published_rate(spec, one.name)
         if published is not None:
-            shares[rate.name] = rate.per_s / published
+            shares[one.name] = one.per_s / published
     if spec.peaks:
         assert {"matrix_bf16", "matrix_fp32"} <= shares.keys()
     assert {name: share for name, share in shares.items() if not 0.4 <= share <= 1.05} == {}
@@ -92,7 +100,7 @@ def test_intervals_are_narrow_and_hold_the_median(measured):
 
 def test_a_copy_agrees_with_the_ceiling_of_benchmarks(measured):
     (ceiling,) = measure_ceilings(DEVICE, ["copy_large"], CudaEventTimer(DEVICE, CacheState.COLD))
-    copy = measured.rate("copy")
+    copy = rate(measured, "copy")
     assert copy.how == ceiling.how
     assert copy.per_s == pytest.approx(ceiling.per_s, rel=0.03)
 
@@ -102,7 +110,7 @@ def test_products_agree_with_the_ceilings_of_benchmarks(measured):
     timer = CudaEventTimer(DEVICE, CacheState.COLD)
     # TF32 meets the power limit: 368 and 409 TFLOP/s were seen minutes apart.
     for ceiling in measure_ceilings(DEVICE, list(names), timer):
-        product = measured.rate(names[ceiling.name])
+        product = rate(measured, names[ceiling.name])
         assert product.per_s == pytest.approx(ceiling.per_s, rel=0.2), ceiling.name
 
 
@@ -118,11 +126,11 @@ def test_types_of_fewer_bits_are_faster(measured):
 
 
 def test_reading_alone_is_no_slower_than_copying(measured):
-    assert measured.rate("read").per_s > 0.97 * measured.rate("copy").per_s
+    assert rate(measured, "read").per_s > 0.97 * rate(measured, "copy").per_s
 
 
 def test_the_cache_is_faster_than_memory(measured):
-    assert measured.rate("l2_read").per_s > 1.2 * measured.rate("read").per_s
+    assert rate(measured, "l2_read").per_s > 1.2 * rate(measured, "read").per_s
 
 
 def timed_ns(call):
@@ -157,7 +165,7 @@ def test_the_reading_kernel_reads_everything():
 
 
 def test_starting_kernels_takes_microseconds(measured):
-    launch, call, interval = (measured.time(name).median_ns for name in TIMERS)
+    launch, call, interval = (time_of(measured, name).median_ns for name in TIMERS)
     assert 1_000 < launch < 20_000
     assert launch < call < 50_000
     assert 300 < interval < 10_000
@@ -198,8 +206,8 @@ def test_what_was_measured_is_found_again_and_wins(measured, facts, tmp_path):
     assert limits is not None
     assert limits.memory.evidence is LimitEvidence.MEASURED
     assert limits.peaks[DataType.FP32].evidence is LimitEvidence.MEASURED
-    assert limits.launch_ns == measured.time("launch").median_ns
-    assert limits.smallest_kernel_ns == measured.time("kernel_interval").median_ns
+    assert limits.launch_ns == time_of(measured, "launch").median_ns
+    assert limits.smallest_kernel_ns == time_of(measured, "kernel_interval").median_ns
 
 
 def test_a_device_with_little_room_is_measured_by_smaller_sizes():
@@ -212,8 +220,8 @@ def test_a_device_with_little_room_is_measured_by_smaller_sizes():
     finally:
         del held
         torch.cuda.empty_cache()
-    assert "2048 MiB" not in measured.rate("write").how
-    assert measured.rate("write").per_s > 0
-    assert measured.rate("matrix_bf16").per_s > 0
+    assert "2048 MiB" not in rate(measured, "write").how
+    assert rate(measured, "write").per_s > 0
+    assert rate(measured, "matrix_bf16").per_s > 0
     # Libraries keep their workspaces; nothing else stays.
     assert torch.cuda.memory_allocated() - before_bytes < 64 << 20

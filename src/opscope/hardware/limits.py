@@ -7,13 +7,13 @@ percent. Of a MIG slice nothing is published, so only measured rates count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
-from opscope.hardware.devices import DataType, DeviceSpec, Peak, cuda_capability, match_device
-from opscope.model.measured_limits import MeasuredLimits, MeasuredRate
+from opscope.hardware.devices import DataType, DeviceSpec, cuda_capability, match_device
+from opscope.model.measured_limits import MeasuredLimits
 from opscope.text_enum import TextEnum
 
 # Where cuBLAS multiplies float64 matrices by tensor cores. Source: NVIDIA's architecture whitepapers of GA100
@@ -75,24 +75,48 @@ def match_limits(
         name, compute_capability=compute_capability, memory_bytes=memory_bytes, sm_count=sm_count
     )
     spec = match.spec or DeviceSpec(name, (name,), compute_capability, None, DEVICE_PROPERTIES)
+    rates: dict[str, Limit] = {}
+    times_ns: dict[str, float] = {}
+    typed: dict[DataType | None, Limit] = {}
+    if measured is not None:
+        for rate in measured.rates:
+            how = (
+                f"{rate.how}; median of {rate.sample_count}, {measured.created[:10]}, torch {measured.torch}"
+            )
+            rates[rate.name] = Limit(rate.per_s, LimitEvidence.MEASURED, how)
+            typed[measured_type(rate.name, measured.compute_capability)] = rates[rate.name]
+        times_ns = {one.name: one.median_ns for one in measured.times}
+    peaks = {}
+    for data_type in DataType:
+        peak = spec.peak(data_type)
+        if data_type in typed:
+            peaks[data_type] = typed[data_type]
+        elif peak is not None:
+            is_derived = peak.evidence is SpecEvidence.DERIVED
+            how = f"{SpecEvidence.DERIVED.meaning}, {peak.source}" if is_derived else str(peak.source)
+            peaks[data_type] = Limit(peak.flop_per_s, LimitEvidence.DATASHEET, how)
+    memory, bus = rates.get("copy"), spec.memory_bandwidth_bytes_per_s
+    if memory is None and bus is not None:
+        source = spec.source_of("memory_bandwidth_bytes_per_s")
+        memory = Limit(bus, LimitEvidence.DATASHEET, str(source))
     limits = DeviceLimits(
         name=spec.name,
-        memory=_measured(measured, "copy") or _bandwidth(spec),
-        l2=_measured(measured, "l2_read"),
-        peaks=dict(_peaks(spec, measured)),
-        launch_ns=_duration_ns(measured, "launch"),
+        memory=memory,
+        l2=rates.get("l2_read"),
+        peaks=peaks,
+        launch_ns=times_ns.get("launch"),
         l2_bytes=spec.l2_bytes if measured is None else measured.l2_bytes or spec.l2_bytes,
         sm_count=sm_count or spec.sm_count,
         compute_capability=cuda_capability(name, compute_capability) or spec.compute_capability,
-        read=_measured(measured, "read"),
-        write=_measured(measured, "write"),
-        operator_call_ns=_duration_ns(measured, "operator_call"),
-        smallest_kernel_ns=_duration_ns(measured, "kernel_interval"),
+        read=rates.get("read"),
+        write=rates.get("write"),
+        operator_call_ns=times_ns.get("operator_call"),
+        smallest_kernel_ns=times_ns.get("kernel_interval"),
         memory_bytes=memory_bytes or spec.memory_bytes,
         measured_at=None if measured is None else measured.created,
     )
     if limits.memory is None and limits.l2 is None and not limits.peaks:
-        return None, (match.reason or f"no rate of {spec.name} is published or was measured")
+        return None, match.reason or f"no rate of {spec.name} is published or was measured"
     return limits, None
 
 
@@ -113,47 +137,3 @@ def published_rate(spec: DeviceSpec, rate_name: str) -> float | None:
     data_type = measured_type(rate_name, spec.compute_capability)
     peak = None if data_type is None else spec.peak(data_type)
     return None if peak is None else peak.flop_per_s
-
-
-def _peaks(spec: DeviceSpec, measured: MeasuredLimits | None) -> Iterator[tuple[DataType, Limit]]:
-    """Measured products and published peaks, in the order of the types."""
-    products = {} if measured is None else _products(measured)
-    for data_type in DataType:
-        peak = spec.peak(data_type)
-        if data_type in products:
-            yield data_type, products[data_type]
-        elif peak is not None:
-            yield data_type, Limit(peak.flop_per_s, LimitEvidence.DATASHEET, _origin(peak))
-
-
-def _products(measured: MeasuredLimits) -> dict[DataType, Limit]:
-    typed = ((measured_type(rate.name, measured.compute_capability), rate) for rate in measured.rates)
-    return {data_type: _of_rate(rate, measured) for data_type, rate in typed if data_type is not None}
-
-
-def _measured(measured: MeasuredLimits | None, name: str) -> Limit | None:
-    rate = None if measured is None else measured.rate(name)
-    return None if rate is None or measured is None else _of_rate(rate, measured)
-
-
-def _of_rate(rate: MeasuredRate, measured: MeasuredLimits) -> Limit:
-    how = f"{rate.how}; median of {rate.sample_count}, {measured.created[:10]}, torch {measured.torch}"
-    return Limit(rate.per_s, LimitEvidence.MEASURED, how)
-
-
-def _duration_ns(measured: MeasuredLimits | None, name: str) -> float | None:
-    time = None if measured is None else measured.time(name)
-    return None if time is None else time.median_ns
-
-
-def _bandwidth(spec: DeviceSpec) -> Limit | None:
-    number = "memory_bandwidth_bytes_per_s"
-    if spec.memory_bandwidth_bytes_per_s is None:
-        return None
-    return Limit(spec.memory_bandwidth_bytes_per_s, LimitEvidence.DATASHEET, str(spec.source_of(number)))
-
-
-def _origin(peak: Peak) -> str:
-    if peak.evidence is SpecEvidence.DERIVED:
-        return f"{SpecEvidence.DERIVED.meaning}, {peak.source}"
-    return str(peak.source)

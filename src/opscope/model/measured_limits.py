@@ -66,11 +66,3 @@ class MeasuredLimits(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}  # Why rates and times are absent, by their names
     state_before: DeviceState | None = None
     state_after: DeviceState | None = None
-
-    def rate(self, name: str) -> MeasuredRate | None:
-        """The rate of that name; None if it was not measured."""
-        return next((one for one in self.rates if one.name == name), None)
-
-    def time(self, name: str) -> MeasuredTime | None:
-        """The duration of that name; None if it was not measured."""
-        return next((one for one in self.times if one.name == name), None)

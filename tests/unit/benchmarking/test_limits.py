@@ -70,6 +70,10 @@ def scripted(monkeypatch):
     return script
 
 
+def rate(measured, name):
+    return next(one for one in measured.rates if one.name == name)
+
+
 def test_everything_is_measured_or_missing_with_its_reason():
     measured = measure_device("cpu")
     assert {one.name for one in measured.rates} == ON_A_CPU
@@ -86,7 +90,7 @@ def test_everything_is_measured_or_missing_with_its_reason():
 def test_a_rate_is_the_work_of_a_call_over_its_median_with_the_interval_turned_round(scripted):
     # Three warm-up calls, then nine samples: with nine, [x(2), x(8)] covers 96 %.
     scripted(1, 1, 1, 10, 20, 30, 40, 50, 60, 70, 80, 90)
-    copy = measure_device("cpu").rate("copy")
+    copy = rate(measure_device("cpu"), "copy")
     assert (copy.amount, copy.median_ns, copy.sample_count) == (8 * MIB, 50, 9)
     assert copy.per_s == pytest.approx(8 * MIB / 50e-9)
     assert copy.low_per_s == pytest.approx(8 * MIB / 80e-9)
@@ -97,9 +101,9 @@ def test_a_rate_is_the_work_of_a_call_over_its_median_with_the_interval_turned_r
 def test_a_product_that_would_take_too_long_gives_way_to_a_smaller_one(scripted, monkeypatch):
     monkeypatch.setattr(limits, "_LONGEST_CALL_NS", 7_999)
     scripted(1000)  # 32 takes 1 µs, so 64 would take 8
-    assert "32 × 32" in measure_device("cpu").rate("matrix_fp32").how
+    assert "32 × 32" in rate(measure_device("cpu"), "matrix_fp32").how
     monkeypatch.setattr(limits, "_LONGEST_CALL_NS", 10)
-    assert "32 × 32" in measure_device("cpu").rate("matrix_fp32").how
+    assert "32 × 32" in rate(measure_device("cpu"), "matrix_fp32").how
 
 
 def test_what_fails_is_missing_and_the_rest_is_measured(monkeypatch):
@@ -195,7 +199,7 @@ def gpu(monkeypatch):
 def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, way):
     """Where Triton is missing, or has no compiler, torch alone is measured, and that is said."""
 
-    def rate(name, way_of_it, device, timer, monitor):
+    def measured_rate(name, way_of_it, device, timer, monitor):
         if name != "read":
             raise MeasurementError("not here")
         if way_of_it == "read":
@@ -204,7 +208,7 @@ def test_reading_is_the_faster_of_torchs_sum_and_the_kernel(gpu, monkeypatch, wa
             raise DependencyError("Triton is not installed", hint="pip install 'opscope[triton]'")
         return SimpleNamespace(name=name, per_s=9 if way == "fast kernel" else 1, how="kernel")
 
-    monkeypatch.setattr(limits, "measure_rate", rate)
+    monkeypatch.setattr(limits, "measure_rate", measured_rate)
     monkeypatch.setattr(limits, "resolve_device", lambda _: "cuda:0")
     monkeypatch.setattr(limits, "monitor_for", lambda _: (FakeMonitor(()), None))
     monkeypatch.setattr(limits, "CudaEventTimer", lambda *_: WallTimer())
