@@ -145,7 +145,7 @@ def _joined(*parts: str | None) -> str:
     return ", ".join(one for one in parts if one) or UNKNOWN
 
 
-DOCTOR_SCHEMA_VERSION = 2
+DOCTOR_SCHEMA_VERSION = 3
 _CHECK_KEYS = Keys(
     "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
     "reason=outcome.reason remedy=outcome.remedy"

@@ -359,25 +359,20 @@ def _gpu_calculation(machine: ExaminedMachine) -> DoctorOutcome:
     torch = machine.torch()
     if torch is None or not torch.devices:
         return not_applicable("torch sees no GPU")
-    for one in torch.calculations:
-        if one.error is not None:
-            text = one.error.lower()
-            remedy = _ASK_KERNEL_LOG
-            if "no kernel image" in text:
-                remedy = _install_torch(machine)
-            elif "out of memory" in text or "busy or unavailable" in text:
-                remedy = (
-                    "nvidia-smi  # shows who uses the GPU; end it, or choose another with "
-                    "CUDA_VISIBLE_DEVICES"
-                )
-            return problem(f"a calculation on cuda:{one.device} fails: {one.error}", remedy)
-    if len(torch.calculations) < len(torch.devices):
+    if torch.calculation_error is not None:
+        text = torch.calculation_error.lower()
+        remedy = _ASK_KERNEL_LOG
+        if "matrix product" in text and torch.shadowed:
+            remedy = "unset LD_LIBRARY_PATH"
+        elif "matrix product" in text or "no kernel image" in text:
+            remedy = _install_torch(machine)
+        elif "out of memory" in text or "busy or unavailable" in text:
+            remedy = (
+                "nvidia-smi  # shows who uses the GPU; end it, or choose another with CUDA_VISIBLE_DEVICES"
+            )
+        return problem(torch.calculation_error, remedy)
+    if not torch.has_calculated:
         return problem(f"a calculation on the GPU hangs: torch {torch.stopped}", _ASK_KERNEL_LOG)
-    if torch.product_error is not None:
-        remedy = "unset LD_LIBRARY_PATH" if torch.shadowed else _install_torch(machine)
-        return problem(f"a matrix product fails: {torch.product_error}", remedy)
-    if not torch.has_product:
-        return problem(f"a matrix product hangs: torch {torch.stopped}", _ASK_KERNEL_LOG)
     return ok(f"right on {len(torch.devices)} of {len(torch.devices)} GPUs, with a kernel and with cuBLAS")
 
 
@@ -549,11 +544,12 @@ def _counter_access(machine: ExaminedMachine) -> DoctorOutcome:
         setting = f"the driver's setting allows it to administrators, and this process {who}"
     if counters.is_readable is None:
         return unknown(f"not tried: {counters.failure}; {setting}")
-    if counters.is_denied:
+    failure = counters.failure or ""
+    if "ERR_NVGPUCTRPERM" in failure:
         return problem(f"the driver does not let this user read counters ({setting})", _ALLOW_COUNTERS)
-    if counters.is_taken:
+    if "driver resource was unavailable" in failure:
         return problem("another tool holds the hardware counters", "dcgmi profread --pause")
-    return problem(f"ncu reads no counter: {counters.failure}", "use an ncu as new as the driver, or newer")
+    return problem(f"ncu reads no counter: {failure}", "use an ncu as new as the driver, or newer")
 
 
 check("tools.nsys", "nsys installed")(

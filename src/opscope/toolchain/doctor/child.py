@@ -111,13 +111,7 @@ def try_torch() -> int:
     _say(**_devices(torch))
     has_device = torch.cuda.is_available()
     if has_device:
-        _say(stage="calculation")
-        count = torch.cuda.device_count()
-        _say(
-            calculations=[{"device": one, "error": _attempt(_calculate, torch, one)} for one in range(count)]
-        )
-        _say(stage="matrix product")
-        _say(has_product=True, product_error=_attempt(_multiply, torch))
+        _say(**_calculations(torch))
     _say(stage="recording")
     _say(capture=_capture(torch, has_device))
     libraries = [path for path in _mapped_files() if Path(path).name.startswith(_LIBRARIES)]
@@ -152,6 +146,16 @@ def _device(torch: Any, index: int) -> dict[str, Any]:
     }
 
 
+def _calculations(torch: Any) -> dict[str, Any]:
+    tried = [(f"calculation on cuda:{one}", _calculate, one) for one in range(torch.cuda.device_count())]
+    for stage, calculate, index in [*tried, ("matrix product", _multiply, 0)]:
+        _say(stage=stage)
+        error = _attempt(calculate, torch, index)
+        if error is not None:
+            return {"has_calculated": True, "calculation_error": f"a {stage} fails: {error}"}
+    return {"has_calculated": True}
+
+
 def _calculate(torch: Any, index: int) -> None:
     """Double three numbers on a device: a copy there, a kernel, a copy back."""
     device = torch.device("cuda", index)
@@ -161,9 +165,9 @@ def _calculate(torch: Any, index: int) -> None:
         raise ArithmeticError(f"[1, 2, 3] * 2 gave {result.tolist()}")
 
 
-def _multiply(torch: Any) -> None:
+def _multiply(torch: Any, index: int) -> None:
     """A product whose sums are exact in any precision."""
-    ones = torch.ones(64, 64, device="cuda")
+    ones = torch.ones(64, 64, device=torch.device("cuda", index))
     result = (ones @ ones).cpu()
     if not bool((result == 64).all()):
         raise ArithmeticError("a product of ones gave other than 64")

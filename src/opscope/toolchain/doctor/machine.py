@@ -143,13 +143,6 @@ class Inventory(msgspec.Struct, frozen=True):
     smi: ProgramFacts = ProgramFacts("nvidia-smi")
 
 
-class Calculation(msgspec.Struct, frozen=True):
-    """A calculation on one device; without an error its result was right."""
-
-    device: int
-    error: str | None = None
-
-
 class CaptureFacts(msgspec.Struct, frozen=True):
     """A few operators recorded by torch's profiler; `messages` are those of its standard error."""
 
@@ -175,9 +168,8 @@ class Torch(msgspec.Struct, frozen=True):
     is_available: bool | None = None
     cuda_error: str | None = None
     devices: tuple[CudaDevice, ...] = ()
-    calculations: tuple[Calculation, ...] = ()
-    has_product: bool = False
-    product_error: str | None = None
+    has_calculated: bool = False
+    calculation_error: str | None = None  # which one fails, and how
     capture: CaptureFacts | None = None
     libraries: tuple[str, ...] = ()  # CUDA's that were loaded
     shadowed: tuple[tuple[str, str], ...] = ()  # loaded by LD_LIBRARY_PATH, and torch's own copy
@@ -190,8 +182,6 @@ class Counters(msgspec.Struct, frozen=True):
     is_readable: bool | None = None
     value: float | None = None
     failure: str | None = None
-    is_denied: bool = False
-    is_taken: bool = False
 
 
 class Folder(msgspec.Struct, frozen=True):
@@ -600,16 +590,14 @@ def _with_cuda(gpu: Gpu, same: CudaDevice) -> Gpu:
 
 def read_counters(end: ProgramExit) -> Counters:
     """What a run of ncu showed in its raw page: a row of names, one of units, one per kernel."""
-    said = f"{end.out}\n{end.err}"
-    errors = re.findall(r"^==ERROR== (.*)$", said, re.MULTILINE)
+    errors = re.findall(r"^==ERROR== (.*)$", f"{end.out}\n{end.err}", re.MULTILINE)
     rows = csv.DictReader(line for line in end.out.splitlines() if line.startswith('"'))
     texts = ((row.get(_METRIC) or "").replace(",", "") for row in rows)
     value = next((float(text) for text in texts if re.fullmatch(r"\d+(\.\d+)?", text)), None)
     if value is not None and not errors:
         return Counters(is_readable=True, value=value)
     failure = " ".join(errors[:2]) or end.failure or f"ncu printed no counter (exit code {end.exit_code})"
-    is_denied, is_taken = "ERR_NVGPUCTRPERM" in said, "driver resource was unavailable" in said
-    return Counters(is_readable=False, failure=failure, is_denied=is_denied, is_taken=is_taken)
+    return Counters(is_readable=False, failure=failure)
 
 
 def _folder(purpose: str, path: Path) -> Folder:

@@ -12,7 +12,6 @@ import pytest
 
 from opscope.hardware.driver import CudaDevice
 from opscope.toolchain.doctor.machine import (
-    Calculation,
     CaptureFacts,
     Counters,
     Driver,
@@ -106,8 +105,7 @@ def gpu_machine(cpu_machine: dict[str, Any]) -> dict[str, Any]:
             architectures=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"),
             is_available=True,
             devices=(H200,),
-            calculations=(Calculation(0),),
-            has_product=True,
+            has_calculated=True,
             capture=CaptureFacts(("CPU", "CUDA"), 16, 8, 8),
             libraries=("/site-packages/nvidia/cu13/lib/libcublas.so.13",),
         ),
