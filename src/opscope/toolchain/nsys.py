@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from opscope.errors import CaptureError, DependencyError
@@ -38,10 +38,6 @@ def profile_command(
     ours |= {"--kill": "none"} if "--duration" in given else {}
     told = [f"{name}={value}" for name, value in ours.items() if name not in given]
     return [executable, "profile", *told, *options, *program]
-
-
-def is_report(path: str) -> bool:
-    return path.lower().endswith(_REPORT_SUFFIXES)
 
 
 # Where installers put it, the newest first.
@@ -100,15 +96,6 @@ def export_report(report: Path, output: Path, *, executable: str) -> Path:
     return output
 
 
-def fresh_export(report: Path) -> Path | None:
-    """The export beside a report, if there is one that is no older."""
-    export = report.with_suffix(".sqlite")
-    with suppress(OSError):
-        if export.stat().st_mtime_ns >= report.stat().st_mtime_ns:
-            return export
-    return None
-
-
 @contextmanager
 def readable_source(source: str, search_path: str | None = None) -> Iterator[str]:
     """A source as it is; of a report its export: the one beside it, else one made for the block by nsys.
@@ -116,13 +103,15 @@ def readable_source(source: str, search_path: str | None = None) -> Iterator[str
     A report without either stays as it is: reading it explains what to do.
     """
     report = Path(source)
-    if not is_report(source) or not report.is_file():
+    if not source.lower().endswith(_REPORT_SUFFIXES) or not report.is_file():
         yield source
         return
-    beside = fresh_export(report)
-    executable = find_program("nsys", search_path, _PLACES)
-    if beside is not None or executable is None:
-        yield str(beside or source)
+    beside, executable = report.with_suffix(".sqlite"), find_program("nsys", search_path, _PLACES)
+    if beside.exists() and beside.stat().st_mtime_ns >= report.stat().st_mtime_ns:
+        yield str(beside)
+        return
+    if executable is None:
+        yield source
         return
     with tempfile.TemporaryDirectory(prefix=scratch_prefix()) as folder:
         target = Path(folder) / report.with_suffix(".sqlite").name
