@@ -1,4 +1,4 @@
-"""What a reader of a benchmark must know besides its figures: facts with stable codes, `bench.*`.
+"""What a reader of a benchmark must know besides its figures: facts in the words of `findings.toml`.
 
 A run on a quiet device, precise and with every implementation right, has none. Imports no torch.
 """
@@ -6,7 +6,11 @@ A run on a quiet device, precise and with every implementation right, has none. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import tomli
 
 from opscope.benchmarking.statistics import CONFIDENCE, median_interval, relative_half_width
 from opscope.model.benchmark import BenchmarkRow, Status
@@ -25,15 +29,32 @@ _OUTLIER_PART = 0.05
 # Events also hold the gaps between kernels; the profiler's calls find a warm cache.
 _PROFILE_DIFFERENCE = 0.1
 _PROFILE_DIFFERENCE_NS = 10_000
+# What becomes of rows that are not measured has the name of their status.
+_NOT_MEASURED = (
+    Status.FAILED,
+    Status.OUT_OF_MEMORY,
+    Status.WRONG,
+    Status.NO_RESULT,
+    Status.MUTATES_INPUTS,
+    Status.UNAVAILABLE,
+)
+_CODES = {"wrong": "bench.wrong_result"}
 
-_NOT_MEASURED = {
-    Status.FAILED: ("bench.failed", Severity.WARNING, "failed"),
-    Status.OUT_OF_MEMORY: ("bench.out_of_memory", Severity.WARNING, "ran out of memory"),
-    Status.WRONG: ("bench.wrong_result", Severity.ERROR, "computes a wrong result and gets no verdict"),
-    Status.NO_RESULT: ("bench.no_result", Severity.ERROR, "returns no tensor"),
-    Status.MUTATES_INPUTS: ("bench.mutates_inputs", Severity.ERROR, "changes its inputs"),
-    Status.UNAVAILABLE: ("bench.unavailable", Severity.INFO, "is left out on this machine"),
-}
+
+@cache
+def _book() -> dict[str, dict[str, str]]:
+    text = resources.files(__package__).joinpath("findings.toml").read_text(encoding="utf-8")
+    book: dict[str, dict[str, str]] = tomli.loads(text)
+    return book
+
+
+def _finding(name: str, evidence: dict[str, Any] | None = None, **words: Any) -> Finding:
+    """The finding of a name; evidence and other words fill its message."""
+    entry, known = _book()[name], evidence or {}
+    severity = Severity(words.pop("severity", entry.get("severity", "info")))
+    message = entry["message"].format(**{**known, **words})
+    code = _CODES.get(name, f"bench.{name}")
+    return Finding(code, severity, message, entry.get("suggestion"), evidence=known)
 
 
 def benchmark_findings(rows: Sequence[BenchmarkRow], run: Run) -> tuple[Finding, ...]:
@@ -51,22 +72,16 @@ def benchmark_findings(rows: Sequence[BenchmarkRow], run: Run) -> tuple[Finding,
 
 def _about_run(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
     if run.lost is not None:
-        yield Finding(
-            "bench.device_lost",
-            Severity.ERROR,
-            f"{run.lost}; what came after it is not measured.",
-            "Leave that implementation out, or run it under compute-sanitizer.",
-        )
+        yield _finding("device_lost", why=run.lost)
     if run.is_interrupted:
-        said = "The run was stopped by the user; what was finished is kept."
-        yield Finding("bench.interrupted", Severity.WARNING, said)
-    for status, (code, severity, what) in _NOT_MEASURED.items():
+        yield _finding("interrupted")
+    for status in _NOT_MEASURED:
         for row in rows:
             if row.status is status:
-                said = f"{row.name} {what}: {row.reason}."
-                yield Finding(code, severity, said, evidence={"implementation": row.name})
-    reference = next((row for row in rows if row.name == run.problem.reference), None)
-    others = [row for row in rows if row.name != run.problem.reference and row.median_ns is not None]
+                yield _finding(str(status), {"implementation": row.name}, reason=row.reason)
+    name = run.problem.reference
+    reference = next((row for row in rows if row.name == name), None)
+    others = [row for row in rows if row.name != name and row.median_ns is not None]
     if others and (reference is None or reference.ratio is None):
         if reference is None:
             why = "it is not among the implementations"
@@ -74,133 +89,86 @@ def _about_run(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
             why = "it has too few samples"
         else:
             why = f"its status is {reference.status}"
-        yield Finding(
-            "bench.no_reference",
-            Severity.WARNING,
-            f"There are no ratios, because the reference '{run.problem.reference}' was not measured: {why}.",
-            "Choose another reference.",
-            evidence={"reference": run.problem.reference},
-        )
-    for name, reason in ((row.name, row.unchecked) for row in run.ready if row.unchecked):
-        yield Finding(
-            "bench.unchecked",
-            Severity.WARNING,
-            f"{name} was timed without being compared: {reason}.",
-            "Give the right answer as `expected`.",
-            evidence={"implementation": name},
-        )
+        yield _finding("no_reference", {"reference": name}, why=why)
+    for one in run.ready:
+        if one.unchecked is not None:
+            yield _finding("unchecked", {"implementation": one.name}, reason=one.unchecked)
+    if run.ceilings_error is not None:
+        yield _finding("no_ceilings", why=run.ceilings_error)
 
 
 def _about_device(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
     if run.unread is not None and rows:
-        said = f"Clocks and throttling of the device were not watched: {run.unread}."
-        yield Finding("bench.clocks_unknown", Severity.INFO, said)
+        yield _finding("clocks_unknown", why=run.unread)
     # The first read finds the clocks as the setup before the rounds left them.
     clocks = [state.sm_clock_mhz for _, state in run.states[1:] if state.sm_clock_mhz]
     if clocks and (max(clocks) - min(clocks)) / max(clocks) > _UNSTABLE_CLOCK:
-        yield Finding(
-            "bench.unstable_clocks",
-            Severity.WARNING,
-            f"The SM clock ran between {min(clocks)} and {max(clocks)} MHz while sampling; ratios are taken "
-            "within rounds and hold, absolute times depend on it.",
-            "Repeat the run, or let the device's owner lock its clocks.",
-            evidence={"min_sm_clock_mhz": min(clocks), "max_sm_clock_mhz": max(clocks)},
-        )
+        ends = {"min_sm_clock_mhz": min(clocks), "max_sm_clock_mhz": max(clocks)}
+        yield _finding("unstable_clocks", ends)
     throttled = sum(len(row.throttled) for row in rows)
     if throttled:
         samples = sum(len(row.samples_ns) for row in rows)
         reasons = sorted({reason for _, state in run.states for reason in state.throttle_reasons})
-        yield Finding(
-            "bench.throttled",
-            Severity.WARNING,
-            f"The device lowered its clocks ({', '.join(reasons)}) around {throttled} of {samples} samples.",
-            "Compare ratios rather than absolute times, or let the device cool down.",
-            evidence={"throttled_samples": throttled, "samples": samples, "reasons": reasons},
-        )
+        evidence = {"throttled_samples": throttled, "samples": samples, "reasons": reasons}
+        yield _finding("throttled", evidence, why=", ".join(reasons))
 
 
 def _about_samples(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
     options, intervals = run.options, {row.name: median_interval(row.samples_ns) for row in rows}
     few = {name: one.coverage for name, one in intervals.items() if one.coverage < CONFIDENCE}
     if few:
-        yield Finding(
-            "bench.few_samples",
-            Severity.WARNING,
-            f"Too few samples for a 95 % interval; all of them together hold the median with a probability "
-            f"of: {_listed(few, _percent)}.",
-            "Take at least 6 samples.",
-            evidence={"coverage": few},
-        )
+        yield _finding("few_samples", {"coverage": few}, listed=_listed(few, _percent))
     widths = {name: relative_half_width(one) for name, one in intervals.items()}
     missed = {name: width for name, width in widths.items() if options.precision < width < float("inf")}
     if missed and not run.is_interrupted:
         # Within the width of "same" it limits no verdict.
         is_harmless = max(missed.values()) <= options.same_within
-        yield Finding(
-            "bench.budget_missed",
-            Severity.INFO if is_harmless else Severity.WARNING,
-            f"Medians known less precisely than ±{_percent(options.precision)} after "
-            f"{options.time_budget_s:g} s or {options.max_samples} samples: {_listed(missed, _percent)}.",
-            "Stop other work on the machine, or allow a longer time budget, if this precision matters.",
-            evidence={"relative_half_width": missed},
+        yield _finding(
+            "budget_missed",
+            {"relative_half_width": missed},
+            severity=Severity.INFO if is_harmless else Severity.WARNING,
+            precision=_percent(options.precision),
+            budget_s=f"{options.time_budget_s:g}",
+            most=options.max_samples,
+            listed=_listed(missed, _percent),
         )
     samples_ns = {row.name: row.median_ns * row.inner_repeats for row in rows if row.median_ns is not None}
-    least_ns = _FEWEST_RESOLUTIONS * run.timer.resolution_ns
+    resolution_ns = run.timer.resolution_ns
+    least_ns = _FEWEST_RESOLUTIONS * resolution_ns
     short = {name: sample_ns for name, sample_ns in samples_ns.items() if sample_ns < least_ns}
     if short:
-        yield Finding(
-            "bench.near_resolution",
-            Severity.WARNING,
-            f"Samples close to what the timer can tell apart ({run.timer.resolution_ns:.0f} ns): "
-            f"{_listed(short, lambda ns: f'{ns:.0f} ns')}.",
-            "Use a larger problem.",
-            evidence={"resolution_ns": run.timer.resolution_ns, "sample_ns": short},
-        )
+        evidence = {"resolution_ns": resolution_ns, "sample_ns": short}
+        listed = _listed(short, lambda ns: f"{ns:.0f} ns")
+        yield _finding("near_resolution", evidence, resolution=f"{resolution_ns:.0f}", listed=listed)
     outlying = {row.name: len(row.outliers) / len(row.samples_ns) for row in rows}
     many = {name: part for name, part in outlying.items() if part > _OUTLIER_PART}
     if many:
-        yield Finding(
-            "bench.outliers",
-            Severity.INFO,
-            f"Samples far from the median, all kept: {_listed(many, _percent)}.",
-            "The median is robust to them; check for other work on the machine.",
-            evidence={"outlier_fraction": many},
-        )
+        yield _finding("outliers", {"outlier_fraction": many}, listed=_listed(many, _percent))
 
 
 def _about_profiles(rows: Sequence[BenchmarkRow], run: Run) -> Iterator[Finding]:
-    for name, reason in ((row.name, row.unprofiled) for row in run.ready if row.unprofiled):
-        said = f"{name} was timed but not profiled: {reason}."
-        yield Finding("bench.not_profiled", Severity.INFO, said, evidence={"implementation": name})
+    for one in run.ready:
+        if one.unprofiled is not None:
+            yield _finding("not_profiled", {"implementation": one.name}, reason=one.unprofiled)
     for row in rows if run.timer.clock is not Clock.WALL else ():
         median_ns, call_ns, device_ns = row.median_ns or 0.0, row.call_ns or 0.0, row.device_ns
-        evidence = {"implementation": row.name}
+        evidence: dict[str, Any] = {"implementation": row.name, "median_ns": median_ns}
+        median = f"{median_ns / 1e3:.1f}"
         if call_ns > max(_LAUNCH_BOUND_RATIO * median_ns, median_ns + _LAUNCH_BOUND_NS):
-            launches = {"call_ns": call_ns, "median_ns": median_ns, "kernels_launched": row.kernels_launched}
-            yield Finding(
-                "bench.launch_bound",
-                Severity.INFO,
-                f"{row.name} is launch-bound: called again and again it takes {call_ns / 1e3:.1f} µs a call; "
-                f"the GPU works {median_ns / 1e3:.1f} µs of that.",
-                "Capture it in a CUDA graph, fuse its kernels, or give each call more work.",
-                evidence={**evidence, **launches},
-            )
+            launches = {"call_ns": call_ns, "kernels_launched": row.kernels_launched}
+            yield _finding("launch_bound", evidence | launches, call=f"{call_ns / 1e3:.1f}", median=median)
         if device_ns is None:
             continue
         difference_ns = median_ns - device_ns
         if abs(difference_ns) > max(_PROFILE_DIFFERENCE * median_ns, _PROFILE_DIFFERENCE_NS):
-            longer = (
+            causes = (
                 "gaps between its kernels, a call that waits for the device, or a cold cache"
                 if difference_ns > 0
                 else "kernels that ran at the same time, or slower clocks under the profiler"
             )
-            yield Finding(
-                "bench.profile_differs",
-                Severity.INFO,
-                f"{row.name}: {median_ns / 1e3:.1f} µs by the timer, {device_ns / 1e3:.1f} µs of kernels "
-                f"by the profiler; possible causes: {longer}.",
-                evidence={**evidence, "median_ns": median_ns, "device_ns": device_ns},
-            )
+            evidence |= {"device_ns": device_ns}
+            device = f"{device_ns / 1e3:.1f}"
+            yield _finding("profile_differs", evidence, median=median, device=device, causes=causes)
 
 
 def _listed(values: dict[str, float], text: Callable[[float], str]) -> str:

@@ -55,7 +55,7 @@ from opscope.model.benchmark import (
     Status,
 )
 from opscope.model.environment import Environment
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding
 from opscope.model.measurement import Clock
 from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
@@ -494,10 +494,7 @@ class Run:
                 ceilings=self.ceilings,
                 matrix_ceiling=self.matrix_ceiling(row),
             )
-        findings = list(benchmark_findings(rows, self))
-        if self.ceilings_error is not None:
-            message = f"The device's ceilings could not be measured: {self.ceilings_error}"
-            findings.append(Finding("bench.no_ceilings", Severity.INFO, message))
+        findings = benchmark_findings(rows, self)
         if self.rounds_ns:
             self.statistics_ns = time.perf_counter_ns() - began_ns
         return self.result(rows, complete=not self.is_interrupted, findings=findings)
@@ -561,7 +558,7 @@ def with_samples(one: RunRow, states: Sequence[tuple[int, DeviceState]] = ()) ->
         outliers=outliers(samples_ns),
         throttled=throttled_samples(rounds, states),
         median_ns=interval.median_ns,
-        interval_ns=(interval.low_ns, interval.high_ns),
+        interval_ns=interval.bounds_ns,
     )
 
 
@@ -590,7 +587,7 @@ def with_ratio(row: BenchmarkRow, reference: BenchmarkRow, options: BenchmarkOpt
     # Each name has its own seed, so that a candidate's interval does not depend on who else is measured.
     seed = zlib.crc32(row.name.encode()) ^ (options.seed & 0xFFFFFFFF)
     ratio = ratio_interval(candidate_ns, reference_ns, seed=seed)
-    row = replace(row, ratio=ratio.ratio, ratio_interval=(ratio.low, ratio.high))
+    row = replace(row, ratio=ratio.ratio, ratio_interval=ratio.bounds)
     if row.status is Status.INTERRUPTED:
         return row
     verdict, reason = judge(ratio, options.same_within)

@@ -28,7 +28,7 @@ def findings(*rows: BenchmarkRow, clock: Clock = Clock.CUDA_EVENT, **facts) -> l
         timer=SimpleNamespace(clock=clock, resolution_ns=500.0),
         options=BenchmarkOptions(),
         problem=SimpleNamespace(reference="reference"),
-        **{"states": (), "unread": None, "ready": (), "lost": None},
+        **{"states": (), "unread": None, "ready": (), "lost": None, "ceilings_error": None},
         is_interrupted=False,
     )
     return list(benchmark_findings(rows, SimpleNamespace(**{**vars(run), **facts})))
