@@ -95,6 +95,11 @@ class TriedChange:
         return code not in self.unpriced and not (code == "launch_bound" and traits.is_training)
 
     @property
+    def replays(self) -> bool:
+        """Whether it launches the model's kernels as a CUDA graph."""
+        return "launch_bound" in self.findings and "launch_bound" not in self.unpriced
+
+    @property
     def effect(self) -> str:
         """What it may do to the numbers, in words."""
         if self.group == "precision":

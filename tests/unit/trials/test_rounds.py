@@ -247,3 +247,15 @@ def test_changes_of_models_take_hold_beside_the_eager_one(switched: Switched, na
     assert (arm.error, arm.not_tried) == (None, None)
     assert arm.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
     assert arm.logarithms
+
+
+def test_what_compiles_is_tried_beside_fewer_digits_first(switched: Switched) -> None:
+    found, arms, _ = switched(INFERENCE, "bf16_weights", "bf16_autocast", "compile", seconds=30.0)
+    sets = [one for one in found.arms if len(one.names) > 1]
+    digits = {name for one in sets if "compile" in one.names for name in one.names} - {"compile"}
+    assert len(digits) == 1
+    assert digits < {"bf16_weights", "bf16_autocast"}
+    compiled = next(one for one in sets if "compile" in one.names)
+    assert (compiled.error, compiled.not_tried, bool(compiled.logarithms)) == (None, None, True)
+    assert compiled.correctness is Correctness.WITHIN_ROUNDING
+    assert arms["compile"].check_ns
