@@ -591,15 +591,18 @@ class Rounds:
         """What compiles, beside the best of what does not: with fewer digits first, then the same numerics.
 
         There is time for one or two. Fewer digits leave the device less to do, so that what compiling saves
-        on the host counts; where a graph helps already, the mode that replays one is the one to try.
+        on the host counts. The mode that replays graphs is tried where the model's own graph is right; in
+        training, where gradients become the graph's, only if that helps.
         """
         singles = [one for one in self._waiting if one in self._costly and len(one.changes) == 1]
         known, found = {frozenset(one.found.names): one for one in self._arms}, []
+        is_replayed = any(
+            one.is_right and one.changes[-1].replays and (one.middle < _HELPS or not self._facts.is_training)
+            for one in self._arms
+        )
         for takes_coarser in (True, False):
             _, best = self._best(takes_coarser=takes_coarser)
-            beside = [] if best is None else list(best.changes)
-            is_replayed = any(one.group == "capture" for one in beside)
-            beside = [one for one in beside if one.group != "capture"]
+            beside = [one for one in (best.changes if best else ()) if one.group != "capture"]
             if takes_coarser:
                 coarser = [
                     one for one in self._arms if one.is_right and one.is_coarser and len(one.changes) == 1
