@@ -413,7 +413,7 @@ class Rounds:
                 others = live or any(one not in self._costly for one in self._waiting)
                 is_early = others and time.monotonic() - began < _COSTLY_AFTER * self._seconds
                 if not is_early and not self._is_compiling:
-                    self._waiting += self._compiling()
+                    self._waiting = self._compiling()
                     self._is_compiling = True
                 # What compiles takes half as long as what has, or longer.
                 took_s = max((one.found.check_ns / 2e9 for one in self._costly), default=0.0)
@@ -588,7 +588,7 @@ class Rounds:
         return usable, None if best is None or best.middle > _HELPS else best
 
     def _compiling(self) -> list[Arm]:
-        """What compiles, beside the best of what does not: with fewer digits first, then the same numerics.
+        """All that waits, what compiles last: beside the best of what does not, with fewer digits first.
 
         There is time for one or two. Fewer digits leave the device less to do, so that what compiling saves
         on the host counts. The mode that replays graphs is tried where the model's own graph is right; in
@@ -618,11 +618,9 @@ class Rounds:
                 arm = known.get(frozenset(one.name for one in changes))
                 found.append(self._add(Arm(changes, self._switches)) if arm is None else arm)
         self._costly += found
-        # Those that wait already come to the end of the rest.
         first = [one for one in found if one in self._waiting or not one.found.check_ns]
-        rest = [one for one in singles if one not in first]
-        self._waiting = [one for one in self._waiting if one not in (*first, *rest)]
-        return [*first, *rest]
+        others = [one for one in self._waiting if one not in (*first, *singles)]
+        return [*others, *first, *(one for one in singles if one not in first)]
 
     def _sets(self, live: Sequence[Arm]) -> list[Arm]:
         """The next sets to try: the best one grown by one, with the same numerics and with fewer digits.
