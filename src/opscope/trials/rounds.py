@@ -601,8 +601,7 @@ class Rounds:
             for one in self._arms
         )
         for takes_coarser in (True, False):
-            _, best = self._best(takes_coarser=takes_coarser)
-            beside = [one for one in (best.changes if best else ()) if one.group != "capture"]
+            beside: dict[str, TriedChange] = {}  # by group
             if takes_coarser:
                 coarser = [
                     one for one in self._arms if one.is_right and one.is_coarser and len(one.changes) == 1
@@ -611,12 +610,19 @@ class Rounds:
                     continue
                 # What casts slows the host; compiled, it does not.
                 fewest = max(coarser, key=lambda one: (one.changes[0].rounding, -one.middle)).changes[0]
-                beside = [fewest, *(one for one in beside if one.group != fewest.group)]
+                beside["precision"] = fewest
+            usable, _ = self._best(takes_coarser=takes_coarser)
+            for arm in sorted(usable, key=lambda one: one.middle):
+                for change in arm.changes if arm.middle < _HELPS else ():
+                    if change.group != "capture":
+                        beside.setdefault(change.group or change.name, change)
             of_mode = [one for one in singles if one.changes[0].replays is is_replayed] or singles
             if of_mode:
-                changes = (*beside, *of_mode[0].changes)
-                arm = known.get(frozenset(one.name for one in changes))
-                found.append(self._add(Arm(changes, self._switches)) if arm is None else arm)
+                changes = (*beside.values(), *of_mode[0].changes)
+                arm = known.get(frozenset(one.name for one in changes)) or self._add(
+                    Arm(changes, self._switches)
+                )
+                found.append(arm)
         self._costly += found
         first = [one for one in found if one in self._waiting or not one.found.check_ns]
         others = [one for one in self._waiting if one not in (*first, *singles)]
