@@ -110,7 +110,7 @@ class PathPiece(NamedTuple):
 
 
 _BALANCED = 0.05  # of the longer side: no nearer is what simulations of the two are worth
-_IN_TURNS = 1.25  # times the longer side: much of the step, one side waits for the other
+IN_TURNS = 1.25  # times the longer side: much of the step, one side waits for the other
 
 
 class StepBound(MeaningEnum):
@@ -146,7 +146,7 @@ class StepExecution(msgspec.Struct, frozen=True):
     @property
     def bound(self) -> StepBound:
         """Which side decides how long the step takes: neither, where both need about as long, or wait."""
-        if self.step_ns > _IN_TURNS * max(self.host_ns, self.device_ns):
+        if self.step_ns > IN_TURNS * max(self.host_ns, self.device_ns):
             return StepBound.TURNS
         if abs(self.host_ns - self.device_ns) <= _BALANCED * max(self.host_ns, self.device_ns):
             return StepBound.BALANCE
