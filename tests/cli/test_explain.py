@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import opscope as library
 from opscope.provenance.releases.catalog import git_version, release_versions
 
 RELEASES = release_versions()
@@ -45,27 +44,7 @@ def test_each_release_answers_for_itself(opscope, version: str) -> None:
     assert f"/{git_version(version)}/" in function["url"]
 
 
-@pytest.mark.parametrize(
-    ("name", "subject", "found"),
-    [
-        ("gelu", "operator", "aten::gelu"),
-        ("matrix", "category", "matrix"),
-        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
-         "kernel", FILL),
-    ],
-)  # fmt: skip
-def test_json_is_one_document_for_any_kind_of_name(explain, name: str, subject: str, found: str) -> None:
-    outcome = explain(name, "--json")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert (outcome.json["subject"], outcome.json["name"]) == (subject, found)
-
-
 class TestTrace:
-    def test_calls_are_added(self, opscope) -> None:
-        document = opscope("explain", "gelu", "--trace", library.example_trace(), "--json").json
-        assert document["operators"][0]["calls"] == 36
-        assert document["kernels"][0]["launched_by"][0]["operator"] == "aten::gelu"
-
     @pytest.mark.exhaustive(few=False)
     def test_a_saved_session_says_the_same(self, opscope, trace: Path, tmp_path: Path) -> None:
         session = tmp_path / "s.opscope"

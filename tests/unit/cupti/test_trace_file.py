@@ -15,7 +15,6 @@ from opscope.cupti.trace_file import WrittenTrace, recording_findings, recording
 from opscope.errors import CaptureError
 from opscope.model.finding import Severity
 from opscope.model.sidecar import read_sidecar, sidecar_path, write_sidecar
-from opscope.toolchain.programs import signal_name
 
 Make = Callable[..., CuptiRecording]
 START_NS = 1_790_857_026_000_000_000
@@ -176,10 +175,6 @@ def test_missing_copies_matter_to_a_program_with_managed_memory(make_recording: 
         recording = make_recording(names=given)
         (finding,) = recording_findings(recording, process_events(recording, {}, 0))
         assert finding.severity is severity
-
-
-def test_signals_by_name() -> None:
-    assert signal_name(2) == "SIGINT"
 
 
 def test_planted_keys_are_in_no_file(tmp_path: Path, make_recording: Make) -> None:

@@ -25,7 +25,6 @@ from opscope.hardware.devices import (
     match_device,
     search_devices,
 )
-from opscope.hardware.limits import match_limits
 
 ALL = devices()
 NVIDIA = [one for one in ALL if one.gfx_target is None]
@@ -498,9 +497,3 @@ def test_words_like_no_name_are_an_error_that_says_where_names_are(words: str) -
 )
 def test_what_another_vendor_reports_is_no_compute_capability(name: str | None, known: str | None) -> None:
     assert cuda_capability(name, "9.0") == known
-
-
-def test_limits_of_another_vendors_gpu_have_no_compute_capability() -> None:
-    limits = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304).limits
-    assert limits is not None
-    assert limits.compute_capability is None
