@@ -52,10 +52,16 @@ def test_the_example_of_its_help_works(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("nonsense",), ("analyze",), ("analyze", "x", "--nonsense"), ("analyze", "x", "--top", "0")]
-)
-def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: tuple[str, ...]) -> None:
-    opscope(*arguments).fails("error: ", code=2)
+    "arguments",
+    [
+        "nonsense", "analyze", "analyze x --nonsense", "analyze x --top 0", "bench gelu --skip all",
+        "bench gelu --time-budget 0", "bench gelu --clock sun", "compare x y --threshold 0",
+        "compare x y --top 0", "compare x y --fail-on worse", "nvcc", "profile bert --batch-sizes 0",
+        "profile bert --top huge", "profile bert --seq-lens x", "sql x SELECT --json --csv",
+    ],
+)  # fmt: skip
+def test_usage_errors_exit_with_2_and_keep_stdout_clean(opscope, arguments: str) -> None:
+    opscope(*arguments.split()).fails("error: ", code=2)
 
 
 def test_the_hint_names_the_help_of_the_verb(opscope) -> None:
