@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import opscope as library
 from opscope.provenance.releases.catalog import git_version, release_versions
 
 RELEASES = release_versions()
@@ -45,6 +46,11 @@ def test_each_release_answers_for_itself(opscope, version: str) -> None:
 
 
 class TestTrace:
+    def test_calls_are_added(self, opscope) -> None:
+        document = opscope("explain", "gelu", "--trace", library.example_trace(), "--json").json
+        assert document["operators"][0]["calls"] == 36
+        assert document["kernels"][0]["launched_by"][0]["operator"] == "aten::gelu"
+
     @pytest.mark.exhaustive(few=False)
     def test_a_saved_session_says_the_same(self, opscope, trace: Path, tmp_path: Path) -> None:
         session = tmp_path / "s.opscope"

@@ -159,6 +159,11 @@ def test_a_step_function_is_wrapped_without_moving(folder, capsys):
     assert capsys.readouterr().out == "1 3\n"
 
 
+def test_a_missing_step_function_is_refused_with_those_there_are(folder):
+    with pytest.raises(InputError, match=r"no function 'infer'.*It defines: main, train"):
+        run(folder, "def train(): pass\ndef main(): pass\n", step_function="infer")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -171,6 +176,14 @@ def test_a_file_that_is_not_python_is_refused(folder, content, message):
     (folder / "script.py").write_bytes(content)
     with pytest.raises(InputError, match=message):
         check_program(Program("script.py"))
+
+
+def test_what_is_no_script_is_refused(folder):
+    with pytest.raises(InputError, match="no such script"):
+        check_program(Program("absent.py"))
+    with pytest.raises(InputError, match="a folder is not a script"):
+        check_program(Program(str(folder)))
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("name", ["opscope_absent", "opscope_absent.part", "sys", "..x"])
