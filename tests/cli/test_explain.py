@@ -45,21 +45,6 @@ def test_each_release_answers_for_itself(opscope, version: str) -> None:
     assert f"/{git_version(version)}/" in function["url"]
 
 
-@pytest.mark.parametrize(
-    ("name", "subject", "found"),
-    [
-        ("gelu", "operator", "aten::gelu"),
-        ("matrix", "category", "matrix"),
-        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
-         "kernel", FILL),
-    ],
-)  # fmt: skip
-def test_json_is_one_document_for_any_kind_of_name(explain, name: str, subject: str, found: str) -> None:
-    outcome = explain(name, "--json")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert (outcome.json["subject"], outcome.json["name"]) == (subject, found)
-
-
 class TestTrace:
     def test_calls_are_added(self, opscope) -> None:
         document = opscope("explain", "gelu", "--trace", library.example_trace(), "--json").json

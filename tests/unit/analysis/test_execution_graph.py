@@ -205,22 +205,26 @@ def test_work_of_before_occupies_the_stream(load: Load) -> None:
     assert model.step_ns == 400 * US
 
 
-def test_what_nothing_explains_is_counted(load: Load) -> None:
-    builder = (
-        TraceBuilder().step(1, 0, 1000).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 50)
-    )
-    builder.operator("aten::add", 90, 10).launch(92, 4).kernel("late", 600, 500)
+@pytest.mark.parametrize(
+    ("builder", "error"),
+    [
+        (
+            TraceBuilder().step(1, 0, 1000).operator("aten::mm", 10, 10).launch(12, 4).kernel("gemm", 20, 50)
+            .operator("aten::add", 90, 10).launch(92, 4).kernel("late", 600, 500),
+            0.1 / 1.1,
+        ),
+        # Without a correlation id it could have come at once.
+        (
+            TraceBuilder().step(1, 0, 1000).operator("aten::mm", 5, 9).launch(7).kernel("gemm", 12, 5)
+            .operator("aten::mm", 20, 9).launch(22).kernel("gemm", 500, 900, stream=9, correlation=999),
+            400 / 1400,
+        ),
+    ],
+)  # fmt: skip
+def test_what_nothing_explains_is_counted(load: Load, builder: TraceBuilder, error: float) -> None:
     model = model_of(load, builder)
     assert model.graph.missing_edges == 1
-    assert model.recorded_error == pytest.approx(0.1 / 1.1)
-
-
-def test_without_correlation_ids_what_could_have_come_at_once_is_unexplained(load: Load) -> None:
-    builder = TraceBuilder().step(1, 0, 1000).operator("aten::mm", 5, 9).launch(7).kernel("gemm", 12, 5)
-    builder.operator("aten::mm", 20, 9).launch(22).kernel("gemm", 500, 900, stream=9, correlation=999)
-    model = model_of(load, builder)
-    assert model.graph.missing_edges == 1
-    assert model.recorded_error == pytest.approx(400 / 1400)
+    assert model.recorded_error == pytest.approx(error)
 
 
 @pytest.mark.parametrize(
