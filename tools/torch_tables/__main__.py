@@ -43,10 +43,12 @@ from opscope.provenance.sources.at_hand import HEADERS_FILE, nearest_index
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
 from opscope.provenance.sources.index import load_index
 from opscope.provenance.table_format import TableFormat
-from torch_tables.indexer.build import build_table as build_sources
-from torch_tables.indexer.build import header_table
-from torch_tables.indexer.defining_files import defining_files
-from torch_tables.indexer.units import (
+from torch_tables.defining_files import defining_files
+from torch_tables.line_constants import Sites, anchors, segments, sites_of
+from torch_tables.operator_table import build_operator_table
+from torch_tables.places import Places
+from torch_tables.source_tree import header_index, tree_index
+from torch_tables.units import (
     PathEvidence,
     build_folders,
     build_table,
@@ -54,9 +56,6 @@ from torch_tables.indexer.units import (
     locate_units,
     located,
 )
-from torch_tables.line_constants import Sites, anchors, segments, sites_of
-from torch_tables.operator_table import build_operator_table
-from torch_tables.places import Places
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "src/opscope/provenance/releases/data"
@@ -123,8 +122,7 @@ def write_units(options: argparse.Namespace) -> None:
 def write_sources(options: argparse.Namespace) -> None:
     """The index of definitions."""
     if options.checkout is not None:
-        commit, _ = release_facts(options.torch)
-        table = build_sources(options.checkout, options.version, git_version=commit)
+        table = tree_index(options.checkout, options.version, release_facts(options.torch)[0])
         write(options, SOURCES_FILE, table.encode())
 
 
@@ -132,7 +130,8 @@ def write_headers(options: argparse.Namespace) -> None:
     """The index of definitions in headers, where there is none of the whole source tree."""
     include = options.torch / "include"
     if include.is_dir() and not packaged_file(options, SOURCES_FILE):
-        write(options, HEADERS_FILE, header_table(include).encode())
+        table = header_index(include, options.version, release_facts(options.torch)[0])
+        write(options, HEADERS_FILE, table.encode())
 
 
 class StoredChecks(msgspec.Struct, array_like=True):
