@@ -124,6 +124,7 @@ def write_sources(options: argparse.Namespace) -> None:
     if options.checkout is not None:
         table = tree_index(options.checkout, options.version, release_facts(options.torch)[0])
         write(options, SOURCES_FILE, table.encode())
+        print(f"  {sum(1 for _ in table):,} definitions")
 
 
 def write_headers(options: argparse.Namespace) -> None:

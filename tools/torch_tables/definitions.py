@@ -16,7 +16,9 @@ from torch_tables.preprocess import MacroTable, Source, closing, spaces
 _PARSER = Parser(Language(tree_sitter_cpp.language()))
 # Macros whose argument is a function's name, and the namespace that they put it in, if another one.
 _STRUCTURED = re.compile(r"\bTORCH_(IMPL|META|PRECOMPUTE_META)_FUNC2?\s*\(([^()]*)\)")
-_DISPATCH = re.compile(r"\b(DEFINE_DISPATCH|DECLARE_DISPATCH|(?:ALSO_)?REGISTER_(?:\w+_)?DISPATCH|jiterator_stringify)\s*\(")
+_DISPATCH = re.compile(
+    r"\b(DEFINE_DISPATCH|DECLARE_DISPATCH|(?:ALSO_)?REGISTER_(?:\w+_)?DISPATCH|jiterator_stringify)\s*\("
+)
 _FUNCTION_NAME = re.compile(r"[&(\s]*(?:[A-Za-z_]\w*::)*([A-Za-z_]\w*)\s*(?:<[^()]*>)?[)\s]*$")
 _CPU_ARCHITECTURES = frozenset(
     ("CPU", "ALL_CPU", "NO_CPU", "ARCH", "AVX2", "AVX512", "NO_AVX512", "VSX", "ZVECTOR", "SVE", "SVE256")
@@ -67,6 +69,7 @@ class FileFacts:
                     continue
                 for twin in known[place]:  # in another branch it may call others
                     twin.calls |= one.calls
+        self.found.sort(key=lambda one: one.row.line or 0)
 
     def _read(self, text: str) -> Iterator[Found]:
         text = _STRUCTURED.sub(_structured_head, text)
@@ -75,7 +78,7 @@ class FileFacts:
         code = _MISREAD.sub(lambda match: "==" if match[1] is None else "0".rjust(len(match.group())), code)
         code = _without_bodies("".join(_without_attributes(code)))
         tree = _PARSER.parse(code.encode("ascii", "replace"))
-        return _Reader(self.file, text).definitions(tree.root_node, ())
+        return _Reader(self.file, text).definitions(tree.root_node)
 
     def _without_dispatch(self, text: str) -> Iterator[str]:
         """Parts of a text in which stubs are declared as variables, and registrations are gone."""
@@ -173,34 +176,36 @@ class _Reader:
     def __init__(self, file: str, text: str) -> None:
         self._file, self._text = file, text
 
-    def definitions(
-        self, node: Node, scope: tuple[str, ...], template: Node | None = None
-    ) -> Iterator[Found]:
-        """Those in a node, but for those in bodies of functions."""
-        name = node.child_by_field_name("name")
-        match node.type:
-            case "compound_statement" | "initializer_list" | "lambda_expression" | "enum_specifier":
-                return
-            case "template_declaration":
-                template = node.child_by_field_name("parameters")
-            case "namespace_definition":
-                scope = (*scope, self._words(name) or "(anonymous namespace)")
-            case "class_specifier" | "struct_specifier" | "union_specifier":
-                if name is None or node.child_by_field_name("body") is None:
-                    return
-                scope, plain = self._unqualified(name, scope)
-                is_special = name.type == "template_type"
-                yield Found(self._row("class", scope, plain, node, template, is_specialization=is_special))
-                scope, template = (*scope, self._words(plain)), None
-            case "function_definition" if (found := self._function(node, scope, template)) is not None:
-                yield found
-                return
-            case "declaration" if self._words(node.child_by_field_name("type")) == "dispatch_stub":
-                name = node.child_by_field_name("declarator")
-                yield Found(self._row("stub", scope, name, name))
-                return
-        for child in node.children:
-            yield from self.definitions(child, scope, template)
+    def definitions(self, root: Node) -> Iterator[Found]:
+        """Those in a tree, but for those in bodies of functions."""
+        waiting: list[tuple[Node, tuple[str, ...], Node | None]] = [(root, (), None)]
+        while waiting:
+            node, scope, template = waiting.pop()
+            name = node.child_by_field_name("name")
+            match node.type:
+                case "compound_statement" | "initializer_list" | "lambda_expression" | "enum_specifier":
+                    continue
+                case "template_declaration":
+                    template = node.child_by_field_name("parameters")
+                case "namespace_definition":
+                    scope = (*scope, self._words(name) or "(anonymous namespace)")
+                case "class_specifier" | "struct_specifier" | "union_specifier":
+                    if name is None or node.child_by_field_name("body") is None:
+                        continue
+                    scope, plain = self._unqualified(name, scope)
+                    is_special = name.type == "template_type"
+                    yield Found(
+                        self._row("class", scope, plain, node, template, is_specialization=is_special)
+                    )
+                    scope, template = (*scope, self._words(plain)), None
+                case "function_definition" if (found := self._function(node, scope, template)) is not None:
+                    yield found
+                    continue
+                case "declaration" if self._words(node.child_by_field_name("type")) == "dispatch_stub":
+                    name = node.child_by_field_name("declarator")
+                    yield Found(self._row("stub", scope, name, name))
+                    continue
+            waiting += ((child, scope, template) for child in reversed(node.children))
 
     def _words(self, node: Node | None, end: Node | None = None) -> str:
         """Text of a node, perhaps only before another one, without spaces."""
@@ -219,7 +224,10 @@ class _Reader:
             if name is None:
                 types.append(coarse_type(self._text[parameter.start_byte : end]))
             else:
-                start, behind = self._text[parameter.start_byte : name.start_byte], self._text[name.end_byte : end]
+                start, behind = (
+                    self._text[parameter.start_byte : name.start_byte],
+                    self._text[name.end_byte : end],
+                )
                 types.append(coarse_type(start + " " + behind))
         return "" if types == ["void"] else ", ".join(types)
 
@@ -264,14 +272,14 @@ class _Reader:
         elif "__global__" in self._text[node.start_byte : name.start_byte]:
             kind = "kernel"
         row = self._row(
-            kind, scope, name, node, template, self._types(parameters),
+            kind, scope, name, node, template, parameters=self._types(parameters),
             is_specialization=template is not None and not template.named_children,
         )  # fmt: skip
         return Found(row, frozenset(_CALLED.findall(self._text, body.start_byte, body.end_byte)))
 
     def _row(
         self, kind: str, scope: tuple[str, ...], name: Node, node: Node, template: Node | None = None,
-        parameters: str = "", *, is_specialization: bool = False,
+        *, parameters: str = "", is_specialization: bool = False,
     ) -> Definition:  # fmt: skip
         text = self._words(name, _parameters_of(name)).replace("__DOT__", ".")
         line, end_line = name.start_point.row + 1, node.end_point.row + 1
@@ -300,6 +308,8 @@ def _name_of(parameter: Node) -> Node | None:
             return next((one for one in parameter.named_children if one.type == "type_identifier"), None)
     declarator = parameter.child_by_field_name("declarator")
     while declarator is not None and declarator.type != "identifier":
-        declarators = (one for one in declarator.named_children if one.type.endswith(("declarator", "identifier")))
+        declarators = (
+            one for one in declarator.named_children if one.type.endswith(("declarator", "identifier"))
+        )
         declarator = next(declarators, None)
     return declarator

@@ -29,7 +29,13 @@ _FALSE = """
     _MSC_VER __APPLE__ C10_MOBILE FBCODE_CAFFE2 __ANDROID__
 """
 _KNOWN = {**dict.fromkeys(_TRUE.split(), True), **dict.fromkeys(_FALSE.split(), False)}
-_PYTHON = ((r"\bdefined\s+(\w+)", r"defined(\1)"), (r"&&", " and "), (r"\|\|", " or "), (r"!(?!=)", " not "))
+_PYTHON = (
+    (r"\bdefined\s+(\w+)", r"defined(\1)"),
+    (r"\b(\d+)[uUlL]+\b", r"\1"),
+    (r"&&", " and "),
+    (r"\|\|", " or "),
+    (r"!(?!=)", " not "),
+)
 
 
 @lru_cache(maxsize=4096)
@@ -209,7 +215,7 @@ _BUILT_IN = re.compile(
     r"TORCH_(?:IMPL|META|PRECOMPUTE_META)_FUNC2?|(?:DEFINE|DECLARE)_DISPATCH|(?:ALSO_)?REGISTER_\w*DISPATCH"
 )
 _DEEPEST_EXPANSION = 8
-_LONGEST_EXPANSION = 200_000
+_MOST_USES = 5000
 
 
 class MacroTable:
@@ -247,21 +253,29 @@ class MacroTable:
             if any(called[name] & set(one.parameters) for one in of) and name not in statements
         }
 
-    def expanded(self, text: str, file: str, depth: int = 0) -> str:
+    def expanded(self, text: str, file: str) -> str:
         """The text with uses of defining macros replaced, each on the line where it begins."""
+        return self._expanded(text, file, (), [_MOST_USES])
+
+    def _expanded(self, text: str, file: str, within: tuple[str, ...], remaining: list[int]) -> str:
+        """The same within other macros; `remaining` counts down, so that none takes exponential time."""
         pieces: list[str] = []
         position = 0
         for match in _CALL.finditer(text):
             name = match[1]
-            if match.start() < position or name not in self._defining and name not in self._forwarding:
+            is_known = name in self._defining or name in self._forwarding
+            if match.start() < position or not is_known or name in within:
                 continue
+            if len(within) > _DEEPEST_EXPANSION or not remaining[0]:
+                break
             end = closing(text, match.end())
             arguments = split_arguments(text[match.end() : end - 1])
             if name not in self._defining and self._defining.isdisjoint(arguments):
                 continue
             body = self._body(name, arguments, file)
-            if depth < _DEEPEST_EXPANSION and body is not None:
-                body = self.expanded(body, file, depth + 1)[:_LONGEST_EXPANSION]
+            if body is not None:
+                remaining[0] -= 1
+                body = self._expanded(body, file, (*within, name), remaining)
                 breaks = "\n" * text.count("\n", match.start(), end)
                 pieces += (text[position : match.start()], body, breaks)
                 position = end

@@ -1,4 +1,4 @@
-"""The source index of a PyTorch source tree, or of the headers in `torch/include`, read without a compiler."""
+"""The source index of a source tree of PyTorch, or of the headers in `torch/include`."""
 
 from __future__ import annotations
 

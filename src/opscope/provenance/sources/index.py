@@ -24,8 +24,7 @@ from opscope.provenance.table_format import TableFormat
 class Definition(msgspec.Struct, frozen=True):
     """Where something is defined."""
 
-    # Function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, stub (a dispatch stub), or
-    # jiterator (in packaged tables; not looked up)
+    # Function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, or stub (a dispatch stub)
     kind: str
     name: str  # without its scope and without template arguments
     scope: str  # namespaces and classes around it, joined by `::`
