@@ -12,8 +12,7 @@ import re
 from math import prod
 from typing import Any
 
-from opscope.launches.facts import LaunchFacts
-from opscope.launches.prediction import Expected, Prediction, ceil_div, ceiling, shape_text
+from opscope.launches.facts import Expected, LaunchFacts, Prediction, ceil_div, ceiling, shape_text
 from opscope.operators.arguments import TensorArgument, broadcast
 from opscope.operators.element_types import item_size_bytes
 from opscope.provenance.categories import category_of

@@ -20,8 +20,7 @@ import tomli
 
 from opscope.hardware.occupancy import Limiter, Waves
 from opscope.launches import elementwise, matrix_product, rows, triton
-from opscope.launches.facts import LaunchFacts
-from opscope.launches.prediction import Expected, Prediction, extent_text
+from opscope.launches.facts import Expected, LaunchFacts, Prediction, extent_text
 from opscope.model.evidence import Grade
 from opscope.text_enum import TextEnum
 from opscope.units import counted, format_bytes, format_fraction

@@ -11,8 +11,7 @@ from math import prod
 from typing import Any
 
 from opscope.hardware.architectures import WARP_SIZE
-from opscope.launches.facts import LaunchFacts
-from opscope.launches.prediction import Expected, Prediction, ceil_div, ceiling
+from opscope.launches.facts import Expected, LaunchFacts, Prediction, ceil_div, ceiling
 from opscope.operators.arguments import ScalarArgument
 from opscope.units import counted
 

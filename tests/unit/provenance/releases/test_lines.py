@@ -11,8 +11,8 @@ import pytest
 from opscope.model.evidence import Grade
 from opscope.provenance import packaged
 from opscope.provenance.releases import lines
-from opscope.provenance.releases.catalog import release_versions
 from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, Moved, StoredLines, moved
+from opscope.provenance.releases.release_table import release_versions
 from opscope.provenance.sources.at_hand import release_headers
 from opscope.provenance.sources.index import Definition, source_index
 
