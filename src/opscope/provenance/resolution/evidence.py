@@ -21,7 +21,7 @@ from opscope.provenance.inductor import complete_sources, source_locations
 from opscope.provenance.installation import package_folders, torch_build
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.operators.table import OperatorTable, Place, table_for
-from opscope.provenance.releases.lines import Moved, moved
+from opscope.provenance.releases.lines import place_of, release_lines
 from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
 from opscope.provenance.releases.release_table import git_version, release
 from opscope.provenance.sources.at_hand import nearest_index, permalink, release_headers
@@ -83,35 +83,12 @@ class IndexedSource(msgspec.Struct, frozen=True):
 
     def locate(self, definition: Definition, file_grade: Grade | None = None) -> SourceLocation:
         """The location of a definition of this index; its file may be known better than its line."""
-        if self.release is not None and definition.line is not None:
-            found = moved(self.release, self.index.version, definition.file, definition.line)
-            if found.line is None or found.grade is not Grade.NEIGHBOR_VERSION:
-                return self._moved(definition, found, self.release, file_grade)
-        return SourceLocation(
-            definition.file,
-            file_grade or self.grade,
-            definition.line,
-            definition.end_line,
-            None if definition.line is None else self.grade,
-            permalink(self.index.git_version, definition.file, definition.line, definition.end_line),
-        )
-
-    def _moved(
-        self, definition: Definition, found: Moved, release: str, file_grade: Grade | None
-    ) -> SourceLocation:
-        """The location in the release that answers, whose libraries name the file as well."""
-        line, last, known = found.line, found.last, weakest((found.grade, self.release_grade)) or self.grade
-        url = permalink(git_version(release), definition.file, line, last)
-        if found.grade is Grade.COMPILED and definition.end_line is not None:
-            end = moved(release, self.index.version, definition.file, definition.end_line)
-            last = end.line if end.grade is Grade.COMPILED else None
-            url = permalink(git_version(release), definition.file, line, last)
-        elif line is not None and last is not None and known is not Grade.BRACKET:
-            # Of a release that is not the user's: about where in that range.
-            line, last = min(max(definition.line or line, line), last), None
-        return SourceLocation(
-            definition.file, file_grade or known, line, last, None if line is None else known, url
-        )
+        own = self.index.git_version
+        if self.release is None:
+            return _location(place_of(definition, None, is_own=True), self.grade, (own, own), file_grade)
+        lines = release_lines(self.release, self.index.version)
+        commits = git_version(self.release), own
+        return _location(place_of(definition, lines, is_own=False), self.release_grade, commits, file_grade)
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -166,23 +143,32 @@ class Evidence(msgspec.Struct, frozen=True):
         """Where something of the operator table lies; no surer than the release is known."""
         if place is None:
             return None
-        release = self.recognition.grade if self.recognition.version else Grade.NEIGHBOR_VERSION
-        file_grade, line_grade = (
-            release if known == "release" else weakest((None if known is None else Grade(known), release))
-            for known in (place.file_from, place.line_from)
-        )
-        table, line, last = self.operators, place.line, place.last_line
-        commit = table.git_version if place.is_of_release else table.neighbor_git_version
-        url = permalink(commit, place.file, line, last)
-        if place.about is not None and line_grade is not Grade.BRACKET:
-            line, last = place.about, None  # of a release that is not the user's: about where in that range
-        return SourceLocation(place.file, file_grade or release, line, last, line_grade, url)
+        grade = self.recognition.grade if self.recognition.version else Grade.NEIGHBOR_VERSION
+        return _location(place, grade, (self.operators.git_version, self.operators.neighbor_git_version))
 
     def file_url(self, file: str) -> str | None:
         """Permalink to a whole file at the recognized release's commit."""
         version = self.recognition.version
         commit = None if version is None else git_version(version)
         return None if commit is None else permalink(commit, file, None, None)
+
+
+def _location(
+    place: Place, release: Grade, commits: tuple[str | None, str | None], file_grade: Grade | None = None
+) -> SourceLocation:
+    """A place by how well the release is known; its file may be known better.
+
+    Commits are those of the release and of the one whose sources are indexed.
+    """
+    known_file, line_grade = (
+        release if known == "release" else weakest((None if known is None else Grade(known), release))
+        for known in (place.file_from, place.line_from)
+    )
+    line, last = place.line, place.last_line
+    url = permalink(commits[0] if place.is_of_release else commits[1], place.file, line, last)
+    if place.about is not None and line_grade is not Grade.BRACKET:
+        line, last = place.about, None  # of a release that is not the user's: about where in that range
+    return SourceLocation(place.file, file_grade or known_file or release, line, last, line_grade, url)
 
 
 def _with_paths(
