@@ -33,7 +33,7 @@ from opscope.operators.distinct_calls import (
 from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
-from opscope.operators.tensor_lists import Gradients, read_gradients, with_list_members, with_list_types
+from opscope.operators.tensor_lists import Gradients, read_gradients, with_kernel_types, with_list_members
 
 COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
@@ -181,7 +181,7 @@ def _known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, C
         if call.triton is not None:
             source = sources().get((call.triton.kernel, call.triton.source_hash))
             return cost_of_generated(arguments, call.triton, source)
-        arguments, completed = with_list_types(arguments, call.kernel), None
+        arguments, completed = with_kernel_types(arguments, call.kernel), None
         if arguments.has_unrecorded_list:
             completed = with_list_members(arguments, call.kernel, call.block_count, gradients())
             arguments = completed or arguments
