@@ -26,9 +26,9 @@ _CPU_ARCHITECTURES = frozenset(
 _KEYS = {"PRIVATEUSE1": "PrivateUse1"}
 # What may stand in a declaration without a meaning for the parser, perhaps with arguments.
 _ATTRIBUTE = re.compile(
-    r"\b(?:C10_\w+|TORCH\w*_API|AT\w*_API|CAFFE2_API|AOTI_TORCH_EXPORT|CUTLASS_\w+|FUNCAPI|INLINE|__declspec|__ubsan_\w+|__(?:host|device"
-    r"|forceinline|noinline|inline|restrict|attribute|launch_bounds|align|cluster_dims|block_size"
-    r"|grid_constant|maxnreg|shared|constant|managed)__)\b(\s*\()?"
+    r"\b(?:C10_\w+|TORCH\w*_API|AT\w*_API|CAFFE2_API|AOTI_TORCH_EXPORT|CUTLASS_\w+|FUNCAPI|INLINE"
+    r"|__declspec|__ubsan_\w+|__(?:host|device|forceinline|noinline|inline|restrict|attribute"
+    r"|launch_bounds|align|cluster_dims|block_size|grid_constant|maxnreg|shared|constant|managed)__)\b(\s*\()?"
 )
 # What the parser takes for something else: launches, interfaces of Objective-C, macros as statements.
 _FOREIGN = re.compile(
@@ -36,6 +36,7 @@ _FOREIGN = re.compile(
     r"|^[ \t]*[A-Z][A-Z0-9]*_[A-Z0-9_]+\([^(){};]*\)[ \t]*$",
     re.MULTILINE,
 )
+# Comparisons in template arguments, which the parser ends there, and empty defaults of parameters.
 _MISREAD = re.compile(r"(?<!operator)(?<!>)>=|(?<==)( *)\{ *\}")
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _BODIES = ("compound_statement", "try_statement", "constructor_try_statement")
