@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opscope.hardware.occupancy import Limiter, Waves
-from opscope.launches import elementwise, matrix_product, rows, triton
+from opscope.launches import elementwise, matrix_product, rows
 from opscope.launches.facts import Expected, LaunchFacts, Prediction, extent_text
 from opscope.model.evidence import Grade
 from opscope.provenance.packaged import packaged_toml
@@ -26,10 +26,10 @@ _RULES: Mapping[str, Callable[[LaunchFacts], Prediction]] = {
     rule.__name__: rule
     for rule in (
         elementwise.vectorized, elementwise.unrolled, elementwise.strided, elementwise.several_outputs,
-        matrix_product.tiled_product, matrix_product.product, matrix_product.dot_product,
+        elementwise.program, matrix_product.tiled_product, matrix_product.product, matrix_product.dot_product,
         matrix_product.convolution, rows.reduction, rows.warp_softmax, rows.block_softmax,
         rows.spatial_softmax, rows.layer_norm, rows.column_sums, rows.batch_norm, rows.group_norm,
-        rows.attention, rows.attention_parts, triton.program,
+        rows.attention, rows.attention_parts,
     )
 }  # fmt: skip
 
