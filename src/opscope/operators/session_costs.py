@@ -67,7 +67,14 @@ def fill_costs(session: Session) -> None:
 def read_costs(session: Session) -> tuple[CostedCall, ...]:
     """All rows of `call_costs`, most device time first; empty unless `fill_costs` ran."""
     rows = session.records("SELECT * FROM call_costs ORDER BY self_device_ns DESC, call_id")
-    return tuple(map(_costed, rows))
+    return tuple(
+        CostedCall(
+            **{name: row[name] for name in _PLAIN},
+            **{name: row[column] for name, column in ARGUMENT_COLUMNS.items()},
+            cost=msgspec.convert(row, CallCost),
+        )
+        for row in rows
+    )
 
 
 def _is_filled(session: Session) -> bool:
@@ -129,12 +136,6 @@ _PLAIN = ("call_id", "name", "overload", "attribution", "calls", "self_device_ns
 
 def _raw(text: str | None) -> msgspec.Raw | None:
     return None if text is None else msgspec.Raw(text.encode())
-
-
-def _costed(row: dict[str, Any]) -> CostedCall:
-    arguments = {name: row[column] for name, column in ARGUMENT_COLUMNS.items()}
-    cost = msgspec.convert(row, CallCost)
-    return CostedCall(**{name: row[name] for name in _PLAIN}, **arguments, cost=cost)
 
 
 # Namespaces whose operators are torch's own.

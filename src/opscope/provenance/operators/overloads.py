@@ -154,7 +154,7 @@ def leaves_fewer(entry: NativeFunction, items: tuple[str, ...]) -> bool:
 def _are_left(arguments: Sequence[Argument], items: tuple[str, ...], *, may: bool) -> bool:
     records_lists = not may and _SCALAR_LIST in items
     return all(
-        _class(item) in _left_by(argument.type, may)
+        (item if item in _TAGS else _TENSOR) in _left_by(argument.type, may)
         # No item of a list of that type, which is too short to be left out where lists are recorded.
         and not (records_lists and item == _NOTHING and _SIZED_LIST.fullmatch(argument.type))
         for argument, item in zip(arguments, items, strict=True)
@@ -165,10 +165,6 @@ def _leaves_end(entry: NativeFunction, items: tuple[str, ...], *, may: bool = Fa
     """A record that ends in what the entry leaves."""
     count = len(parse_schema(entry.schema).arguments)
     return 0 < count <= len(items) and leaves(entry, items[len(items) - count :], may=may)
-
-
-def _class(item: str) -> str:
-    return item if item in _TAGS else _TENSOR
 
 
 @lru_cache(maxsize=1024)

@@ -358,17 +358,13 @@ def source_locations(session: Session) -> dict[str, SourceLocation]:
     by_kernel: dict[str, list[RecordedSource]] = defaultdict(list)
     for source in _recorded(session):
         by_kernel[source.kernel].append(source)
-    places = {kernel: {_place(source) for source in _best(sources)} for kernel, sources in by_kernel.items()}
-    return {
-        kernel: place
-        for kernel, (place, *others) in ((kernel, tuple(found)) for kernel, found in places.items())
-        if place is not None and not others
-    }
-
-
-def _best(sources: Sequence[RecordedSource]) -> Sequence[RecordedSource]:
-    """The sources that launches name, if any; else all."""
-    return [source for source in sources if source.evidence is SourceEvidence.LAUNCH] or sources
+    located: dict[str, SourceLocation] = {}
+    for kernel, sources in by_kernel.items():
+        launched = [source for source in sources if source.evidence is SourceEvidence.LAUNCH]
+        place, *others = {_place(source) for source in launched or sources}
+        if place is not None and not others:
+            located[kernel] = place
+    return located
 
 
 def _place(source: RecordedSource) -> SourceLocation | None:
