@@ -16,7 +16,6 @@ from pathlib import Path
 from opscope.errors import DependencyError, MeasurementError
 from opscope.hardware.toolkit import find_cuda_tool
 from opscope.kernels.ptx import ptx_functions, ptx_preamble
-from opscope.provenance.binaries.process import mapped_libraries
 from opscope.provenance.demangle import demangle
 
 _MAPS = Path("/proc/self/maps")
@@ -38,6 +37,8 @@ def kernel_libraries(maps: Path = _MAPS) -> list[Path]:
     Args:
         maps: What the system says of this process's mappings.
     """
+    from opscope.provenance.binaries.process import mapped_libraries  # noqa: PLC0415 - seldom needed
+
     return [path for path in mapped_libraries(maps) if not _FOREIGN.search(str(path))]
 
 
