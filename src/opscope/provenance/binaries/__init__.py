@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from opscope.model.origin import RecordedKernel
+if TYPE_CHECKING:
+    from opscope.model.origin import RecordedKernel
 
 
 def recorded_origins(
