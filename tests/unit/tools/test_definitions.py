@@ -13,6 +13,113 @@ def places(definitions: list[Definition]) -> list[tuple[str, str, int | None, in
     return [(row.kind, f"{row.scope}::{row.name}", row.line, row.end_line) for row in definitions]
 
 
+FOUND = {
+    "lambdas and initializers do not end a function": (
+        """
+        static const int table[] = {1, 2, 3};
+        static auto registered = registry.add("x", [](int x) { return x; });
+        std::vector<int> values{1, 2};
+        void f() {
+          auto g = [&](int x) { return Foo{x}; };
+          launch(g, [=] __device__ (int i) { if (i) { a[i] = i; } });
+        }
+        enum class E { A, B };
+        void h() {}
+        """,
+        [("function", "::f", 4, 7), ("function", "::h", 9, 9)],
+    ),
+    "members defined outside their class": (
+        "namespace c10d {\nvoid Store<int>::Key::set(int x) {\n}\n}",
+        [("function", "c10d::Store::Key::set", 2, 3)],
+    ),
+    "error stubs give way to the real function": (
+        """
+        #if SOMETHING_ENABLED()
+        Tensor f(const Tensor& x) { return compute(x); }
+        #else
+        Tensor f(const Tensor& x) { TORCH_CHECK(false, "not compiled"); }
+        Tensor g(const Tensor& x) { TORCH_CHECK(false, "not compiled"); }
+        #endif
+        """,
+        [("function", "::f", 2, 2), ("function", "::g", 5, 5)],
+    ),
+    "branches that open one function twice": (
+        """
+        #ifdef A
+        void f(int x) {
+        #else
+        void f(long x) {
+        #endif
+          g();
+        }
+        void h() {}
+        """,
+        [
+            ("function", "::f", 2, 7),
+            ("function", "::f", 4, 7),
+            ("function", "::h", 8, 8),
+        ],
+    ),
+    "branches with braces that do not match": (
+        """
+        void f() {
+        #if A
+          if (x) {
+        #else
+          while (y) {
+        #endif
+          }
+        }
+        void g() {}
+        """,
+        [("function", "::f", 1, 8), ("function", "::g", 9, 9)],
+    ),
+    "namespaces of one build only": (
+        """
+        #ifdef CPU_CAPABILITY
+        inline namespace CPU_CAPABILITY {
+        #else
+        inline namespace DEFAULT {
+        #endif
+        void f() {}
+        }
+        void g() {}
+        """,
+        [("function", "CPU_CAPABILITY::f", 6, 6), ("function", "::g", 8, 8)],
+    ),
+    "dead branches hold nothing": (
+        "#ifdef USE_ROCM\nvoid f() {\n#else\nvoid g() {\n#endif\n}\n",
+        [("function", "::g", 4, 6)],
+    ),
+    "functions defined by a macro are where it is used": (
+        """
+        #define UNARY(op, ...)                                   \\
+          Tensor& op##_out_cuda(const Tensor& self, Tensor& out) { \\
+            return run(#op, self, out, __VA_ARGS__);              \\
+          }                                                      \\
+          DEFINE_DISPATCH(op##_stub);
+        namespace at::native {
+        UNARY(sin, 1)
+        UNARY(cos, 2, 3)
+        }
+        """,
+        [
+            ("function", "at::native::sin_out_cuda", 7, 7),
+            ("stub", "at::native::sin_stub", 7, 7),
+            ("function", "at::native::cos_out_cuda", 8, 8),
+            ("stub", "at::native::cos_stub", 8, 8),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), FOUND.values(), ids=FOUND)
+def test_each_definition_has_its_lines(
+    read: Read, text: str, expected: list[tuple[str, str, int, int]]
+) -> None:
+    assert places(read(text)) == expected
+
+
 def test_scopes_lines_and_ends(read: Read) -> None:
     found = read(
         """
@@ -49,122 +156,24 @@ def test_scopes_lines_and_ends(read: Read) -> None:
     assert found[3].parameters == "Tensor, Tensor"
 
 
-def test_lambdas_and_initializers_do_not_end_a_function(read: Read) -> None:
+def test_branches_within_a_head(read: Read) -> None:
     found = read(
         """
-        static const int table[] = {1, 2, 3};
-        static auto registered = registry.add("x", [](int x) { return x; });
-        std::vector<int> values{1, 2};
-        void f() {
-          auto g = [&](int x) { return Foo{x}; };
-          launch(g, [=] __device__ (int i) { if (i) { a[i] = i; } });
+        template <typename T>
+        #if A
+        C10_LAUNCH_BOUNDS_1(256)
+        #else
+        C10_LAUNCH_BOUNDS_2(512, 2)
+        #endif
+        __global__ void k(T* x) {
         }
-        enum class E { A, B };
-        void h() {}
         """
     )
-    assert places(found) == [("function", "::f", 4, 7), ("function", "::h", 9, 9)]
-
-
-def test_members_defined_outside_their_class(read: Read) -> None:
-    found = read("namespace c10d {\nvoid Store<int>::Key::set(int x) {\n}\n}")
-    assert places(found) == [("function", "c10d::Store::Key::set", 2, 3)]
-
-
-class TestConditionals:
-    def test_branches_that_open_one_function_twice(self, read: Read) -> None:
-        found = read(
-            """
-            #ifdef A
-            void f(int x) {
-            #else
-            void f(long x) {
-            #endif
-              g();
-            }
-            void h() {}
-            """
-        )
-        assert places(found) == [
-            ("function", "::f", 2, 7),
-            ("function", "::f", 4, 7),
-            ("function", "::h", 8, 8),
-        ]
-
-    def test_branches_within_a_head(self, read: Read) -> None:
-        found = read(
-            """
-            template <typename T>
-            #if A
-            C10_LAUNCH_BOUNDS_1(256)
-            #else
-            C10_LAUNCH_BOUNDS_2(512, 2)
-            #endif
-            __global__ void k(T* x) {
-            }
-            """
-        )
-        assert places(found) == [("kernel", "::k", 7, 8)]
-        assert found[0].template_parameters == ("T",)
-
-    def test_branches_with_braces_that_do_not_match(self, read: Read) -> None:
-        found = read(
-            """
-            void f() {
-            #if A
-              if (x) {
-            #else
-              while (y) {
-            #endif
-              }
-            }
-            void g() {}
-            """
-        )
-        assert places(found) == [("function", "::f", 1, 8), ("function", "::g", 9, 9)]
-
-    def test_namespaces_of_one_build_only(self, read: Read) -> None:
-        found = read(
-            """
-            #ifdef CPU_CAPABILITY
-            inline namespace CPU_CAPABILITY {
-            #else
-            inline namespace DEFAULT {
-            #endif
-            void f() {}
-            }
-            void g() {}
-            """
-        )
-        assert places(found) == [("function", "CPU_CAPABILITY::f", 6, 6), ("function", "::g", 8, 8)]
-
-    def test_dead_branches_hold_nothing(self, read: Read) -> None:
-        found = read("#ifdef USE_ROCM\nvoid f() {\n#else\nvoid g() {\n#endif\n}\n")
-        assert places(found) == [("function", "::g", 4, 6)]
+    assert places(found) == [("kernel", "::k", 7, 8)]
+    assert found[0].template_parameters == ("T",)
 
 
 class TestMacros:
-    def test_functions_defined_by_a_macro_are_where_it_is_used(self, read: Read) -> None:
-        found = read(
-            """
-            #define UNARY(op, ...)                                   \\
-              Tensor& op##_out_cuda(const Tensor& self, Tensor& out) { \\
-                return run(#op, self, out, __VA_ARGS__);              \\
-              }                                                      \\
-              DEFINE_DISPATCH(op##_stub);
-            namespace at::native {
-            UNARY(sin, 1)
-            UNARY(cos, 2, 3)
-            }
-            """
-        )
-        assert places(found) == [
-            ("function", "at::native::sin_out_cuda", 7, 7),
-            ("stub", "at::native::sin_stub", 7, 7),
-            ("function", "at::native::cos_out_cuda", 8, 8),
-            ("stub", "at::native::cos_stub", 8, 8),
-        ]
-
     def test_kernels_whose_head_is_a_macro(self, read: Read) -> None:
         found = read(
             """
@@ -231,20 +240,6 @@ def test_stubs_that_a_function_calls(read: Read) -> None:
         "a.cpp",
     )
     assert found[-1].stubs == ("GeluKernel", "sin_stub")
-
-
-def test_error_stubs_give_way_to_the_real_function(read: Read) -> None:
-    found = read(
-        """
-        #if SOMETHING_ENABLED()
-        Tensor f(const Tensor& x) { return compute(x); }
-        #else
-        Tensor f(const Tensor& x) { TORCH_CHECK(false, "not compiled"); }
-        Tensor g(const Tensor& x) { TORCH_CHECK(false, "not compiled"); }
-        #endif
-        """
-    )
-    assert places(found) == [("function", "::f", 2, 2), ("function", "::g", 5, 5)]
 
 
 @pytest.mark.parametrize(
