@@ -240,3 +240,128 @@ def test_stubs_that_a_function_calls(read: Read) -> None:
         "a.cpp",
     )
     assert found[-1].stubs == ("GeluKernel", "sin_stub")
+
+
+@pytest.mark.parametrize(
+    ("head", "defined"),
+    [
+        ("struct Foo", "class ::Foo"),
+        ("struct alignas(16) TORCH_API Foo final : Bar<void(int)>", "class ::Foo"),
+        ("template <> class Foo<int, 3> : public Base", "class ::Foo"),
+        ("template <> struct std::hash<Foo>", "class std::hash"),
+        ("template <class T> struct Foo<T, enable_if<T::value >= 80>::type>", "class ::Foo"),
+        ("struct __align__(8) Foo", "class ::Foo"),
+        ("class [[nodiscard]] Foo", "class ::Foo"),
+        ("void f()", "function ::f"),
+        ("void f(int x) const noexcept(true) override", "function ::f"),
+        ("auto f(int x) -> std::vector<int>", "function ::f"),
+        ("at::Tensor& at::native::f_out(const Tensor& x)", "function at::native::f_out"),
+        ("template <class T> template <int N> void Foo<T>::bar()", "function Foo::bar"),
+        ("struct Foo make_foo(int x)", "function ::make_foo"),
+        ("std::function<void(int)> f(int (*g)(int))", "function ::f"),
+        ("decltype(auto) f()", "function ::f"),
+        ("bool operator<(const A& a, const B& b)", "function ::operator<"),
+        ("Foo& Foo::operator=(Foo&& other)", "function Foo::operator="),
+        ("Foo::operator bool() const", "function Foo::operatorbool"),
+        ("Foo::operator c10::List<int>() const", "function Foo::operatorc10::List<int>"),
+        ("Foo::~Foo()", "function Foo::~Foo"),
+        ("Foo::Foo() : a(1), b(2)", "function Foo::Foo"),
+        ("static C10_DEVICE inline T f(T a) __ubsan_ignore_undefined__", "function ::f"),
+        ("template <> void f<int>(int x)", "function ::f"),
+        ("__attribute__((unused)) void f(A a = {}, int x = 1)", "function ::f"),
+        ("template <bool B = (a < b), class T = X<Y<int>>> void f(T x)", "function ::f"),
+        ("TORCH_META_FUNC2(add, Tensor) (const Tensor& x, int64_t dim)", "structured at::meta::add.Tensor"),
+        ("enum class Foo : int", None),
+        ("int a[] =", None),
+        ("auto f = [](int x)", None),
+        ("TEST(Foo, Bar)", None),
+        ("TORCH_LIBRARY_IMPL(aten, CUDA, m)", None),
+        ("void (*fp)(int) =", None),
+    ],
+)
+def test_what_a_brace_opens(read: Read, head: str, defined: str | None) -> None:
+    found = [f"{row.kind} {row.scope}::{row.name}" for row in read(f"{head} {{ }};\nint behind;")]
+    assert found == ([] if defined is None else [defined])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "__global__ void k(T* x)",
+        "C10_LAUNCH_BOUNDS_1(512)\n__global__ void k(T* x)",
+        "template <class T> __global__ void C10_LAUNCH_BOUNDS_2(256, 4) k(T* x)",
+        "__global__ void __launch_bounds__(A<float, 64>::kThreads, A<float>::kBlocks) k(T* x)",
+        "static __global__ __launch_bounds__(32) void k(T* x)",
+        'extern "C" __global__ void k(T* x)',
+        "template <typename T,\n  int N>\nC10_LAUNCH_BOUNDS_1(num_threads())\n__global__ void k(T* x)",
+    ],
+)
+def test_kernels_however_their_bounds_are_written(read: Read, head: str) -> None:
+    (found,) = read(f"{head} {{\n  f<<<grid, block, 0, stream>>>(x);\n}}\n")
+    assert (found.kind, found.name, found.parameters) == ("kernel", "k", "T*")
+    assert found.line == head.count("\n") + 1
+
+
+def test_a_specialization_is_told_from_its_template(read: Read) -> None:
+    (*found,) = read(
+        """
+        template <> void f<int>(int x) {}
+        template <class T> struct A<T*> {};
+        template <class T> void f(T x) {}
+        template <class T> struct A {};
+        """
+    )
+    assert [row.is_specialization for row in found] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("class T, int N = 4, bool B", ("T", "N", "B")),
+        ("typename, int", ("", "")),
+        ("typename... Ts", ("Ts...",)),
+        ("typename ...", ("...",)),
+        ("int nt, int vt, typename func_t = A<B, C>", ("nt", "vt", "func_t")),
+        ("template <typename> class Op, typename T", ("Op", "T")),
+        ("typename T, typename std::enable_if<(N > 3), int>::type = 0", ("T", "")),
+        ("typename T, std::enable_if_t<is_x<T>, bool> = true", ("T", "")),
+        ("void (*fn)(int), auto V", ("fn", "V")),
+        ("const char* name", ("name",)),
+        ("std::size_t N, std::size_t", ("N", "")),
+        ("unsigned int bits, unsigned int", ("bits", "")),
+    ],
+)
+def test_names_of_template_parameters(read: Read, text: str, names: tuple[str, ...]) -> None:
+    assert read(f"template <{text}> struct A {{}};")[0].template_parameters == names
+
+
+@pytest.mark.parametrize(
+    ("text", "types"),
+    [
+        ("const Tensor& a, std::array<bool, 2> m, int64_t n = f(1, 2)", "Tensor, bool[], int"),
+        ("::std::optional<c10::SymInt> dim = std::nullopt, double p = 0.5", "int?, float"),
+        ("char **data, [[maybe_unused]] bool x, unsigned int", "char**, bool, unsignedint"),
+        ("void (*f)(int), Args&&... args", "void(*)(int), Args..."),
+        ("void", ""),
+        ("", ""),
+    ],
+)
+def test_types_of_parameters_are_without_names_and_defaults(read: Read, text: str, types: str) -> None:
+    assert read(f"void f({text}) {{}}")[0].parameters == types
+
+
+def test_texts_for_another_compiler_define_nothing(read: Read) -> None:
+    found = read("const auto s = jiterator_stringify(\n template <class T> T f(T x) { }\n);\nvoid g() {}")
+    assert places(found) == [("function", "::g", 4, 4)]
+
+
+def test_what_follows_a_macro_without_a_semicolon(read: Read) -> None:
+    found = read(
+        "namespace at {\nAT_INSTANTIATE_SORT(int, 1)\nAT_INSTANTIATE_SORT(long, 2)\nvoid f() {}\n}\n"
+    )
+    assert places(found) == [("function", "at::f", 4, 4)]
+
+
+def test_what_follows_objective_c(read: Read) -> None:
+    found = read("@interface A ()\n- (void)f;\n@end\nvoid A::g() { [x f]; }\n", "a.mm")
+    assert places(found) == [("function", "A::g", 4, 4)]
