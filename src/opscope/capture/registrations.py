@@ -1,6 +1,6 @@
 """What this process's dispatcher knows that PyTorch's yaml files do not: custom operators, replaced ones.
 
-Reads private parts of torch 2.6 to 2.14 (`_dispatch_dump`, `OPDEFS`). Where one is missing, what it would
+Reads private parts of torch 2.6 to 2.15 (`_dispatch_dump`, `OPDEFS`). Where one is missing, what it would
 have told is None; nothing here raises for that. Importing this module does not import torch.
 """
 
