@@ -34,7 +34,7 @@ SPEAKERS = (
     "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
     "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
     "operators/engine_operators.py",
-    "operators/generated_kernels.py", "operators/known_costs.py", "operators/operator_table.py",
+    "operators/generated_kernels.py", "operators/operator_table.py", "operators/session_costs.py",
     "provenance/releases/recognition.py",
     "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/replay.py",
     "trials/processes.py", "trials/rounds.py",

@@ -267,6 +267,7 @@ TRIALS = {
          "        x = x.to(memory_format=torch.channels_last) if ON('channels_last') else x\n"),
         ("{loss.item():.4f}", "{0.0 if ON('advice.host_sync') else loss.item():.4f}"),
     ], block=3, lead_in=1),
+    # Of 32 steps of the sampler all but the last call the model four times.
     "cfg_sample": Trial(("tf32", "bf16", "channels_last", "advice.attention_backend", "advice.host_sync", "batched"), [
         looped("for step in range(images * STEPS):", 8),
         ("        sim = torch.matmul(",
@@ -284,7 +285,7 @@ TRIALS = {
          "    eps_cond = model(x * c_in, s, cond)\n"),
         ("        if sigmas[i + 1] == 0:", "        if i + 1 == STEPS if ON('advice.host_sync') else sigmas[i + 1] == 0:"),
         ("text, empty = ", "import copy\nNETS = [model, copy.deepcopy(model).to(memory_format=torch.channels_last)]\ntext, empty = "),
-    ], block=16, lead_in=4),
+    ], block=16, lead_in=4, per_step=32 / 126),
     # `batched`: the cell's steps as one nn.GRU over the window, with the weights of the cell.
     "deepar_cells": Trial((*WITHOUT_BF16, "pinned", "advice.host_sync", "batched"), [
         ("256 * 200", "256 * 4000"), loaded("loader", " in enumerate(", "):\n"),
@@ -446,7 +447,7 @@ MORE = {
         looped("for step in range(images * STEPS):", 8),
         ("    c_in = 1 /", "    model = NETS[ON('compile')]\n    c_in = 1 /"),
         ("text, empty = ", "NETS = [model, torch.compile(model)]\ntext, empty = "),
-    ], block=16, lead_in=4),
+    ], block=16, lead_in=4, per_step=32 / 126),
     "deepar_cells": Trial(("compile",), [
         ("256 * 200", "256 * 4000"),
         *compiled(loaded("loader", " in enumerate(", "):\n"), "losses = []\n", "model", "mu, alpha = model(").edits,

@@ -21,7 +21,7 @@ from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session
-from opscope.provenance.origins import recorded_origins
+from opscope.provenance.binaries import recorded_origins
 from opscope.results import Source, load, print_report, several, summarize
 
 if TYPE_CHECKING:

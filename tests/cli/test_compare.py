@@ -44,8 +44,3 @@ def test_other_files_are_refused(opscope, tmp_path: Path, fast: Path, text: str)
     other = tmp_path / "other.json"
     other.write_text(text)
     opscope("compare", fast, other).fails(str(other))
-
-
-@pytest.mark.parametrize("arguments", [("--threshold", "0"), ("--top", "0"), ("--fail-on", "worse")])
-def test_usage_errors(opscope, fast: Path, arguments: tuple[str, ...]) -> None:
-    assert opscope("compare", fast, fast, *arguments).code == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import opscope as library
-from opscope.provenance.releases.catalog import git_version, release_versions
+from opscope.provenance.releases.release_table import git_version, release_versions
 
 RELEASES = release_versions()
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"  # noqa: E501
@@ -43,21 +43,6 @@ def test_each_release_answers_for_itself(opscope, version: str) -> None:
     assert function["file"] == "aten/src/ATen/native/cuda/Indexing.cu"
     assert function["line_grade"] in ("release_index", "compiled", "bracket")
     assert f"/{git_version(version)}/" in function["url"]
-
-
-@pytest.mark.parametrize(
-    ("name", "subject", "found"),
-    [
-        ("gelu", "operator", "aten::gelu"),
-        ("matrix", "category", "matrix"),
-        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEEviT0_T1_",
-         "kernel", FILL),
-    ],
-)  # fmt: skip
-def test_json_is_one_document_for_any_kind_of_name(explain, name: str, subject: str, found: str) -> None:
-    outcome = explain(name, "--json")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert (outcome.json["subject"], outcome.json["name"]) == (subject, found)
 
 
 class TestTrace:

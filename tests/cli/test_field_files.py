@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import lzma
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -97,20 +95,3 @@ def test_what_is_said(
     assert [one for one in absent if one in text] == []
     if "schema29" in name:
         assert "schema 2.9.1" in opscope("analyze", str(path), "--section", "findings").out
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Faulty traces, made of sound ones."""
-    folder = tmp_path_factory.mktemp("cases")
-    subprocess.run([sys.executable, FIELD / "make_cases.py", folder], check=True)
-    return folder
-
-
-@pytest.mark.exhaustive(few=False)
-@pytest.mark.parametrize("name", ["quote_in_name", "windows_path"])
-def test_an_event_that_is_no_json_costs_itself(opscope, cases: Path, name: str) -> None:
-    told = opscope("analyze", str(cases / f"{name}.json")).fine()
-    text = " ".join(told.out.split())
-    assert "1 event left out for not being JSON; first at byte 28297." in text
-    assert "GPU-bound" in text

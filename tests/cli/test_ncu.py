@@ -70,22 +70,6 @@ def calls(tmp_path: Path) -> list[dict[str, Any]]:
 SAYS = [sys.executable, "-c", "import sys; print('said', *sys.argv[1:])"]
 
 
-def test_a_report_as_a_table_with_findings(opscope: Run, packed: Path) -> None:
-    outcome = opscope("ncu", packed).fine()
-    row = next(line for line in outcome.out.splitlines() if "cunn_SoftMaxForwardReg" in line)
-    assert row.split() == ["0", "cunn_SoftMaxForwardReg", "274", "µs", "517", "MB", "54.0", "%", "39.2", "%",
-        "49.3", "%", "latency"]  # fmt: skip
-    assert "What to change" in outcome.out
-    assert "Not collected" in outcome.out
-
-
-@pytest.mark.exhaustive(few=False)
-def test_a_report_as_json(opscope: Run, packed: Path) -> None:
-    document = opscope("ncu", packed, "--json").json
-    assert [one["duration_ns"] for one in document["kernels"]] == [274_048, 125_280, 460_128, 60_480, 210_784]
-    assert document["findings"][0]["code"] == "counters.cache_bound"
-
-
 @pytest.mark.exhaustive(few=False)
 def test_a_report_and_a_trace_of_something_else(opscope: Run, packed: Path, trace: Path) -> None:
     outcome = opscope("ncu", packed, "--trace", trace).fine()

@@ -236,10 +236,6 @@ def test_without_nvcc_it_says_what_to_install(opscope, write, monkeypatch):
     opscope("nvcc", write("int main() {}\n"), "--arch", "sm_90").fails("pip install nvidia-cuda-nvcc")
 
 
-def test_a_missing_file_argument_is_a_usage_error(opscope, workplace):
-    assert opscope("nvcc").code == 2
-
-
 @needs_nvcc
 def test_occupancy_is_for_the_sizes_and_shared_memory_asked_for(opscope, write):
     source = write("__global__ void one(int* x) { *x = 1; }\n")

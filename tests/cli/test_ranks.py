@@ -41,31 +41,6 @@ def minutes_apart(rank: int, trace: Trace) -> Trace:
     return {**trace, "traceEvents": events}
 
 
-def a_step_less_on_rank_2(rank: int, trace: Trace) -> Trace:
-    if rank != 2:
-        return trace
-    steps = [one["name"] for one in trace["traceEvents"] if str(one.get("name")).startswith("ProfilerStep#")]
-    kept = [one for one in trace["traceEvents"] if one.get("name") != max(steps)]
-    return {**trace, "traceEvents": kept}
-
-
-def of_a_larger_world(rank: int, trace: Trace) -> Trace:
-    info = trace["distributedInfo"]
-    return {**trace, "distributedInfo": {**info, "world_size": 8}} if rank == 3 else trace
-
-
-def of_no_job(rank: int, trace: Trace) -> Trace:
-    return {key: one for key, one in trace.items() if key != "distributedInfo"} if rank == 3 else trace
-
-
-def rank_2_twice(rank: int, trace: Trace) -> Trace:
-    return {**trace, "distributedInfo": {**trace["distributedInfo"], "rank": 2}} if rank == 3 else trace
-
-
-def rank_2_missing(rank: int, trace: Trace) -> Trace | None:
-    return None if rank == 2 else trace
-
-
 def unchanged(rank: int, trace: Trace) -> Trace:
     return trace
 
@@ -80,40 +55,6 @@ def write(folder: Path, recorded: list[Trace], change: Change) -> Path:
             text = json.dumps(changed).encode()
             (folder / f"rank{rank}.json.gz").write_bytes(gzip.compress(text, 1))
     return folder
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (rank_2_twice, "are both of rank 2, at the same time"),
-        (of_a_larger_world, "are of different world sizes"),
-        (of_no_job, "has no rank, while"),
-    ],
-)
-def test_what_is_not_one_job_is_refused_unless_merged(
-    opscope: Run, tmp_path: Path, recorded: list[Trace], change: Change, says: str
-) -> None:
-    folder = write(tmp_path, recorded, change)
-    opscope("analyze", str(folder)).fails(says)
-    assert opscope("analyze", str(folder), "--merge").code == 0
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (rank_2_missing, "3 of 4 ranks were read (2 not)"),
-        (a_step_less_on_rank_2, "Ranks recorded different numbers of steps: most 2, but rank 2: 1"),
-    ],
-)
-def test_what_is_unclear_is_said_and_the_rest_is_analyzed(
-    opscope: Run, tmp_path: Path, recorded: list[Trace], change: Change, says: str
-) -> None:
-    done = opscope("analyze", str(write(tmp_path, recorded, change)), "--json").fine()
-    found = json.loads(done.out)
-    assert any(says in one["message"] for one in found["findings"])
-    assert found["collectives"][0]["name"] == "allreduce"
 
 
 @pytest.mark.exhaustive

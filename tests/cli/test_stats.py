@@ -6,8 +6,6 @@ standard library's `statistics`, rounded as nsys prints them.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import sqlite3
@@ -123,14 +121,6 @@ def test_json_is_by_report_with_nsys_columns(opscope, trace: Path) -> None:
         "StdDev (ns)", "Name",
     ]  # fmt: skip
     assert document["cuda_api_sum"][0]["Num Calls"] > 0
-
-
-def test_csv_separates_reports_by_an_empty_line(opscope, trace: Path) -> None:
-    out = opscope("stats", trace, "--report", "all", "--csv").out
-    first = out.split("\n\n")[0]
-    rows = list(csv.DictReader(io.StringIO(first)))
-    assert rows[0]["Name"].startswith("cuda")
-    assert out.count("Time (%)") == 4
 
 
 def test_a_report_is_written_to_a_file(opscope, trace: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,14 @@ def {name}(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
     xoffset = tl.program_id(0) * XBLOCK
     {body}
 """
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    """PyTorch, imported without its warnings about the machine."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")

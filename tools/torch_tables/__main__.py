@@ -36,17 +36,19 @@ from opscope.errors import InputError, OpscopeError
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
-from opscope.provenance.releases.catalog import TABLE_NAME
 from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, StoredLines
+from opscope.provenance.releases.release_table import TABLE_NAME
 from opscope.provenance.releases.table_file import Unit, decode_table, encode_table
 from opscope.provenance.sources.at_hand import HEADERS_FILE, nearest_index
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
 from opscope.provenance.sources.index import load_index
 from opscope.provenance.table_format import TableFormat
-from torch_tables.indexer.build import build_table as build_sources
-from torch_tables.indexer.build import header_table
-from torch_tables.indexer.defining_files import defining_files
-from torch_tables.indexer.units import (
+from torch_tables.defining_files import defining_files
+from torch_tables.line_constants import Sites, anchors, segments, sites_of
+from torch_tables.operator_table import build_operator_table
+from torch_tables.places import Places
+from torch_tables.source_tree import header_index, tree_index
+from torch_tables.units import (
     PathEvidence,
     build_folders,
     build_table,
@@ -54,9 +56,6 @@ from torch_tables.indexer.units import (
     locate_units,
     located,
 )
-from torch_tables.line_constants import Sites, anchors, segments, sites_of
-from torch_tables.operator_table import build_operator_table
-from torch_tables.places import Places
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "src/opscope/provenance/releases/data"
@@ -123,16 +122,17 @@ def write_units(options: argparse.Namespace) -> None:
 def write_sources(options: argparse.Namespace) -> None:
     """The index of definitions."""
     if options.checkout is not None:
-        commit, _ = release_facts(options.torch)
-        table = build_sources(options.checkout, options.version, git_version=commit)
+        table = tree_index(options.checkout, options.version, release_facts(options.torch)[0])
         write(options, SOURCES_FILE, table.encode())
+        print(f"  {sum(1 for _ in table):,} definitions")
 
 
 def write_headers(options: argparse.Namespace) -> None:
     """The index of definitions in headers, where there is none of the whole source tree."""
     include = options.torch / "include"
     if include.is_dir() and not packaged_file(options, SOURCES_FILE):
-        write(options, HEADERS_FILE, header_table(include).encode())
+        table = header_index(include, options.version, release_facts(options.torch)[0])
+        write(options, HEADERS_FILE, table.encode())
 
 
 class StoredChecks(msgspec.Struct, array_like=True):

@@ -1,4 +1,4 @@
-"""Parameters of C++ templates and functions: split, without defaults, their types in one coarse spelling.
+"""Arguments split at their commas, and types of parameters in one coarse spelling.
 
 `const at::Tensor & self`, `Tensor(a!) self` and `Tensor` are all "Tensor"; `c10::optional<int64_t>` and
 `SymInt?` are both "int?". Coarse on purpose: it tells overloads apart however a type is passed.
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from opscope.provenance.packaged import lazy_pattern
-from opscope.provenance.sources.index import PACK
 
 _PARTNERS = {")": "(", "]": "[", "}": "{"}
 # Arrows and comparisons that hold an angle are passed over.
@@ -48,16 +47,6 @@ def _close(open_brackets: list[str], opener: str) -> None:
         open_brackets.pop()
 
 
-def before_default(parameter: str) -> str:
-    """A parameter without its default, which stands behind an equals sign outside of brackets."""
-    depth = 0
-    for position, character in enumerate(parameter):
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "=" and depth <= 0 and parameter[position + 1 : position + 2] != "=":
-            return parameter[:position].rstrip()
-    return parameter.rstrip()
-
-
 _QUALIFIERS = lazy_pattern(
     r"\b(?:const|volatile|typename|struct|class|constexpr|__restrict__|__restrict|C10_UNUSED|__grid_constant__)\b"
     r"|\[\[[^\]]*\]\]"
@@ -65,10 +54,6 @@ _QUALIFIERS = lazy_pattern(
 _NAMESPACES = lazy_pattern(r"(?<![\w>])(?:::)?(?:at|c10|std|torch|native|caffe2)\s*::\s*(?=[A-Za-z_])")
 _PASSING = lazy_pattern(r"\s*&&?\s*")
 _SPACE = lazy_pattern(r"\s+")
-_NAMED = lazy_pattern(
-    r"(.*[\w>*\])?])[\s*]+([A-Za-z_]\w*)((?:\s*\[[^\]]*\])*)$|(.*[>*])([A-Za-z_]\w*)$", re.DOTALL
-)
-_BUILTIN_WORDS = frozenset(("unsigned", "signed", "long", "short", "int", "char", "double", "float"))
 _WRAPPED = lazy_pattern(r"(\w+)\s*<(.*)>$", re.DOTALL)
 _SCHEMA_SUFFIX = lazy_pattern(r"(.*?)\s*(\?|\[\d*\])$", re.DOTALL)
 _ALIAS_MARK = lazy_pattern(r"\([a-z](?:\|[a-z])*!?(?:\s*->\s*[*a-z|!]+)?\)")
@@ -113,25 +98,10 @@ _LONGEST = 400
 
 
 @lru_cache(maxsize=65536)
-def parameter_types(text: str) -> str:
-    """Coarse types of a C++ parameter list, joined by ", "."""
-    if len(text) > _LONGEST * 20 or text.strip() in ("", "void"):
-        return ""
-    return ", ".join(coarse_type(parameter) for parameter in split_arguments(text))
-
-
-@lru_cache(maxsize=65536)
 def coarse_type(parameter: str) -> str:
-    """The type of one parameter, C++ or schema, with or without a name and a default."""
-    text = before_default(parameter[:_LONGEST])
-    text = _PASSING.sub(" ", _NAMESPACES.sub("", _QUALIFIERS.sub(" ", _ALIAS_MARK.sub("", text))))
-    text = _SPACE.sub(" ", text).strip()
-    named = _NAMED.match(text)
-    if named and (named.group(5) or named.group(2)) not in _BUILTIN_WORDS:
-        text = (
-            (named.group(1) + " *" * (named.group(3) or "").count("[")) if named.group(1) else named.group(4)
-        )
-    return _spelled(text.strip()).replace(" ", "")
+    """The type of one parameter, C++ or schema, without its name and default."""
+    text = _NAMESPACES.sub("", _QUALIFIERS.sub(" ", _ALIAS_MARK.sub("", parameter[:_LONGEST])))
+    return _spelled(_SPACE.sub(" ", _PASSING.sub(" ", text)).strip()).replace(" ", "")
 
 
 def _spelled(text: str, depth: int = 0) -> str:
@@ -164,41 +134,3 @@ def signature_distance(types: str, wanted: Sequence[str]) -> int | None:
         for left, right in zip(mine, theirs, strict=True)
     )
     return 1 if may_be else None
-
-
-# Names of the parameters that a template declares.
-
-_WORD = lazy_pattern(r"[A-Za-z_]\w*")
-_TYPES = """
-    typename class struct template const volatile unsigned signed int bool char short long float double auto
-    void size_t
-"""
-_TYPE_WORDS = frozenset(_TYPES.split())
-_POINTER_NAME = lazy_pattern(r"\(\s*[*&]\s*([A-Za-z_]\w*)\s*\)")
-
-
-def template_parameter_names(text: str) -> tuple[str, ...]:
-    """Names of the parameters in the text between `template <` and `>`.
-
-    A pack's name ends in `...`; a parameter without a name is "".
-    """
-    return tuple(_name(part) for part in split_arguments(text))
-
-
-def _name(parameter: str) -> str:
-    declaration = before_default(parameter)
-    pack = PACK if PACK in declaration else ""
-    pointer = _POINTER_NAME.search(declaration)
-    if pointer:
-        return pointer.group(1) + pack
-    words = _WORD.findall(declaration)
-    if not words or not declaration.rstrip().endswith(words[-1]):
-        return pack
-    is_typed = len(words) > 1 or not declaration.startswith(words[-1])
-    is_named = is_typed and words[-1] not in _TYPE_WORDS and not _is_qualified(declaration, words)
-    return words[-1] + pack if is_named else pack
-
-
-def _is_qualified(declaration: str, words: list[str]) -> bool:
-    """`std::size_t`, `typename T::type`: the last word belongs to the type."""
-    return declaration[: -len(words[-1])].rstrip().endswith("::")

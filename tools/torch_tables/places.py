@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from opscope.model.evidence import Grade
 from opscope.provenance.operators.table import Place, Registered
-from opscope.provenance.releases.lines import StoredLines, moved_in
+from opscope.provenance.releases.lines import StoredLines, place_of
 from opscope.provenance.sources.index import Definition, SourceIndex, is_compiled, is_member, only, split_name
 from torch_tables.cpp_types import signature_distance
 
@@ -124,22 +123,7 @@ class Places:
         return None
 
     def _place(self, index: SourceIndex, found: Definition) -> Place:
-        file, line, last = found.file, found.line, found.end_line
-        if index is self._own:
-            return Place(file, "release", line, last, line and "release")
-        if line is None or self._lines is None:
-            return Place(file, "neighbor_version", line, last, line and "neighbor_version", None, False)
-        moved = moved_in(self._lines, file, line)
-        if moved.line is None:
-            return Place(file, "neighbor_version")
-        if moved.grade is Grade.NEIGHBOR_VERSION:
-            return Place(file, "neighbor_version", line, last, "neighbor_version", None, False)
-        if moved.grade is Grade.BRACKET:
-            about = min(max(line, moved.line), moved.last or moved.line)
-            return Place(file, "bracket", moved.line, moved.last, "bracket", about)
-        end = moved_in(self._lines, file, last or line)
-        end_line = end.line if end.grade is Grade.COMPILED else None
-        return Place(file, "compiled", moved.line, end_line, "compiled")
+        return place_of(found, self._lines, is_own=index is self._own)
 
     def _vetoed(self, name: str, place: Place | None) -> Place | None:
         """What an index says, held against the release's binary.

@@ -75,6 +75,11 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
             f"would take {run.time(after_ns)}; the host needs {run.time(host_ns * run.unrecorded_share)} less"
         )
     names = list(dict.fromkeys(part.name for one in found for part in one.parts))
+    change, has_mask = rule.change or "", any(one.work.mask is not None for one in found)
+    if not has_mask:
+        change = change.replace(", attn_mask=mask", "")
+    if not any("dropout" in name for name in names):
+        change = change.replace(", dropout_p=p if training else 0.0", "")
     yield Advice(
         f"{what} {listed(names)}: {run.device_time(total_ns)}, for {found[0].work}.",
         run.evidence(
@@ -83,11 +88,12 @@ def _fusing(run: ProfiledRun, rule: Rule, found: Sequence[ComposedAttention], wh
             operators=names,
             sizes=list(dict.fromkeys(str(one.work) for one in found)),
             directions=sorted({"backward" if one.work.is_backward else "forward" for one in found}),
-            has_mask=any(one.work.mask is not None for one in found),
+            has_mask=has_mask,
         ),
         effect,
         basis,
         worst=worst,
+        change=change,
     )
 
 

@@ -13,7 +13,7 @@ from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
 from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import StepModel
+from opscope.analysis.step_model import IN_TURNS, StepModel
 from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
 from opscope.units import counted, format_duration, format_fraction
@@ -26,6 +26,7 @@ _WITHOUT_GRAPH = (
     "Take out what stands in the way of a CUDA graph first, or use a larger batch, which costs the host "
     "nothing."
 )
+_HIDDEN = 1.5  # times what was recorded of waits: then the recording hides what they cost
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
 _ROWS_OF_MASK = """\
@@ -128,6 +129,40 @@ def recording_inflates_host(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
 
 
+def _together(
+    run: ProfiledRun,
+    places: Mapping[tuple[str | None, str | None], Sequence[WaitingCall]],
+    cost_ns: Mapping[tuple[str | None, str | None], int],
+) -> Iterator[Advice]:
+    """Waits that hold up a step in which both sides wait, and are short in the recording.
+
+    The profiler slows the host, so that the device is done when it asks; and without one wait the next one
+    takes its place. None shows by itself.
+    """
+    job, waits = run.job, [one for each in places.values() for one in each]
+    has_question = any(one.operator in _QUESTIONS for one in waits)
+    if job is None or not has_question or job.step_ns <= IN_TURNS * max(job.host_ns, job.device_ns):
+        return
+    call_ids = [call_id for one in waits for call_id in one.call_ids]
+    effect = methodcaller("free_waits", call_ids)
+    gain_ns, recorded_ns = job.gain_ns(job.changed(effect)), sum(cost_ns.values()) / run.step_count
+    if gain_ns < _HIDDEN * recorded_ns:
+        return
+    calls, names = sum(one.calls for one in waits), sorted({one.operator or one.name for one in waits})
+    yield Advice(
+        f"CPU and GPU wait for each other: {listed(names)} wait for the device "
+        f"{counted(calls / run.step_count, 'time')} {run.period}, {format_duration(recorded_ns)} as "
+        "recorded. Without the profiler, which slows the host, together they cost a step about "
+        f"{format_duration(gain_ns)}.",
+        {"call_count": calls, "host_wait_ns": round(recorded_ns * run.step_count)},
+        effect,
+        "the step simulated with these calls returning at once",
+        # A synchronization of the program's own is there for a reason that no recording shows.
+        change="" if any(one.operator is None for one in waits) else None,
+        is_sure=False,
+    )
+
+
 @finds
 def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """Waits that leave the device idle, by place."""
@@ -143,6 +178,7 @@ def host_sync(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     # The advice to pin counts the waits of such copies too.
     is_said = run.summary.is_of_torch and bool(pageable_copies(run, pinned))
     cost_ns = {place: sum(max(one.idle_ns, one.host_ns) for one in waits) for place, waits in places.items()}
+    yield from _together(run, places, cost_ns)
     ranked = sorted(
         (
             place

@@ -104,7 +104,9 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if run.is_minor(total_ns, rule):
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
-    under_autocast, _, cast_whole = (rule.change or "").partition("\n\n")
+    under_autocast, cast_whole = (rule.change or "").split("\n\n")
+    if _takes_tokens(run):
+        cast_whole = cast_whole.partition("\n")[0]  # tokens stay whole numbers
     yield Advice(
         f"{subject} of float32 operands take {run.device_time(time_of(calls))}; in {_NAMES[half]} {reason}.",
         run.call_evidence(calls),
@@ -172,6 +174,15 @@ def small_products(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         "what it could do.",
         run.call_evidence(calls),
     )
+
+
+def _takes_tokens(run: ProfiledRun) -> bool:
+    """Whether what the model takes are whole numbers: it looks them up, and convolves no image."""
+    (count,) = run.session.query(_EMBEDDINGS_SQL)[0]
+    return bool(count) and all(category_of(call.operator) != "convolution" for call in run.calls)
+
+
+_EMBEDDINGS_SQL = "SELECT count(*) FROM operators WHERE name = 'aten::embedding'"
 
 
 def _are_images(run: ProfiledRun, calls: Sequence[CallEfficiency]) -> bool:

@@ -22,7 +22,7 @@ from opscope.model.benchmark import CallProfile, KernelUse
 from opscope.model.files import scratch_prefix
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.origins import recorded_origins
+from opscope.provenance.binaries import recorded_origins
 
 T = TypeVar("T")
 

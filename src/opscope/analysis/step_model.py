@@ -110,7 +110,7 @@ class PathPiece(NamedTuple):
 
 
 _BALANCED = 0.05  # of the longer side: no nearer is what simulations of the two are worth
-_IN_TURNS = 1.25  # times the longer side: much of the step, one side waits for the other
+IN_TURNS = 1.25  # times the longer side: much of the step, one side waits for the other
 
 
 class StepBound(MeaningEnum):
@@ -146,7 +146,7 @@ class StepExecution(msgspec.Struct, frozen=True):
     @property
     def bound(self) -> StepBound:
         """Which side decides how long the step takes: neither, where both need about as long, or wait."""
-        if self.step_ns > _IN_TURNS * max(self.host_ns, self.device_ns):
+        if self.step_ns > IN_TURNS * max(self.host_ns, self.device_ns):
             return StepBound.TURNS
         if abs(self.host_ns - self.device_ns) <= _BALANCED * max(self.host_ns, self.device_ns):
             return StepBound.BALANCE
@@ -393,7 +393,11 @@ class StepModel:
             and alone_ns[0] > self._alone_ns(HostSpeed(0.0, 0.0, 0.0))
         ):
             by_alone = self._taking(alone_ns, self._alone_ns)
-        if by_alone and abs(self._step_ns(by_alone[0]) / timed.median - 1) <= 1 - _DEVICE_DECIDES:
+        longest_ns = timed.high / _DEVICE_DECIDES
+        if by_alone and self._step_ns(by_alone[0]) > longest_ns:
+            # Recorded steps held pauses of the host that the timed ones did not.
+            by_alone = tuple(one._replace(work=self._least_work(one, timed.median)) for one in by_alone)
+        if by_alone and _DEVICE_DECIDES * timed.median <= self._step_ns(by_alone[0]) <= longest_ns:
             return by_alone
         if device_ns <= _DEVICE_DECIDES * timed.median:
             # Where both disagree, the host was one or the other.
@@ -403,6 +407,10 @@ class StepModel:
         likely, least, most = _UNTIMED
         goals = [min(self._host_ns(one), quick_ns, enough_ns) for one in (most, likely, least)]
         return self._taking(goals, self._host_ns)
+
+    def _least_work(self, host: HostSpeed, step_ns: float) -> float:
+        """What may be left of the host's work away from its launches for a step to take no longer."""
+        return _bisect(step_ns, 0.0, host.work, lambda work: self._step_ns(host._replace(work=work)))
 
     def _taking(
         self, goals_ns: Sequence[float], time_of: Callable[[HostSpeed], float]
@@ -442,10 +450,27 @@ class StepModel:
         return simulate(self.graph, lag_ns=self.unrecorded_lags(host), duration_ns=nothing).step_ns
 
     def _alone_ns(self, host: HostSpeed) -> float:
-        """When the host is through with its first step, if that begins with an idle device."""
+        """When the host is through with a usual step that begins with an idle device."""
+        begin, end, duration_ns = self._usual_step
+        lag_ns = self.unrecorded_lags(host)
+        times = simulate(self.graph, lag_ns=lag_ns, duration_ns=duration_ns, is_idle=True).times
+        return float(times[end] - times[begin])
+
+    @cached_property
+    def _usual_step(self) -> tuple[int, int, Int64]:
+        """The step that takes the host the median time: where it begins and ends, and durations (int64[n]).
+
+        What was launched before it takes no time.
+        """
         graph = self.graph
-        times = simulate(graph, lag_ns=self.unrecorded_lags(host), is_idle=True).times
-        return float(times[graph.kind == NodeKind.MARK].min())
+        ends = np.flatnonzero(graph.kind == NodeKind.MARK)
+        begins = np.concatenate(([1], ends[:-1]))
+        nothing = np.zeros_like(graph.duration_ns)
+        times = simulate(graph, duration_ns=nothing, is_idle=True).times
+        place = int(np.argsort(times[ends] - times[begins], kind="stable")[(len(ends) - 1) // 2])
+        began_ns = graph.time_ns[begins[place]] + self.origin_ns
+        is_earlier = (graph.call >= 0) & (self.trace.calls.start_ns[graph.call] < began_ns)
+        return int(begins[place]), int(ends[place]), np.where(is_earlier, nothing, graph.duration_ns)
 
     @cached_property
     def is_handed_over(self) -> Flags:
@@ -593,11 +618,24 @@ class StepModel:
 
     def gain_ns(self, change: GraphChange) -> float:
         """What a step gets shorter by a change, as far as is known."""
-        return self.step_ns - change.apply(self.host)
+        return min(self.step_ns - change.apply(self.host), self._most_ns(change))
 
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
-        return gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
+        gain = gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
+        most_ns, high_ns = self._most_ns(change), self._most_ns(change, 1.0 + error)
+        return Gain(min(gain.ns, most_ns), min(gain.low_ns, most_ns), min(gain.high_ns, high_ns))
+
+    def _most_ns(self, change: GraphChange, strength: float = 1.0) -> float:
+        """What the timed step can lose: all but what the device needs after the change.
+
+        A simulated step that is longer than the timed one holds waits that are not there.
+        """
+        if self.timed is None or max(self.steps_ns) <= self.timed.high:
+            return np.inf
+        _, duration_ns = change.edited(self.host, strength)
+        device_ns = simulate(self.graph, lag_ns=self.lags_without_host, duration_ns=duration_ns).step_ns
+        return max(0.0, self.timed.high - device_ns)
 
     def _of_activities(self, column: str) -> Ints:
         """A column of the device records by node; -1 of nodes of the host."""

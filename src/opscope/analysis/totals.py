@@ -18,7 +18,7 @@ from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, category_of
-from opscope.provenance.releases.catalog import git_version
+from opscope.provenance.releases.release_table import git_version
 from opscope.provenance.sources.at_hand import permalink
 
 

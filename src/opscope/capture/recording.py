@@ -98,7 +98,8 @@ class CaptureEngine:
     def __init__(self, settings: RecordedSettings) -> None:
         torch = require_torch()
         self._profiler = torch.profiler
-        names = ("record_shapes", "with_stack", "with_modules", "profile_memory")
+        # Modules come with stacks; torch's own `with_modules` is of TorchScript, and 2.15 warns of it.
+        names = ("record_shapes", "with_stack", "profile_memory")
         options = {name: getattr(settings, name) for name in names}
         self._profile: Any
         self.start: Callable[[], object]

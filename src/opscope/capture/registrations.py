@@ -1,6 +1,6 @@
 """What this process's dispatcher knows that PyTorch's yaml files do not: custom operators, replaced ones.
 
-Reads private parts of torch 2.6 to 2.14 (`_dispatch_dump`, `OPDEFS`). Where one is missing, what it would
+Reads private parts of torch 2.6 to 2.15 (`_dispatch_dump`, `OPDEFS`). Where one is missing, what it would
 have told is None; nothing here raises for that. Importing this module does not import torch.
 """
 
@@ -21,6 +21,7 @@ _ATEN = "aten::"
 _KERNEL = re.compile(r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: (?P<origin>.*)")
 _PLACE = re.compile(r"registered at (?P<place>.+?)(?: :: | \[|$)")
 _GENERATED = "/build/aten/src/ATen/"  # PyTorch's own build: all before it is the folder it was built in
+_NOWHERE = "/dev/null"  # where releases up to 2.6 say that Python registers
 # A meta kernel computes shapes only; PyTorch registers hundreds of these in Python.
 _SHAPES_ONLY = "Meta"
 _CUSTOM_OPS_FILE, _TRITON_OPS_FILE = "torch/_library/custom_ops.py", "torch/_library/triton.py"
@@ -105,10 +106,11 @@ class _Reader:
         if (definition := definitions.get(name.partition(".")[0])) is not None:
             return self._custom(name, dump, definition)
         places = (dump.definition, *(place for key, place in dump.active.items() if key != _SHAPES_ONLY))
-        place = self._short(next(filter(_is_python, places), None))
+        found = next(filter(_is_python, places), None)
+        place = self._short(found)
         return OperatorRegistration(
             name=name,
-            kind=RegistrationKind.CXX if place is None else RegistrationKind.LIBRARY,
+            kind=RegistrationKind.CXX if found is None else RegistrationKind.LIBRARY,
             schema=dump.schema,
             definition=self._short(dump.definition),
             kernels={key: self._short(one) for key, one in dump.active.items()},
@@ -177,6 +179,8 @@ class _Reader:
         )
 
     def _short(self, place: str | None) -> str | None:
+        if place is not None and place.rpartition(":")[0] == _NOWHERE:
+            return None
         for root in self.folders:
             if place is not None and root is not None and place.startswith(root):
                 return place[len(root) :]
@@ -219,7 +223,7 @@ def _lines(code: CodeType) -> Iterator[int | None]:
 
 
 def _is_python(place: str | None) -> bool:
-    return place is not None and place.rpartition(":")[0].endswith((".py", ">"))
+    return place is not None and place.rpartition(":")[0].endswith((".py", ">", _NOWHERE))
 
 
 def _file_of(function: Any) -> str:

@@ -26,7 +26,7 @@ from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, p
 from opscope.cli import console
 from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.model.sidecar import kernels_folder, sidecar_path
-from opscope.provenance.origins import recorded_origins
+from opscope.provenance.binaries import recorded_origins
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
 from opscope.report.summary_json import analysis_document

@@ -6,7 +6,6 @@ here has written. No import of torch.
 
 from __future__ import annotations
 
-import mmap
 import re
 import subprocess
 import tempfile
@@ -20,7 +19,6 @@ from opscope.kernels.ptx import ptx_functions, ptx_preamble
 from opscope.provenance.demangle import demangle
 
 _MAPS = Path("/proc/self/maps")
-_DEVICE_CODE = b".nv_fatbin"
 # Packages with device code of their own, the system's folders, and libraries of the driver, CUDA and torch.
 _FOREIGN = re.compile(
     r"/(?:site|dist)-packages/(?:torch|nvidia|triton|cupy|jax\w*)/|^/(?:usr/)?lib"
@@ -39,12 +37,9 @@ def kernel_libraries(maps: Path = _MAPS) -> list[Path]:
     Args:
         maps: What the system says of this process's mappings.
     """
-    try:
-        text = maps.read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return []
-    paths = dict.fromkeys(re.findall(r"(/[^\n]+\.so[.\d]*)$", text, re.MULTILINE))
-    return [Path(path) for path in paths if not _FOREIGN.search(path) and _has_device_code(Path(path))]
+    from opscope.provenance.binaries.process import mapped_libraries  # noqa: PLC0415 - seldom needed
+
+    return [path for path in mapped_libraries(maps) if not _FOREIGN.search(str(path))]
 
 
 def library_symbols(library: Path) -> dict[str, str]:
@@ -94,14 +89,6 @@ def split_sass(text: str) -> dict[str, str]:
             start[1], "\n".join(line for line in lines if line.strip() and line.strip() != "." * 10)
         )
     return found
-
-
-def _has_device_code(library: Path) -> bool:
-    try:
-        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return content.find(_DEVICE_CODE) >= 0
-    except (OSError, ValueError):  # Deleted since, or empty.
-        return False
 
 
 def _cuobjdump(*arguments: str) -> str:

@@ -12,17 +12,13 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from typing import Any
 
-import tomli
-
 from opscope.hardware.occupancy import Limiter, Waves
-from opscope.launches import elementwise, matrix_product, rows, triton
-from opscope.launches.facts import LaunchFacts
-from opscope.launches.prediction import Expected, Prediction, extent_text
+from opscope.launches import elementwise, matrix_product, rows
+from opscope.launches.facts import Expected, LaunchFacts, Prediction, extent_text
 from opscope.model.evidence import Grade
+from opscope.provenance.packaged import packaged_toml
 from opscope.text_enum import TextEnum
 from opscope.units import counted, format_bytes, format_fraction
 
@@ -30,10 +26,10 @@ _RULES: Mapping[str, Callable[[LaunchFacts], Prediction]] = {
     rule.__name__: rule
     for rule in (
         elementwise.vectorized, elementwise.unrolled, elementwise.strided, elementwise.several_outputs,
-        matrix_product.tiled_product, matrix_product.product, matrix_product.dot_product,
+        elementwise.program, matrix_product.tiled_product, matrix_product.product, matrix_product.dot_product,
         matrix_product.convolution, rows.reduction, rows.warp_softmax, rows.block_softmax,
         rows.spatial_softmax, rows.layer_norm, rows.column_sums, rows.batch_norm, rows.group_norm,
-        rows.attention, rows.attention_parts, triton.program,
+        rows.attention, rows.attention_parts,
     )
 }  # fmt: skip
 
@@ -123,12 +119,9 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
     return LaunchExplanation(name, tuple(statements), is_predicted, launch.waves)
 
 
-@cache
-def read_explanations() -> dict[str, Any]:
-    """The file of sentences, as its head says; not to be changed by callers."""
-    file = resources.files(__package__).joinpath("launch_explanations.toml")
-    document: dict[str, Any] = tomli.loads(file.read_text(encoding="utf-8"))
-    return document
+def read_explanations() -> Mapping[str, Any]:
+    """The file of sentences, as its head says."""
+    return packaged_toml("launch_explanations.toml", package=__package__)
 
 
 def _entry_of(launch: LaunchFacts) -> Mapping[str, Any] | None:

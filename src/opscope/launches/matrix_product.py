@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from opscope.launches.facts import Extent, LaunchFacts
-from opscope.launches.prediction import (
+from opscope.launches.facts import (
     Expected,
+    Extent,
+    LaunchFacts,
     Prediction,
     ceil_div,
     ceiling,

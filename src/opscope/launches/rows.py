@@ -12,8 +12,7 @@ from math import prod
 from typing import Any
 
 from opscope.hardware.architectures import WARP_SIZE
-from opscope.launches.facts import LaunchFacts
-from opscope.launches.prediction import Prediction, ceil_div, extents, shape_text
+from opscope.launches.facts import LaunchFacts, Prediction, ceil_div, extents, shape_text
 from opscope.operators.effects import ContradictionError, UnrecordedError
 from opscope.operators.element_types import item_size_bytes
 from opscope.operators.products import attention_sizes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import gcd, prod
@@ -191,6 +191,12 @@ class CallArguments:
         return tuple(_tensors(self.arguments))
 
     @cached_property
+    def list_positions(self) -> list[int]:
+        """Where lists of tensors stand."""
+        given = enumerate(self.arguments)
+        return [position for position, argument in given if isinstance(argument, TensorListArgument)]
+
+    @cached_property
     def has_unrecorded_list(self) -> bool:
         """Whether a list of tensors is given without its members."""
         return any(
@@ -233,17 +239,21 @@ def parse_arguments(
     return CallArguments(name, overload, arguments, values_recorded=columns[3] is not None)
 
 
-def with_list_type(call: CallArguments, type_name: str | None) -> CallArguments:
-    """The call, members of its tensor lists being of an element type (that a kernel of the call names)."""
-    return replace(
-        call,
-        arguments=tuple(
-            TensorListArgument(tuple(replace(tensor, type_name=type_name) for tensor in argument.tensors))
-            if isinstance(argument, TensorListArgument) and argument.tensors is not None
-            else argument
-            for argument in call.arguments
-        ),
-    )
+def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArguments:
+    """The call, members of the lists at some positions being of an element type (that a kernel names)."""
+    typed = {
+        position: TensorListArgument(tuple(replace(one, type_name=type_name) for one in argument.tensors))
+        for position, type_name in types.items()
+        if isinstance(argument := call.arguments[position], TensorListArgument)
+        and argument.tensors is not None
+    }
+    return with_arguments(call, typed)
+
+
+def with_arguments(call: CallArguments, changed: Mapping[int, Argument]) -> CallArguments:
+    """The call with other arguments at some positions."""
+    given = enumerate(call.arguments)
+    return replace(call, arguments=tuple(changed.get(position, argument) for position, argument in given))
 
 
 def type_of(tensor: TensorArgument) -> ElementType | None:

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
-from importlib import resources
 from math import prod
 from typing import Any
-
-import tomli
 
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
@@ -24,6 +20,7 @@ from opscope.operators.distinct_calls import DistinctCall
 from opscope.operators.effects import UnrecordedError, bytes_of, known
 from opscope.operators.element_types import ElementType
 from opscope.provenance.kernel_names.decoder import decode
+from opscope.provenance.packaged import packaged_toml
 from opscope.provenance.serving import serving_step
 
 _RULED = CostEvidence.SHAPE_RULES
@@ -31,20 +28,13 @@ _RULED = CostEvidence.SHAPE_RULES
 
 def engine_cost(session: Session, call: DistinctCall, arguments: CallArguments) -> CallCost | None:
     """The cost of a call; None of an operator that no row names."""
-    row = _rows().get(call.name)
+    row = packaged_toml("engine_operators.toml", package=__package__).get(call.name)
     if row is None or arguments.defect is not None:
         return None
     try:
         return _RULES[row.get("kind", "plain")](session, row, call, arguments)
     except UnrecordedError as error:
         return CallCost(reason=str(error))
-
-
-@cache
-def _rows() -> Mapping[str, Any]:
-    text = resources.files("opscope.operators").joinpath("engine_operators.toml").read_text(encoding="utf-8")
-    rows: dict[str, Any] = tomli.loads(text)
-    return rows
 
 
 def _tensor(arguments: CallArguments, position: int) -> TensorArgument:

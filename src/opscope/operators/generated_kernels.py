@@ -14,11 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from importlib import resources
 from math import prod
 from typing import Any
-
-import tomli
 
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import (
@@ -34,6 +31,7 @@ from opscope.operators.effects import UnrecordedError
 from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
+from opscope.provenance.packaged import packaged_toml
 
 
 class _Role(Enum):
@@ -53,8 +51,7 @@ _KEPT_NAMES = 10
 @cache
 def _operators() -> Mapping[str, frozenset[str]]:
     """The lists of `generated_kernels.toml`."""
-    file = resources.files("opscope.operators").joinpath("generated_kernels.toml")
-    lists: dict[str, str] = tomli.loads(file.read_text(encoding="utf-8"))
+    lists = packaged_toml("generated_kernels.toml", package=__package__)
     return {name: frozenset(words.split()) for name, words in lists.items()}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TypeAlias
 
-from opscope.operators.arguments import CallArguments, TensorArgument, type_of, with_list_type
+from opscope.operators.arguments import CallArguments, TensorArgument, type_of, with_list_types
 from opscope.operators.effects import (
     CallEffects,
     ContradictionError,
@@ -149,8 +149,9 @@ def _joined(call: CallArguments) -> CallEffects:
             raise ContradictionError(f"{shape_text(first)} joined with {shape_text(member.shape)}")
     shape = (*first[:along], sum(member.shape[along] for member in filled), *first[along + 1 :])
     out, elements = call.tensor("out"), set(map(type_of, members))
-    if elements == {None} and out is not None:
-        call, elements = with_list_type(call, out.type_name), {type_of(out)}
+    if elements == {None} and out is not None and out.type_name is not None:
+        types = dict.fromkeys(call.list_positions, out.type_name)
+        call, elements = with_list_types(call, types), {type_of(out)}
     element = elements.pop() if len(elements) == 1 else None
     return effects_of(call, [TensorArgument(shape)]) if element is None else result(call, shape, element)
 

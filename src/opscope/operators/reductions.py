@@ -34,8 +34,6 @@ from opscope.operators.element_types import ElementType, element_type_of_code
 from opscope.operators.pointwise import common_shape
 from opscope.operators.promotion import BOOL, FLOAT32, INT64, promoted_type, real_part, summed_type, to_float
 
-# Sums and what is made of them: means, variances, norms, softmax, running sums.
-#
 # Operations are those of each element of the input: what is done once for each result does not count.
 
 _Typed: TypeAlias = Callable[["ElementType | None"], "ElementType | None"]

@@ -1,12 +1,17 @@
 """Filling the cost tables of a Session, and reading them.
 
+A distinct call's cost is known by recorded sizes, arguments, or a compiler's words; what nothing tells keeps
+the reason why.
+
 Idempotent: a Session whose costs were filled keeps them, so a saved one means the same everywhere. On a
 read-only Session the tables are filled for its connection only.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -15,7 +20,9 @@ from msgspec.structs import replace
 from opscope.model.queries import sql
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
-from opscope.operators.call_cost import CallCost, CostEvidence
+from opscope.operators.arguments import CallArguments, parse_arguments
+from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
+from opscope.operators.collective_costs import cost_of_collective
 from opscope.operators.distinct_calls import (
     ARGUMENT_COLUMNS,
     AlikeCalls,
@@ -23,7 +30,10 @@ from opscope.operators.distinct_calls import (
     collect_calls,
     collect_launches,
 )
-from opscope.operators.known_costs import known_costs
+from opscope.operators.engine_operators import engine_cost
+from opscope.operators.generated_kernels import cost_of_generated
+from opscope.operators.operator_table import cost_by_rules
+from opscope.operators.tensor_lists import Gradients, read_gradients, with_kernel_types, with_list_members
 
 COST_TABLES = ("call_costs", "activity_costs")
 _DONE = "costs"
@@ -44,7 +54,7 @@ def fill_costs(session: Session) -> None:
     calls = collect_calls(session)
     matched = _match_early(session, calls)
     launches = collect_launches(session, first_id=len(calls) + len(matched))
-    costs = known_costs(session, [*calls, *launches])
+    costs = _known_costs(session, [*calls, *launches])
     for call, recorded_id in matched:
         cost = costs[recorded_id]
         costs[call.call_id] = replace(cost, evidence=cost.evidence and CostEvidence.MATCHED)
@@ -57,7 +67,14 @@ def fill_costs(session: Session) -> None:
 def read_costs(session: Session) -> tuple[CostedCall, ...]:
     """All rows of `call_costs`, most device time first; empty unless `fill_costs` ran."""
     rows = session.records("SELECT * FROM call_costs ORDER BY self_device_ns DESC, call_id")
-    return tuple(map(_costed, rows))
+    return tuple(
+        CostedCall(
+            **{name: row[name] for name in _PLAIN},
+            **{name: row[column] for name, column in ARGUMENT_COLUMNS.items()},
+            cost=msgspec.convert(row, CallCost),
+        )
+        for row in rows
+    )
 
 
 def _is_filled(session: Session) -> bool:
@@ -121,7 +138,77 @@ def _raw(text: str | None) -> msgspec.Raw | None:
     return None if text is None else msgspec.Raw(text.encode())
 
 
-def _costed(row: dict[str, Any]) -> CostedCall:
-    arguments = {name: row[column] for name, column in ARGUMENT_COLUMNS.items()}
-    cost = msgspec.convert(row, CallCost)
-    return CostedCall(**{name: row[name] for name in _PLAIN}, **arguments, cost=cost)
+# Namespaces whose operators are torch's own.
+_TORCH_NAMESPACES = frozenset(("aten", "prims"))
+# Records in which an operator of torch is named, but not what it moved.
+_UNDESCRIBED = frozenset(("record_param_comms", "c10d"))
+# What a column of the tables holds; counts beyond it come from absurd sizes.
+_LARGEST = (1 << 63) - 1
+
+_SOURCES_SQL = """
+SELECT n.name, s.hash, s.meta::VARCHAR FROM kernel_sources s JOIN kernel_names n USING (name_id)
+WHERE s.meta IS NOT NULL"""
+
+
+def _known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, CallCost]:
+    """Costs by call_id."""
+    # A recorder that writes overloads leaves out only the default one.
+    default = "" if any(call.overload for call in calls) else None
+
+    @cache
+    def gradients() -> Gradients:
+        return read_gradients(session)
+
+    @cache
+    def sources() -> dict[tuple[str, str | None], Any]:
+        return {(name, source): json.loads(meta) for name, source, meta in session.query(_SOURCES_SQL)}
+
+    def cost_of(call: DistinctCall) -> CallCost:
+        if call.read_bytes is not None and call.written_bytes is not None:
+            read, written = call.read_bytes, call.written_bytes
+            return CallCost(0, FlopSource.NONE, read, written, None, CostEvidence.RECORDED)
+        if call.collective is not None:
+            return cost_of_collective(call.collective)
+        if call.attribution is not None:
+            return CallCost(reason="launched by no operator whose arguments were recorded")
+        arguments = parse_arguments(
+            call.name,
+            overload=call.overload or default,
+            shapes=call.shapes,
+            types=call.types,
+            strides=call.strides,
+            concrete=call.concrete,
+        )
+        if call.triton is not None:
+            source = sources().get((call.triton.kernel, call.triton.source_hash))
+            return cost_of_generated(arguments, call.triton, source)
+        arguments, completed = with_kernel_types(arguments, call.kernel), None
+        if arguments.has_unrecorded_list:
+            completed = with_list_members(arguments, call.kernel, call.block_count, gradients())
+            arguments = completed or arguments
+        cost = cost_by_rules(arguments) or engine_cost(session, call, arguments)
+        cost = cost or CallCost(reason=_unruled(arguments))
+        if completed is not None and cost.evidence is not None:  # the weaker one of completed arguments
+            cost = replace(cost, evidence=CostEvidence.GRADIENTS)
+        return cost
+
+    costs = {call.call_id: cost_of(call) for call in calls}
+    for call_id, cost in costs.items():
+        counts = (cost.flop_count, cost.read_bytes, cost.written_bytes)
+        if any(count is not None and not 0 <= count <= _LARGEST for count in counts):
+            costs[call_id] = CallCost(reason="its recorded sizes are implausible")
+    return costs
+
+
+def _unruled(call: CallArguments) -> str:
+    """Why no rule tells the cost of a call."""
+    namespace, separator, _ = call.name.partition("::")
+    if namespace in _UNDESCRIBED:
+        return "the collective and its sizes were not recorded"
+    if call.defect is not None:
+        return call.defect
+    if not separator or namespace not in _TORCH_NAMESPACES:
+        return f"{call.name} is not an operator of torch: only its own code could tell its results"
+    if call.has_unrecorded_list:
+        return "the members of its lists of tensors were not recorded"
+    return f"no rule gives the results of {call.name}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from opscope.model.session import Session
@@ -19,6 +19,8 @@ from opscope.operators.arguments import (
     TensorArgument,
     TensorListArgument,
     parse_arguments,
+    with_arguments,
+    with_list_types,
 )
 from opscope.operators.element_types import element_type
 from opscope.provenance.kernel_names.decoder import decode
@@ -70,23 +72,11 @@ def read_gradients(session: Session) -> Gradients:
     return Gradients(frozenset(_ordered(by_type) for by_type in steps.values()))
 
 
-def with_list_types(call: CallArguments, kernel: str | None) -> CallArguments:
+def with_kernel_types(call: CallArguments, kernel: str | None) -> CallArguments:
     """The call, its lists of tensors having the element types that its kernel's name tells."""
-    lists = _list_positions(call)
-    if kernel is None or not lists:
+    if kernel is None or not call.list_positions:
         return call
-    types = _list_types(call, kernel, lists)
-    return _with_arguments(
-        call,
-        {
-            position: TensorListArgument(
-                tuple(replace(tensor, type_name=types[position]) for tensor in argument.tensors)
-            )
-            for position in types
-            if isinstance(argument := call.arguments[position], TensorListArgument)
-            and argument.tensors is not None
-        },
-    )
+    return with_list_types(call, _list_types(call, kernel))
 
 
 def with_list_members(
@@ -98,8 +88,8 @@ def with_list_members(
     decoded = decode(kernel)
     if not (decoded.function or "").endswith(_MULTI_TENSOR) or not decoded.template_arguments:
         return None
-    lists = _list_positions(call)
-    types = _list_types(call, kernel, lists)
+    lists = call.list_positions
+    types = _list_types(call, kernel)
     depth = _METADATA_DEPTH.search(decoded.template_arguments[0])
     filled = None if depth is None else _filled_lists(call, lists, int(depth[1]))
     if filled is None or not filled <= types.keys():
@@ -115,7 +105,7 @@ def with_list_members(
         step = TensorArgument((), _STEP_TYPE, ())
         members[call.names.index(_STEPS)] = TensorListArgument((step,) * len(shapes))
     empty = {position: TensorListArgument(()) for position in lists if position not in members}
-    return _with_arguments(call, {**members, **empty})
+    return with_arguments(call, {**members, **empty})
 
 
 def _filled_lists(call: CallArguments, lists: list[int], depth: int) -> set[int] | None:
@@ -128,8 +118,9 @@ def _filled_lists(call: CallArguments, lists: list[int], depth: int) -> set[int]
     return set(lists) if len(lists) in (depth, depth - 1) else None
 
 
-def _list_types(call: CallArguments, kernel: str, lists: list[int]) -> dict[int, str]:
+def _list_types(call: CallArguments, kernel: str) -> dict[int, str]:
     """Element type of each list of tensors, by position; without those that are not known."""
+    lists = call.list_positions
     arguments = decode(kernel).template_arguments
     copied = next((found for text in arguments if (found := _COPIED_TYPES.search(text))), None)
     if copied is not None and len(lists) == 2:
@@ -150,21 +141,6 @@ def _common_type(template_arguments: tuple[str, ...]) -> str | None:
         return _TYPE_OF_SIZE.get(int(opaque[1]))
     functor = next((found for text in template_arguments if (found := _FUNCTOR_TYPE.search(text))), None)
     return template_arguments[0] if functor is None else functor[1]
-
-
-def _list_positions(call: CallArguments) -> list[int]:
-    return [
-        position
-        for position, argument in enumerate(call.arguments)
-        if isinstance(argument, TensorListArgument)
-    ]
-
-
-def _with_arguments(call: CallArguments, changed: Mapping[int, TensorListArgument]) -> CallArguments:
-    return replace(
-        call,
-        arguments=tuple(changed.get(position, argument) for position, argument in enumerate(call.arguments)),
-    )
 
 
 def _ordered(by_type: Mapping[str, Counter[tuple[int, ...]]]) -> tuple[tuple[str, _Shapes], ...]:

@@ -31,10 +31,6 @@ from opscope.operators.effects import (
 )
 from opscope.operators.promotion import INT64
 
-# Windows that step over images: the numbers of convolutions and pooling, and the places they apply at.
-#
-# An empty list of numbers stands for the default, one number for all dimensions.
-
 
 @dataclass(frozen=True)
 class Steps:

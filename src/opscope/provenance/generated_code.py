@@ -304,12 +304,9 @@ def recorded_source(
         kind=SourceKind.INDUCTOR,
         evidence=evidence,
         file=kernel.file,
-        line=None if parsed is None else parsed.line,
-        end_line=None if parsed is None else parsed.end_line,
         hash=kernel.hash,
         user_file=kernel.user_file,
         user_line=kernel.user_line,
-        heuristic=None if parsed is None else parsed.heuristic,
         graph=graph.code.graph,
         graph_key=graph.key,
         original_aten=kernel.original_aten,
@@ -317,8 +314,14 @@ def recorded_source(
         modules=graph.modules_of(kernel),
         post_grad_nodes=graph.nodes_of(kernel),
         stacks=graph.stacks_of(kernel),
-        meta={} if parsed is None else parsed.meta,
+        **_stated(parsed),
     )
+
+
+def _stated(parsed: GeneratedKernel | None) -> dict[str, Any]:
+    """What a kernel's own text tells."""
+    names = ("line", "end_line", "heuristic", "meta")
+    return {} if parsed is None else {name: getattr(parsed, name) for name in names}
 
 
 def _union(values: Mapping[str, Iterable[Any]], kernel: GraphKernel) -> tuple[Any, ...]:
@@ -431,10 +434,7 @@ def _of_file(
         kind=SourceKind.INDUCTOR,
         evidence=SourceEvidence.LAUNCH,
         file=file,
-        line=kernel.line,
-        end_line=kernel.end_line,
         hash=hash_,
-        heuristic=kernel.heuristic,
-        meta=kernel.meta,
+        **_stated(kernel),
     )
     return source, text

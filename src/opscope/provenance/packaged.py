@@ -12,9 +12,9 @@ from typing import Any, AnyStr, cast
 import tomli
 
 
-def packaged_path(*parts: str) -> Path:
-    """A file or folder of opscope's own data."""
-    return Path(str(resources.files("opscope.provenance")), *parts)
+def packaged_path(*parts: str, package: str = "opscope.provenance") -> Path:
+    """A file or folder of a package's own data."""
+    return Path(str(resources.files(package)), *parts)
 
 
 def lazy_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
@@ -33,9 +33,10 @@ class _LazyPattern:
 
 
 @cache
-def packaged_toml(*parts: str) -> Mapping[str, Any]:
-    """The content of a packaged TOML file."""
-    document: dict[str, Any] = tomli.loads(packaged_path(*parts).read_text(encoding="utf-8"))
+def packaged_toml(*parts: str, package: str = "opscope.provenance") -> Mapping[str, Any]:
+    """The content of a packaged TOML file; not to be changed by callers."""
+    text = packaged_path(*parts, package=package).read_text(encoding="utf-8")
+    document: dict[str, Any] = tomli.loads(text)
     return document
 
 

@@ -95,6 +95,11 @@ class TriedChange:
         return code not in self.unpriced and not (code == "launch_bound" and traits.is_training)
 
     @property
+    def replays(self) -> bool:
+        """Whether it launches the model's kernels as a CUDA graph."""
+        return "launch_bound" in self.findings and "launch_bound" not in self.unpriced
+
+    @property
     def effect(self) -> str:
         """What it may do to the numbers, in words."""
         if self.group == "precision":
@@ -211,6 +216,16 @@ def _swap(hooks: Hooks, one: Any, convert: Callable[[Any], Any], *, keeps: bool 
     one.data = made
 
 
+def _look_again(model: Any) -> None:
+    """Have compiled code check its tensors again, which some releases do only where a module's dict changed.
+
+    Seen in torch 2.11: a graph compiled for float32 ran with weights of bfloat16.
+    """
+    for one in model.modules():
+        one._parameters["changed"] = None
+        del one._parameters["changed"]
+
+
 def _weights(dtype: str, hooks: Hooks) -> None:
     torch = hooks.torch
     target = getattr(torch, dtype)
@@ -220,10 +235,12 @@ def _weights(dtype: str, hooks: Hooks) -> None:
         return value.to(target) if is_float else value
 
     for model in list(hooks.models.values()):
+        hooks.undo.callback(_look_again, model)
         for one in [*model.parameters(), *model.buffers()]:
             if one.is_floating_point():
                 _swap(hooks, one, cast, keeps=False)
                 hooks.applied.add("model")
+        _look_again(model)
     hooks.inputs.append(cast)
 
 
@@ -449,6 +466,7 @@ def _channels_last(hooks: Hooks) -> None:
         return value.contiguous(memory_format=torch.channels_last) if is_image else value
 
     for model in list(hooks.models.values()):
+        hooks.undo.callback(_look_again, model)
         for one in model.parameters():
             if one.dim() == 4:
                 states = [each.state.get(one, {}).values() for each in hooks.optimizers.values()]
@@ -457,6 +475,7 @@ def _channels_last(hooks: Hooks) -> None:
                     _swap(hooks, value, turned)
                 one.grad = None if one.grad is None else turned(one.grad)
                 hooks.applied.add("model")
+        _look_again(model)
     hooks.inputs.append(turned)
 
 

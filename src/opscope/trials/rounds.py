@@ -223,12 +223,16 @@ class Arm:
         return signed_rank_interval(self.found.logarithms).value
 
     @property
-    def is_usable(self) -> bool:
-        """Whether a set may hold it: it was timed, is not much slower, and its numbers are right."""
+    def is_right(self) -> bool:
+        """Whether it was timed, and its numbers are right."""
         found = self.found
         is_right = found.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
-        is_timed = len(found.logarithms) >= _TOLD_ROUNDS
-        return is_timed and found.error is None and is_right and self.middle < _HOPELESS
+        return len(found.logarithms) >= FEW_ROUNDS and found.error is None and is_right
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a set may hold it: it is right, was timed often enough, and is not much slower."""
+        return self.is_right and len(self.found.logarithms) >= _TOLD_ROUNDS and self.middle < _HOPELESS
 
     def is_settled(self, noise: float) -> bool:
         """Whether more rounds tell nothing; `noise` is what the program is apart from itself in a round."""
@@ -272,6 +276,7 @@ class Rounds:
             self._add(Arm(one, switches))
         # What compiles waits for the rest, unless it is asked for before something that does not.
         self._costly = list(takewhile(lambda arm: arm.is_costly, reversed(self._arms)))
+        self._is_compiling = False
         self._active: Arm | None = None
         self.is_over = False
         self._base_made: dict[int, Callable[..., Any]] = {}
@@ -405,9 +410,13 @@ class Rounds:
             slots = max(2, int(left_s / (LOOKS[0] * round_s)) - 1)
             self._waiting += self._sets(live)
             while len(live) < slots and time.monotonic() < end:
-                is_early = live and time.monotonic() - began < _COSTLY_AFTER * self._seconds
-                # What compiles takes about as long as what has.
-                took_s = max((one.found.check_ns / 1e9 for one in self._costly), default=0.0)
+                others = live or any(one not in self._costly for one in self._waiting)
+                is_early = others and time.monotonic() - began < _COSTLY_AFTER * self._seconds
+                if not is_early and not self._is_compiling:
+                    self._waiting = self._compiling()
+                    self._is_compiling = True
+                # What compiles takes half as long as what has, or longer.
+                took_s = max((one.found.check_ns / 2e9 for one in self._costly), default=0.0)
                 is_late = is_early or took_s > end - time.monotonic()
                 arm = next((one for one in self._waiting if not (is_late and one in self._costly)), None)
                 if arm is None:
@@ -568,15 +577,68 @@ class Rounds:
             self._kept_state.restore()
         return gradients, numbers
 
+    def _best(self, *, takes_coarser: bool) -> tuple[list[Arm], Arm | None]:
+        """What a set may hold of what does not compile, and the best of it if that helps."""
+        usable = [
+            one
+            for one in self._arms
+            if one.is_usable and not one.is_costly and (takes_coarser or not one.is_coarser)
+        ]
+        best = min(usable, key=lambda one: one.middle, default=None)
+        return usable, None if best is None or best.middle > _HELPS else best
+
+    def _compiling(self) -> list[Arm]:
+        """All that waits, what compiles last: beside the best of what does not, with fewer digits first.
+
+        There is time for one or two. Fewer digits leave the device less to do, so that what compiling saves
+        on the host counts. The mode that replays graphs is tried where the model's own graph is right; in
+        training, where gradients become the graph's, only if that helps.
+        """
+        singles = [one for one in self._waiting if one in self._costly and len(one.changes) == 1]
+        known, found = {frozenset(one.found.names): one for one in self._arms}, []
+        is_replayed = any(
+            one.is_right and one.changes[-1].replays and (one.middle < _HELPS or not self._facts.is_training)
+            for one in self._arms
+        )
+        for takes_coarser in (True, False):
+            beside: dict[str, TriedChange] = {}  # by group
+            if takes_coarser:
+                coarser = [
+                    one for one in self._arms if one.is_right and one.is_coarser and len(one.changes) == 1
+                ]
+                if not coarser:
+                    continue
+                # What casts slows the host; compiled, it does not.
+                fewest = max(coarser, key=lambda one: (one.changes[0].rounding, -one.middle)).changes[0]
+                beside["precision"] = fewest
+            usable, _ = self._best(takes_coarser=takes_coarser)
+            for arm in sorted(usable, key=lambda one: one.middle):
+                for change in arm.changes if arm.middle < _HELPS else ():
+                    if change.group != "capture":
+                        beside.setdefault(change.group or change.name, change)
+            of_mode = [one for one in singles if one.changes[0].replays is is_replayed] or singles
+            if of_mode:
+                changes = (*beside.values(), *of_mode[0].changes)
+                arm = known.get(frozenset(one.name for one in changes)) or self._add(
+                    Arm(changes, self._switches)
+                )
+                found.append(arm)
+        self._costly += found
+        first = [one for one in found if one in self._waiting or not one.found.check_ns]
+        others = [one for one in self._waiting if one not in (*first, *singles)]
+        return [*others, *first, *(one for one in singles if one not in first)]
+
     def _sets(self, live: Sequence[Arm]) -> list[Arm]:
-        """The next sets to try: the best one grown by one, with the same numerics and with fewer digits."""
+        """The next sets to try: the best one grown by one, with the same numerics and with fewer digits.
+
+        What compiles is in sets of its own.
+        """
         if self._is_constant or any(len(one.changes) > 1 for one in (*live, *self._waiting)):
             return []
         known, found = {frozenset(one.found.names) for one in self._arms}, []
         for takes_coarser in (False, True):
-            usable = [one for one in self._arms if one.is_usable and (takes_coarser or not one.is_coarser)]
-            best = min(usable, key=lambda one: one.middle, default=None)
-            if best is None or best.middle > _HELPS:
+            usable, best = self._best(takes_coarser=takes_coarser)
+            if best is None:
                 continue
             groups = {one.group for one in best.changes} - {None}
             for one in sorted(usable, key=lambda one: one.middle):

@@ -90,7 +90,10 @@ def test_autocast_pays_for_its_casts_in_training(advise_on: Program) -> None:
     assert training.estimated_gain_ns_per_step < inference.estimated_gain_ns_per_step
     assert "casting the operands" in (training.gain_basis or "")
     assert training.change == 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = model(batch)'
-    assert inference.change == "model = model.to(torch.bfloat16)   # inference"
+    assert inference.change == (
+        "model = model.to(torch.bfloat16)   # inference\n"
+        "batch = batch.to(torch.bfloat16)   # each floating-point input"
+    )
 
 
 def test_casting_the_whole_model_halves_what_memory_bounds(advise_on: Program) -> None:

@@ -53,20 +53,19 @@ def test_steps_of_an_engine_are_known_whatever_is_asked_for(load) -> None:
     assert (asked.ranges, asked.engine_steps) == ((), Summary(session).ranges)
 
 
-def test_what_lies_in_several_ranges_counts_to_the_innermost(load) -> None:
-    trace = annotated(("outer", 0, 30), ("inner", 10, 10))
-    for start in (2, 12, 25):
-        trace.launch(start).kernel("k", start + 100, 3)
-    found = totals(load(trace), "range:outer|inner")
-    assert {name: one.device_ns for name, one in found.items()} == {"outer": 6000, "inner": 3000}
-
-
-def test_ranges_that_overlap_without_nesting_share_the_time_out(load) -> None:
-    trace = annotated(("a", 0, 20), ("b", 10, 20))
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ((("outer", 0, 30), ("inner", 10, 10)), {"outer": 6000, "inner": 3000}),  # to the innermost
+        ((("a", 0, 20), ("b", 10, 20)), {"a": 3000, "b": 6000}),  # not nested: to the later
+    ],
+)
+def test_what_lies_in_several_ranges_counts_once(load, ranges, expected) -> None:
+    trace = annotated(*ranges)
     for start in (5, 15, 25):
-        trace.launch(start).kernel("k", start + 100, 1)
-    found = totals(load(trace), "range:^[ab]$")
-    assert {name: one.device_ns for name, one in found.items()} == {"a": 1000, "b": 2000}
+        trace.launch(start).kernel("k", start + 100, 3)
+    found = totals(load(trace), "range:^(?:outer|inner|a|b)$")
+    assert {name: one.device_ns for name, one in found.items()} == expected
 
 
 def test_a_range_that_never_closes_is_none(load) -> None:

@@ -18,6 +18,7 @@ from opscope.testing import TraceBuilder
 Load = Callable[..., Session]
 Make = Callable[..., MeasuredLimits]
 
+L4 = {"id": 1, "name": "NVIDIA L4", "computeMajor": 8, "computeMinor": 9, "numSms": 58}
 H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
 
 
@@ -85,8 +86,7 @@ class TestWhichGpu:
         assert limits.name == "H200 SXM"
 
     def test_different_ones_have_no_limits(self, load: Load) -> None:
-        other = {"id": 1, "name": "NVIDIA L4", "computeMajor": 8, "computeMinor": 9, "numSms": 58}
-        limits, reason = limits_of_session(load(recorded(H200, other, used=(0, 1))))
+        limits, reason = limits_of_session(load(recorded(H200, L4, used=(0, 1))))
         assert limits is None
         assert reason == (
             "work of different GPUs was recorded: NVIDIA H200 (132 multiprocessors), "
@@ -94,8 +94,7 @@ class TestWhichGpu:
         )
 
     def test_one_that_did_nothing_does_not_count(self, load: Load) -> None:
-        other = {"id": 1, "name": "NVIDIA L4", "computeMajor": 8, "computeMinor": 9, "numSms": 58}
-        limits, _ = limits_of_session(load(recorded(H200, other)))
+        limits, _ = limits_of_session(load(recorded(H200, L4)))
         assert limits.name == "H200 SXM"
 
     def test_one_without_a_name(self, load: Load, make_measured: Make, tmp_path: Path) -> None:

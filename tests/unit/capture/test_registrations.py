@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,14 +62,6 @@ COLLECT = """
     from opscope.capture.registrations import collect_registrations
     sys.stdout.buffer.write(msgspec.json.encode(collect_registrations(sys.argv[1:])))
 """
-
-
-@pytest.fixture(scope="module")
-def torch():
-    """PyTorch, imported without its warnings about the machine."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("torch")
 
 
 @pytest.fixture

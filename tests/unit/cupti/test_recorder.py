@@ -94,10 +94,21 @@ def _count(values: list[int]) -> list[tuple[int, int]]:
     return sorted((value, values.count(value)) for value in set(values))
 
 
-@pytest.mark.parametrize("code", [0, 9])
-def test_the_exit_code_is_the_programs_own(fake_cuda: Any, tmp_path: Path, code: int) -> None:
-    found, (recording,) = fake_cuda.run(tmp_path / "records", "exit", code)
-    assert (found, kernels(recording)) == (code, 4)
+@pytest.mark.parametrize(
+    ("mode", "code"),
+    [
+        (("exit", 0), 0),
+        (("exit", 9), 9),
+        (("own_handler",), 7),  # of a signal
+        (("reset",), -signal.SIGKILL),  # of the device, which flushes first
+        (("fork",), 5),  # after CUDA began: the child is not recorded
+    ],
+)
+def test_the_exit_code_is_the_programs_own(
+    fake_cuda: Any, tmp_path: Path, mode: tuple[Any, ...], code: int
+) -> None:
+    found, (recording,) = fake_cuda.run(tmp_path / "records", *mode)
+    assert (found, kernels(recording), recording.outcome.signal) == (code, 4, None)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +136,6 @@ def test_a_signal_from_outside(fake_cuda: Any, tmp_path: Path) -> None:
     assert kernels(recording) == 4
 
 
-def test_the_programs_own_handler_is_left_to_it(fake_cuda: Any, tmp_path: Path) -> None:
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "own_handler")
-    assert (code, kernels(recording), recording.outcome.signal) == (7, 4, None)
-
-
 @pytest.mark.parametrize(("mode", "code"), [("leave", 3), ("kill", -signal.SIGKILL)])
 def test_a_program_that_leaves_no_time_keeps_what_was_flushed(
     fake_cuda: Any, tmp_path: Path, mode: str, code: int
@@ -139,16 +145,6 @@ def test_a_program_that_leaves_no_time_keeps_what_was_flushed(
     assert recording.outcome.state is FileState.RECORDING
     assert recording.end_ns is None
     assert str(fake_cuda.program) in recording.maps
-
-
-def test_resetting_the_device_flushes_first(fake_cuda: Any, tmp_path: Path) -> None:
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "reset")
-    assert (code, kernels(recording)) == (-signal.SIGKILL, 4)
-
-
-def test_a_child_forked_after_cuda_is_not_recorded_and_ends_as_ever(fake_cuda: Any, tmp_path: Path) -> None:
-    code, (recording,) = fake_cuda.run(tmp_path / "records", "fork")
-    assert (code, kernels(recording)) == (5, 4)
 
 
 def test_a_child_forked_after_cuda_can_be_ended(fake_cuda: Any, tmp_path: Path) -> None:

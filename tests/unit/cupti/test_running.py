@@ -26,14 +26,13 @@ def python(code: str) -> ProgramRun:
     return run_recorded([sys.executable, "-c", code], os.environ)
 
 
-def test_the_exit_code() -> None:
-    run = python("raise SystemExit(7)")
-    assert (run.exit_code, run.signal) == (7, None)
-
-
-def test_a_signal_as_shells_report_it() -> None:
-    run = python("import os; os.kill(os.getpid(), 9)")
-    assert (run.exit_code, run.signal) == (137, 9)
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [("raise SystemExit(7)", (7, None)), ("import os; os.kill(os.getpid(), 9)", (137, 9))],
+)
+def test_the_exit_code_is_that_of_shells(code: str, ended: tuple[int, int | None]) -> None:
+    run = python(code)
+    assert (run.exit_code, run.signal) == ended
 
 
 WAITS = "import os, time, pathlib; pathlib.Path({!r}).touch(); time.sleep(20)"

@@ -59,13 +59,6 @@ def test_a_derived_peak_says_so() -> None:
 
 
 class TestUnknown:
-    def test_a_gpu_of_no_table(self) -> None:
-        limits, reason = match_limits(
-            "NVIDIA Z900", compute_capability="9.0", sm_count=10, memory_bytes=10**9
-        )
-        assert limits is None
-        assert reason == "'NVIDIA Z900' is not in the table of devices"
-
     def test_one_that_was_measured(self, make_measured: Make) -> None:
         measured = make_measured({"copy": 1e12, "matrix_fp64": 1e12}, device="NVIDIA Z900")
         limits, _ = match_limits(
@@ -75,11 +68,6 @@ class TestUnknown:
         assert limits.memory is not None
         assert (limits.name, limits.memory.per_s, limits.sm_count) == ("NVIDIA Z900", 1e12, 132)
         assert list(limits.peaks) == [DataType.FP64_TENSOR]
-
-    def test_one_name_of_several_devices(self) -> None:
-        limits, reason = match_limits("NVIDIA GeForce RTX 3080")
-        assert limits is None
-        assert reason == "'NVIDIA GeForce RTX 3080' may be any of RTX 3080 10 GB, RTX 3080 12 GB"
 
     def test_a_slice_is_not_held_against_the_whole(self, make_measured: Make) -> None:
         name = "NVIDIA H200 MIG 1g.18gb"
@@ -96,7 +84,7 @@ class TestUnknown:
         known, _ = match_limits("AMD Instinct MI300X", compute_capability="9.4", sm_count=304)
         assert known is not None
         assert known.memory is not None
-        assert known.memory.per_s == 5.325e12
+        assert (known.memory.per_s, known.compute_capability) == (5.325e12, None)
         limits, reason = match_limits("Intel Data Center GPU Max 1550", sm_count=128)
         assert limits is None
         assert "not in the table" in str(reason)

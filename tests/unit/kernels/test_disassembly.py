@@ -18,6 +18,8 @@ from opscope.kernels.disassembly import (
     library_symbols,
 )
 
+from ..provenance.binaries.conftest import Part, elf_bytes
+
 SOURCE = """namespace {
 template <typename T>
 __global__ void triple(const T* x, T* y) { y[threadIdx.x] = 3 * x[threadIdx.x]; }
@@ -99,10 +101,10 @@ def test_libraries_of_torch_and_without_device_code_are_not_searched(tmp_path):
     plain = tmp_path / "plain.so"
     torchs = tmp_path / "site-packages" / "torch" / "lib" / "libtorch_cuda.so"
     drivers = tmp_path / "nvidia" / "lib64" / "libnvidia-ptxjitcompiler.so.580.159.04"
-    with_code = (torchs, b".nv_fatbin"), (drivers, b".nv_fatbin")
-    for path, content in ((own, b"..nv_fatbin.."), (plain, b".text"), *with_code):
+    device_code = elf_bytes([Part(".nv_fatbin", b"code")])
+    for path in (own, torchs, drivers, plain):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        path.write_bytes(elf_bytes([]) if path is plain else device_code)
     maps = tmp_path / "maps"
     paths = [own, own, plain, torchs, drivers, tmp_path / "gone.so", Path("/usr/lib/libcuda.so.1")]
     maps.write_text(

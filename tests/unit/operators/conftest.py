@@ -18,7 +18,7 @@ from opscope.operators.arguments import (
     TensorListArgument,
     is_number,
     parse_arguments,
-    with_list_type,
+    with_list_types,
 )
 from opscope.operators.element_types import ELEMENT_TYPES, element_type, element_type_of_code
 
@@ -72,7 +72,7 @@ class Recorder:
         call = self.record(name, *arguments, **named)
         members = [one for value in arguments if isinstance(value, list) for one in _tensors(value)]
         if members:  # as a kernel of the call names their type
-            call = with_list_type(call, _type_name(members[0]))
+            call = with_list_types(call, dict.fromkeys(call.list_positions, _type_name(members[0])))
         written = {
             declared.name: argument
             for declared, argument in zip(operator._schema.arguments, arguments, strict=False)

@@ -20,7 +20,7 @@ from opscope.operators.arguments import (
     TensorArgument,
     TensorListArgument,
     parse_arguments,
-    with_list_type,
+    with_list_types,
 )
 from opscope.operators.element_types import element_type
 
@@ -41,7 +41,11 @@ def call_of(row: dict[str, Any]) -> CallArguments:
     )
     members = [one for value in row["arguments"] if isinstance(value, list) for one in value]
     typed = next((one for one in members if isinstance(one, str)), None)
-    return call if typed is None else with_list_type(call, _recorded(typed)[1])
+    return (
+        call
+        if typed is None
+        else with_list_types(call, dict.fromkeys(call.list_positions, _recorded(typed)[1]))
+    )
 
 
 def row_of(call: CallArguments) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from opscope.operators.arguments import (
     distinct_elements,
     is_number,
     parse_arguments,
-    with_list_type,
+    with_list_types,
 )
 from opscope.operators.element_types import ElementKind, element_type, element_type_of_code
 from opscope.operators.operator_table import cost_by_rules
@@ -83,7 +83,7 @@ def test_a_kernel_may_name_the_type_of_a_list() -> None:
         "aten::cat", shapes=[[[4]], []], types=["TensorList", "Scalar"], concrete=["", "0"]
     )
     assert distinct_bytes(call.tensors[0]) is None
-    assert distinct_bytes(with_list_type(call, "c10::Half").tensors[0]) == 8
+    assert distinct_bytes(with_list_types(call, {0: "c10::Half"}).tensors[0]) == 8
 
 
 def test_scalars_of_old_recorders_have_no_values() -> None:

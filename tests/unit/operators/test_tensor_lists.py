@@ -15,8 +15,8 @@ from opscope.operators.tensor_lists import (
     CHUNK_ELEMENTS,
     Gradients,
     read_gradients,
+    with_kernel_types,
     with_list_members,
-    with_list_types,
 )
 from opscope.testing import TraceBuilder
 
@@ -77,21 +77,21 @@ def types_of(call: CallArguments) -> list[str | None]:
     [(MUL, "c10::BFloat16"), (SQRT, "float"), (CAT, "short int"), (OLD_CAT, "long"), ("elementwise", None)],
 )
 def test_types_come_from_the_kernel(kernel: str, type_name: str | None) -> None:
-    assert types_of(with_list_types(lists("op", [[2, 3], [4]]), kernel)) == [type_name] * 2
+    assert types_of(with_kernel_types(lists("op", [[2, 3], [4]]), kernel)) == [type_name] * 2
 
 
 def test_a_copy_has_two_types() -> None:
-    assert types_of(with_list_types(lists("_foreach_copy_", [[2]], [[2]]), COPY)) == ["float", "c10::Half"]
+    assert types_of(with_kernel_types(lists("_foreach_copy_", [[2]], [[2]]), COPY)) == ["float", "c10::Half"]
 
 
 def test_steps_are_counted_in_fp32() -> None:
-    call = with_list_types(step(*[[[4]]] * 5, [[]]), ADAMW)
+    call = with_kernel_types(step(*[[[4]]] * 5, [[]]), ADAMW)
     assert types_of(call) == ["c10::BFloat16"] * 5 + ["float"]
 
 
 def test_a_call_without_lists_stays_as_it_is() -> None:
     call = parse_arguments("aten::relu", shapes=[[4]], types=["float"])
-    assert with_list_types(call, MUL) is call
+    assert with_kernel_types(call, MUL) is call
 
 
 def test_members_are_the_gradients_whose_blocks_were_launched() -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from opscope.provenance.operators.table import OperatorTable, packaged_table
 from opscope.provenance.sources.index import SourceIndex
-from torch_tables.indexer.build import read_tree
-from torch_tables.indexer.lexer import lex
+from torch_tables.source_tree import read_tree
 
 
 def dedented(files: dict[str, str]) -> dict[str, str]:
@@ -23,8 +22,7 @@ def index_of() -> Callable[..., SourceIndex]:
     """Builds an index of files given as `{path: text}`."""
 
     def of(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
-        found = read_tree({name: lex(content) for name, content in dedented(files).items()})
-        return SourceIndex.from_definitions(version, git_version, *found)
+        return SourceIndex.from_definitions(version, git_version, *read_tree(dedented(files)))
 
     return of
 

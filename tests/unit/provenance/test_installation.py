@@ -5,8 +5,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from opscope.provenance import installation
-from opscope.provenance.installation import TorchBuild, package_folders, torch_build
-from opscope.provenance.releases.catalog import parse_version
+from opscope.provenance.installation import TorchBuild, package_folders, parse_version, torch_build
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from opscope.provenance.sources.index import Definition
-from torch_tables.indexer.build import read_tree
-from torch_tables.indexer.lexer import lex
+from torch_tables.source_tree import read_tree
 
 from ..provenance.conftest import checkout, dedented, index_of, table
 
@@ -20,6 +19,6 @@ def read() -> Callable[..., list[Definition]]:
     """Reads one file's text, by default that of a `.cu` file, and gives its definitions in order."""
 
     def of(text: str, file: str = "a.cu") -> list[Definition]:
-        return read_tree({name: lex(content) for name, content in dedented({file: text}).items()})[0]
+        return read_tree(dedented({file: text}))[0]
 
     return of

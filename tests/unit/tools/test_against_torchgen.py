@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from torch_tables.operator_table import build_operator_table, called_operators
 from torch_tables.places import Places
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module")
-def torch():
-    """PyTorch, imported without its warnings about the machine."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def index(index_of: IndexOf) -> SourceIndex:
         ("only_cpu", "CUDA", None, None),
         ("twice", "CUDA", None, None),
         # Overloads in one file
-        ("g", "CUDA", ["Tensor self", "Scalar other"], "A.cpp:3"),
+        ("g", "CUDA", ["Tensor", "Scalar"], "A.cpp:3"),
         ("g", "CUDA", None, "A.cpp:None"),
         ("gather_out", "CUDA", ["Tensor", "int", "Tensor"], "Indexing.cpp:2"),
         ("gather_out", "CompositeImplicitAutograd", None, "Named.cpp:2"),

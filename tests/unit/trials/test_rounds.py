@@ -166,7 +166,8 @@ def switched(tmp_path: Path) -> Switched:
         (tmp_path / "program.py").write_text(program.replace("STEPS", str(steps)))
         processes = ProgramRuns(in_place=False)
         request = TrialRequest(
-            kind="script", target=str(tmp_path / "program.py"), arms=tuple((one,) for one in names),
+            kind="script", target=str(tmp_path / "program.py"),
+            arms=tuple(tuple(one.split("+")) for one in names),
             change_files=files, seconds=seconds, is_constant=constant,
         )  # fmt: skip
         with processes.open():
@@ -247,3 +248,39 @@ def test_changes_of_models_take_hold_beside_the_eager_one(switched: Switched, na
     assert (arm.error, arm.not_tried) == (None, None)
     assert arm.correctness in {Correctness.IDENTICAL, Correctness.WITHIN_ROUNDING}
     assert arm.logarithms
+
+
+def test_what_compiles_is_tried_beside_fewer_digits_first(switched: Switched) -> None:
+    found, _, _ = switched(INFERENCE, "bf16_weights", "bf16_autocast", "compile", seconds=30.0)
+    sets = [one for one in found.arms if len(one.names) > 1]
+    digits = {name for one in sets if "compile" in one.names for name in one.names} - {"compile"}
+    assert len(digits) == 1
+    assert digits < {"bf16_weights", "bf16_autocast"}
+    compiled = next(one for one in sets if "compile" in one.names)
+    assert (compiled.error, compiled.not_tried, bool(compiled.logarithms)) == (None, None, True)
+    assert compiled.correctness is Correctness.WITHIN_ROUNDING
+
+
+def test_what_was_compiled_is_not_run_with_weights_of_another_type(switched: Switched) -> None:
+    # Whole numbers come in either way: only the weights are of another type.
+    looking_up = """
+import time, torch
+class Tokens(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.EmbeddingBag(9, 32)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(3))
+    def forward(self, tokens):
+        rows = self.rows(tokens)
+        for layer in self.layers:
+            rows = layer(rows)
+        return rows
+model = Tokens().eval()
+with torch.no_grad():
+    for _ in range(STEPS):
+        model(torch.randint(9, (8, 16)))
+        time.sleep(0.002)
+"""
+    found, _, _ = switched(looking_up, "compile", "bf16_weights+compile", "bf16_weights", seconds=50.0)
+    assert [one.error for one in found.arms] == [None, None, None]
+    assert Correctness.CHANGED not in {one.correctness for one in found.arms}

@@ -128,21 +128,17 @@ def test_what_a_factory_cannot_return(program, name, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing", "there is no 'missing'.*factory"),
-        ("Group.missing", "there is no"),
-        ("value", "'value' is a int"),
-        ("needs", "learning_rate"),
-        ("", "names no function"),
+        ("program.py:missing", "there is no 'missing'.*factory"),
+        ("program.py:Group.missing", "there is no"),
+        ("program.py:value", "'value' is a int"),
+        ("program.py:needs", "learning_rate"),
+        ("program.py:", "names no function"),
+        ("none.py:step", "no such file"),
     ],
 )
 def test_what_is_no_target(program, name, message):
     with pytest.raises(InputError, match=message):
-        resolve(f"{program}:{name}", WorkloadOptions(device="cpu"))
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        resolve(f"{tmp_path}/none.py:step")
+        resolve(f"{program.parent}/{name}", WorkloadOptions(device="cpu"))
 
 
 @pytest.mark.parametrize(

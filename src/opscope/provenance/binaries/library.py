@@ -22,7 +22,7 @@ from opscope.provenance.binaries.registration import registered_kernels
 from opscope.provenance.binaries.translation_unit import UnitKernels, with_source_paths
 from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.demangle import demangle_all
-from opscope.provenance.releases.table_file import HashMap, PackedMap, hash_map, text_hash
+from opscope.provenance.releases.table_file import HashMap, PackedMap, hash_map, numbered_sets, text_hash
 from opscope.provenance.table_format import TableFormat
 
 _HIP_SECTION = ".hip_fatbin"
@@ -103,16 +103,11 @@ def by_shown_name(kernels: dict[str, frozenset[RecordedUnit]]) -> dict[str, froz
 def _read(elf: ElfFile) -> _Stored:
     kernels = units_by_kernel(elf)
     known = {**kernels, **by_shown_name(kernels)}
-    units = sorted({unit for of in known.values() for unit in of}, key=_sort_key)
-    index = {unit: position for position, unit in enumerate(units)}
-    sets = {name: tuple(sorted(index[unit] for unit in of)) for name, of in known.items()}
-    numbers = {unit_set: number for number, unit_set in enumerate(sorted(set(sets.values())))}
-    hashes = hash_map({text_hash(name): numbers[unit_set] for name, unit_set in sets.items()})
-    return _Stored(_FORMAT.number, elf.build_id, tuple(units), tuple(numbers), hashes.packed())
-
-
-def _sort_key(unit: RecordedUnit) -> tuple[str, str, str]:
-    return unit.name, unit.module_id or "", unit.source_path or ""
+    units, sets, numbers = numbered_sets(
+        known, lambda unit: (unit.name, unit.module_id or "", unit.source_path or "")
+    )
+    hashes = hash_map({text_hash(name): number for name, number in numbers.items()})
+    return _Stored(_FORMAT.number, elf.build_id, units, sets, hashes.packed())
 
 
 def _cache_key(elf: ElfFile) -> str:

@@ -16,13 +16,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Protocol
 
 import msgspec
 
 from opscope.model.evidence import Grade, weakest
 from opscope.provenance.operators.schema import Argument, Schema, parse_schema
-from opscope.provenance.operators.table import NativeFunction, OperatorTable, declared, packaged_versions
+from opscope.provenance.operators.table import (
+    NativeFunction,
+    OperatorTable,
+    packaged_table,
+    packaged_versions,
+)
 from opscope.provenance.packaged import lazy_pattern
 
 _NOTHING = ""  # None, an undefined, nested or symbolic tensor, text, a device, a list too long to record
@@ -57,18 +61,6 @@ _SIZED_LIST = lazy_pattern(r"\w+\[\d+\]")
 _LISTS_LEAVE = frozenset((_SCALAR_LIST, _LIST, _NOTHING))
 # Besides: tensors without elements or with symbolic ones, names of dimensions.
 _MAY_LEAVE_NOTHING = ("Tensor", "Tensor[]", "SymInt", "SymFloat", "SymBool", "Dimname", "Dimname[]")
-
-
-class Declared(Protocol):
-    """Whatever a schema is declared for."""
-
-    @property
-    def overload(self) -> str:
-        """Empty for the default one."""
-
-    @property
-    def schema(self) -> str:
-        """As the yaml writes it, without namespace."""
 
 
 class InputRecord(str, Enum):
@@ -145,13 +137,13 @@ def input_record(table: OperatorTable, calls: Iterable[tuple[str, Sequence[str] 
     return InputRecord.ARGUMENTS
 
 
-def leaves(entry: Declared, items: tuple[str, ...], *, may: bool = False) -> bool:
+def leaves(entry: NativeFunction, items: tuple[str, ...], *, may: bool = False) -> bool:
     """A record is what the entry leaves in practice, or may leave at all."""
     arguments = parse_schema(entry.schema).arguments
     return len(arguments) == len(items) and _are_left(arguments, items, may=may)
 
 
-def leaves_fewer(entry: Declared, items: tuple[str, ...]) -> bool:
+def leaves_fewer(entry: NativeFunction, items: tuple[str, ...]) -> bool:
     """A record is what the entry left before it had its last arguments, which have defaults."""
     arguments = parse_schema(entry.schema).arguments
     added = arguments[len(items) :]
@@ -162,21 +154,17 @@ def leaves_fewer(entry: Declared, items: tuple[str, ...]) -> bool:
 def _are_left(arguments: Sequence[Argument], items: tuple[str, ...], *, may: bool) -> bool:
     records_lists = not may and _SCALAR_LIST in items
     return all(
-        _class(item) in _left_by(argument.type, may)
+        (item if item in _TAGS else _TENSOR) in _left_by(argument.type, may)
         # No item of a list of that type, which is too short to be left out where lists are recorded.
         and not (records_lists and item == _NOTHING and _SIZED_LIST.fullmatch(argument.type))
         for argument, item in zip(arguments, items, strict=True)
     )
 
 
-def _leaves_end(entry: Declared, items: tuple[str, ...], *, may: bool = False) -> bool:
+def _leaves_end(entry: NativeFunction, items: tuple[str, ...], *, may: bool = False) -> bool:
     """A record that ends in what the entry leaves."""
     count = len(parse_schema(entry.schema).arguments)
     return 0 < count <= len(items) and leaves(entry, items[len(items) - count :], may=may)
-
-
-def _class(item: str) -> str:
-    return item if item in _TAGS else _TENSOR
 
 
 @lru_cache(maxsize=1024)
@@ -196,8 +184,9 @@ def signature(name: str, overload: str | None, kinds: tuple[str, ...]) -> Schema
     that has an overload with just such arguments; None if none has. `overload` is as in `resolve`.
     """
 
-    def known() -> Iterator[Declared]:
-        return (one for version in packaged_versions()[::-1] for one in declared(version).get(name, ()))
+    def known() -> Iterator[NativeFunction]:
+        tables = filter(None, map(packaged_table, packaged_versions()[::-1]))
+        return (one for table in tables for one in table.overloads(name))
 
     if overload is not None:
         named = (parse_schema(one.schema) for one in known() if one.overload == overload)

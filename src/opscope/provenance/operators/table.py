@@ -191,28 +191,3 @@ def packaged_table(version: str | None) -> OperatorTable | None:
 def packaged_versions() -> tuple[str, ...]:
     """Releases with a table, oldest first."""
     return tuple(sorted(release_files(TABLE_FILE), key=label_order))
-
-
-class _Declared(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first fields of a NativeFunction."""
-
-    name: str
-    overload: str
-    schema: str
-
-
-class _DeclaredTable(msgspec.Struct, frozen=True, array_like=True):
-    format_version: int
-    version: str | None
-    git_version: str | None
-    functions: tuple[_Declared, ...]
-
-
-@cache
-def declared(version: str) -> Mapping[str, tuple[_Declared, ...]]:
-    """Functions of a packaged release by name. Only names and schemas are read of its table."""
-    found: dict[str, list[_Declared]] = defaultdict(list)
-    format_ = TableFormat(TABLE_FORMAT.what, _DeclaredTable, TABLE_FORMAT.number)
-    for one in format_.read(release_file(version, TABLE_FILE)).functions:
-        found[one.name].append(one)
-    return {name: tuple(of_name) for name, of_name in found.items()}

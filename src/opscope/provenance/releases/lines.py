@@ -12,7 +12,9 @@ from functools import cache
 import msgspec
 
 from opscope.model.evidence import Grade
+from opscope.provenance.operators.table import Place
 from opscope.provenance.packaged import release_file
+from opscope.provenance.sources.index import Definition
 from opscope.provenance.table_format import TableFormat
 
 LINES_FILE = "lines.msgpack.zst"
@@ -46,10 +48,24 @@ class Moved(msgspec.Struct, frozen=True):
     grade: Grade = Grade.NEIGHBOR_VERSION
 
 
-def moved(version: str, indexed: str, file: str, line: int) -> Moved:
-    """Where a line of a file of the indexed release lies in another one."""
-    table = _table(version)
-    return Moved(line) if table is None or table.indexed != indexed else moved_in(table, file, line)
+def place_of(found: Definition, lines: StoredLines | None, *, is_own: bool) -> Place:
+    """Where a definition of an index lies in a release: the index's own one, or one whose lines moved so."""
+    file, line, last = found.file, found.line, found.end_line
+    if is_own:
+        return Place(file, "release", line, last, "release" if line else None)
+    if line is None or lines is None:
+        return Place(file, "neighbor_version", line, last, "neighbor_version" if line else None, None, False)
+    moved = moved_in(lines, file, line)
+    if moved.line is None:
+        return Place(file, "neighbor_version")
+    if moved.grade is Grade.NEIGHBOR_VERSION:
+        return Place(file, "neighbor_version", line, last, "neighbor_version", None, False)
+    if moved.grade is Grade.BRACKET:
+        about = min(max(line, moved.line), moved.last or moved.line)
+        return Place(file, "bracket", moved.line, moved.last, "bracket", about)
+    end = moved_in(lines, file, last or line)
+    end_line = end.line if end.grade is Grade.COMPILED else None
+    return Place(file, "compiled", moved.line, end_line, "compiled")
 
 
 def moved_in(table: StoredLines, file: str, line: int) -> Moved:
@@ -75,6 +91,8 @@ def moved_in(table: StoredLines, file: str, line: int) -> Moved:
 
 
 @cache
-def _table(version: str) -> StoredLines | None:
+def release_lines(version: str, indexed: str) -> StoredLines | None:
+    """How far lines moved from an indexed release to another one; None if that is not known."""
     file = release_file(version, LINES_FILE)
-    return LINES_FORMAT.read(file) if file.is_file() else None
+    table = LINES_FORMAT.read(file) if file.is_file() else None
+    return None if table is None or table.indexed != indexed else table

@@ -9,7 +9,7 @@ as such, and the reason says from which release it is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from opscope.model.evidence import Grade
 from opscope.provenance.installation import TorchVersion, nearest_release, parse_version
 from opscope.provenance.packaged import lazy_pattern
-from opscope.provenance.releases.catalog import release, release_versions
-from opscope.provenance.releases.release_table import ReleaseTable
+from opscope.provenance.releases.release_table import release, release_versions
 from opscope.provenance.releases.table_file import text_hashes
 
 # Releases five minor versions apart share half of a trace's kernel names.
@@ -149,7 +148,8 @@ def _by_hit_rate(evidence: _Evidence) -> Recognition:
     if not best:
         return evidence.found(None, Grade.NEIGHBOR_VERSION, f"no table knows one of {count} kernel names")
     if len(tied) > 1:
-        reason = f"{_listed(tied)} know the same {share}; the oldest is taken"
+        names = f"{', '.join(tied[:-1])} and {tied[-1]}"
+        reason = f"{names} know the same {share}; the oldest is taken"
         # More releases without a table lie before the oldest that fits than between those that do.
         return evidence.found(tied[0], Grade.NEIGHBOR_VERSION, reason, tuple(tied[1:]))
     if best >= _SAME_RELEASE_HIT_RATE * count and count >= _FEWEST_CANDIDATES:
@@ -166,10 +166,6 @@ def _cuda_major(version: str) -> int:
     """That of the build a table was read from, the newest of its release; unknown counts as any."""
     cuda = release(version).cuda
     return int(cuda.partition(".")[0]) if cuda else sys.maxsize
-
-
-def _listed(versions: Sequence[str]) -> str:
-    return f"{', '.join(versions[:-1])} and {versions[-1]}"
 
 
 class UnitAnswer(msgspec.Struct, frozen=True):
@@ -195,12 +191,9 @@ def kernel_units(kernel_name: str, recognition: Recognition) -> UnitAnswer | Non
     if not units:
         units, grade = table.loose_units_of(kernel_name), Grade.NEIGHBOR_VERSION
     for version in recognition.compared:
-        units = _agreed(units, _known_units(release(version), kernel_name))
+        other = release(version)
+        units = _agreed(units, other.units_of(kernel_name) or other.loose_units_of(kernel_name))
     return UnitAnswer(units, grade, table.version) if units else None
-
-
-def _known_units(table: ReleaseTable, kernel_name: str) -> tuple[str, ...]:
-    return table.units_of(kernel_name) or table.loose_units_of(kernel_name)
 
 
 def _agreed(units: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The kernel table of one release: which translation units register a kernel.
+"""The kernel table of each release: which translation units register a kernel.
 
 Exact answers are by the whole name, as a trace shows it. Loose ones, for kernels of another release, are by
 what outlives a release in a name, and only where that points to a single unit.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from opscope.errors import InputError
 from opscope.provenance.demangle import demangle
-from opscope.provenance.packaged import lazy_pattern
+from opscope.provenance.installation import label_order, parse_version
+from opscope.provenance.packaged import lazy_pattern, release_file, release_files
 from opscope.provenance.releases.table_file import (
     SEVERAL_UNITS,
     HashMap,
     UnitTableFile,
+    decode_table,
     text_hash,
 )
 
@@ -207,3 +211,34 @@ class ReleaseTable:
 
     def _labels(self, indexes: Iterable[int]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.units[index].label for index in indexes))
+
+
+TABLE_NAME = "units.msgpack.zst"
+
+
+@cache
+def release_versions() -> tuple[str, ...]:
+    """Every version there is a table of, oldest first."""
+    return tuple(sorted(release_files(TABLE_NAME), key=label_order))
+
+
+def release(version: str) -> ReleaseTable:
+    """The table of a version; `2.11.0+cu130` is `2.11.0`."""
+    known, parsed = release_versions(), parse_version(version)
+    name = version if parsed is None else parsed.name
+    if name not in known:
+        raise InputError(f"no kernel table of PyTorch {version}; there are: {', '.join(known)}")
+    return _table(name)
+
+
+def git_version(version: str) -> str | None:
+    """The commit a release was built from; None if it is not known."""
+    parsed = parse_version(version)
+    name = version if parsed is None else parsed.name
+    return release(name).git_version if name in release_versions() else None
+
+
+@cache
+def _table(version: str) -> ReleaseTable:
+    file = release_file(version, TABLE_NAME)
+    return ReleaseTable(decode_table(file.read_bytes(), str(file)))

@@ -6,8 +6,9 @@ whoever holds a `UnitTableFile` may index without fear.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from hashlib import blake2b
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from opscope.provenance.table_format import TableFormat
 from opscope.text_enum import TextEnum
+
+Member = TypeVar("Member")
 
 # A map from texts to small numbers keeps a 48-bit hash of each text instead of the text. A text that is not
 # in a map of 25,000 is taken for one that is with a probability of 25,000 / 2^48, one in ten thousand
@@ -83,6 +86,17 @@ def hash_map(entries: Mapping[int, int]) -> HashMap:
     values = np.fromiter(entries.values(), dtype=np.uint16, count=len(entries))
     order = np.argsort(hashes)
     return HashMap(hashes[order], values[order])
+
+
+def numbered_sets(
+    members: Mapping[str, Collection[Member]], order: Callable[[Member], Any]
+) -> tuple[tuple[Member, ...], tuple[tuple[int, ...], ...], dict[str, int]]:
+    """All members in an order, the distinct sets of their indexes, and the number of each name's set."""
+    listed = tuple(sorted({member for of in members.values() for member in of}, key=order))
+    index = {member: position for position, member in enumerate(listed)}
+    sets = {name: tuple(sorted(index[member] for member in of)) for name, of in members.items()}
+    numbers = {one: number for number, one in enumerate(sorted(set(sets.values())))}
+    return listed, tuple(numbers), {name: numbers[one] for name, one in sets.items()}
 
 
 def text_hash(text: str) -> int:

@@ -1,13 +1,13 @@
 """All evidence at hand for one Session: recorded facts, local libraries, packaged tables.
 
 Gathered once; the resolvers ask it and never look elsewhere. Local evidence counts as exact only for the
-build that made the trace (same `git_version`).
+build that made the trace (same `git_version`). No file is ever executed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,22 @@ import msgspec
 
 from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
-from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit
+from opscope.model.origin import (
+    OperatorRegistration,
+    RecordedKernel,
+    RecordedSource,
+    RecordedUnit,
+    SourceEvidence,
+)
 from opscope.model.session import Session
-from opscope.provenance.inductor import complete_sources, source_locations
+from opscope.model.sidecar import kernels_folder
+from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
 from opscope.provenance.installation import package_folders, torch_build
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.operators.table import OperatorTable, Place, table_for
-from opscope.provenance.releases.catalog import git_version, release
-from opscope.provenance.releases.lines import Moved, moved
+from opscope.provenance.releases.lines import place_of, release_lines
 from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
+from opscope.provenance.releases.release_table import git_version, release
 from opscope.provenance.sources.at_hand import nearest_index, permalink, release_headers
 from opscope.provenance.sources.index import Definition, SourceIndex, source_index
 
@@ -83,35 +90,12 @@ class IndexedSource(msgspec.Struct, frozen=True):
 
     def locate(self, definition: Definition, file_grade: Grade | None = None) -> SourceLocation:
         """The location of a definition of this index; its file may be known better than its line."""
-        if self.release is not None and definition.line is not None:
-            found = moved(self.release, self.index.version, definition.file, definition.line)
-            if found.line is None or found.grade is not Grade.NEIGHBOR_VERSION:
-                return self._moved(definition, found, self.release, file_grade)
-        return SourceLocation(
-            definition.file,
-            file_grade or self.grade,
-            definition.line,
-            definition.end_line,
-            None if definition.line is None else self.grade,
-            permalink(self.index.git_version, definition.file, definition.line, definition.end_line),
-        )
-
-    def _moved(
-        self, definition: Definition, found: Moved, release: str, file_grade: Grade | None
-    ) -> SourceLocation:
-        """The location in the release that answers, whose libraries name the file as well."""
-        line, last, known = found.line, found.last, weakest((found.grade, self.release_grade)) or self.grade
-        url = permalink(git_version(release), definition.file, line, last)
-        if found.grade is Grade.COMPILED and definition.end_line is not None:
-            end = moved(release, self.index.version, definition.file, definition.end_line)
-            last = end.line if end.grade is Grade.COMPILED else None
-            url = permalink(git_version(release), definition.file, line, last)
-        elif line is not None and last is not None and known is not Grade.BRACKET:
-            # Of a release that is not the user's: about where in that range.
-            line, last = min(max(definition.line or line, line), last), None
-        return SourceLocation(
-            definition.file, file_grade or known, line, last, None if line is None else known, url
-        )
+        own = self.index.git_version
+        if self.release is None:
+            return _location(place_of(definition, None, is_own=True), self.grade, (own, own), file_grade)
+        lines = release_lines(self.release, self.index.version)
+        commits = git_version(self.release), own
+        return _location(place_of(definition, lines, is_own=False), self.release_grade, commits, file_grade)
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -166,23 +150,32 @@ class Evidence(msgspec.Struct, frozen=True):
         """Where something of the operator table lies; no surer than the release is known."""
         if place is None:
             return None
-        release = self.recognition.grade if self.recognition.version else Grade.NEIGHBOR_VERSION
-        file_grade, line_grade = (
-            release if known == "release" else weakest((None if known is None else Grade(known), release))
-            for known in (place.file_from, place.line_from)
-        )
-        table, line, last = self.operators, place.line, place.last_line
-        commit = table.git_version if place.is_of_release else table.neighbor_git_version
-        url = permalink(commit, place.file, line, last)
-        if place.about is not None and line_grade is not Grade.BRACKET:
-            line, last = place.about, None  # of a release that is not the user's: about where in that range
-        return SourceLocation(place.file, file_grade or release, line, last, line_grade, url)
+        grade = self.recognition.grade if self.recognition.version else Grade.NEIGHBOR_VERSION
+        return _location(place, grade, (self.operators.git_version, self.operators.neighbor_git_version))
 
     def file_url(self, file: str) -> str | None:
         """Permalink to a whole file at the recognized release's commit."""
         version = self.recognition.version
         commit = None if version is None else git_version(version)
         return None if commit is None else permalink(commit, file, None, None)
+
+
+def _location(
+    place: Place, release: Grade, commits: tuple[str | None, str | None], file_grade: Grade | None = None
+) -> SourceLocation:
+    """A place by how well the release is known; its file may be known better.
+
+    Commits are those of the release and of the one whose sources are indexed.
+    """
+    known_file, line_grade = (
+        release if known == "release" else weakest((None if known is None else Grade(known), release))
+        for known in (place.file_from, place.line_from)
+    )
+    line, last = place.line, place.last_line
+    url = permalink(commits[0] if place.is_of_release else commits[1], place.file, line, last)
+    if place.about is not None and line_grade is not Grade.BRACKET:
+        line, last = place.about, None  # of a release that is not the user's: about where in that range
+    return SourceLocation(place.file, file_grade or known_file or release, line, last, line_grade, url)
 
 
 def _with_paths(
@@ -323,3 +316,91 @@ def _registrations(session: Session) -> dict[str, OperatorRegistration]:
 
 def _decoded(text: str | None) -> dict[str, str | None]:
     return {} if text is None else msgspec.json.decode(text, type=dict[str, str | None])
+
+
+# Kernels that the recorded program itself compiled: facts come from the recording's sidecar (table
+# `kernel_sources`), else from the generated files where they are at hand and have the recorded hash.
+
+_SOURCES_SQL = (
+    "SELECT n.name AS kernel, s.* EXCLUDE (name_id) FROM kernel_sources s JOIN kernel_names n USING (name_id)"
+)
+_FILES_SQL = "SELECT DISTINCT kernel_file FROM triton_launches WHERE kernel_file <> '' ORDER BY 1"
+
+
+def complete_sources(session: Session) -> int:
+    """Add to `kernel_sources` what generated files tell of kernels that the sidecar does not."""
+    ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
+    found = generated_sources(
+        ids.keys(),
+        files_by_hash(file for (file,) in session.query(_FILES_SQL)),
+        read=_reader(session),
+    )
+    recorded = {_identity(source): source for source in _recorded(session)}
+    known = {identity[:2] for identity in recorded}
+    added = [source for source, _ in found if _identity(source)[:2] not in known]
+    if added:
+        rows = [
+            {"name_id": ids[source.kernel], **msgspec.structs.asdict(source)}
+            for source in (*recorded.values(), *added)
+            if source.kernel in ids
+        ]
+        for row in rows:
+            del row["kernel"]
+        session.replace_rows("kernel_sources", rows)
+    return len(added)
+
+
+def source_locations(session: Session) -> dict[str, SourceLocation]:
+    """By kernel name, where its source lies: the user's own function, else the generated file.
+
+    Launches outweigh names; a kernel whose sources then still lie in different places is left out.
+    """
+    by_kernel: dict[str, list[RecordedSource]] = defaultdict(list)
+    for source in _recorded(session):
+        by_kernel[source.kernel].append(source)
+    located: dict[str, SourceLocation] = {}
+    for kernel, sources in by_kernel.items():
+        launched = [source for source in sources if source.evidence is SourceEvidence.LAUNCH]
+        place, *others = {_place(source) for source in launched or sources}
+        if place is not None and not others:
+            located[kernel] = place
+    return located
+
+
+def _place(source: RecordedSource) -> SourceLocation | None:
+    if source.user_file is not None:
+        file, line, end_line = source.user_file, source.user_line, None
+    elif source.file is not None:
+        file, line, end_line = source.file, source.line, source.end_line
+    else:
+        return None
+    return SourceLocation(file, Grade.EXACT, line, end_line, None if line is None else Grade.EXACT)
+
+
+def _recorded(session: Session) -> list[RecordedSource]:
+    """The table as it stands."""
+    sources = []
+    for record in session.records(_SOURCES_SQL):
+        for name in ("stacks", "meta"):
+            record[name] = None if record[name] is None else msgspec.json.decode(record[name])
+        fields = {name: value for name, value in record.items() if value is not None}
+        sources.append(msgspec.convert(fields, RecordedSource))
+    return sources
+
+
+def _identity(source: RecordedSource) -> tuple[str, str | None, str | None, str | None]:
+    return source.kernel, source.hash or source.file, source.graph_key, source.graph
+
+
+def _reader(session: Session) -> Callable[[str | None, str], str | None]:
+    """Reads a generated file: its copy beside one of the traces, else where it was recorded."""
+    sources = [str(source) for (source,) in session.query("SELECT source FROM traces")]
+    folders = [folder for source in sources if (folder := kernels_folder(source)).is_dir()]
+
+    def read(file: str | None, hash_: str) -> str | None:
+        places: list[str | Path] = [folder / f"{hash_}.py" for folder in folders]
+        places += [] if file is None else [file]
+        texts = (read_generated(place, hash_) for place in places)
+        return next((text for text in texts if text is not None), None)
+
+    return read

@@ -24,7 +24,7 @@ from opscope.provenance.resolution.evidence import (
     NativeFunctionFacts,
 )
 from opscope.provenance.sources.at_hand import permalink
-from opscope.provenance.sources.index import Definition, named_arguments
+from opscope.provenance.sources.index import Definition, is_unit, named_arguments
 
 # In PyTorch's repository.
 _NATIVE_FUNCTIONS_FILE = "aten/src/ATen/native/native_functions.yaml"
@@ -207,7 +207,7 @@ def _implemented(
 
 def _registered(every: Sequence[Registered], units: Sequence[str]) -> Registered | None:
     """The function registered for a stub: in a unit of the kernels, else in C++ code."""
-    for entries in ([one for one in every if _is_in(one.file, units)], every) if units else (every,):
+    for entries in ([one for one in every if is_unit(one.file, units)], every) if units else (every,):
         # Those of named functions, and not those that only load the library of another one.
         with_name = [one for one in entries if one.function] or entries
         kept = [one for one in with_name if not one.function.startswith(_LAZY_PREFIX)] or with_name
@@ -237,12 +237,8 @@ def _launched(
     if len(candidates) != 1 or not candidates[0].file:
         return facts
     # Recorded kernels are of that file; without any, no library may serve the call.
-    is_of = _is_in(candidates[0].file, units) if is_recorded else facts.category != "matrix"
+    is_of = is_unit(candidates[0].file, units) if is_recorded else facts.category != "matrix"
     return replace(facts, stub_location=evidence.location(candidates[0].place)) if named or is_of else facts
-
-
-def _is_in(file: str, units: Sequence[str]) -> bool:
-    return any(file == unit or file.endswith(f"/{unit}") for unit in units)
 
 
 def _is_same(qualified: str, name: str) -> bool:

@@ -24,8 +24,7 @@ from opscope.provenance.table_format import TableFormat
 class Definition(msgspec.Struct, frozen=True):
     """Where something is defined."""
 
-    # Function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, stub (a dispatch stub), or
-    # jiterator (in packaged tables; not looked up)
+    # Function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, or stub (a dispatch stub)
     kind: str
     name: str  # without its scope and without template arguments
     scope: str  # namespaces and classes around it, joined by `::`
@@ -237,10 +236,11 @@ def allowed(definitions: Iterable[Definition], units: Sequence[str]) -> list[Def
     """Without those in the file of another translation unit."""
     if not units:
         return list(definitions)
-    return [row for row in definitions if not is_compiled(row.file) or _is_unit(row.file, units)]
+    return [row for row in definitions if not is_compiled(row.file) or is_unit(row.file, units)]
 
 
-def _is_unit(file: str, units: Sequence[str]) -> bool:
+def is_unit(file: str, units: Sequence[str]) -> bool:
+    """Whether a file is one of the units, which are paths or names."""
     return any(file == unit or file.endswith(f"/{unit}") for unit in units)
 
 
@@ -255,7 +255,7 @@ def only(candidates: Sequence[Definition], units: Sequence[str]) -> Definition |
 
     In one file a template comes before its specializations, a class before functions.
     """
-    own = [row for row in candidates if units and _is_unit(row.file, units)]
+    own = [row for row in candidates if units and is_unit(row.file, units)]
     rows = own or list(candidates)
     if len({row.file for row in rows}) != 1:
         return None

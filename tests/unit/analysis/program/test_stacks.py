@@ -67,19 +67,18 @@ def test_the_backward_pass_can_stand_under_the_forward_operator(load: Load) -> N
     assert found[f"{net} > aten::linear > [backward] > {ENGINE} > MmBackward0 > gemm"] == 40_000
 
 
-def test_by_module_it_does_so_by_default(load: Load) -> None:
-    assert only(load(trace()), by=StackBasis.MODULE) == {
-        "nn.Module: Net_0 > aten::linear > aten::mm > gemm": 21_000,
-        f"nn.Module: Net_0 > aten::linear > [backward] > {ENGINE} > MmBackward0 > gemm": 40_000,
-        "[unattributed: outside_operator] > own": 6_000,
-        "[unattributed: before_window] > leaked": 7_000,
-    }
-
-
-def test_by_operator_nothing_stands_above(load: Load) -> None:
-    assert only(load(trace()), by=StackBasis.OPERATOR) == {
-        "aten::linear > aten::mm > gemm": 21_000,
-        f"{ENGINE} > MmBackward0 > gemm": 40_000,
+@pytest.mark.parametrize(
+    ("by", "above", "backward"),
+    [
+        # The backward pass stands under the forward operator by default.
+        (StackBasis.MODULE, "nn.Module: Net_0 > ", "nn.Module: Net_0 > aten::linear > [backward] > "),
+        (StackBasis.OPERATOR, "", ""),
+    ],
+)
+def test_by_module_or_operator(load: Load, by: StackBasis, above: str, backward: str) -> None:
+    assert only(load(trace()), by=by) == {
+        f"{above}aten::linear > aten::mm > gemm": 21_000,
+        f"{backward}{ENGINE} > MmBackward0 > gemm": 40_000,
         "[unattributed: outside_operator] > own": 6_000,
         "[unattributed: before_window] > leaked": 7_000,
     }

@@ -27,21 +27,19 @@ class TestSteps:
         trace = TraceBuilder().step(3, 0, 10).step(4, 10, 14).step(5, 24, 12)
         assert timeline(trace).steps == (StepStatistics(0, 3, 12_000, 12_000, 10_000, 14_000),)
 
-    def test_an_outlier_lies_far_beyond_the_quartiles(self, timeline: Measure) -> None:
+    @pytest.mark.parametrize(
+        ("durations", "outliers"),
+        [
+            ((10, 11, 10, 30, 11, 10, 2), (3, 6)),  # far beyond the quartiles
+            ((10, 10, 1000), ()),  # three are too few
+            ((50,) * 6, ()),
+        ],
+    )
+    def test_outliers(self, timeline: Measure, durations: tuple[int, ...], outliers: tuple[int, ...]) -> None:
         trace = TraceBuilder()
-        for number, duration in enumerate((10, 11, 10, 30, 11, 10, 2)):
-            trace.step(number, 100 * number, duration)
-        assert timeline(trace).steps[0].outliers == (3, 6)
-
-    def test_of_three_steps_none_is_an_outlier(self, timeline: Measure) -> None:
-        trace = TraceBuilder().step(1, 0, 10).step(2, 10, 10).step(3, 20, 1000)
-        assert timeline(trace).steps[0].outliers == ()
-
-    def test_equal_steps_have_no_outliers(self, timeline: Measure) -> None:
-        trace = TraceBuilder()
-        for number in range(6):
-            trace.step(number, 100 * number, 50)
-        assert timeline(trace).steps[0].outliers == ()
+        for number, duration in enumerate(durations):
+            trace.step(number, 1000 * number, duration)
+        assert timeline(trace).steps[0].outliers == outliers
 
 
 class TestHostTime:

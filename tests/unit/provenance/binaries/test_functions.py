@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
+import torch_tables.defining_files as functions
 from opscope.errors import InputError
-from torch_tables.indexer import defining_files as functions
-from torch_tables.indexer.defining_files import defining_files
+from torch_tables.defining_files import defining_files
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 

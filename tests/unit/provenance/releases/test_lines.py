@@ -11,8 +11,15 @@ import pytest
 from opscope.model.evidence import Grade
 from opscope.provenance import packaged
 from opscope.provenance.releases import lines
-from opscope.provenance.releases.catalog import release_versions
-from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, Moved, StoredLines, moved
+from opscope.provenance.releases.lines import (
+    LINES_FILE,
+    LINES_FORMAT,
+    Moved,
+    StoredLines,
+    moved_in,
+    release_lines,
+)
+from opscope.provenance.releases.release_table import release_versions
 from opscope.provenance.sources.at_hand import release_headers
 from opscope.provenance.sources.index import Definition, source_index
 
@@ -31,9 +38,14 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
     monkeypatch.setattr(
         lines, "release_file", lambda version, name: file if version == "2.99.0" else real(version, name)
     )
-    lines._table.cache_clear()
+    release_lines.cache_clear()
     yield
-    lines._table.cache_clear()
+    release_lines.cache_clear()
+
+
+def moved(version: str, indexed: str, file: str, line: int) -> Moved:
+    table = release_lines(version, indexed)
+    return Moved(line) if table is None else moved_in(table, file, line)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+import torch_tables.units as builder
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.releases.release_table import LooseKeys, ReleaseTable
 from opscope.provenance.releases.table_file import Origin, Unit
-from torch_tables.indexer import units as builder
-from torch_tables.indexer.units import (
+from torch_tables.units import (
     PathEvidence,
     build_folders,
     build_table,

@@ -21,7 +21,7 @@ from opscope.provenance.resolution.annotate import annotate
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.sources.index import SourceIndex
 from opscope.testing import TraceBuilder
-from torch_tables.indexer.build import build_table
+from torch_tables.source_tree import tree_index
 
 Load = Callable[..., Session]
 
@@ -54,7 +54,7 @@ def index_of(tmp_path: Path) -> Callable[..., SourceIndex]:
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(dedent(text).lstrip("\n"), encoding="utf-8")
-        return build_table(root, version, git_version=git_version)
+        return tree_index(root, version, git_version)
 
     return build
 

@@ -7,11 +7,36 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.provenance.sources.at_hand import read_lines
-from torch_tables.indexer.build import header_table
+from torch_tables.source_tree import header_index, tree_index
+
+Checkout = Callable[[dict[str, str]], Path]
+FILE = "aten/src/ATen/native/cuda/A.cu"
+
+
+def test_a_checkout(checkout: Checkout) -> None:
+    root = checkout(
+        {
+            FILE: "#include <ATen/M.h>\nDEFINE(f)\n",
+            "aten/src/ATen/M.h": "#define DEFINE(x) void x() { }\n",
+            "aten/src/ATen/other/M2.h": "#define DEFINE(x) int x##2() { }\n",
+            "aten/src/ATen/test/T.cu": "void in_test() {}",
+            "aten/src/ATen/native/vulkan/V.cpp": "void in_vulkan() {}",
+            "aten/src/ATen/notes.txt": "void in_text() {}",
+            "docs/a.cu": "void in_docs() {}",
+        }
+    )
+    index = tree_index(root, "2.9.1", "b" * 40)
+    assert (index.version, index.git_version) == ("2.9.1", "b" * 40)
+    assert [(row.name, row.file, row.line) for row in index] == [("f", FILE, 2)]
+
+
+def test_no_checkout(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a PyTorch source tree"):
+        tree_index(tmp_path, "2.6.0", None)
+
 
 HEADER = "include/ATen/native/cuda/Loops.cuh"
 KERNEL = "namespace at::native {\ntemplate <class T>\n__global__ void run(T f) {\n}\n}\n"
-VERSION = "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\ngit_version = '" + "e" * 40 + "'\n"
 
 
 @pytest.fixture
@@ -22,14 +47,12 @@ def torch(checkout: Callable[[dict[str, str]], Path]) -> Path:
             "include/ATen/ops/add.h": "void generated() {}",
             "include/ATen/cuda/CUDAConfig.h": "void generated() {}",
             "include/torch/csrc/utils.h": "void elsewhere() {}",
-            "version.py": VERSION,
         }
     )
 
 
 def test_headers_are_named_as_in_the_repository(torch: Path) -> None:
-    index = header_table(torch / "include")
-    assert (index.version, index.git_version) == ("2.13.0+cpu", "e" * 40)
+    index = header_index(torch / "include", "2.13.0", None)
     assert index.files == ("aten/src/ATen/native/cuda/Loops.cuh",)
     found = index.kernel("at::native::run", ["Any.cu"])
     assert found is not None
@@ -40,7 +63,7 @@ def test_headers_are_named_as_in_the_repository(torch: Path) -> None:
 def test_lines_are_those_of_the_repository_where_the_wheel_adds_one(torch: Path) -> None:
     guard = "#if !defined(TORCH_STABLE_ONLY) && !defined(TORCH_TARGET_VERSION)"
     (torch / HEADER).write_text(f'{guard}\n{KERNEL}#else\n#error "no"\n#endif\n', encoding="utf-8")
-    found = header_table(torch / "include").kernel("at::native::run", ["Any.cu"])
+    found = header_index(torch / "include", "2.13.0", None).kernel("at::native::run", ["Any.cu"])
     assert found is not None
     assert (found.line, found.end_line) == (3, 4)
     assert read_lines(found.file, 3, None, [torch / "include"]) == ["__global__ void run(T f) {"]
@@ -48,4 +71,4 @@ def test_lines_are_those_of_the_repository_where_the_wheel_adds_one(torch: Path)
 
 def test_no_headers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no ATen headers"):
-        header_table(tmp_path)
+        header_index(tmp_path, "2.13.0", None)

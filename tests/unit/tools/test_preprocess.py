@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torch_tables.indexer.lexer import evaluate, lex
+from torch_tables.preprocess import Source, evaluate
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,6 @@ from torch_tables.indexer.lexer import evaluate, lex
         ("(1", None),
         ("1 1", None),
         ("defined(", None),
-        ("!" * 100 + "1", None),
         ("(" * 5000, None),
     ],
 )
@@ -37,9 +36,9 @@ def test_a_condition_is_true_false_or_undecided(condition: str, value: bool | No
     assert evaluate(condition) is value
 
 
-def kept(text: str) -> list[str]:
-    """Words that are left as code."""
-    return lex(text).code.replace('"', " ").split()
+def kept(text: str) -> list[list[str]]:
+    """Words that are left as code, in each of the texts."""
+    return [one.replace('"', " ").split() for one in Source("a.cu", text).texts]
 
 
 @pytest.mark.parametrize(
@@ -60,45 +59,44 @@ def kept(text: str) -> list[str]:
     ],
 )
 def test_only_code_is_left(text: str, words: list[str]) -> None:
-    source_words = [word for word in kept(text) if word not in ("R", "u8R")]
-    assert source_words == [word for word in words if word not in ("R", "u8R")]
+    (found,) = kept(text)
+    assert [word for word in found if word not in ("R", "u8R")] == [
+        word for word in words if word not in ("R", "u8R")
+    ]
 
 
 @pytest.mark.parametrize("text", ["/* open", '"open', "'open", 'R"(open', "#define open \\", "// open \\"])
 def test_what_never_ends_ends_with_the_text(text: str) -> None:
-    assert len(lex(text).code) == len(text)
+    (code,) = Source("a.cu", text).texts
+    assert len(code) == len(text)
 
 
 def test_offsets_and_lines_stay() -> None:
-    text = '/* a\nb */ int x = R"(\n\n)"; // c\nint y;\n'
-    source = lex(text)
-    assert len(source.code) == len(text)
-    assert source.code.count("\n") == text.count("\n")
-    assert source.line_of(source.code.index("int x")) == 2
-    assert source.line_of(source.code.index("int y")) == 5
+    text = '/* a\nb */ int x = R"(\n\n)"; // c\n#if A\nint y;\n#else\nint z;\n#endif\n'
+    for code in Source("a.cu", text).texts:
+        assert len(code) == len(text)
+        assert [at for at, one in enumerate(code) if one == "\n"] == [
+            at for at, one in enumerate(text) if one == "\n"
+        ]
 
 
-class TestConditionals:
-    @pytest.mark.parametrize(
-        ("text", "words"),
-        [
-            ("#ifdef USE_ROCM\nrocm {\n#else\ncuda\n#endif\nend", ["cuda", "end"]),
-            ("#if !defined(USE_ROCM)\ncuda\n#else\nrocm {\n#endif\nend", ["cuda", "end"]),
-            ("#if 0\n{\n#if A\n{\n#endif\n#endif\nend", ["end"]),
-            ("#if AT_CUDNN_ENABLED()\nreal\n#elif A\nother\n#else\nstub\n#endif", ["real"]),
-            ("#if !AT_CUDNN_ENABLED()\nstub\n#else // AT_CUDNN_ENABLED\nreal\n#endif", ["real"]),
-            ("#if A\na\n#else\nb\n#endif", ["a", "b"]),
-            ("#if A\na\n#elif 1\nb\n#else\nc\n#endif", ["a", "b"]),
-        ],
-    )
-    def test_branches_of_other_builds_are_blanked(self, text: str, words: list[str]) -> None:
-        assert [word for word in kept(text) if word != "#"] == words
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("#ifdef USE_ROCM\nrocm {\n#else\ncuda\n#endif\nend", [["cuda", "end"]]),
+        ("#if !defined(USE_ROCM)\ncuda\n#else\nrocm {\n#endif\nend", [["cuda", "end"]]),
+        ("#if 0\n{\n#if A\n{\n#endif\n#endif\nend", [["end"]]),
+        ("#if AT_CUDNN_ENABLED()\nreal\n#elif A\nother\n#else\nstub\n#endif", [["real"]]),
+        ("#if !AT_CUDNN_ENABLED()\nstub\n#else // AT_CUDNN_ENABLED\nreal\n#endif", [["real"]]),
+        ("#if A\na\n#else\nb\n#endif", [["a"], ["b"]]),
+        ("#if A\na\n#elif 1\nb\n#else\nc\n#endif", [["a"], ["b"]]),
+        ("#if A\na\n#if B\nb\n#else\nc\n#endif\n#else\nd\n#endif", [["a", "b"], ["a", "c"], ["d"]]),
+    ],
+)
+def test_every_branch_of_this_build_is_in_a_text(text: str, texts: list[list[str]]) -> None:
+    assert kept(text) == texts
 
-    def test_marks_inside_a_dead_branch_are_gone(self) -> None:
-        source = lex("#if 0\n#ifdef A\n#define B {\n#endif\n#endif\n")
-        assert source.code.count("#") == len(source.conditionals) == 2
-        assert source.others == ()
 
-    @pytest.mark.parametrize("text", ["#endif\n", "#else\na", "#if\n", "#if A\n#if B\n", "#elif\n#endif"])
-    def test_unbalanced_ones_do_not_raise(self, text: str) -> None:
-        assert len(lex(text).code) == len(text)
+@pytest.mark.parametrize("text", ["#endif\n", "#else\na", "#if\n", "#if A\n#if B\n", "#elif\n#endif"])
+def test_unbalanced_conditionals_do_not_raise(text: str) -> None:
+    assert {len(one) for one in Source("a.cu", text).texts} == {len(text)}

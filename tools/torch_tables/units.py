@@ -22,6 +22,7 @@ from opscope.provenance.releases.table_file import (
     Unit,
     UnitTableFile,
     hash_map,
+    numbered_sets,
     text_hash,
 )
 
@@ -37,22 +38,18 @@ def build_table(
     """The table of kernels and the units that register them; the order of either does not matter."""
     known = {name: frozenset(units) for name, units in sorted(kernels.items())}
     known = {name: units for name, units in known.items() if units}
-    units = sorted(
-        {unit for of in known.values() for unit in of}, key=lambda unit: (unit.label, unit.origin.value)
-    )
+    units, sets, numbers = numbered_sets(known, lambda unit: (unit.label, unit.origin.value))
     if len(units) >= SEVERAL_UNITS:
         raise InputError(f"{len(units):,} units in {version}; a table holds {SEVERAL_UNITS - 1:,}")
-    index = {unit: position for position, unit in enumerate(units)}
-    members = {name: tuple(sorted(index[unit] for unit in of)) for name, of in known.items()}
-    sets = {unit_set: number for number, unit_set in enumerate(sorted(set(members.values())))}
     if len(sets) > LARGEST_VALUE:
         raise InputError(f"{len(sets):,} sets of units in {version}; a table holds {LARGEST_VALUE:,}")
+    members = {name: sets[number] for name, number in numbers.items()}
     exact = _hashed({name: text_hash(name) for name in members}, version)
     return UnitTableFile(
         version=version,
-        units=tuple(units),
-        unit_sets=tuple(sets),
-        exact=hash_map({exact[name]: sets[members[name]] for name in members}).packed(),
+        units=units,
+        unit_sets=sets,
+        exact=hash_map({exact[name]: number for name, number in numbers.items()}).packed(),
         loose=hash_map(_loose_entries(members, version)).packed(),
         git_version=git_version,
         cuda=cuda,
