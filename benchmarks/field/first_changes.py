@@ -84,7 +84,6 @@ def ran(
     cores = sorted(os.sched_getaffinity(0), key=lambda core: (first_sibling(core), core))
     count = len(cores) // max(torch.cuda.device_count(), 1)
     share = cores[device * count :][:count]
-    # This process may itself see some of the GPUs only.
     visible = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
     return subprocess.run(
         ["taskset", "-c", ",".join(map(str, share)), *map(str, command)],

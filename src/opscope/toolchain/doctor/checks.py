@@ -359,7 +359,7 @@ def _gpu_calculation(machine: ExaminedMachine) -> DoctorOutcome:
     torch = machine.torch()
     if torch is None or not torch.devices:
         return not_applicable("torch sees no GPU")
-    if torch.calculation_error is not None:
+    if torch.calculation_error:
         text = torch.calculation_error.lower()
         remedy = _ASK_KERNEL_LOG
         if "matrix product" in text and torch.shadowed:
