@@ -141,7 +141,9 @@ def _together(
     """
     job, waits = run.job, [one for each in places.values() for one in each]
     has_question = any(one.operator in _QUESTIONS for one in waits)
-    if job is None or not has_question or job.step_ns <= IN_TURNS * max(job.host_ns, job.device_ns):
+    if job is None or job.middle.timed is None or not has_question:
+        return
+    if job.step_ns <= IN_TURNS * max(job.host_ns, job.device_ns):
         return
     call_ids = [call_id for one in waits for call_id in one.call_ids]
     effect = methodcaller("free_waits", call_ids)
