@@ -140,15 +140,12 @@ def _together(
     takes its place. None shows by itself.
     """
     job, waits = run.job, [one for each in places.values() for one in each]
-    has_question = any(one.operator in _QUESTIONS for one in waits)
-    if job is None or job.middle.timed is None or not has_question:
-        return
-    if job.step_ns <= IN_TURNS * max(job.host_ns, job.device_ns):
+    if job is None or job.middle.timed is None or job.step_ns <= IN_TURNS * max(job.host_ns, job.device_ns):
         return
     call_ids = [call_id for one in waits for call_id in one.call_ids]
     effect = methodcaller("free_waits", call_ids)
     gain_ns, recorded_ns = job.gain_ns(job.changed(effect)), sum(cost_ns.values()) / run.step_count
-    if gain_ns < _HIDDEN * recorded_ns:
+    if gain_ns < _HIDDEN * recorded_ns or not any(one.operator in _QUESTIONS for one in waits):
         return
     calls, names = sum(one.calls for one in waits), sorted({one.operator or one.name for one in waits})
     yield Advice(
