@@ -14,6 +14,7 @@ from opscope.units import UNKNOWN, counted, format_bytes, format_duration, forma
 _SCHEMA_VERSION = 1
 _CHANGES = 3
 _LONGEST_CODE = 60
+_TOO_WIDE = 4  # ends of an interval, relative: its numbers tell nothing
 _STEPS = {"optimizer": "each ends with optimizer.step()", "forward": "each is a call of the model"}
 _NUMBERS = {
     Correctness.IDENTICAL: "identical",
@@ -141,7 +142,8 @@ def _best(result: TrialResult, best: BestChanges) -> Iterator[doc.Block]:
 
 
 def _percents(ends: tuple[float, float]) -> str:
-    return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
+    low, high = ends
+    return f"{100 * low:.1f} to {100 * high:.1f} %" if high < _TOO_WIDE * low else "too noisy"
 
 
 def _details(result: TrialResult) -> doc.Section | None:

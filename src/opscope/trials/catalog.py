@@ -222,8 +222,9 @@ def _look_again(model: Any) -> None:
     Seen in torch 2.11: a graph compiled for float32 ran with weights of bfloat16.
     """
     for one in model.modules():
-        one._parameters["changed"] = None
-        del one._parameters["changed"]
+        if type(one._parameters) is dict:  # TorchScript has its own, and no such guards
+            one._parameters["changed"] = None
+            del one._parameters["changed"]
 
 
 def _weights(dtype: str, hooks: Hooks) -> None:

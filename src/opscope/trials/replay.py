@@ -212,7 +212,8 @@ class Snapshot:
             one.grad = gradient
         for module, plain, buffers in self._plain:
             vars(module).update(plain)
-            module._buffers.update(buffers)
+            if type(module._buffers) is dict:  # TorchScript's own keeps its tensors
+                module._buffers.update(buffers)
         for optimizer, states, groups in self._states:
             optimizer.state.clear()
             optimizer.state.update({of: dict(state) for of, state in states})

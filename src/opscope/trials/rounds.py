@@ -435,6 +435,8 @@ class Rounds:
                 self._drop(arm)
             self._found.rounds_s = time.monotonic() - began
             self._save()
+        while len(self._found.base_logarithms) < FEW_ROUNDS:  # of a program that no change fits
+            yield from self._round([])
 
     def _segments(self) -> int:
         """Pieces of memory that the driver has given so far."""
@@ -577,15 +579,12 @@ class Rounds:
             self._kept_state.restore()
         return gradients, numbers
 
-    def _best(self, *, takes_coarser: bool) -> tuple[list[Arm], Arm | None]:
-        """What a set may hold of what does not compile, and the best of it if that helps."""
-        usable = [
-            one
-            for one in self._arms
-            if one.is_usable and not one.is_costly and (takes_coarser or not one.is_coarser)
-        ]
-        best = min(usable, key=lambda one: one.middle, default=None)
-        return usable, None if best is None or best.middle > _HELPS else best
+    def _usable(self, *, takes_coarser: bool) -> list[Arm]:
+        """What a set may hold of what does not compile, the best first."""
+        usable = (one for one in self._arms if one.is_usable and not one.is_costly)
+        return sorted(
+            (one for one in usable if takes_coarser or not one.is_coarser), key=lambda one: one.middle
+        )
 
     def _compiling(self) -> list[Arm]:
         """All that waits, what compiles last: beside the best of what does not, with fewer digits first.
@@ -611,8 +610,7 @@ class Rounds:
                 # What casts slows the host; compiled, it does not.
                 fewest = max(coarser, key=lambda one: (one.changes[0].rounding, -one.middle)).changes[0]
                 beside["precision"] = fewest
-            usable, _ = self._best(takes_coarser=takes_coarser)
-            for arm in sorted(usable, key=lambda one: one.middle):
+            for arm in self._usable(takes_coarser=takes_coarser):
                 for change in arm.changes if arm.middle < _HELPS else ():
                     if change.group != "capture":
                         beside.setdefault(change.group or change.name, change)
@@ -637,11 +635,12 @@ class Rounds:
             return []
         known, found = {frozenset(one.found.names) for one in self._arms}, []
         for takes_coarser in (False, True):
-            usable, best = self._best(takes_coarser=takes_coarser)
-            if best is None:
+            usable = self._usable(takes_coarser=takes_coarser)
+            if not usable or usable[0].middle > _HELPS:
                 continue
+            best = usable[0]
             groups = {one.group for one in best.changes} - {None}
-            for one in sorted(usable, key=lambda one: one.middle):
+            for one in usable:
                 change = one.changes[0]
                 names = frozenset({*best.found.names, change.name})
                 is_new = len(one.changes) == 1 and change.group not in groups and names not in known

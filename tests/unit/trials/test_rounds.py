@@ -284,3 +284,16 @@ with torch.no_grad():
     found, _, _ = switched(looking_up, "compile", "bf16_weights+compile", "bf16_weights", seconds=50.0)
     assert [one.error for one in found.arms] == [None, None, None]
     assert Correctness.CHANGED not in {one.correctness for one in found.arms}
+
+
+def test_a_model_of_torchscript_is_tried_and_goes_on(switched: Switched) -> None:
+    scripted = INFERENCE.replace("model.eval()", "model = torch.jit.script(model.eval())")
+    found, arms, said = switched(scripted, "bf16_weights", steps=400)
+    assert arms["bf16_weights"].correctness is Correctness.WITHIN_ROUNDING
+    assert found.is_enough or "digest" in said
+
+
+def test_a_program_that_no_change_fits_is_timed_all_the_same(switched: Switched) -> None:
+    found, arms, _ = switched(TRAINING, "broken_on")
+    assert "RuntimeError: on" in (arms["broken_on"].error or "")
+    assert len(found.base_logarithms) >= 3
