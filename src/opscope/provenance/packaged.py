@@ -46,10 +46,7 @@ def packaged_releases() -> Path:
 
 
 def release_file(release: str, name: str) -> Path:
-    """Where a packaged table of a release lies; there may be none.
-
-    A release is what a recording says, any text: it names no other folder.
-    """
+    """Where a packaged table of a release lies, which may be any text; there may be none."""
     return packaged_releases() / (release if re.fullmatch(r"\w[\w.+-]{0,63}", release) else "unknown") / name
 
 
