@@ -7,11 +7,10 @@ only look for the evidence. Every number has a reason. Imports nothing of the an
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 
 import msgspec
-import tomli
 
+from opscope.data import packaged_toml
 from opscope.model.finding import Severity
 
 
@@ -76,8 +75,7 @@ class RuleBook(msgspec.Struct, frozen=True):
 @cache
 def rule_book() -> RuleBook:
     """The packaged rules."""
-    text = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
-    document = tomli.loads(text)
+    document = packaged_toml(__package__, "rules.toml")
     rules = msgspec.convert(document["rule"], list[Rule])
     numbers = msgspec.convert(document["numbers"], dict[str, Number])
     return RuleBook({rule.code: rule for rule in rules}, numbers)

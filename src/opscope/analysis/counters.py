@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from itertools import chain
 from statistics import median_low
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import tomli
 
 from opscope.analysis.kernel_titles import title_of
 from opscope.analysis.tensor_cores import (
@@ -27,6 +24,7 @@ from opscope.analysis.tensor_cores import (
     operand_type,
     tensor_core_evidence,
 )
+from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import notebook_html
@@ -44,12 +42,9 @@ from opscope.toolchain.ncu_report import WIDEST_REQUEST_SECTORS, Extent, KernelC
 NO_STALL = frozenset({"selected", "not_selected"})
 
 
-@cache
 def counter_book() -> dict[str, Any]:
     """What `counters.toml` holds: thresholds with their reasons, stalls, findings by code, NVIDIA's rules."""
-    text = resources.files(__package__).joinpath("counters.toml").read_text(encoding="utf-8")
-    document: dict[str, Any] = tomli.loads(text)
-    return document
+    return packaged_toml(__package__, "counters.toml")
 
 
 def _threshold(name: str) -> float:

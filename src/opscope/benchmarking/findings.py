@@ -6,15 +6,12 @@ A run on a quiet device, precise and with every implementation right, has none. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import tomli
-
 from opscope.benchmarking.statistics import CONFIDENCE, median_interval, relative_half_width
+from opscope.data import packaged_toml
 from opscope.model.benchmark import BenchmarkRow, Status
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding, Severity, worded
 from opscope.model.measurement import Clock
 
 if TYPE_CHECKING:
@@ -41,20 +38,11 @@ _NOT_MEASURED = (
 _CODES = {"wrong": "bench.wrong_result"}
 
 
-@cache
-def _book() -> dict[str, dict[str, str]]:
-    text = resources.files(__package__).joinpath("findings.toml").read_text(encoding="utf-8")
-    book: dict[str, dict[str, str]] = tomli.loads(text)
-    return book
-
-
-def _finding(name: str, evidence: dict[str, Any] | None = None, **words: Any) -> Finding:
-    """The finding of a name; evidence and other words fill its message."""
-    entry, known = _book()[name], evidence or {}
-    severity = Severity(words.pop("severity", entry.get("severity", "info")))
-    message = entry["message"].format(**{**known, **words})
-    code = _CODES.get(name, f"bench.{name}")
-    return Finding(code, severity, message, entry.get("suggestion"), evidence=known)
+def _finding(
+    name: str, evidence: dict[str, Any] | None = None, severity: Severity | None = None, **words: Any
+) -> Finding:
+    entry = packaged_toml(__package__, "findings.toml")[name]
+    return worded(_CODES.get(name, f"bench.{name}"), entry, evidence or {}, words, severity=severity)
 
 
 def benchmark_findings(rows: Sequence[BenchmarkRow], run: Run) -> tuple[Finding, ...]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import msgspec
-import tomli
 
+from opscope.data import packaged_toml
 from opscope.text_enum import MeaningEnum
 
 
@@ -36,14 +35,6 @@ class Source(msgspec.Struct, frozen=True):
 
 
 DEVICE_PROPERTIES = Source("CUDA device properties of the recorded device", "")
-
-
-@cache
-def read_facts(name: str) -> dict[str, Any]:
-    """One packaged TOML file; not to be changed by callers."""
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    document: dict[str, Any] = tomli.loads(text)
-    return document
 
 
 def sources_of(document: dict[str, Any]) -> dict[str, Source]:
@@ -139,7 +130,7 @@ class Architecture(msgspec.Struct, frozen=True):
 @cache
 def architectures() -> tuple[Architecture, ...]:
     """All known compute capabilities, lowest first."""
-    document = read_facts("architectures.toml")
+    document = packaged_toml(__package__, "architectures.toml")
     sources = sources_of(document)
     return tuple(_architecture({**document["common"], **one}, sources) for one in document["architecture"])
 

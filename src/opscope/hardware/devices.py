@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from opscope.data import packaged_toml
 from opscope.errors import InputError
 from opscope.hardware.architectures import (
     DEVICE_PROPERTIES,
@@ -29,7 +30,6 @@ from opscope.hardware.architectures import (
     architecture,
     architectures,
     capability_of_target,
-    read_facts,
     sources_of,
 )
 from opscope.text_enum import TextEnum
@@ -147,7 +147,7 @@ def cpu_name(cpuinfo: str | None = None) -> str | None:
 @cache
 def devices() -> tuple[DeviceSpec, ...]:
     """All known devices, oldest architecture first."""
-    document = read_facts("devices.toml")
+    document = packaged_toml(__package__, "devices.toml")
     sources = sources_of(document)
     return tuple(_device(facts, document["rates"], sources) for facts in document["device"])
 

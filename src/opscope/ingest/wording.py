@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import pkgutil
-import string
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import tomli
-
-from opscope.model.finding import Finding, Severity
-from opscope.units import counted
+from opscope.data import packaged_toml
+from opscope.model.finding import Finding, Severity, worded
 
 if TYPE_CHECKING:
     from opscope.model.session import Session
 
 
-class _Wording(string.Formatter):
-    """`{count:event}` is a count with its noun."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        is_noun = format_spec[:1].isalpha()
-        return counted(value, format_spec) if is_noun else str(super().format_field(value, format_spec))
-
-
-@cache
 def _book() -> dict[str, dict[str, Any]]:
-    text = (pkgutil.get_data(__package__, "findings.toml") or b"").decode()
-    book: dict[str, dict[str, Any]] = tomli.loads(text)
-    return book
+    return packaged_toml(__package__, "findings.toml")
 
 
 def finding(
@@ -44,11 +28,9 @@ def finding(
     """The finding of a code; evidence and other words fill its message."""
     entry, known = _book()[code], dict(evidence or {})
     entry = entry | entry.get(kind or "", {})
-    message = _Wording().vformat(entry["message"], (), {**known, **words})
     if "effect" in entry:
         known |= {"effect": entry["effect"], "withholds": entry.get("withholds", False)}
-    severity = severity or Severity(entry.get("severity", "info"))
-    return Finding(code, severity, message, entry.get("suggestion") or None, trace_id, known)
+    return worded(code, entry, known, words, severity=severity, trace_id=trace_id)
 
 
 def asked(session: Session, *codes: str, trace_id: int | None = None) -> Iterator[Finding]:

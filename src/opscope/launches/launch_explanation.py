@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from opscope.data import packaged_toml
 from opscope.hardware.occupancy import Limiter, Waves
 from opscope.launches import elementwise, matrix_product, rows
 from opscope.launches.facts import Expected, LaunchFacts, Prediction, extent_text
 from opscope.model.evidence import Grade
-from opscope.provenance.packaged import packaged_toml
 from opscope.text_enum import TextEnum
 from opscope.units import counted, format_bytes, format_fraction
 
@@ -121,7 +121,7 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
 
 def read_explanations() -> Mapping[str, Any]:
     """The file of sentences, as its head says."""
-    return packaged_toml("launch_explanations.toml", package=__package__)
+    return packaged_toml(__package__, "launch_explanations.toml")
 
 
 def _entry_of(launch: LaunchFacts) -> Mapping[str, Any] | None:

@@ -6,13 +6,15 @@ stable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import string
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from opscope.model.notebook import notebook_html
 from opscope.text_enum import TextEnum
+from opscope.units import counted
 
 
 class Severity(TextEnum):
@@ -144,3 +146,26 @@ def recorded_findings(properties: dict[str, Any], trace_id: int) -> Iterator[Fin
 def most_severe_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The findings by severity; those of one severity keep their order."""
     return tuple(sorted(findings, key=lambda finding: finding.severity.rank))
+
+
+class _Wording(string.Formatter):
+    """`{count:event}` is a count with its noun."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        is_noun = format_spec[:1].isalpha()
+        return counted(value, format_spec) if is_noun else str(super().format_field(value, format_spec))
+
+
+def worded(
+    code: str,
+    entry: Mapping[str, Any],
+    evidence: dict[str, Any],
+    words: Mapping[str, Any],
+    *,
+    severity: Severity | None = None,
+    trace_id: int | None = None,
+) -> Finding:
+    """The finding of a packaged entry: evidence and other words fill its `message`."""
+    message = _Wording().vformat(entry["message"], (), {**evidence, **words})
+    severity = severity or Severity(entry.get("severity", "info"))
+    return Finding(code, severity, message, entry.get("suggestion") or None, trace_id, evidence)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
+from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
@@ -20,7 +21,6 @@ from opscope.operators.distinct_calls import DistinctCall
 from opscope.operators.effects import UnrecordedError, bytes_of, known
 from opscope.operators.element_types import ElementType
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.provenance.packaged import packaged_toml
 from opscope.provenance.serving import serving_step
 
 _RULED = CostEvidence.SHAPE_RULES
@@ -28,7 +28,7 @@ _RULED = CostEvidence.SHAPE_RULES
 
 def engine_cost(session: Session, call: DistinctCall, arguments: CallArguments) -> CallCost | None:
     """The cost of a call; None of an operator that no row names."""
-    row = packaged_toml("engine_operators.toml", package=__package__).get(call.name)
+    row = packaged_toml(__package__, "engine_operators.toml").get(call.name)
     if row is None or arguments.defect is not None:
         return None
     try:

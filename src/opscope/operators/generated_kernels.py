@@ -17,6 +17,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
+from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import (
     CallArguments,
@@ -31,7 +32,6 @@ from opscope.operators.effects import UnrecordedError
 from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.provenance.packaged import packaged_toml
 
 
 class _Role(Enum):
@@ -51,7 +51,7 @@ _KEPT_NAMES = 10
 @cache
 def _operators() -> Mapping[str, frozenset[str]]:
     """The lists of `generated_kernels.toml`."""
-    lists = packaged_toml("generated_kernels.toml", package=__package__)
+    lists = packaged_toml(__package__, "generated_kernels.toml")
     return {name: frozenset(words.split()) for name, words in lists.items()}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from opscope.provenance.packaged import packaged_toml
+from opscope.data import packaged_toml
 
 if TYPE_CHECKING:
     from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
@@ -42,7 +42,7 @@ def categories() -> tuple[Category, ...]:
     """All categories of operators in the order in which they are tried."""
     return tuple(
         Category(entry["name"], entry["title"], re.compile("|".join(f"(?:{p})" for p in entry["patterns"])))
-        for entry in packaged_toml("categories.toml")["category"]
+        for entry in packaged_toml(__package__, "categories.toml")["category"]
     )
 
 
@@ -89,5 +89,5 @@ def category_title(name: str) -> str:
 
 @cache
 def _titles() -> dict[str, str]:
-    document = packaged_toml("categories.toml")
+    document = packaged_toml(__package__, "categories.toml")
     return {entry["name"]: entry["title"] for entry in document["category"] + document["kernel_category"]}

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, AnyStr, cast
 
-import tomli
 
-
-def packaged_path(*parts: str, package: str = "opscope.provenance") -> Path:
-    """A file or folder of a package's own data."""
-    return Path(str(resources.files(package)), *parts)
+def packaged_path(*parts: str) -> Path:
+    """A file or folder of provenance's own data."""
+    return Path(str(resources.files("opscope.provenance")), *parts)
 
 
 def lazy_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
@@ -30,14 +26,6 @@ class _LazyPattern:
         method = getattr(re.compile(*self._pattern), name)
         setattr(self, name, method)  # found at once from now on
         return method
-
-
-@cache
-def packaged_toml(*parts: str, package: str = "opscope.provenance") -> Mapping[str, Any]:
-    """The content of a packaged TOML file; not to be changed by callers."""
-    text = packaged_path(*parts, package=package).read_text(encoding="utf-8")
-    document: dict[str, Any] = tomli.loads(text)
-    return document
 
 
 def packaged_releases() -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from opscope.provenance.packaged import packaged_toml
+from opscope.data import packaged_toml
 from opscope.text_enum import TextEnum
 
 _LARGEST = 1 << 62
@@ -119,15 +119,21 @@ def engine_of(annotations: Iterable[str], operators: Iterable[str]) -> str | Non
         if part is not None:
             return part
     namespaces = {name.partition("::")[0] for name in operators if "::" in name}
-    known: dict[str, list[str]] = packaged_toml("serving.toml")["operators"]
+    known: dict[str, list[str]] = packaged_toml(__package__, "serving.toml")["operators"]
     return next((engine for engine, own in known.items() if namespaces & set(own)), None)
 
 
 @cache
 def _annotations() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
-    return [(entry, re.compile(entry["pattern"])) for entry in packaged_toml("serving.toml")["annotation"]]
+    return [
+        (entry, re.compile(entry["pattern"]))
+        for entry in packaged_toml(__package__, "serving.toml")["annotation"]
+    ]
 
 
 @cache
 def _parts() -> list[tuple[str, re.Pattern[str]]]:
-    return [(one["engine"], re.compile(one["pattern"])) for one in packaged_toml("serving.toml")["part"]]
+    return [
+        (one["engine"], re.compile(one["pattern"]))
+        for one in packaged_toml(__package__, "serving.toml")["part"]
+    ]

@@ -7,13 +7,11 @@ of a peak fractions of 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import tomli
 
+from opscope.data import packaged_toml
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.text_enum import TextEnum
 
@@ -73,9 +71,7 @@ class NcuMetric(msgspec.Struct, frozen=True):
     section: str
 
 
-_DOCUMENT: dict[str, Any] = tomli.loads(
-    resources.files(__package__).joinpath("ncu_metrics.toml").read_text(encoding="utf-8")
-)
+_DOCUMENT = packaged_toml(__package__, "ncu_metrics.toml")
 QUANTITIES: Mapping[Quantity, NcuMetric] = {
     Quantity(name): NcuMetric(tuple(row["names"]), Dimension(row["counts"]), row["section"])
     for name, row in _DOCUMENT["quantities"].items()

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from opscope import hardware
-from opscope.data import example_trace
+from opscope.data import example_trace, packaged_toml
 from opscope.errors import InputError
-from opscope.hardware.architectures import DEVICE_PROPERTIES, WARP_SIZE, SpecEvidence, read_facts
+from opscope.hardware.architectures import DEVICE_PROPERTIES, WARP_SIZE, SpecEvidence
 from opscope.hardware.devices import (
     DataType,
     DeviceSpec,
@@ -59,7 +59,7 @@ WITH_HBM = [
     for one in knowing("memory_bus_bits", "memory_bandwidth_bytes_per_s", "memory_kind")
     if str(one.memory_kind).startswith("HBM")
 ]
-RATED = [one for one in read_facts("devices.toml")["device"] if "rates" in one]
+RATED = [one for one in packaged_toml("opscope.hardware", "devices.toml")["device"] if "rates" in one]
 
 
 def test_most_devices_have_the_numbers_that_can_be_checked() -> None:
@@ -121,7 +121,7 @@ def test_tensor_peaks_are_a_power_of_two_per_multiprocessor_and_clock(device: De
 
 @pytest.mark.parametrize("facts", RATED, ids=lambda facts: facts["name"])
 def test_published_peaks_agree_with_the_rates_they_would_be_derived_from(facts: dict[str, Any]) -> None:
-    rates = read_facts("devices.toml")["rates"][facts["rates"]]
+    rates = packaged_toml("opscope.hardware", "devices.toml")["rates"][facts["rates"]]
     device = named(facts["name"])
     assert {one.data_type.value for one in device.peaks} == rates.keys() - {"source"}
     for name, published in facts.get("peaks", {}).items():
@@ -212,9 +212,8 @@ def test_what_is_not_certain_is_left_out() -> None:
 @pytest.mark.parametrize("file", ["devices.toml", "architectures.toml"])
 def test_every_declared_source_is_used(file: str) -> None:
     text = resources.files(hardware).joinpath(file).read_text(encoding="utf-8")
-    assert [
-        key for key in read_facts(file)["source"] if text.count(f'"{key}"') == 0 and key != "ptx_isa"
-    ] == []
+    sources = packaged_toml("opscope.hardware", file)["source"]
+    assert [key for key in sources if text.count(f'"{key}"') == 0 and key != "ptx_isa"] == []
 
 
 def test_names_are_unique_and_devices_sorted_by_capability() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from opscope.data import packaged_toml
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading
 from opscope.provenance.kernel_names.vocabulary import LETTERS, element_type
-from opscope.provenance.packaged import packaged_toml
 
 _FIELDS = frozenset(one.name for one in fields(DecodedKernel))
 _NUMBERS = frozenset(("stages", "alignment", "vector_width", "head_dimension"))
@@ -93,7 +93,7 @@ def _put(found: dict[str, Any], group: str, value: str | None, grammar: _Grammar
 
 @cache
 def _grammar(name: str) -> _Grammar:
-    document = packaged_toml("kernel_names", "grammars.toml")
+    document = packaged_toml(__package__, "grammars.toml")
     entry, named = document[name], {**document["maps"], "letters": LETTERS}
     stated = entry.get("stated", "")
     parts = [

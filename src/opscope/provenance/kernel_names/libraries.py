@@ -10,6 +10,7 @@ import re
 from functools import cache
 from typing import Any
 
+from opscope.data import packaged_toml
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
 from opscope.provenance.kernel_names.decoded_kernel import Reading
 from opscope.provenance.kernel_names.grammar import find_grammar
@@ -20,7 +21,7 @@ from opscope.provenance.kernel_names.vocabulary import (
     family_by_rules,
     library_by_rules,
 )
-from opscope.provenance.packaged import lazy_pattern, packaged_path, packaged_toml
+from opscope.provenance.packaged import lazy_pattern, packaged_path
 
 # Namespaces of inference engines, fused trainers, quantizers and others, and the library they name.
 _NAMESPACES = {
@@ -414,5 +415,5 @@ def read_plain_words(last: str) -> Reading | None:
 def _plain_words() -> list[tuple[str, re.Pattern[str]]]:
     return [
         (rule["family"], re.compile(rf"_*{rule['words']}{_AFFIXES}_*", re.IGNORECASE))
-        for rule in packaged_toml("kernel_names", "family_rules.toml")["plain_words"]
+        for rule in packaged_toml(__package__, "family_rules.toml")["plain_words"]
     ]

@@ -13,9 +13,10 @@ from typing import cast
 
 import msgspec
 
-from opscope.provenance.packaged import lazy_pattern, packaged_toml
+from opscope.data import packaged_toml
+from opscope.provenance.packaged import lazy_pattern
 
-_WORDS = packaged_toml("kernel_names", "vocabulary.toml")
+_WORDS = packaged_toml(__package__, "vocabulary.toml")
 LETTERS: dict[str, str] = _WORDS["letters"]
 _BY_SPELLING: dict[str, str] = {
     spelling: short for short, every in _WORDS["element_types"].items() for spelling in every
@@ -66,7 +67,7 @@ class Family(msgspec.Struct, frozen=True):
 
 FAMILIES = tuple(
     Family(name, category, meaning)
-    for category, members in packaged_toml("kernel_names", "families.toml").items()
+    for category, members in packaged_toml(__package__, "families.toml").items()
     for name, meaning in members.items()
 )
 CATEGORY_OF_FAMILY = {family.name: family.category for family in FAMILIES}
@@ -98,7 +99,7 @@ def family_by_rules(section: str, text: str) -> str | None:
 @lru_cache(maxsize=65536)
 def library_by_rules(section: str, text: str) -> str | None:
     """The library that the rule which `family_by_rules` answers with is of; None if it says none."""
-    rules = packaged_toml("kernel_names", "family_rules.toml")[section]
+    rules = packaged_toml(__package__, "family_rules.toml")[section]
     for rule, (_, pattern) in zip(rules, _rules(section), strict=True):
         if pattern.search(text):
             return cast("str | None", rule.get("library"))
@@ -107,5 +108,5 @@ def library_by_rules(section: str, text: str) -> str | None:
 
 @cache
 def _rules(section: str) -> list[tuple[str, re.Pattern[str]]]:
-    rules = packaged_toml("kernel_names", "family_rules.toml")[section]
+    rules = packaged_toml(__package__, "family_rules.toml")[section]
     return [(rule["family"], re.compile("|".join(rule["patterns"]))) for rule in rules]
