@@ -68,14 +68,15 @@ def alone_ns(step, count=40):
 @pytest.mark.parametrize("work", [device_work, host_work, waiting_work])
 def test_the_unrecorded_step_is_the_one_alone(tmp_path, work):
     step = work()
-    expected_ns = alone_ns(step)
+    before_ns = alone_ns(step)
     with profile(tmp_path, wait=AROUND, warmup=1, active=3) as profiler:
         for _ in range(profiler.total_steps + AROUND):
             step()
             profiler.step()
+    least_ns, most_ns = sorted((before_ns, alone_ns(step)))  # a host gets faster or slower meanwhile
     measured = Summary(profiler.session).measured_step
     assert measured.unrecorded_ns.has_interval
-    assert measured.unrecorded_ns.median == pytest.approx(expected_ns, rel=0.15)
+    assert 0.85 * least_ns < measured.unrecorded_ns.median < 1.15 * most_ns
     assert all(one.device_ns is not None for one in profiler.unrecorded_steps)
     if work is not host_work:
         assert measured.busy_fraction > 0.8

@@ -95,7 +95,7 @@ class BestChanges(msgspec.Struct, frozen=True):
     step_ns: float
     ratio: float
     ratio_interval: Interval
-    steps_ns: tuple[float, ...]  # The step after each
+    steps_ns: tuple[float | None, ...]  # The step after each; None if that set alone was not timed
     correctness: Correctness
     patch: str  # All their patches
     process_ratios: tuple[float, ...] = ()  # The ratio in each process

@@ -127,10 +127,12 @@ def _to_write(best: BestChanges, section: str) -> doc.Text:
 
 
 def _best(result: TrialResult, best: BestChanges) -> Iterator[doc.Block]:
-    before_ns, lines = result.baseline.step_ns, []
+    before_ns, lines, names = result.baseline.step_ns, [], []
     for name, step_ns in zip(best.names, best.steps_ns, strict=True):
-        lines.append(f"{name}: {format_duration(before_ns)} → {format_duration(step_ns)}")
-        before_ns = step_ns
+        names.append(name)
+        if step_ns is not None:
+            lines.append(f"{' + '.join(names)}: {format_duration(before_ns)} → {format_duration(step_ns)}")
+            before_ns, names = step_ns, []
     yield doc.BulletList(tuple(lines))
     yield doc.CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
     takes = f"{_ratio(best.ratio, best.ratio_interval)} of the time"

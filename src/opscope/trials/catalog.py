@@ -186,8 +186,10 @@ def _scale_losses(hooks: Hooks) -> None:
     scaler = hooks.made.setdefault("scaler", torch.amp.GradScaler(init_scale=_LOSS_SCALE))
     backward = torch.Tensor.backward
 
-    def scaled(loss: Any, *args: Any, **kwargs: Any) -> Any:
-        return backward(scaler.scale(loss), *args, **kwargs)
+    def scaled(loss: Any, gradient: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # Not the loss itself: its value is compared with the program's.
+        gradient = torch.ones_like(loss) if gradient is None else gradient
+        return backward(loss, scaler.scale(gradient), *args, **kwargs)
 
     def unscale(optimizer: Any) -> None:
         scaler.unscale_(optimizer)
@@ -466,15 +468,20 @@ def _channels_last(hooks: Hooks) -> None:
         is_image = isinstance(value, torch.Tensor) and value.dim() == 4
         return value.contiguous(memory_format=torch.channels_last) if is_image else value
 
+    def as_it_lies(one: Any) -> None:
+        if one.grad is not None:
+            one.grad = torch.empty_like(one).copy_(one.grad)
+
     for model in list(hooks.models.values()):
         hooks.undo.callback(_look_again, model)
         for one in model.parameters():
             if one.dim() == 4:
+                hooks.undo.callback(as_it_lies, one)  # a gradient that is filled keeps its layout
                 states = [each.state.get(one, {}).values() for each in hooks.optimizers.values()]
                 kept = [value for values in states for value in values if isinstance(value, torch.Tensor)]
                 for value in [one, *(value for value in kept if value.dim() == 4)]:
                     _swap(hooks, value, turned)
-                one.grad = None if one.grad is None else turned(one.grad)
+                as_it_lies(one)
                 hooks.applied.add("model")
         _look_again(model)
     hooks.inputs.append(turned)

@@ -43,6 +43,7 @@ _COSTLY_AFTER = 0.35  # of the time: what compiles waits for the rest
 _TOLD_ROUNDS = 4  # after which an arm can be built on
 _HELPS, _ADDS = math.log(0.99), math.log(0.995)
 _LEAST_LOSS = 0.005
+_LEAST_OF_FIRST = 0.1
 
 
 # Rounds at which a process looks whether an arm is decided, and the error of each look, both sides together:
@@ -215,7 +216,7 @@ class Arm:
         self.is_costly = any(one.is_costly for one in changes)
         self.made: dict[int, Callable[..., Any]] = {}
         self.strikes = 0  # blocks that took three times as long as expected
-        self.losses: list[float] = []  # relative to the program's, by round
+        self.losses: list[float] = []  # apart from the program's, relative to it, by round
         self.found = ArmRun(names=tuple(one.name for one in changes))
 
     @property
@@ -281,7 +282,7 @@ class Rounds:
         self.is_over = False
         self._base_made: dict[int, Callable[..., Any]] = {}
         self._sides: dict[Any, Any] = {}
-        self._is_finite_alone, self._usual_ns = True, math.inf
+        self._is_finite_alone, self._usual_ns, self._first_loss = True, math.inf, 0.0
         switches.gave_up = self._gave_up
         self.restart()
 
@@ -472,7 +473,10 @@ class Rounds:
             if len(times[arm]) == 2 and arm.found.error is None:
                 arm.found.logarithms.append(fmean(times[arm]) - fmean(base))
                 if len(losses[arm]) == len(loss) == 2 and math.isfinite(fmean(loss)) and fmean(loss):
-                    arm.losses.append(fmean(losses[arm]) / abs(fmean(loss)) - math.copysign(1, fmean(loss)))
+                    # A loss that has fallen to nothing is rounding itself.
+                    self._first_loss = self._first_loss or abs(fmean(loss))
+                    scale = max(abs(fmean(loss)), _LEAST_OF_FIRST * self._first_loss)
+                    arm.losses.append((fmean(losses[arm]) - fmean(loss)) / scale)
                 self._compare_losses(arm)
 
     def _times(self, count: int, lead_in: int = 0) -> Generator[None, None, list[float]]:
@@ -519,7 +523,7 @@ class Rounds:
 
     def _compare_losses(self, arm: Arm) -> None:
         """Hold the program's own losses with an arm against those without, over all rounds."""
-        if len(arm.losses) not in LOOKS or any(one.stepping for one in arm.hooks):
+        if len(arm.losses) not in LOOKS:
             return
         value, low, high = signed_rank_interval(arm.losses, _LOSS_ERROR)
         allowed = max(_LEAST_LOSS, 8 * self._rounding_of(arm))

@@ -475,13 +475,13 @@ class Trial:
         said = None if best is None else best.said
         if best is None or said is None:
             return None
-        prefixes = [self._of(best.names[:count]).said or said for count in range(1, len(best.names))]
+        prefixes = [self._of(best.names[:count]).said for count in range(1, len(best.names))]
         return BestChanges(
             names=best.names,
             step_ns=said.ratio * self._step_ns,
             ratio=said.ratio,
             ratio_interval=said.interval,
-            steps_ns=tuple(one.ratio * self._step_ns for one in (*prefixes, said)),
+            steps_ns=tuple(one and one.ratio * self._step_ns for one in (*prefixes, said)),
             correctness=best.correctness,
             patch=self._patch_of([self._by_name[name] for name in best.names]),
             process_ratios=_by_process(best),

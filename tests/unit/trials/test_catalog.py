@@ -88,7 +88,13 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
 ) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu"))
-    hooks, backward = Hooks(Switches(torch)), torch.Tensor.backward
+    hooks, backward, losses = Hooks(Switches(torch)), torch.Tensor.backward, []
+
+    def seen(loss, *args):
+        losses.append(loss.item())
+        return (loss, *args), {}
+
+    hooks.wrap_arguments(torch.Tensor, "backward", seen)
     _scale_losses(hooks)
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=1.0)
@@ -100,6 +106,7 @@ def test_scaled_losses_leave_gradients_as_they_are_and_infinite_ones_out(
         hooks.stepped[0]()
     hooks.off()
     assert torch.Tensor.backward is backward
+    assert losses == [3.0, float("inf"), 3.0]
 
 
 @pytest.mark.parametrize("kind", ["tensor", "named", "holds its loss"])
@@ -259,3 +266,18 @@ def test_weights_take_another_form_in_the_same_memory_and_back(change: str, keep
     next(one for one in CATALOG if one.name == change).on(hooks)
     assert model.weight.data_ptr() == address
     hooks.off()
+
+
+def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Conv2d(4, 4, 3)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    for is_on in (False, True, False, True):
+        hooks = switched("channels_last", model, optimizer) if is_on else None
+        optimizer.zero_grad(set_to_none=False)
+        model(torch.ones(2, 4, 8, 8)).sum().backward()
+        optimizer.step()
+        assert model.weight.grad.stride() == model.weight.stride()
+        assert model.weight.grad.stride()[1] == (1 if is_on else 9)
+        if hooks is not None:
+            hooks.off()
