@@ -77,6 +77,11 @@ class Gain(msgspec.Struct, frozen=True):
     high_ns: float
 
 
+def strengths(error: float) -> tuple[float, ...]:
+    """How much of a change may come true: the likely share first, then the ends."""
+    return (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
+
+
 def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], error: float) -> Gain:
     """The gain of a change, and its interval.
 
@@ -84,8 +89,8 @@ def gain_of(steps_ns: Sequence[float], changed: Callable[[int, float], float], e
     and how much of the change comes true; `error` is the fraction by which the device time it saves may
     be off.
     """
-    strengths = (1.0, 1.0 - error, 1.0 + error) if error else (1.0,)
-    gains = [step_ns - changed(way, one) for way, step_ns in enumerate(steps_ns) for one in strengths]
+    ways = enumerate(steps_ns)
+    gains = [step_ns - changed(way, one) for way, step_ns in ways for one in strengths(error)]
     return Gain(gains[0], min(gains), max(gains))
 
 
@@ -618,24 +623,29 @@ class StepModel:
 
     def gain_ns(self, change: GraphChange) -> float:
         """What a step gets shorter by a change, as far as is known."""
-        return min(self.step_ns - change.apply(self.host), self._most_ns(change))
+        return min(self.step_ns - change.apply(self.host), self._most_ns(change)[0])
 
     def gain(self, change: GraphChange, error: float = 0.0) -> Gain:
         """What a step gets shorter by a change; `error` is how far the device time it saves may be off."""
         gain = gain_of(self.steps_ns, lambda way, strength: change.apply(self.hosts[way], strength), error)
-        most_ns, high_ns = self._most_ns(change), self._most_ns(change, 1.0 + error)
-        return Gain(min(gain.ns, most_ns), min(gain.low_ns, most_ns), min(gain.high_ns, high_ns))
+        most = [self._most_ns(change, one) for one in strengths(error)]
+        gain_ns = min(gain.ns, most[0][0])
+        low_ns = min(gain.low_ns, *(by_median for by_median, _ in most))
+        return Gain(gain_ns, low_ns, max(gain_ns, min(gain.high_ns, max(high for _, high in most))))
 
-    def _most_ns(self, change: GraphChange, strength: float = 1.0) -> float:
-        """What the timed step can lose: all but what the device needs after the change.
+    def _most_ns(self, change: GraphChange, strength: float = 1.0) -> tuple[float, float]:
+        """What the timed step can lose, by its median and at most: all but what either side then needs.
 
         A simulated step that is longer than the timed one holds waits that are not there.
         """
         if self.timed is None or max(self.steps_ns) <= self.timed.high:
-            return np.inf
-        _, duration_ns = change.edited(self.host, strength)
-        device_ns = simulate(self.graph, lag_ns=self.lags_without_host, duration_ns=duration_ns).step_ns
-        return max(0.0, self.timed.high - device_ns)
+            return np.inf, np.inf
+        lag_ns, duration_ns = change.edited(self.host, strength)
+        needed_ns = simulate(self.graph, lag_ns=self.lags_without_host, duration_ns=duration_ns).step_ns
+        if self.host_ns < self.timed.median:  # else what is taken for the host's holds such waits too
+            host_ns = simulate(self.graph, lag_ns=lag_ns, duration_ns=np.zeros_like(duration_ns)).step_ns
+            needed_ns = max(needed_ns, host_ns)
+        return max(0.0, self.timed.median - needed_ns), max(0.0, self.timed.high - needed_ns)
 
     def _of_activities(self, column: str) -> Ints:
         """A column of the device records by node; -1 of nodes of the host."""

@@ -295,6 +295,17 @@ def test_a_timed_step_loses_no_more_than_the_device_leaves(load: Load) -> None:
     assert timed.gain_ns(timed.change().free_waits(waits)) == gain.ns
 
 
+def test_a_timed_step_loses_no_more_than_the_host_leaves(load: Load) -> None:
+    """Simulated, waits make the step longer than the timed one: less work of the device leaves the host's."""
+    model = without_recorder(model_of(load, asks_for_a_number()))
+    timed = refit(model, model.host_ns + 30 * US)
+    timed.hosts = model.hosts
+    assert timed.step_ns > timed.timed.high
+    faster = timed.change().scale(timed.graph.activity >= 0, 0.01)
+    assert model.gain(faster).ns > 200 * US
+    assert timed.gain(faster).ns == pytest.approx(30 * US)
+
+
 def test_a_usual_step_that_says_otherwise_leaves_both_hosts_open(load: Load) -> None:
     """An idle device shows a quick host, the usual step a slow one: gains hold for either."""
     model = without_recorder(model_of(load, launch_bound()))
