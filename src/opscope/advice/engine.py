@@ -8,6 +8,7 @@ none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     )
 
 
+_MODEL = re.compile(r"\bmodel\b")  # what is compiled, where a program has none: its own function
 _Found = tuple[Finding, JobChange | None]
 
 
@@ -169,6 +171,8 @@ def _words(run: ProfiledRun, rule: Rule, advice: Advice) -> EngineWords:
         return own or EngineWords(advice.suggestion or rule.suggestion, None)
     if engine is None:
         change = rule.change if advice.change is None else advice.change
+        if change and "torch.compile(model" in change and not run.has_model:
+            change = _MODEL.sub("step", change)
         return EngineWords(advice.suggestion or rule.suggestion, change)
     phase = next((one.phase for one in run.summary.engine_steps), None)
     of_phase = f"{engine}_prefill" if phase is ServingPhase.PREFILL else engine

@@ -184,6 +184,11 @@ class ProfiledRun:
         return bool(self.program["backward_operators"])
 
     @property
+    def has_model(self) -> bool:
+        """Whether layers ran, or what was differentiated: else the program is functions of tensors."""
+        return self.has_backward or bool(self.program["layers"])
+
+    @property
     def is_compiled(self) -> bool:
         """Whether code of torch.compile ran."""
         return bool(self.program["compiled_operators"])

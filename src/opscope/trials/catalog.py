@@ -292,16 +292,28 @@ def _compiled(hooks: Hooks, **options: Any) -> None:
         captured = importlib.import_module("torch._dynamo.utils").counters["stats"]
         # Not of the model itself, of which `compile` captures nothing where it is one of torch's containers.
         call = model._call_impl if isinstance(model, torch.nn.Module) else model
-        compiled = torch.compile(lambda *args, **kwargs: call(*args, **kwargs), **options)  # noqa: PLW0108
-        is_captured = False
+        is_captured = runs_as_it_is = began_as_it_is = False
+
+        def run_model(*args: Any, **kwargs: Any) -> Any:
+            nonlocal runs_as_it_is
+            if not torch.compiler.is_compiling():  # it is, wherever this line is compiled
+                runs_as_it_is = True
+            return call(*args, **kwargs)
+
+        # Code of its own: all that was compiled of one code object is looked through at each call.
+        run_model.__code__ = run_model.__code__.replace()
+        compiled = torch.compile(run_model, **options)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            nonlocal is_captured
-            before = captured["unique_graphs"]
+            nonlocal is_captured, runs_as_it_is, began_as_it_is
+            before, runs_as_it_is = captured["unique_graphs"], False
             output = compiled(*args, **kwargs)
-            is_captured = is_captured or captured["unique_graphs"] > before
             if not is_captured:
-                raise RuntimeError("torch.compile captured nothing of the model")
+                if captured["unique_graphs"] == before:
+                    raise RuntimeError("torch.compile captured nothing of the model")
+                is_captured, began_as_it_is = True, runs_as_it_is
+            elif runs_as_it_is and not began_as_it_is:
+                raise RuntimeError("torch.compile no longer runs what it compiled")
             hooks.applied.add("model")
             return output
 

@@ -281,3 +281,17 @@ def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout() -
         assert model.weight.grad.stride()[1] == (1 if is_on else 9)
         if hooks is not None:
             hooks.off()
+
+
+def test_compiled_code_that_no_longer_runs_is_no_result() -> None:
+    torch = pytest.importorskip("torch")
+    model, given = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    (prepare,) = switched("compile", model).prepare
+    run, other = prepare(model), prepare(model)
+    for _ in range(2):
+        assert torch.allclose(run(given), model(given))
+    other(given)
+    run(given)
+    with torch.compiler.set_stance("force_eager"), pytest.raises(RuntimeError, match="no longer runs"):
+        run(given)
+    run(given)
