@@ -283,6 +283,7 @@ def test_gradients_that_are_filled_lie_as_their_weights_after_another_layout() -
             hooks.off()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
 def test_compiled_code_that_no_longer_runs_is_no_result() -> None:
     torch = pytest.importorskip("torch")
     model, given = torch.nn.Linear(4, 4), torch.ones(2, 4)
