@@ -44,15 +44,15 @@ class OutermostCalls:
             if self._is_inside or compiler.is_compiling() or next(module.parameters(), None) is None:
                 return self._bound(module)(*args, **kwargs)
             # What records Python frames would record ours for each module.
-            is_recording = torch.autograd._profiler_enabled()
-            self._is_inside = True
-            if is_recording:
+            if torch.autograd._profiler_enabled():
                 module_class.__call__ = before
+            self._is_inside = True
             try:
                 return around(module, self._bound(module), args, kwargs)
             finally:
                 self._is_inside = False
-                if is_recording and self._is_watching:
+                # Torch's tracer of graphs, which the compiler uses, replaces it too, and puts back its own.
+                if self._is_watching and vars(module_class)["__call__"] is not self:
                     module_class.__call__ = self
 
         self._call = call

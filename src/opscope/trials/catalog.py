@@ -161,7 +161,6 @@ def _autocast(dtype: str, hooks: Hooks) -> None:
     torch = hooks.torch
 
     def context() -> Any:
-        hooks.applied.add("model")
         device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
         return torch.autocast(device, dtype=getattr(torch, dtype))
 
@@ -249,7 +248,6 @@ def _weights(dtype: str, hooks: Hooks) -> None:
 
 def _inference_mode(hooks: Hooks) -> None:
     hooks.around.append(hooks.torch.inference_mode)
-    hooks.applied.add("model")
 
 
 def _attention(implementation: str, hooks: Hooks) -> None:
@@ -266,12 +264,7 @@ def _backend(name: str, hooks: Hooks) -> None:
     others = (every.FLASH_ATTENTION, every.EFFICIENT_ATTENTION, every.CUDNN_ATTENTION, every.MATH)
     first = getattr(every, name)
     order = [first, *(one for one in others if one is not first)]
-
-    def context() -> Any:
-        hooks.applied.add("model")
-        return attention.sdpa_kernel(order, set_priority=True)
-
-    hooks.around.append(context)
+    hooks.around.append(partial(attention.sdpa_kernel, order, set_priority=True))
 
 
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")

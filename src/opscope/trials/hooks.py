@@ -163,6 +163,7 @@ class Switches:
             for hooks in every:
                 for make in hooks.around:
                     stack.enter_context(make())
+                    hooks.applied.add("model")
             output = run(*args, **kwargs)
         for hooks in every:
             for change in hooks.outputs:

@@ -319,6 +319,7 @@ class Rounds:
         switches.on, switches.made = arm.hooks, arm.made
         try:
             for change, hooks in zip(arm.changes, arm.hooks, strict=True):
+                hooks.applied.clear()
                 change.on(hooks)
         except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on
             self._gave_up(error)
@@ -457,6 +458,8 @@ class Rounds:
                 continue
             self.turn(arm)
             block = yield from self._times(self._block, self._lead_in)
+            if arm is not None and not all(one.applied for one in arm.hooks):
+                arm.found.error = arm.found.error or "it no longer takes hold of the program's steps"
             if arm is not None and (arm.found.error is not None or not block):
                 self.turn(None)
                 continue

@@ -487,6 +487,19 @@ def test_layers_run_with_torch_as_it_is(watched, is_recording):
     assert vars(torch.nn.Module)["__call__"] is watching
 
 
+def test_a_graph_that_is_traced_inside_ends_no_watching(watched, steps):
+    class Model(torch.nn.Linear):
+        def forward(self, x):
+            torch.fx.symbolic_trace(torch.nn.ReLU())
+            return x
+
+    model = Model(1, 1)
+    watched(ForwardSteps())
+    for _ in range(3):
+        model(torch.ones(1))
+    assert len(steps) == 3
+
+
 def test_who_watches_first_is_called_inside_and_stays(watched, steps):
     called = []
 

@@ -194,7 +194,6 @@ def test_the_back_end_of_attention_is_asked_for_first_and_the_numbers_stay() -> 
         assert torch.allclose(attend(), attend())
         order = torch._C._get_sdp_priority_order()
     assert order[0] == int(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION.value)
-    assert hooks.applied == {"model"}
 
 
 def test_a_model_is_captured_with_its_tensors_alone_however_it_is_called() -> None:

@@ -250,6 +250,16 @@ def test_changes_of_models_take_hold_beside_the_eager_one(switched: Switched, na
     assert arm.logarithms
 
 
+def test_a_change_that_no_longer_takes_hold_is_no_result(switched: Switched) -> None:
+    """Of a program that goes on without calling its model, a change of the model is not timed."""
+    elsewhere = TRAINING.replace(
+        "for _ in range(STEPS):",
+        "for at in range(STEPS):\n    if at == 60:\n        called, model = model, lambda x: called.forward(x)",
+    )
+    arm = switched(elsewhere, "bf16_autocast")[1]["bf16_autocast"]
+    assert arm.error == "it no longer takes hold of the program's steps"
+
+
 def test_what_compiles_is_tried_beside_fewer_digits_first(switched: Switched) -> None:
     found, _, _ = switched(INFERENCE, "bf16_weights", "bf16_autocast", "compile", seconds=30.0)
     sets = [one for one in found.arms if len(one.names) > 1]
