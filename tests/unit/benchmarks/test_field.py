@@ -12,16 +12,19 @@ pytest.importorskip("torch")
 FIELD = Path(__file__).parents[3] / "benchmarks/field"
 sys.path.insert(0, str(FIELD))
 
-from first_changes import MORE, TRIALS, edited, first_sibling, median_interval  # noqa: E402
+from first_changes import edited, first_sibling, median_interval  # noqa: E402
 from scoring import Measured, Shown, misses, verdict  # noqa: E402
-from trials import Trial  # noqa: E402
+from trials import PROGRAMS, Trial, trials_of  # noqa: E402
 
 SHARED = FIELD.parents[2] / "shared/field/programs"
 
 
-@pytest.mark.parametrize(("name", "trial"), [*TRIALS.items(), *MORE.items()])
+TRIALS = [(path.stem, trial) for path in sorted(PROGRAMS.glob("*.toml")) for trial in trials_of(path)]
+
+
+@pytest.mark.parametrize(("name", "trial"), TRIALS)
 def test_every_edit_applies_once_and_the_text_compiles(name: str, trial: Trial) -> None:
-    path = FIELD / f"programs/{name}.py"
+    path = PROGRAMS / f"{name}.py"
     path = path if path.exists() else SHARED / path.name
     if not path.exists():
         pytest.skip(f"{path} is not here")
@@ -31,7 +34,7 @@ def test_every_edit_applies_once_and_the_text_compiles(name: str, trial: Trial) 
 
 
 def test_every_program_has_its_trial() -> None:
-    assert {path.stem for path in (FIELD / "programs").glob("*.py")} <= set(TRIALS)
+    assert {path.stem for path in PROGRAMS.glob("*.py")} <= {name for name, _ in TRIALS}
 
 
 NARROW, WIDE = (9.0, 11.0), (-3.0, 25.0)
