@@ -28,7 +28,7 @@ class Trial(NamedTuple):
         edits: Texts of the script and what comes in their place; each stands in the script once.
         block: Steps of a block.
         lead_in: How many of them do not count.
-        per_step: Calls of STEP in a step of the recording, or fewer than 1: steps of the recording in one call.
+        per_step: Calls of STEP in a step of the recording; below 1 a call is several such steps.
     """
 
     changes: Sequence[str]
