@@ -25,7 +25,7 @@ MANNERS = ["in black and white", "seen from above", "on a wooden table", "with f
 def jpeg(rng):
     small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
     buffer = io.BytesIO()
-    small.resize((480, 360), Image.BICUBIC).save(buffer, "JPEG", quality=90)
+    small.resize((320, 240), Image.BICUBIC).save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
 
 

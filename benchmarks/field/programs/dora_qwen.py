@@ -48,7 +48,7 @@ torch.manual_seed(42)
 config = Qwen2Config(vocab_size=16000, hidden_size=896, intermediate_size=2432, num_hidden_layers=10, num_attention_heads=14,
                      num_key_value_heads=2, max_position_embeddings=1024, use_cache=False, tie_word_embeddings=True)
 base = Qwen2ForCausalLM(config)
-base.gradient_checkpointing_enable()
+base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 base.enable_input_require_grads()
 lora = LoraConfig(task_type=TaskType.CAUSAL_LM, r=16, lora_alpha=32, lora_dropout=0.05, use_dora=True,
                   target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])

@@ -2,15 +2,15 @@
 import numpy as np
 import torch
 
-nx, ny, steps = 2400, 1000, 300
-reynolds, u_in, radius = 220.0, 0.04, 60
+nx, ny, steps = 1600, 800, 300
+reynolds, u_in, radius = 120.0, 0.04, 45
 viscosity = u_in * radius / reynolds
 omega = 1.0 / (3 * viscosity + 0.5)
 device = torch.device("cuda")
 torch.set_default_dtype(torch.float64)
 
-c = np.array([[0, 0], [1, 0], [0, 1], [-1, 0], [0, -1], [1, 1], [-1, 1], [-1, -1], [1, -1]])
-w = np.array([4 / 9] + [1 / 9] * 4 + [1 / 36] * 4)
+c = [(0, 0), (1, 0), (0, 1), (-1, 0), (0, -1), (1, 1), (-1, 1), (-1, -1), (1, -1)]
+w = [4 / 9] + [1 / 9] * 4 + [1 / 36] * 4
 opposite = [0, 3, 4, 1, 2, 7, 8, 5, 6]
 left, middle, right = [3, 6, 7], [0, 2, 4], [1, 5, 8]
 
@@ -26,9 +26,9 @@ inflow = torch.stack([profile.expand(nx, ny), torch.zeros(nx, ny)]).to(device)
 
 def equilibrium(rho, u):
     usqr = 1.5 * (u[0] ** 2 + u[1] ** 2)
-    feq = torch.zeros(9, rho.shape[0], rho.shape[1]).to(rho.device)
+    feq = torch.zeros(9, *rho.shape, device=rho.device)
     for i in range(9):
-        cu = 3.0 * (c[i, 0] * u[0] + c[i, 1] * u[1])
+        cu = 3.0 * (c[i][0] * u[0] + c[i][1] * u[1])
         feq[i] = rho * w[i] * (1 + cu + 0.5 * cu ** 2 - usqr)
     return feq
 
@@ -37,8 +37,8 @@ def macroscopic(f):
     rho = f.sum(0)
     u = torch.zeros(2, f.shape[1], f.shape[2]).to(f.device)
     for i in range(9):
-        u[0] += c[i, 0] * f[i]
-        u[1] += c[i, 1] * f[i]
+        u[0] += c[i][0] * f[i]
+        u[1] += c[i][1] * f[i]
     return rho, u / rho
 
 
@@ -54,7 +54,7 @@ for step in range(steps):
     for i in range(9):                                    # bounce back
         out[i][obstacle] = f[opposite[i]][obstacle]
     for i in range(9):                                    # streaming
-        f[i] = torch.roll(torch.roll(out[i], int(c[i, 0]), dims=0), int(c[i, 1]), dims=1)
+        f[i] = torch.roll(torch.roll(out[i], c[i][0], dims=0), c[i][1], dims=1)
     speed = torch.sqrt(u[0] ** 2 + u[1] ** 2).max().item()
     if np.isnan(speed) or speed > 0.5:
         raise SystemExit(f"unstable at step {step}: {speed}")

@@ -15,7 +15,7 @@ def scan_forward(A, B, H, T, D, BLOCK: tl.constexpr):
     mask = cols < D
     at = row * T * D + cols
     h = tl.zeros([BLOCK], dtype=tl.float32)
-    for _ in range(T):
+    for i in range(T):
         a = tl.load(A + at, mask=mask, other=0.0).to(tl.float32)
         b = tl.load(B + at, mask=mask, other=0.0).to(tl.float32)
         h = a * h + b
@@ -30,27 +30,29 @@ def scan_backward(A, H, DH, DA, DB, T, D, BLOCK: tl.constexpr):
     mask = cols < D
     at = row * T * D + (T - 1) * D + cols
     g = tl.zeros([BLOCK], dtype=tl.float32)
+    left = tl.zeros([BLOCK], dtype=tl.int32) + T
     for i in range(T):
+        left -= 1
         g += tl.load(DH + at, mask=mask, other=0.0).to(tl.float32)
-        before = tl.load(H + at - D, mask=mask & (i < T - 1), other=0.0).to(tl.float32)
+        before = tl.load(H + at - D, mask=mask & (left > 0), other=0.0).to(tl.float32)
         tl.store(DA + at, g * before, mask=mask)
         tl.store(DB + at, g, mask=mask)
         g = g * tl.load(A + at, mask=mask, other=0.0).to(tl.float32)
         at -= D
 
 
-class Scan(torch.autograd.Function):
-    BLOCK = 32
+BLOCK = 32
 
+
+class Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, a, b):
         a, b = a.contiguous(), b.contiguous()
         batch, length, d = a.shape
         h = torch.empty(batch, length, d, device=a.device, dtype=torch.float32)
-        grid = (batch, triton.cdiv(d, Scan.BLOCK))
-        scan_forward[grid](a, b, h, length, d, BLOCK=Scan.BLOCK, num_warps=1)
+        grid = (batch, triton.cdiv(d, BLOCK))
+        scan_forward[grid](a, b, h, length, d, BLOCK=BLOCK, num_warps=1)
         ctx.save_for_backward(a, h)
-        ctx.dtypes = a.dtype, b.dtype
         return h
 
     @staticmethod
@@ -59,9 +61,9 @@ class Scan(torch.autograd.Function):
         dh = dh.contiguous()
         batch, length, d = a.shape
         da, db = torch.empty_like(h), torch.empty_like(h)
-        grid = (batch, triton.cdiv(d, Scan.BLOCK))
-        scan_backward[grid](a, h, dh, da, db, length, d, BLOCK=Scan.BLOCK, num_warps=1)
-        return da.to(ctx.dtypes[0]), db.to(ctx.dtypes[1])
+        grid = (batch, triton.cdiv(d, BLOCK))
+        scan_backward[grid](a, h, dh, da, db, length, d, BLOCK=BLOCK, num_warps=1)
+        return da, db
 
 
 class RecurrentBlock(nn.Module):

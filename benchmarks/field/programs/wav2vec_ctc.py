@@ -71,8 +71,8 @@ def main():
     model = Wav2Vec2ForCTC(config).to("cuda")
     model.freeze_feature_encoder()
     model.train()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, weight_decay=0.005)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 500))
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-5, weight_decay=0.005)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 5000))
     loader = DataLoader(Speech(16 * 90), batch_size=16, shuffle=True, collate_fn=collate, num_workers=6)
     errors = chars = 0
     for step, (inputs, texts) in enumerate(loader):
