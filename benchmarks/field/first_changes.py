@@ -29,14 +29,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import held_out
 import torch
-import trials
 from scoring import FIRST_SCREEN, Measured, Shown, misses, verdict
-from trials import Trial
+from trials import Trial, trials_of
 
-TRIALS = trials.TRIALS | held_out.TRIALS
-MORE = trials.MORE | held_out.MORE
 LIMIT_S = 240
 # What the advice of a code is called in `trials`; others by their code.
 CHANGES = {
@@ -206,12 +202,12 @@ def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
 
 def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, Any]:
     """The row of one script."""
-    began, trial = time.perf_counter(), TRIALS[path.stem]
+    began, (first, *others) = time.perf_counter(), trials_of(path)
     row: dict[str, Any] = {"program": path.stem}
     try:
-        row |= measured(path, trial, device)
-        if path.stem in MORE:
-            row["changes"] |= measured(path, MORE[path.stem], device)["changes"]
+        row |= measured(path, first, device)
+        for trial in others:
+            row["changes"] |= measured(path, trial, device)["changes"]
     except (SystemExit, subprocess.TimeoutExpired, statistics.StatisticsError) as error:
         row["error_of_changes"] = str(error)[-500:]
     gains: dict[str, Measured | None] = {

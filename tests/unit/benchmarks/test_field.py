@@ -12,26 +12,21 @@ pytest.importorskip("torch")
 FIELD = Path(__file__).parents[3] / "benchmarks/field"
 sys.path.insert(0, str(FIELD))
 
-from first_changes import MORE, TRIALS, edited, first_sibling, median_interval  # noqa: E402
+from first_changes import edited, first_sibling, median_interval  # noqa: E402
 from scoring import Measured, Shown, misses, verdict  # noqa: E402
-from trials import Trial  # noqa: E402
+from trials import PROGRAMS, trials_of  # noqa: E402
 
 SHARED = FIELD.parents[2] / "shared/field/programs"
 
 
-@pytest.mark.parametrize(("name", "trial"), [*TRIALS.items(), *MORE.items()])
-def test_every_edit_applies_once_and_the_text_compiles(name: str, trial: Trial) -> None:
-    path = FIELD / f"programs/{name}.py"
-    path = path if path.exists() else SHARED / path.name
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
-    text = edited(path.read_text(encoding="utf-8"), trial)
-    compile(text, path.name, "exec")
-    assert text.count("STEP()") + text.count("ENDLESS(") == 1
-
-
-def test_every_program_has_its_trial() -> None:
-    assert {path.stem for path in (FIELD / "programs").glob("*.py")} <= set(TRIALS)
+@pytest.mark.parametrize(
+    "script", [*PROGRAMS.glob("*.py"), *SHARED.glob("*.py")], ids=lambda script: str(script.stem)
+)
+def test_every_script_has_trials_whose_edits_apply_once_and_compile(script: Path) -> None:
+    for trial in trials_of(script):
+        text = edited(script.read_text(encoding="utf-8"), trial)
+        compile(text, script.name, "exec")
+        assert text.count("STEP()") + text.count("ENDLESS(") == 1
 
 
 NARROW, WIDE = (9.0, 11.0), (-3.0, 25.0)
