@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,8 @@ def measured(path: Path, trial: Trial, device: int) -> dict[str, Any]:
     return {"without_ms": round(statistics.median(without), 3), "rounds": len(mine), "changes": changes}
 
 
-def shown_of(document: Mapping[str, Any]) -> list[Shown]:
-    """The changes of the first screen, as `analysis.json` has them."""
+def shown_of(document: Mapping[str, Any], tried: Collection[str]) -> list[Shown]:
+    """The changes of the first screen, as `analysis.json` has them, by the names of those that are tried."""
     shown: dict[str, Shown] = {}
     for one in document["findings"]:
         gain_ns, interval_ns = one["estimated_gain_ns_per_step"], one["gain_interval_ns_per_step"]
@@ -162,6 +162,11 @@ def shown_of(document: Mapping[str, Any]) -> list[Shown]:
         change = CHANGES.get(one["code"], one["code"])
         if one["code"] in _PINNED and "pin_memory" in (one["change"] or ""):
             change = "pinned"
+        # Trials autocast; weights of 16 bits are another change.
+        if change == "bf16" and "autocast" not in (one["change"] or ""):
+            change = "bf16_weights"
+        if one["code"] == "advice.launch_bound" and "reduce_overhead" in tried:
+            change = "reduce_overhead"
         if not one["code"].startswith("advice.") or not (gain_ns or is_open) or change in shown:
             continue
         low, high = interval_ns or (gain_ns, gain_ns)
@@ -172,7 +177,7 @@ def shown_of(document: Mapping[str, Any]) -> list[Shown]:
     return list(shown.values())
 
 
-def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
+def recorded(path: Path, device: int, keep: Path | None, tried: Collection[str]) -> dict[str, Any]:
     """Milliseconds of the unprofiled step and of each side alone, and the changes of the first screen.
 
     Raises:
@@ -197,12 +202,13 @@ def recorded(path: Path, device: int, keep: Path | None) -> dict[str, Any]:
     times_ns = {"step_ms": timed.get("median")} | {
         f"{side}_ms": simulated.get(f"{side}_ns") for side in SIDES
     }
-    return {name: ns and ns / 1e6 for name, ns in times_ns.items()} | {"shown": shown_of(document)}
+    return {name: ns and ns / 1e6 for name, ns in times_ns.items()} | {"shown": shown_of(document, tried)}
 
 
 def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, Any]:
     """The row of one script."""
     began, (first, *others) = time.perf_counter(), trials_of(path)
+    tried = {change for trial in (first, *others) for change in trial.changes}
     row: dict[str, Any] = {"program": path.stem}
     try:
         row |= measured(path, first, device)
@@ -215,7 +221,7 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
         for change, one in row.get("changes", {}).items()
     }
     try:
-        found = [recorded(path, device, keep if not at else None) for at in range(again)]
+        found = [recorded(path, device, keep if not at else None, tried) for at in range(again)]
         shown = found[0]["shown"]
         row |= {
             **found[0],

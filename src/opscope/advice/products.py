@@ -36,6 +36,10 @@ _FULL = (DataType.FP32, DataType.TF32)
 _HALF = (DataType.BF16, DataType.FP16)
 _NAMES = {DataType.BF16: "bfloat16", DataType.FP16: "float16", DataType.TF32: "TF32"}
 _KINDS = {"matrix": "matrix products", "convolution": "convolutions"}
+# Embeddings of time or place, noise: of float32, whatever the weights are.
+_MAKING = frozenset(
+    {"aten::sin", "aten::cos", "aten::linspace", "aten::rand", "aten::randn", "aten::normal_"}
+)
 _ON_TENSOR_CORES = (TensorCoreUse.USED, TensorCoreUse.ELIGIBLE)
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _BATCHED_CAST_SHARE = 0.25  # attention's probabilities alone come from an operator that keeps float32
@@ -77,7 +81,11 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     calls = _products(run, _FULL)
     half = next((one for one in _HALF if _takes(run, one)), None)
     halved: list[CallEfficiency] = []
-    if not run.has_backward:
+    # What is made of numbers inside a model stays in float32 when its weights are cast: autocast takes both.
+    is_cast_whole = not run.has_backward and not _MAKING.intersection(
+        one.name for one in run.summary.operators
+    )
+    if is_cast_whole:
         halved = [call for call in run.calls if _is_halved(call)]
     elif _keeps_half(run):
         halved = _followers(run, keeps_half=True)
@@ -88,7 +96,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     if after_ns is None and run.step is not None and run.step.is_host_bound:
         return
     effect, best, basis = None, None, _basis(run, half, calls, after_ns)
-    if after_ns is not None and run.has_backward:
+    if after_ns is not None and not is_cast_whole:
         effect, best, words = _with_casts(run, calls, after_ns)
         basis += words
     elif after_ns is not None:
@@ -105,6 +113,8 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         calls = [*calls, *halved]
         subject, reason = f"Operators ({listed(operators_of(calls), 3)})", "they move half the bytes"
     under_autocast, cast_whole = (rule.change or "").split("\n\n")
+    if not run.has_backward:
+        under_autocast = under_autocast.replace("loss", "output")
     if _takes_tokens(run):
         cast_whole = cast_whole.partition("\n")[0]  # tokens stay whole numbers
     yield Advice(
@@ -113,8 +123,7 @@ def reduced_precision(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
         effect,
         basis,
         best=best,
-        # Under autocast what is priced is training; without a backward pass it is the whole model.
-        change=(under_autocast if run.has_backward else cast_whole).replace("bfloat16", _NAMES[half]),
+        change=(cast_whole if is_cast_whole else under_autocast).replace("bfloat16", _NAMES[half]),
         error=error,
         applicability=OPEN if after_ns is None else Applicability(),
         # Kernels of the program's own take the types that they were written for.
