@@ -40,7 +40,7 @@ CHANGES = {
     "advice.per_tensor_optimizer": "fused", "advice.layout_conversion": "channels_last",
     "advice.unfused_pointwise": "compile", "advice.layout_copies": "compile",
     "advice.launch_bound": "compile", "advice.per_tensor_loop": "foreach_ema",
-    "advice.eager_attention": "advice.attention_backend",
+    "advice.eager_attention": "advice.attention_backend", "advice.loop": "batched",
 }  # fmt: skip
 # A wider one is shown as "unknown, try it".
 WIDEST_INTERVAL = 3.0

@@ -21,6 +21,7 @@ from opscope.advice import (  # noqa: F401 - each registers the functions of its
     host,
     image_layouts,
     kernels,
+    loops,
     optimizer,
     products,
 )

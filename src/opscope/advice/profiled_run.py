@@ -6,6 +6,7 @@ counts as one. A rule's function is registered by `finds` and yields `Advice`, n
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,11 @@ from opscope.units import counted, format_duration, format_fraction
 
 _EARLY = "before_window"
 _SHOWN = 5
+# Operators with weights: what a module does, and a function of tensors does not.
+LAYERS = re.compile(
+    r"aten::(linear|addmm|.*convolution|conv\d?d?|.*(layer|batch|group|instance|rms)_norm|embedding"
+    r"|lstm|gru|rnn|.*_fused_(lstm|gru)|.*scaled_dot_product)"
+)
 
 
 Effect = Callable[[GraphChange], object]
@@ -186,7 +192,7 @@ class ProfiledRun:
     @property
     def has_model(self) -> bool:
         """Whether layers ran, or what was differentiated: else the program is functions of tensors."""
-        return self.has_backward or bool(self.program["layers"])
+        return self.has_backward or any(LAYERS.match(one.name) for one in self.summary.operators)
 
     @property
     def is_compiled(self) -> bool:

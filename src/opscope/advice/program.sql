@@ -8,9 +8,5 @@ SELECT
     coalesce((SELECT sum(calls) FROM names
         WHERE starts_with(name, 'Torch-Compiled Region') OR starts_with(name, 'CompiledFunction')
             OR starts_with(name, 'triton_')), 0)::BIGINT AS compiled_operators,
-    -- Operators with weights: what a module does, and a function of tensors does not.
-    coalesce((SELECT sum(calls) FROM names WHERE regexp_matches(name,
-        '^aten::(linear|addmm|convolution|_convolution|cudnn_convolution|embedding|(native_)?(layer|group|batch)_norm|lstm|gru)$')),
-        0)::BIGINT AS layers,
     coalesce((SELECT sum(duration_ns) FROM device_activities WHERE attribution <> 'before_window'), 0)::BIGINT
         AS launched_ns

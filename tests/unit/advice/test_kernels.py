@@ -117,7 +117,7 @@ def test_a_chain_keeps_its_passes_at_both_ends(advise_on: Program, asked: list[A
 
     The first of the four then takes a third of 80 µs in place of 20; the others go, on the host too.
     """
-    words = ("aten::pow, aten::mul, aten::add and aten::tanh", "4,194,304 elements", "torch.compile(model)",
+    words = ("aten::pow, aten::mul, aten::add and aten::tanh", "4,194,304 elements", "torch.compile(step)",
              "take 107 µs per step", "12 launches per step and 120 µs per step of host time go")  # fmt: skip
     found = advise_on(chain_of(GELU_BY_HAND), **FAST_HOST)
     finding = told(found, "unfused_pointwise", *words, has_gain=True)

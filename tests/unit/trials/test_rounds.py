@@ -254,7 +254,7 @@ def test_a_change_that_no_longer_takes_hold_is_no_result(switched: Switched) -> 
     """Of a program that goes on without calling its model, a change of the model is not timed."""
     elsewhere = TRAINING.replace(
         "for _ in range(STEPS):",
-        "for at in range(STEPS):\n    if at == 60:\n        called, model = model, lambda x: called.forward(x)",
+        "for at in range(STEPS):\n    if at == 60:\n        own, model = model, lambda x: own.forward(x)",
     )
     arm = switched(elsewhere, "bf16_autocast")[1]["bf16_autocast"]
     assert arm.error == "it no longer takes hold of the program's steps"
