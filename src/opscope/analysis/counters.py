@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.kernel_titles import title_of
 from opscope.analysis.tensor_cores import (
     TensorCoreUse,
     has_tensor_cores_for,
@@ -30,8 +29,7 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import notebook_html
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.operators.call_cost import UNKNOWN_COST, CallCost
-from opscope.operators.session_costs import fill_costs, read_costs
+from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
@@ -69,18 +67,14 @@ class CounterLimit(MeaningEnum):
     LATENCY = "latency", "neither: it waits"
 
 
-class CountedCall(msgspec.Struct, frozen=True):
+class CountedCall(CostedCall, frozen=True, kw_only=True):
     """Calls alike of the recording, and what each must do at least."""
 
-    operator: str | None  # None for launches of no operator
-    overload: str | None
-    shapes: str | None  # JSON text, as recorded; so types and concrete
-    types: str | None
-    concrete: str | None
-    calls: int
     activities_per_call: float  # kernels, copies and memory sets that one call issues
-    attribution: str | None = None  # of launches of no operator, how they were launched
-    cost: CallCost = UNKNOWN_COST  # of one call
+
+    @property
+    def operator(self) -> str | None:
+        return self.name if self.attribution is None else None
 
 
 class CountedKernel(msgspec.Struct, frozen=True):
@@ -95,16 +89,6 @@ class CountedKernel(msgspec.Struct, frozen=True):
     launches: int = 0  # alike in name and geometry, of that call where it is certain
     launches_per_step: float | None = None  # None without steps
     recorded_ns: int | None = None  # the median of those launches
-
-    @property
-    def title(self) -> str:
-        """`vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>`; the name where it has no parts."""
-        one = self.decoded
-        return (
-            self.name
-            if one.function is None
-            else title_of(one.function, one.template_arguments, one.functor or "")
-        )
 
     @property
     def limit(self) -> CounterLimit | None:
@@ -203,12 +187,11 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
     activities = dict(session.query("SELECT call_id, count(*) FROM activity_costs GROUP BY call_id"))
     calls = {
         call.call_id: CountedCall(
-            call.name if call.attribution is None else None, call.overload, call.shapes, call.types,
-            call.concrete, call.calls, activities[call.call_id] / call.calls, call.attribution, call.cost,
+            **msgspec.structs.asdict(call), activities_per_call=activities[call.call_id] / call.calls
         )
         for call in read_costs(session)
         if call.call_id in activities
-    }  # fmt: skip
+    }
     kinds = [(name, kernel.grid, kernel.block) for kernel, name in zip(report.kernels, names, strict=True)]
     found = []
     for kernel, kind, by_order in zip(report.kernels, kinds, _by_order(kinds, launches), strict=True):
@@ -291,7 +274,7 @@ def _finding(
     return Finding(
         f"counters.{code}",
         Severity(shared["severity"]),
-        f"{kernel.title} (launch {kernel.counters.index}): {message}.",
+        f"{kernel.decoded.title} (launch {kernel.counters.index}): {message}.",
         f"{suggestion or shared['suggestion']}.",
         evidence={"launch": kernel.counters.index, "kernel": kernel.name, **evidence},
         **(gain or {}),
@@ -449,7 +432,8 @@ def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
         yield Finding(
             f"ncu.{advice.rule}",
             Severity.INFO,
-            f"{kernel.title} (launch {launch}): NVIDIA's rule {advice.rule} applies{estimate}. {advice.text}",
+            f"{kernel.decoded.title} (launch {launch}): NVIDIA's rule {advice.rule} applies{estimate}. "
+            f"{advice.text}",
             suggestion and f"{suggestion}.",
             evidence={"launch": launch, "kernel": kernel.name, "estimated_speedup_fraction": share},
         )

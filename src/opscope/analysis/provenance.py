@@ -21,6 +21,7 @@ from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.provenance.kernel_names.decoded_kernel import title_of
 from opscope.provenance.resolution.annotate import annotate
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -67,6 +68,12 @@ class KernelFacts(msgspec.Struct, frozen=True):
     def template_arguments(self) -> tuple[tuple[str | None, str], ...]:
         """(parameter name in the source or None, argument), in order."""
         return tuple((name, value) for name, value in self.fields.get("template_arguments", ()))
+
+    @property
+    def title(self) -> str:
+        """As of a `DecodedKernel`."""
+        arguments = [value for _, value in self.template_arguments]
+        return title_of(self.name, self.function, arguments, self.fields.get("functor"))
 
 
 class NativeFunctionUse(msgspec.Struct, frozen=True):

@@ -22,7 +22,6 @@ from opscope.analysis.comparison_rules import (
     presence_of,
     time_change,
 )
-from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.measured_step import unrecorded_samples
 from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
 from opscope.analysis.timeline.windows import read_windows
@@ -328,8 +327,8 @@ class _Comparison:
             category=side.category(operator, name),
             reference_name=before,
             candidate_name=after,
-            reference_title=None if before is None else kernel_title(self._reference.facts(before)),
-            candidate_title=None if after is None else kernel_title(self._candidate.facts(after)),
+            reference_title=None if before is None else self._reference.facts(before).title,
+            candidate_title=None if after is None else self._candidate.facts(after).title,
             change=change,
             **facts,
         )

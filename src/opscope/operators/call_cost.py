@@ -66,6 +66,3 @@ class CallCost(msgspec.Struct, frozen=True):
         if self.read_bytes is None or self.written_bytes is None:
             return None
         return self.read_bytes + self.written_bytes
-
-
-UNKNOWN_COST = CallCost()

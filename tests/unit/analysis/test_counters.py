@@ -355,13 +355,10 @@ def recorded(
     if read is not None:
         values[Quantity.DRAM_READ_BYTES] = read
     call = CountedCall(
-        "aten::x",
-        None,
-        None,
-        None,
-        None,
-        1,
-        1.0,
+        call_id=0,
+        name="aten::x",
+        calls=1,
+        activities_per_call=1.0,
         cost=CallCost(read_bytes=least // 2, written_bytes=least // 2),
     )
     return counted(kernel(values=values), match=Match.SAME_CALL, call=call, **fields)
