@@ -43,6 +43,7 @@ _NO_REPORTS = re.compile(r"report/(?:summary_json|languages|messages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".
 DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),
+    "analysis/findings.toml": ("message", "suggestion"),
     "benchmarking/findings.toml": ("message", "suggestion"),
     "ingest/findings.toml": ("message", "suggestion", "effect"),
     "analysis/counters.toml": ("meaning", "remedy", "suggestion", "basis"),

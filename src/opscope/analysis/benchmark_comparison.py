@@ -17,6 +17,7 @@ from opscope.analysis.comparison_rules import (
     MedianResampler,
     Timing,
     environment_finding,
+    finding,
     presence_of,
     time_change,
 )
@@ -30,7 +31,7 @@ from opscope.model.comparison import (
     PointChange,
     Presence,
 )
-from opscope.model.finding import Finding, Severity, most_severe_first
+from opscope.model.finding import Finding, most_severe_first
 
 # Clocks of a run that is not throttled stay within a step or two of 15 MHz in about 1,900.
 _CLOCK_TOLERANCE = 0.03
@@ -67,7 +68,7 @@ def compare_benchmarks(
     )
     findings = [*environment_finding(*environments)]
     for pair in matched.values():
-        findings += [finding for finding in point_findings(*pair) if finding not in findings]
+        findings += [one for one in point_findings(*pair) if one not in findings]
     verdict, reason = _overall(counts)
     return BenchmarkComparison(
         reference_source=reference_source,
@@ -212,36 +213,23 @@ def incomparable(reference: BenchmarkResult, candidate: BenchmarkResult) -> str 
 def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> Iterator[Finding]:
     obstacle = incomparable(reference, candidate)
     if obstacle is not None:
-        yield Finding(
-            "compare.clocks_incomparable",
-            Severity.WARNING,
-            f"{_name(reference)}: {obstacle}. Ratios are shown, but get no verdict.",
-            "Measure both with the same --clock and --cache",
-        )
+        yield finding("compare.clocks_incomparable", point=_name(reference), obstacle=obstacle)
     states = (one.device_state_after for one in (reference, candidate))
     before, after = (None if state is None else state.sm_clock_mhz for state in states)
     if before and after and abs(after - before) > _CLOCK_TOLERANCE * before:
-        yield Finding(
-            "compare.clocks_differ",
-            Severity.WARNING,
-            f"{_name(reference)}: the GPU ran at {before} MHz after the reference, at {after} MHz after the "
-            "candidate; compute-bound work takes longer at lower clocks.",
-            evidence={"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after},
-        )
+        clocks = {"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after}
+        yield finding("compare.clocks_differ", evidence=clocks, point=_name(reference))
     for side, result in (("reference", reference), ("candidate", candidate)):
         if not result.complete:
-            yield Finding(
-                "compare.incomplete",
-                Severity.WARNING,
-                f"{_name(result)}: the {side} was interrupted; its figures are of what was finished.",
-            )
+            yield finding("compare.incomplete", point=_name(result), side=side)
         throttled = [row.name for row in result.rows if row.throttled]
         if throttled:
-            yield Finding(
+            yield finding(
                 "compare.throttled",
-                Severity.WARNING,
-                f"{_name(result)}: clocks were lowered during the {side}, for {', '.join(throttled)}.",
                 evidence={"rows": throttled},
+                point=_name(result),
+                side=side,
+                names=", ".join(throttled),
             )
 
 

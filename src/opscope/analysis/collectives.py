@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -35,7 +35,8 @@ from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import WorkKind
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
-from opscope.model.finding import Finding, Severity
+from opscope.ingest import wording
+from opscope.model.finding import Finding
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.collective_costs import bus_factor, message_bytes
@@ -47,6 +48,8 @@ from opscope.units import counted, format_bytes
 _CLEARLY_LAST = 0.1
 _NAMED_RANKS = 4
 _MISMATCHES = 5
+
+finding = partial(wording.finding, package=__package__)
 
 
 class CollectiveKernel(msgspec.Struct, frozen=True):
@@ -432,22 +435,14 @@ def _differences(places: Iterable[_Place], ranks: Mapping[int, int | None]) -> t
     for title, where, kernels, absent in places:
         if odd := _odd(kernels):
             usual = next(kernel for one, kernel in kernels.items() if one not in odd)
-            message = (
-                f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
-                f"{_what(kernels[odd[0]])} where the others launched {_what(usual)}."
-            )
             evidence = {"ranks": [ranks[one] for one in odd], "where": where}
-            advice = (
-                "Ranks of a collective must pass the same number of elements: check how their inputs differ."
-            )
-            mismatched.append(
-                Finding("collectives.mismatch", Severity.ERROR, message, advice, evidence=evidence)
-            )
+            launched: dict[str, Any] = {"odd": _what(kernels[odd[0]]), "usual": _what(usual)}
+            launched |= {"title": title, "named": _named(odd, ranks), "count": len(kernels)}
+            mismatched.append(finding("collectives.mismatch", evidence=evidence, **launched))
         if absent:
-            message = f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in."
             evidence = {"ranks": [ranks[one] for one in absent], "where": where}
-            advice = "A rank that skips a collective makes the others hang."
-            missing.append(Finding("collectives.missing", Severity.ERROR, message, advice, evidence=evidence))
+            named = _named(absent, ranks)
+            missing.append(finding("collectives.missing", evidence=evidence, title=title, named=named))
     return (*mismatched[:_MISMATCHES], *missing[:_MISMATCHES])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, sqrt
 from statistics import NormalDist
 
@@ -22,6 +23,7 @@ from opscope.benchmarking.statistics import (
     judge,
     student_quantile,
 )
+from opscope.ingest import wording
 from opscope.model.benchmark import Interval, Verdict, reciprocal
 from opscope.model.comparison import (
     BenchmarkComparison,
@@ -30,7 +32,7 @@ from opscope.model.comparison import (
     SessionComparison,
     TimeChange,
 )
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding
 from opscope.units import counted, format_duration, format_fraction
 
 # The widened interval of few samples reaches far into the tails.
@@ -295,6 +297,9 @@ def _benchmark_reasons(comparison: BenchmarkComparison, fail_on: FailOn) -> tupl
     return tuple(reasons)
 
 
+finding = partial(wording.finding, package=__package__)
+
+
 def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Finding]:
     """That both sides ran on or with something else; what only one side tells is left out."""
     changed = {
@@ -302,13 +307,6 @@ def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, st
         for label, value in reference.items()
         if label in candidate and candidate[label] != value
     }
-    if not changed:
-        return
-    told = "; ".join(f"{label} {before} → {after}" for label, (before, after) in changed.items())
-    yield Finding(
-        "compare.environment_differs",
-        Severity.WARNING,
-        f"The sides were not measured in the same environment: {told}. Ratios hold between these "
-        "environments, not for the program alone.",
-        evidence=changed,
-    )
+    if changed:
+        told = "; ".join(f"{label} {before} → {after}" for label, (before, after) in changed.items())
+        yield finding("compare.environment_differs", evidence=changed, told=told)

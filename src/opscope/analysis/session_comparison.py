@@ -19,6 +19,7 @@ from opscope.analysis.comparison_rules import (
     MedianResampler,
     Timing,
     environment_finding,
+    finding,
     presence_of,
     time_change,
 )
@@ -478,28 +479,13 @@ def _recording_findings(sides: tuple[_Side, _Side], metric: Metric) -> Iterator[
     """What the two hold that does not compare."""
     lacking = [name for name, one in zip(_SIDES, sides, strict=True) if not one.has_device]
     if metric is Metric.CPU and len(lacking) == 2:
-        yield Finding(
-            "compare.cpu_time",
-            Severity.INFO,
-            "Neither recording holds device activity: operators are compared by their own CPU time.",
-        )
+        yield finding("compare.cpu_time")
     elif metric is Metric.CPU:
-        yield Finding(
-            "compare.device_missing",
-            Severity.WARNING,
-            f"The {lacking[0]} holds no device activity: operators are compared by their own CPU time, which "
-            "for the other side is mostly the time of launching work.",
-            "Record both with CUDA activities",
-        )
+        yield finding("compare.device_missing", side=lacking[0])
     ranks = [len(side.sources) for side in sides]
     if ranks[0] != ranks[1]:
-        yield Finding(
-            "compare.ranks_differ",
-            Severity.WARNING,
-            f"The reference holds {ranks[0]} traces, the candidate {ranks[1]}; figures per step are the mean "
-            "of a side's ranks, totals are their sum.",
-            evidence={"reference_traces": ranks[0], "candidate_traces": ranks[1]},
-        )
+        traces = {"reference_traces": ranks[0], "candidate_traces": ranks[1]}
+        yield finding("compare.ranks_differ", evidence=traces)
 
 
 def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
@@ -517,14 +503,13 @@ def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
     others_ns = sum(operator.time.reference_ns or 0 for operator in others)
     if not whole_ns or others_ns < _RELEVANT_FRACTION * whole_ns:
         return
-    names = ", ".join(operator.name for operator in others[:3])
-    yield Finding(
+    yield finding(
         "compare.inputs_differ",
-        Severity.WARNING,
-        f"{len(others)} of {len(both)} common operators ({names}{', …' if len(others) > 3 else ''}), with "
-        f"{format_fraction(others_ns / whole_ns)} of their time in the reference, were called with other "
-        "input shapes: the work may not be the same.",
         evidence={"operators": len(others), "reference_ns": others_ns},
+        both=len(both),
+        names=", ".join(operator.name for operator in others[:3]),
+        more=", …" if len(others) > 3 else "",
+        share=format_fraction(others_ns / whole_ns),
     )
 
 
@@ -535,19 +520,10 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
     if basis is Basis.STEP:
         few = "One step is not enough" if min(steps) == 1 else f"{min(steps)} steps of a side are too few"
     if steps[0] != steps[1]:
-        yield Finding(
-            "compare.steps_differ",
-            Severity.INFO,
-            f"The reference holds {steps[0]} steps, the candidate {steps[1]}: all figures are per step.",
-            evidence={"reference_steps": steps[0], "candidate_steps": steps[1]},
-        )
+        held = {"reference_steps": steps[0], "candidate_steps": steps[1]}
+        yield finding("compare.steps_differ", evidence=held)
     if sides[0].has_steps != sides[1].has_steps:
-        yield Finding(
-            "compare.steps_missing",
-            Severity.WARNING,
-            f"The {lacking} recorded no steps, so whole recordings are compared, however much each holds.",
-            "Record both with a schedule of steps",
-        )
+        yield finding("compare.steps_missing", side=lacking)
     # What sides that differ lack for a verdict.
     is_other = len({(side.use(side.total), side.sample_count) for side in sides}) > 1
     if is_other and min(steps) < FEWEST_ROUNDS:
@@ -560,17 +536,8 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
         )
     outside = [side.outside.time_ns for side in sides]
     if any(outside):
-        yield Finding(
-            "compare.outside_steps",
-            Severity.INFO,
-            f"Left out, because it belongs to no step: {format_duration(outside[0])} of the reference, "
-            f"{format_duration(outside[1])} of the candidate.",
-            evidence={"reference_ns": outside[0], "candidate_ns": outside[1]},
-        )
+        times_ns = {f"{side}_ns": ns for side, ns in zip(_SIDES, outside, strict=True)}
+        reference, candidate = map(format_duration, outside)
+        yield finding("compare.outside_steps", evidence=times_ns, reference=reference, candidate=candidate)
     if sides[0].has_stacks != sides[1].has_stacks:
-        yield Finding(
-            "compare.recording_differs",
-            Severity.WARNING,
-            f"Only the {_SIDES[sides[1].has_stacks]} was recorded with Python stacks, which slows the "
-            "host down: CPU times and the duration of steps do not compare.",
-        )
+        yield finding("compare.recording_differs", side=_SIDES[sides[1].has_stacks])
