@@ -32,7 +32,7 @@ SPEAKERS = (
     "ingest/replays.py", "ingest/source.py:_other_kind",
     "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
-    "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
+    "operators/collective_costs.py", "operators/effects.py",
     "operators/engine_operators.py",
     "operators/generated_kernels.py", "operators/operator_table.py", "operators/session_costs.py",
     "provenance/releases/recognition.py",

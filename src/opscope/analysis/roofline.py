@@ -35,7 +35,7 @@ from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import DeviceFacts, LaunchGeometry
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.operators.call_cost import CallCost, FlopSource
+from opscope.operators.effects import CallCost, FlopSource
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode

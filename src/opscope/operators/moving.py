@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of, with_list_types
 from opscope.operators.effects import (
+    INT64,
     CallEffects,
     ContradictionError,
     Operator,
@@ -34,7 +35,6 @@ from opscope.operators.effects import (
 )
 from opscope.operators.element_types import element_type_of_code
 from opscope.operators.pointwise import common_shape
-from opscope.operators.promotion import INT64
 from opscope.provenance.operators.schema import Kind
 
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]

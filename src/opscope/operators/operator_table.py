@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from opscope.hardware.devices import DataType
 from opscope.operators import moving, pointwise, products, reductions, windows
 from opscope.operators.arguments import CallArguments, type_of
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.effects import (
+    CallCost,
     CallEffects,
     ContradictionError,
+    CostEvidence,
+    FlopSource,
     Operator,
     UnrecordedError,
     all_bytes,

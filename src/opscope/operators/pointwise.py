@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from opscope.operators.arguments import CallArguments, ScalarArgument, TensorArgument, broadcast, type_of
 from opscope.operators.effects import (
+    BOOL,
     CallEffects,
     ContradictionError,
     Operator,
@@ -21,14 +22,16 @@ from opscope.operators.effects import (
     effects_of,
     known,
     like,
+    promoted_type,
+    real_part,
     result,
     results,
     rows,
     shape_text,
+    to_float,
     without,
 )
 from opscope.operators.element_types import ElementType
-from opscope.operators.promotion import BOOL, promoted_type, real_part, to_float
 from opscope.text_enum import TextEnum
 
 

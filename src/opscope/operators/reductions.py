@@ -9,6 +9,9 @@ from typing import TypeAlias
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
+    BOOL,
+    FLOAT32,
+    INT64,
     CallEffects,
     ContradictionError,
     Operator,
@@ -24,15 +27,18 @@ from opscope.operators.effects import (
     item_bytes,
     known,
     like,
+    promoted_type,
+    real_part,
     result,
     results,
     rows,
     shape_text,
+    summed_type,
+    to_float,
     without,
 )
 from opscope.operators.element_types import ElementType, element_type_of_code
 from opscope.operators.pointwise import common_shape
-from opscope.operators.promotion import BOOL, FLOAT32, INT64, promoted_type, real_part, summed_type, to_float
 
 # Operations are those of each element of the input: what is done once for each result does not count.
 

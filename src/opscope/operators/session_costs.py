@@ -21,7 +21,6 @@ from opscope.model.queries import sql
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, parse_arguments
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.collective_costs import cost_of_collective
 from opscope.operators.distinct_calls import (
     ARGUMENT_COLUMNS,
@@ -30,6 +29,7 @@ from opscope.operators.distinct_calls import (
     collect_calls,
     collect_launches,
 )
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules

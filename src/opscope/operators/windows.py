@@ -11,6 +11,7 @@ from math import prod
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
+    INT64,
     CallEffects,
     ContradictionError,
     Operator,
@@ -29,7 +30,6 @@ from opscope.operators.effects import (
     shape_text,
     without,
 )
-from opscope.operators.promotion import INT64
 
 
 @dataclass(frozen=True)

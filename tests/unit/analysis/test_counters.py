@@ -22,7 +22,7 @@ from opscope.analysis.counters import (
 )
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
-from opscope.operators.call_cost import CallCost
+from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity

@@ -29,7 +29,7 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.measurement import Latency
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
 from opscope.report.json_encoding import to_json

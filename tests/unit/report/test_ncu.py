@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysis, Match
-from opscope.operators.call_cost import CallCost
+from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.json_encoding import to_json
 from opscope.report.ncu import ncu_document, ncu_json
