@@ -28,7 +28,7 @@ SPEAKERS = (
     "capture/program_recorder.py", "cli/compare.py", "cli/ncu.py",
     "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/trying.py",
     "hardware/architectures.py", "hardware/occupancy.py",
-    "ingest/graph_sources.py", "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
+    "ingest/kineto_file.py", "ingest/nsys_reading.py", "ingest/quality.py", "ingest/recorded.py",
     "ingest/replays.py", "ingest/source.py:_other_kind",
     "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",

@@ -29,11 +29,11 @@ from opscope.model.benchmark import (
     BenchmarkResult,
     BenchmarkRow,
     CacheState,
+    Clock,
     Status,
     Verdict,
 )
 from opscope.model.environment import Environment
-from opscope.model.measurement import Clock
 from opscope.model.session import Session
 from opscope.model.trial import Baseline, BestChanges, Correctness, TrialResult, TrialVerdict, Variant
 from opscope.provenance.kernel_names.decoder import decode

@@ -24,6 +24,7 @@ from opscope.model.benchmark import (
     BenchmarkRow,
     CacheState,
     CallProfile,
+    Clock,
     DeviceState,
     KernelUse,
     Status,
@@ -31,7 +32,6 @@ from opscope.model.benchmark import (
 )
 from opscope.model.comparison import BenchmarkComparison, BenchmarkRowChange, FailOn, Presence, TimeChange
 from opscope.model.environment import Environment, GpuInfo
-from opscope.model.measurement import Clock
 
 OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 

@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 
 from opscope.analysis.arrays import NONE, Arrays, Flags, columns
-from opscope.analysis.program.places import module_places, read_structure
-from opscope.analysis.program.recorded import (
+from opscope.analysis.program.places import (
     Operators,
     call_forest,
     inherit,
+    module_places,
     read_activities,
     read_operators,
+    read_structure,
 )
 from opscope.errors import InputError
 from opscope.ingest.linking import gather

@@ -1,7 +1,7 @@
 """Triton kernels: the good version of each operator, and a simple one to learn from beside it.
 
-As functions of tensors, compiled for a GPU or run by the interpreter on the CPU: Triton decides which when it is
-imported, and for the whole process. Importing this package imports neither torch nor Triton.
+As functions of tensors, compiled for a GPU or run by the interpreter on the CPU: Triton decides which when it
+is imported, and for the whole process. Importing this package imports neither torch nor Triton.
 """
 
 from __future__ import annotations
