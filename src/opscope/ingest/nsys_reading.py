@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from opscope.errors import InputError
@@ -69,7 +68,7 @@ def read_export(
         chosen, others = reader.processes()
         for offset, process in enumerate(chosen):
             reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
-        session.add_findings(export_findings(trace_id, reader.facts, missing, others))
+        session.add_findings(export_findings(trace_id, export, missing, others))
 
 
 class _Reader:
@@ -79,7 +78,6 @@ class _Reader:
         self.session = session
         self.events = events
         self.export = export
-        self.facts: ExportFacts = read_facts(export)
         self.damage = local.damage
         self.size_bytes = local.path.stat().st_size
         self.has_cuda = False  # calls or work of a device, in any process
@@ -155,24 +153,26 @@ class _Reader:
         return owning_ranges(operators, ranges, launches)
 
     def _write_trace(self, trace_id: int, process: int, census: quality.Census, *, is_only: bool) -> None:
-        facts = self.facts
-        version = facts.driver_version
+        export, exported = self.export, _exported(self.export)
+        version = integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion"))
+        rank, world_size = _rank(export) if is_only else (None, None)
         properties = {
             "recorder": "Nsight Systems",
-            "nsys_version": facts.product_version,
-            "schema_version": facts.schema_version,
-            "cuda_graph_trace": facts.graph_mode,
+            "nsys_version": exported.get("EXPORT_PRODUCT_VERSION"),
+            "schema_version": exported.get("EXPORT_SCHEMA_VERSION"),
+            # `Graph` where launches of CUDA graphs are recorded as a whole, `Node` where node by node
+            "cuda_graph_trace": _pairs(export, "META_DATA_CAPTURE").get("CUDA_GRAPH_TRACE_OPTIONS:MODE"),
             "process": process,
-            "process_name": facts.process_names.get(process),
+            "process_name": _process_names(export).get(process),
         }
         write_trace(
             self.session,
             trace_id=trace_id,
-            source=valid_text(self.export.name),
+            source=valid_text(export.name),
             format="nsys",
-            rank=facts.rank if is_only else None,
-            world_size=facts.world_size if is_only else None,
-            base_time_ns=facts.base_time_ns,
+            rank=rank,
+            world_size=world_size,
+            base_time_ns=_base_time(export, exported),
             cuda_driver_version=version,
             driver_version=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
             size_bytes=self.size_bytes,
@@ -250,41 +250,14 @@ _VARIABLE = re.compile(r'(?P<name>\w+)="?(?P<value>\d{1,9})"?')
 _PROBLEMS = ("Warning", "Error")
 
 
-class ExportFacts(msgspec.Struct, frozen=True):
-    """The recording as a whole."""
-
-    product_version: str | None = None  # Of the nsys that exported
-    schema_version: str | None = None  # Of the export's tables, e.g. `3.25.0`
-    base_time_ns: int | None = None  # What to add to a time for nanoseconds since the epoch
-    driver_version: int | None = None  # Newest CUDA the driver serves, as CUDA counts
-    # `Graph` where launches of CUDA graphs are recorded as a whole, `Node` where node by node
-    graph_mode: str | None = None
-    rank: int | None = None  # Rank of the program that was started, where its launcher told it one
-    world_size: int | None = None  # Number of ranks
-    problems: tuple[str, ...] = ()  # What nsys warned of while it recorded
-    process_names: Mapping[int, str] = msgspec.field(default_factory=dict)  # By process
+def _exported(export: Export) -> dict[str, str]:
+    """What the nsys that exported says of the file: its version, and that of the tables, e.g. `3.25.0`."""
+    return _pairs(export, "META_DATA_EXPORT") or _pairs(export, "EXPORT_META_DATA")  # until nsys 2023
 
 
-def read_facts(export: Export) -> ExportFacts:
-    """The facts of an export."""
-    exported = _pairs(export, "META_DATA_EXPORT") or _pairs(export, "EXPORT_META_DATA")  # until nsys 2023
-    captured = _pairs(export, "META_DATA_CAPTURE")
-    rank, world_size = _rank(export)
-    return ExportFacts(
-        product_version=exported.get("EXPORT_PRODUCT_VERSION"),
-        schema_version=exported.get("EXPORT_SCHEMA_VERSION"),
-        base_time_ns=_base_time(export, exported),
-        driver_version=integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion")),
-        graph_mode=captured.get("CUDA_GRAPH_TRACE_OPTIONS:MODE"),
-        rank=rank,
-        world_size=world_size,
-        problems=_problems(export),
-        process_names={
-            pid: str(name)
-            for pid, name in export.of("PROCESSES", "pid", "name")
-            if isinstance(pid, int) and name is not None
-        },
-    )
+def _process_names(export: Export) -> dict[int, str]:
+    rows = export.of("PROCESSES", "pid", "name")
+    return {pid: str(name) for pid, name in rows if isinstance(pid, int) and name is not None}
 
 
 def _pairs(export: Export, table: str) -> dict[str, str]:
@@ -304,6 +277,7 @@ def _base_time(export: Export, exported: Mapping[str, str]) -> int | None:
 
 
 def _rank(export: Export) -> tuple[int | None, int | None]:
+    """Rank of the program that was started, where its launcher told it one, and number of ranks."""
     if not export.has("META_DATA_CAPTURE", "name", "value"):
         return None, None
     wanted = [f"{name}=%" for pair in RANK_VARIABLES for name in pair]
@@ -315,12 +289,13 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
     return rank_of({match["name"]: match["value"] for match in matches if match is not None})
 
 
-def _problems(export: Export) -> tuple[str, ...]:
+def _problems(export: Export) -> list[str]:
+    """What nsys warned of while it recorded."""
     named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
     levels = {number for number, name in named if name in _PROBLEMS} if named else {2, 3}
     rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
     texts = [" ".join(str(text).split()) for severity, text in rows if severity in levels]
-    return tuple(dict.fromkeys(texts))
+    return list(dict.fromkeys(texts))
 
 
 # Column of TARGET_INFO_GPU by key of Kineto's deviceProperties, and the same of the table it once was.
@@ -387,13 +362,13 @@ _SHOWN_PROBLEMS = 3
 
 
 def export_findings(
-    trace_id: int, facts: ExportFacts, missing: Missing, others: Sequence[int]
+    trace_id: int, export: Export, missing: Missing, others: Sequence[int]
 ) -> Iterator[Finding]:
     """What concerns a whole export, said of its first trace.
 
     `others` are processes with NVTX ranges that called no CUDA, and so are no traces.
     """
-    schema = facts.schema_version or "unknown"
+    schema = _exported(export).get("EXPORT_SCHEMA_VERSION", "unknown")
     if missing.tables or missing.columns:
         lacking = {"tables": list(missing.tables), "columns": list(missing.columns)}
         names = ", ".join((*missing.tables, *missing.columns))
@@ -404,12 +379,13 @@ def export_findings(
     major = schema.partition(".")[0]
     if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
         yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)
-    if facts.problems:
-        rest = len(facts.problems) - _SHOWN_PROBLEMS
-        said = " ".join([*facts.problems[:_SHOWN_PROBLEMS], *([f"And {rest} more."] if rest > 0 else ())])
-        yield finding("nsys.diagnostics", trace_id, {"messages": list(facts.problems)}, said=said)
+    if problems := _problems(export):
+        rest = len(problems) - _SHOWN_PROBLEMS
+        said = " ".join([*problems[:_SHOWN_PROBLEMS], *([f"And {rest} more."] if rest > 0 else ())])
+        yield finding("nsys.diagnostics", trace_id, {"messages": problems}, said=said)
     if others:
-        names = ", ".join(f"{process} ({facts.process_names.get(process, '?')})" for process in others)
+        named = _process_names(export)
+        names = ", ".join(f"{process} ({named.get(process, '?')})" for process in others)
         yield finding("nsys.other_processes", trace_id, {"processes": list(others)}, names=names)
 
 

@@ -1,7 +1,7 @@
 """The result of a benchmark: implementations of one problem, timed side by side, as it is kept in a file.
 
 The structs are the JSON contract of `opscope bench --json` and of saved results: field names carry their
-unit, unknown is null, every sample is kept. Imports nothing that computes.
+unit, unknown is null, every sample is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Clock(TextEnum):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Samples of one callable on one clock.
+    """Samples of one callable on one clock, as they were taken: outliers are never removed.
 
     Args:
         samples_ns: One entry per timed call, in the order taken; never empty.
