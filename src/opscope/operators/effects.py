@@ -150,9 +150,10 @@ class Operator:
     operand: tuple[str, ...] = ()
 
 
-def rows(results: Rule | None, operations: Mapping[int, str]) -> dict[str, Operator]:
+def rows(results: Rule | None, operations: Mapping[int, str] | Mapping[str, str]) -> dict[str, Operator]:
     """Operators with like results, those named in one text with as many operations for each element."""
-    return {name: Operator(results, count) for count, names in operations.items() for name in names.split()}
+    found = ((int(count), name) for count, names in operations.items() for name in names.split())
+    return {name: Operator(results, count) for count, name in found}
 
 
 def each_of(*names: str) -> Formula:

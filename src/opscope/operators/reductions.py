@@ -161,18 +161,6 @@ REDUCTIONS: Mapping[str, Operator] = {
     # Subtract the largest, exp, their sum, a division.
     **rows(_softmax, {4: "_softmax _log_softmax"}),
     **rows(_softmax_gradient, {4: "_softmax_backward_data _log_softmax_backward_data"}),
-    # Named by generated kernels.
-    **rows(
-        None,
-        {
-            0: """
-                aminmax median nanmedian mode kthvalue count_nonzero cummax cummin _cummax_helper
-                _cummin_helper
-            """,
-            1: "nanmean trace",
-            4: "_safe_softmax",
-        },
-    ),
 }
 
 
@@ -283,7 +271,6 @@ NORMALIZATIONS: Mapping[str, Operator] = {
     # Of distributed batch norm.
     "batch_norm_stats": Operator(_channel_statistics, 4),
     **rows(like("input"), {4: "batch_norm_elemt", 5: "batch_norm_backward_elemt"}),
-    **rows(None, {4: "batch_norm_backward_reduce", 7: "_batch_norm_with_update", 9: "batch_norm_backward"}),
 }
 
 
