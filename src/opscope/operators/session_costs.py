@@ -18,12 +18,11 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.model.queries import sql
-from opscope.model.schema import Attribution
+from opscope.model.schema import Attribution, table
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.collective_costs import cost_of_collective
 from opscope.operators.distinct_calls import (
-    ARGUMENT_COLUMNS,
     AlikeCalls,
     DistinctCall,
     collect_calls,
@@ -49,8 +48,8 @@ def fill_costs(session: Session) -> None:
     """Fill the cost tables, unless they are filled already."""
     if _is_filled(session):
         return
-    for table in COST_TABLES:
-        session.replace_rows(table, [])
+    for name in COST_TABLES:
+        session.replace_rows(name, [])
     calls = collect_calls(session)
     matched = _match_early(session, calls)
     launches = collect_launches(session, first_id=len(calls) + len(matched))
@@ -67,14 +66,7 @@ def fill_costs(session: Session) -> None:
 def read_costs(session: Session) -> tuple[CostedCall, ...]:
     """All rows of `call_costs`, most device time first; empty unless `fill_costs` ran."""
     rows = session.records("SELECT * FROM call_costs ORDER BY self_device_ns DESC, call_id")
-    return tuple(
-        CostedCall(
-            **{name: row[name] for name in _PLAIN},
-            **{name: row[column] for name, column in ARGUMENT_COLUMNS.items()},
-            cost=msgspec.convert(row, CallCost),
-        )
-        for row in rows
-    )
+    return msgspec.convert([row | {"cost": row} for row in rows], tuple[CostedCall, ...])
 
 
 def _is_filled(session: Session) -> bool:
@@ -124,18 +116,9 @@ GROUP BY call_id ORDER BY call_id"""
 
 
 def _row(call: DistinctCall, cost: CallCost) -> dict[str, Any]:
-    return {
-        **{name: getattr(call, name) for name in _PLAIN},
-        **{column: _raw(getattr(call, name)) for name, column in ARGUMENT_COLUMNS.items()},
-        **msgspec.to_builtins(cost),
-    }
-
-
-_PLAIN = ("call_id", "name", "overload", "attribution", "calls", "self_device_ns")
-
-
-def _raw(text: str | None) -> msgspec.Raw | None:
-    return None if text is None else msgspec.Raw(text.encode())
+    row: dict[str, Any] = msgspec.to_builtins(call) | msgspec.to_builtins(cost)
+    texts = {one.name for one in table("call_costs").columns if one.type == "JSON" and row[one.name]}
+    return row | {name: msgspec.Raw(row[name].encode()) for name in texts}
 
 
 # Namespaces whose operators are torch's own.
