@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from opscope.analysis.comparison_rules import (
-    MedianResampler,
     Timing,
     environment_finding,
     finding,
     presence_of,
+    resampled_medians,
     time_change,
 )
 from opscope.benchmarking.statistics import median_interval
@@ -55,7 +55,7 @@ def compare_benchmarks(
         PointChange(
             key[0],
             (str(pair[0].clock), str(pair[1].clock)),
-            tuple(_rows(*pair, options, MedianResampler(options.seed))),
+            tuple(_rows(*pair, options)),
         )
         for key, pair in matched.items()
     )
@@ -126,10 +126,7 @@ def _common_environment(results: Sequence[BenchmarkResult]) -> dict[str, str]:
 
 
 def _rows(
-    reference: BenchmarkResult,
-    candidate: BenchmarkResult,
-    options: ComparisonOptions,
-    resampler: MedianResampler,
+    reference: BenchmarkResult, candidate: BenchmarkResult, options: ComparisonOptions
 ) -> Iterator[BenchmarkRowChange]:
     rows_before, rows_after = ({row.name: row for row in one.rows} for one in (reference, candidate))
     obstacle = incomparable(reference, candidate)
@@ -152,7 +149,7 @@ def _rows(
             reference_status=before.status if before else None,
             candidate_status=after.status if after else None,
             status_note=note,
-            time=time_change(*times, resampler, options.threshold, incomparable=obstacle),
+            time=time_change(*times, resampled_medians, options, incomparable=obstacle),
             reference_launches=before.kernels_launched if before else None,
             candidate_launches=after.kernels_launched if after else None,
             kernels_added=_missing(new, old) if is_known else (),

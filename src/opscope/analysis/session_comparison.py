@@ -15,12 +15,12 @@ from statistics import median
 from typing import Any, TypeVar
 
 from opscope.analysis.comparison_rules import (
-    MeanResampler,
-    MedianResampler,
     Timing,
     environment_finding,
     finding,
     presence_of,
+    resampled_means,
+    resampled_medians,
     time_change,
 )
 from opscope.analysis.measured_step import unrecorded_samples
@@ -226,7 +226,6 @@ class _Comparison:
 
     def __init__(self, reference: _Side, candidate: _Side, options: ComparisonOptions) -> None:
         self._reference, self._candidate, self._options = reference, candidate, options
-        self._resampler = MeanResampler(options.seed)
 
     def value(self, metric: Metric, basis: Basis) -> SessionComparison:
         reference, candidate, options = self._reference, self._candidate, self._options
@@ -235,7 +234,7 @@ class _Comparison:
         unrecorded, samples = None, (reference.unrecorded_ns, candidate.unrecorded_ns)
         if all(samples):
             first, second = (Timing(median(times_ns), times_ns) for times_ns in samples)
-            unrecorded = time_change(first, second, MedianResampler(options.seed), options.threshold)
+            unrecorded = time_change(first, second, resampled_medians, options)
         return SessionComparison(
             reference=reference.value,
             candidate=candidate.value,
@@ -259,7 +258,7 @@ class _Comparison:
         """The fields of a `Change`: both sides per step (in all, without steps), and the verdict."""
         first, second = self._reference.use(reference), self._candidate.use(candidate)
         timings = self._reference.timing(first), self._candidate.timing(second)
-        time = time_change(*timings, self._resampler, self._options.threshold)
+        time = time_change(*timings, resampled_means, self._options)
         return {
             "presence": presence_of(first, second), "reference": first, "candidate": second, "time": time
         }  # fmt: skip
