@@ -82,7 +82,9 @@ def load(
     known = CaptureTraces(tuple(trace for one in captures for trace in find_traces(one)))
     how = ReadOptions(demangle, examine, known)
     try:
-        processes = min(len(traces), _processes(len(traces), workers))
+        if workers == 0 and len(traces) > _FEW_FILES:
+            workers = len(os.sched_getaffinity(0))
+        processes = min(len(traces), workers or 1)
         if processes > 1:
             with (
                 local_processes(processes, session.temporary_directory) as make,
@@ -104,13 +106,6 @@ def load(
         session.close()
         raise
     return session
-
-
-def _processes(files: int, workers: int | None) -> int:
-    """How many processes are asked for; 1 where this one reads."""
-    if workers == 0 and files > _FEW_FILES:
-        return len(os.sched_getaffinity(0))
-    return workers or 1
 
 
 def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:

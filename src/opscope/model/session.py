@@ -325,7 +325,9 @@ class Session:
         declared = schema.table(table)
         if not rows:
             return
-        structure = json.dumps([{column.name: _json_structure(column.type) for column in declared.columns}])
+        types = {one.name: one.type for one in declared.columns}
+        lists = {name: [kind.removesuffix("[]")] for name, kind in types.items() if kind.endswith("[]")}
+        structure = json.dumps([types | lists])
         self.connection.execute(
             f'INSERT INTO "{table}" SELECT row.* FROM '
             f"(SELECT unnest(from_json(?::JSON, {_literal(structure)})) AS row)",
@@ -471,10 +473,6 @@ def is_session_file(path: str | os.PathLike[str]) -> bool:
     except OSError:
         return False
     return head[_DUCKDB_MAGIC_OFFSET:] == _DUCKDB_MAGIC
-
-
-def _json_structure(type_name: str) -> str | list[str]:
-    return [type_name.removesuffix("[]")] if type_name.endswith("[]") else type_name
 
 
 def _literal(text: str) -> str:

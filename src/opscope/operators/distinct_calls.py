@@ -151,17 +151,13 @@ def _write_transfers(session: Session) -> None:
         "SELECT DISTINCT n.name_id, n.name FROM kernel_names n JOIN device_activities a USING (name_id) "
         "WHERE a.kind <> 'kernel'"
     )
-    rows = [(name_id, *_direction(name)) for name_id, name in names]
+    rows = []
+    for name_id, name in names:
+        decoded = decode(name)
+        of_copy = _DIRECTIONS.get(decoded.copy_direction or "", (None, None))  # its name may not tell
+        rows.append((name_id, *((False, True) if decoded.family == "memset" else of_copy)))
     session.connection.execute(
         "CREATE OR REPLACE TEMP TABLE transfers (name_id INTEGER, reads BOOLEAN, writes BOOLEAN)"
     )
     if rows:
         session.connection.executemany("INSERT INTO transfers VALUES (?, ?, ?)", rows)
-
-
-def _direction(name: str) -> tuple[bool | None, bool | None]:
-    """Whether a copy or set reads and writes device memory; None if its name does not tell."""
-    decoded = decode(name)
-    if decoded.family == "memset":
-        return False, True
-    return _DIRECTIONS.get(decoded.copy_direction or "", (None, None))

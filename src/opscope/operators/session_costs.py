@@ -46,7 +46,11 @@ class CostedCall(AlikeCalls, frozen=True, kw_only=True):
 
 def fill_costs(session: Session) -> None:
     """Fill the cost tables, unless they are filled already."""
-    if _is_filled(session):
+    if session.scalar("SELECT count(*) FROM call_costs"):
+        return
+    # Every activity belongs to a call, so a mark without calls is of a session that lost its tables.
+    has_activities = session.scalar("SELECT EXISTS (FROM device_activities)")
+    if session.metadata(_DONE) is not None and not has_activities:
         return
     for name in COST_TABLES:
         session.replace_rows(name, [])
@@ -67,15 +71,6 @@ def read_costs(session: Session) -> tuple[CostedCall, ...]:
     """All rows of `call_costs`, most device time first; empty unless `fill_costs` ran."""
     rows = session.records("SELECT * FROM call_costs ORDER BY self_device_ns DESC, call_id")
     return msgspec.convert([row | {"cost": row} for row in rows], tuple[CostedCall, ...])
-
-
-def _is_filled(session: Session) -> bool:
-    # Every activity belongs to a call, so a mark without calls is of a session that lost its tables.
-    if session.scalar("SELECT count(*) FROM call_costs"):
-        return True
-    return session.metadata(_DONE) is not None and not session.scalar(
-        "SELECT count(*) FROM device_activities"
-    )
 
 
 def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[DistinctCall, int]]:
