@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import median
 from typing import Any, TypeVar
+
+import numpy as np
 
 from opscope.analysis.comparison_rules import (
     Timing,
@@ -44,7 +45,7 @@ from opscope.model.comparison import (
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.model.queries import sql
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
 from opscope.units import format_duration, format_fraction
 
@@ -85,32 +86,6 @@ def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
 Steps = Mapping[tuple[int, int], int]  # duration in ns, by trace and number
 
 
-@dataclass
-class _Sums:
-    """A `Use` in the making; a sample is a step, None outside of steps."""
-
-    calls: int = 0
-    launches: int = 0
-    time_ns: int = 0
-    step_ns: Counter[int] = field(default_factory=Counter)
-
-    def add(self, sample: int | None, *, calls: int = 0, launches: int = 0, time_ns: int = 0) -> None:
-        self.calls += calls
-        self.launches += launches
-        self.time_ns += time_ns
-        if sample is not None:
-            self.step_ns[sample] += time_ns
-
-
-@dataclass
-class _Parts:
-    """Sums of one owner: in all, by overload and shapes, and by kernel."""
-
-    total: _Sums = field(default_factory=_Sums)
-    variants: defaultdict[Any, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
-    kernels: defaultdict[KernelKey, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
-
-
 class _Side:
     """One recording, counted by a metric over a basis; what lies outside steps is left out and counted apart.
 
@@ -133,35 +108,36 @@ class _Side:
         samples = {key: numbers.index(key[1]) if is_shared else at for at, key in enumerate(sorted(steps))}
         self.sample_count = len(set(samples.values()))
         self.ranks_per_step = max(1, len(traces)) if is_shared else 1
-        self.owners: defaultdict[Owner, _Parts] = defaultdict(_Parts)
-        self.total, self.outside, self.wall = _Sums(), _Sums(), _Sums()
+        self.has_device = bool(session.scalar("SELECT EXISTS (FROM device_activities)"))
+        wall_ns = Counter[int]()
         for key, duration_ns in steps.items():
-            self.wall.add(samples[key], calls=1, time_ns=duration_ns)
-        launches = session.records(sql(__package__, "compared_launches"))
-        self.has_device = bool(launches)
-        for row in (*session.records(sql(__package__, "compared_operators")), *launches):
-            is_call, step = "kernel" not in row, (row["trace_id"], row["step"])
-            counted = {"calls": row["calls"]} if is_call else {}
-            if not is_call:
-                counted["launches"] = row["launches"] if row["kind"] == "kernel" else 0
-            if is_call == (metric is Metric.CPU):
-                counted["time_ns"] = row["time_ns"]
-            if basis is Basis.STEP and step not in samples:
-                self.outside.add(None, **counted)
-                continue
-            sample, operator = samples.get(step), row["operator"]
-            owner = self.owners[operator, None if operator is not None else row["attribution"]]
-            for sums in (self.total, owner.total, owner.variants[row["overload"], row["input_shapes"]]):
-                sums.add(sample, **counted)
-            if not is_call:
-                owner.kernels[row["kernel"], row["kind"]].add(sample, calls=row["launches"], **counted)
+            wall_ns[samples[key]] += duration_ns
+        self.wall = self._use(len(steps), 0, wall_ns.total(), wall_ns)
+        self.total = self.outside = self._use(0, 0, 0, {})
+        self.owners: dict[Owner, Use] = {}
+        self.variants: dict[Owner, dict[Any, Use]] = defaultdict(dict)
+        self.kernels: dict[Owner, dict[KernelKey, Use]] = defaultdict(dict)
+        keys = np.array([(*key, sample) for key, sample in samples.items()], dtype=np.int64).reshape(-1, 3)
+        known = {"trace_id": keys[:, 0], "step": keys[:, 1], "sample": keys[:, 2]}
+        query, how = sql(__package__, "compared_uses"), [metric is Metric.CPU, basis is Basis.TOTAL]
+        with registered(session.connection, compared_samples=known):
+            rows = session.query(query, how)
+        for level, is_inside, operator, reason, overload, shapes, kernel, kind, *figures in rows:
+            use, owner = self._use(*figures), (operator, reason)
+            if level == 0 and is_inside:
+                self.total = use
+            elif level == 0:
+                self.outside = use
+            elif level == 1:
+                self.owners[owner] = use
+            elif level == 2:
+                self.variants[owner][overload, shapes] = use
+            else:
+                self.kernels[owner][kernel, kind] = use
 
-    def use(self, sums: _Sums | None) -> Use | None:
-        """Sums as a value; None of what this side lacks."""
-        if sums is None:
-            return None
-        by_step = tuple(sums.step_ns[sample] for sample in range(self.sample_count))
-        return Use(sums.calls, sums.launches, sums.time_ns, by_step)
+    def _use(self, calls: int, launches: int, time_ns: int, sample_ns: Mapping[int, int]) -> Use:
+        by_step = tuple(sample_ns.get(sample, 0) for sample in range(self.sample_count))
+        return Use(calls, launches, time_ns, by_step)
 
     def timing(self, use: Use | None) -> Timing | None:
         """A use per step of one rank."""
@@ -254,20 +230,15 @@ class _Comparison:
             findings=_findings((reference, candidate), metric, basis, operators),
         )
 
-    def _change(self, reference: _Sums | None, candidate: _Sums | None) -> dict[str, Any]:
+    def _change(self, reference: Use | None, candidate: Use | None) -> dict[str, Any]:
         """The fields of a `Change`: both sides per step (in all, without steps), and the verdict."""
-        first, second = self._reference.use(reference), self._candidate.use(candidate)
-        timings = self._reference.timing(first), self._candidate.timing(second)
+        timings = self._reference.timing(reference), self._candidate.timing(candidate)
         time = time_change(*timings, resampled_means, self._options)
-        return {
-            "presence": presence_of(first, second), "reference": first, "candidate": second, "time": time
-        }  # fmt: skip
+        presence = presence_of(reference, candidate)
+        return {"presence": presence, "reference": reference, "candidate": candidate, "time": time}
 
     def _operator(self, name: str) -> OperatorChange:
-        old, new = (
-            one.owners[name, None].variants if (name, None) in one.owners else {}
-            for one in (self._reference, self._candidate)
-        )
+        old, new = (one.variants[name, None] for one in (self._reference, self._candidate))
         fields = self._of_owner((name, None))
         # Its own category; of an operator no table knows, that of its longest kernel.
         own = self._reference.category(name)
@@ -290,13 +261,12 @@ class _Comparison:
 
     def _of_owner(self, owner: Owner) -> dict[str, Any]:
         """The fields of its total, and its kernels."""
-        first, second = self._reference.owners.get(owner), self._candidate.owners.get(owner)
-        before, after = first.kernels if first else {}, second.kernels if second else {}
+        before, after = self._reference.kernels[owner], self._candidate.kernels[owner]
         pairs: list[tuple[KernelKey | None, KernelKey | None]] = [
             (key, key) for key in before if key in after
         ]
-        left = {key: sums.time_ns for key, sums in before.items() if key not in after}
-        right = {key: sums.time_ns for key, sums in after.items() if key not in before}
+        left = {key: use.time_ns for key, use in before.items() if key not in after}
+        right = {key: use.time_ns for key, use in after.items() if key not in before}
         for kind in sorted({key[1] for key in left}):
             gone, came = ({name: ns for (name, of), ns in one.items() if of == kind} for one in (left, right))
             for old, new in pair_kernels(gone, came, self._facts):
@@ -307,10 +277,8 @@ class _Comparison:
             self._kernel(owner[0], old, new, self._change(old and before.get(old), new and after.get(new)))
             for old, new in pairs
         )
-        return {
-            "kernels": kernels,
-            **self._change(first.total if first else None, second.total if second else None),
-        }
+        totals = self._reference.owners.get(owner), self._candidate.owners.get(owner)
+        return {"kernels": kernels, **self._change(*totals)}
 
     def _kernel(
         self, operator: str | None, old: KernelKey | None, new: KernelKey | None, facts: dict[str, Any]
@@ -524,7 +492,7 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
     if sides[0].has_steps != sides[1].has_steps:
         yield finding("compare.steps_missing", side=lacking)
     # What sides that differ lack for a verdict.
-    is_other = len({(side.use(side.total), side.sample_count) for side in sides}) > 1
+    is_other = len({(side.total, side.sample_count) for side in sides}) > 1
     if is_other and min(steps) < FEWEST_ROUNDS:
         yield Finding(
             "compare.no_interval",
