@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.arrays import NOTHING, Spans, merge, overlap, total
+from opscope.analysis.arrays import NOTHING, Spans, merge, overlap
 from opscope.analysis.communication import (
     POINT_TO_POINT,
     PipelineStage,
@@ -358,33 +358,16 @@ def _meanwhile(
 
     By place of the collective, where the last rank is known and clearly came last.
     """
-    late: dict[int, tuple[CollectiveKernel, int]] = {}
+    asked = []
     for place, kernels in enumerate(matched):
-        last, longest_ns = (
-            min(kernels, key=lambda one: one.duration_ns),
-            max(one.duration_ns for one in kernels),
-        )
-        if (
-            transfer_ns(kernels) is not None
-            and longest_ns - last.duration_ns > _CLEARLY_LAST * last.duration_ns
-        ):
-            late[place] = last, longest_ns
-    asked = [
-        (place, one.trace_id, one.device, one.start_ns + one.duration_ns - longest_ns, one.start_ns)
-        for place, (one, longest_ns) in late.items()
-    ]
+        last, longest_ns = min(kernels, key=_duration_ns), max(map(_duration_ns, kernels))
+        waited_ns = longest_ns - last.duration_ns
+        if transfer_ns(kernels) is not None and waited_ns > _CLEARLY_LAST * last.duration_ns:
+            asked.append((place, last.trace_id, last.device, last.start_ns - waited_ns, last.start_ns))
     parameters = [*([list(column) for column in zip(*asked, strict=True)] or [[]] * 5), list(communication)]
-    busy: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
-    for place, *rest in session.query(sql(__package__, "collectives:meanwhile"), parameters):
-        busy[place].append(tuple(rest))
-    found = {}
-    for place, (one, longest_ns) in late.items():
-        done: Counter[str | None] = Counter()
-        for name, start_ns, end_ns in busy[place]:
-            done[name] += end_ns - start_ns
-        edges = np.array([rest for _, *rest in busy[place]], dtype=np.int64).reshape(-1, 2)
-        done[None] = longest_ns - one.duration_ns - total(merge((edges[:, 0], edges[:, 1])))
-        found[place] = {name: ns for name, ns in done.most_common() if ns > 0}
+    found: dict[int, dict[str | None, int]] = defaultdict(dict)
+    for place, name, ns in session.query(sql(__package__, "collectives:meanwhile"), parameters):
+        found[place][name] = ns
     return found
 
 
