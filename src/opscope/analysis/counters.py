@@ -150,12 +150,23 @@ class CounterAnalysis(msgspec.Struct, frozen=True):
 Kind = tuple[str, Extent | None, Extent | None]
 
 
-class _Launch(NamedTuple):
+class Launch(NamedTuple):
+    """One recorded launch; those of one kind do alike work."""
+
     kind: Kind
     duration_ns: int
-    step: int | None
-    call_id: int
-    is_launch_recorded: bool
+    step: int | None = None
+    call_id: int = -1
+    is_launch_recorded: bool = True
+
+
+def read_launches(session: Session, query: str, parameters: Sequence[Any] = ()) -> list[Launch]:
+    """What a query selects: name, grid and block, then as a `Launch`."""
+    rows = session.query(query, parameters)
+    return [
+        Launch((name, grid and tuple(grid), block and tuple(block)), *rest)
+        for name, grid, block, *rest in rows
+    ]
 
 
 def recorded_name(kernel: KernelCounters) -> str:
@@ -165,12 +176,6 @@ def recorded_name(kernel: KernelCounters) -> str:
     return demangle(kernel.mangled_name) or kernel.name
 
 
-def extent(sizes: Sequence[int | None]) -> Extent | None:
-    """Blocks or threads along x, y and z; None where one is unknown."""
-    x, y, z = sizes
-    return None if x is None or y is None or z is None else (x, y, z)
-
-
 def join_counters(report: NcuReport, session: Session | None = None) -> tuple[CountedKernel, ...]:
     """The kernels of a report, in order, with the calls of a recording that launched them."""
     names = [recorded_name(kernel) for kernel in report.kernels]
@@ -178,9 +183,8 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
         pairs = zip(report.kernels, names, strict=True)
         return tuple(CountedKernel(kernel, name, decode(name)) for kernel, name in pairs)
     fill_costs(session)
-    rows = session.query(sql(__package__, "counted_launches"), [sorted(set(names))])
-    launches = [_Launch((name, extent(rest[0:3]), extent(rest[3:6])), *rest[6:]) for name, *rest in rows]
-    alike: dict[Kind, list[_Launch]] = defaultdict(list)
+    launches = read_launches(session, sql(__package__, "counted_launches"), [sorted(set(names))])
+    alike: dict[Kind, list[Launch]] = defaultdict(list)
     for launch in launches:
         alike[launch.kind].append(launch)
     steps = int(session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps"))
@@ -222,7 +226,7 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
     return tuple(found)
 
 
-def _by_order(kinds: Sequence[Kind], launches: Sequence[_Launch]) -> Iterator[int | None]:
+def _by_order(kinds: Sequence[Kind], launches: Sequence[Launch]) -> Iterator[int | None]:
     """The call of each profiled launch, where every place the sequence occurs at agrees on it."""
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(launch.kind for launch in launches))}
     recorded = np.array([numbers[launch.kind] for launch in launches], dtype=np.int64)

@@ -95,11 +95,11 @@ def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[
         )
         for number, (recorded_id, count, device_ns) in enumerate(rows)
     ]
-    for call, recorded_id in matched:
-        session.connection.execute(
-            "INSERT INTO activity_costs SELECT activity_id, ? FROM early WHERE call_id = ?",
-            [call.call_id, recorded_id],
-        )
+    session.connection.execute(
+        "INSERT INTO activity_costs "
+        "SELECT activity_id, ? + dense_rank() OVER (ORDER BY call_id) - 1 FROM early",
+        [len(calls)],
+    )
     session.connection.execute("DROP TABLE early")
     return matched
 
