@@ -29,17 +29,6 @@ from opscope.operators.effects import (
     without,
 )
 from opscope.operators.element_types import ElementType
-from opscope.text_enum import TextEnum
-
-
-class ResultType(TextEnum):
-    """What type the result has. A closed set."""
-
-    PROMOTED = "promoted"
-    FLOAT = "float"  # promoted, of integers float32
-    REAL = "real"  # promoted, of complex numbers their parts' type
-    BOOL = "bool"
-    FIRST = "first"  # the first operand's
 
 
 def common_shape(tensors: Sequence[TensorArgument]) -> Shape:
@@ -51,7 +40,7 @@ def common_shape(tensors: Sequence[TensorArgument]) -> Shape:
     return shape
 
 
-def _pointwise(operands: str, result_type: ResultType, *, typeless: str = "", optional: str = "") -> Rule:
+def _pointwise(operands: str, result_type: str, *, typeless: str = "", optional: str = "") -> Rule:
     """One function of tensors, or of numbers in their place; typeless ones (masks) only shape it."""
 
     def rule(call: CallArguments) -> CallEffects:
@@ -73,17 +62,17 @@ def _pointwise(operands: str, result_type: ResultType, *, typeless: str = "", op
 
 
 def _result_type(
-    call: CallArguments, operands: Sequence[TensorArgument | ScalarArgument], kind: ResultType
+    call: CallArguments, operands: Sequence[TensorArgument | ScalarArgument], kind: str
 ) -> ElementType | None:
-    if kind is ResultType.BOOL:
+    if kind == "bool":
         return BOOL
-    if kind is ResultType.FIRST:
+    if kind == "first":
         return type_of(operands[0]) if isinstance(operands[0], TensorArgument) else None
     element = promoted_type(operands)
-    if kind is ResultType.FLOAT:
+    if kind == "float":
         is_rounded = call.has("rounding_mode")  # which is not recorded
         return None if is_rounded and element is not None and not element.is_float else to_float(element)
-    return real_part(element) if kind is ResultType.REAL else element
+    return real_part(element) if kind == "real" else element
 
 
 def _dropout(call: CallArguments) -> CallEffects:
@@ -113,7 +102,7 @@ def _glu(call: CallArguments) -> CallEffects:
 def _functions() -> Iterator[tuple[str, Operator]]:
     for row in packaged_toml(__package__, "operators.toml")["function"]:
         needs = {name: row.get(name, "") for name in ("typeless", "optional")}
-        rule = _pointwise(row["operands"], ResultType(row["result"]), **needs)
+        rule = _pointwise(row["operands"], row["result"], **needs)
         yield from rows(rule, row["operations"]).items()
 
 
