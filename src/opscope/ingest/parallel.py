@@ -34,8 +34,8 @@ from opscope.model.session import Session, registered
 from opscope.model.sidecar import Sidecar
 from opscope.signals import raise_if_interrupted
 
-# What is worked out of each trace of a Session where it is read, by trace id. Its `moved(ids)` is the same in the
-# Session of all, where ids are larger by this, by table.
+# What is worked out of each trace of a Session where it is read, by trace id. Its `moved(ids)` is the same in
+# the Session of all, where ids are larger by this, by table.
 Examine = Callable[[Session], Mapping[int, Any]]
 
 # Parquet that is put together by one statement for each table: one that adds few rows takes as long as one
