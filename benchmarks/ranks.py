@@ -8,8 +8,9 @@ every size four jobs are made: unperturbed; with a steady straggler (the recorde
 with one collective to which one rank comes late; with one whose size differs on one rank. Nothing may be
 found in the first, and in each other the rank that was planted.
 
-`--pairs` reads the unperturbed job of the first size by one process and by two, in turns: every sample, and
-the best of either. All JSON documents must be the same, byte for byte.
+`--pairs` reads the unperturbed job of the first size by Dask clusters of this machine of one and of two
+workers, in turns: every sample, and the best of either. The same job is read by one process, by processes, by
+a cluster, and by a cluster of which a worker is killed: all JSON documents must be the same, byte for byte.
 `--hta-python`: a Python with HolisticTraceAnalysis, whose overlap of communication and computation of 8 ranks
 (the four recorded ones twice, as they are and repeated to `--hta-mb` each) is held against that of
 `opscope.overlap`, with the time that both take in turns, imports left out. HTA is asked not to round
@@ -25,12 +26,14 @@ import os
 import platform
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,9 +51,11 @@ from opscope.report.summary_json import analysis_document
 
 if __name__ == "__main__":
     gc.disable()  # as the command does
-    folder, workers = sys.argv[1:]
+    folder, how, value = sys.argv[1:]
+    options = {how: int(value) if how == "workers" else value}
+    notes = []
     started = time.perf_counter()
-    session = opscope.load(folder, memory_limit="2GB", workers=int(workers))
+    session = opscope.load(folder, memory_limit="2GB", note=notes.append, **options)
     loaded = time.perf_counter()
     summary = opscope.summarize(session)
     document = analysis_document(summary)
@@ -61,6 +66,7 @@ if __name__ == "__main__":
         "analyze_s": done - loaded,
         "peak_mb": peaks[0] / 1024,
         "worker_peak_mb": peaks[1] / 1024,
+        "notes": notes,
         "document_sha256": hashlib.sha256(to_json(document).encode()).hexdigest(),
         "conserved": not [one for check in session.check() for one in check.violations],
         "device_time_ns": summary.device_time_ns,
@@ -164,15 +170,24 @@ def job(count: int, what: str, recorded: Sequence[dict[str, Any]]) -> Iterator[t
 
 
 def spread(folder: Path, pairs: int) -> dict[str, Any]:
-    """One and two processes in turns, and whether both tell the same."""
+    """One and two workers of a cluster in turns, and whether every way tells the same."""
     seconds: dict[int, list[float]] = {1: [], 2: []}
     documents, peaks = {}, []
     for _ in range(pairs):
         for workers, found in seconds.items():
-            run = analyzed(folder, workers)
-            peaks += [run["peak_mb"], run["worker_peak_mb"]]
+            with cluster(workers) as (address, peak_mb, _):
+                run = analyzed(folder, "dask", address)
+                peaks += [run["peak_mb"], peak_mb()]
             found.append(run["load_s"] + run["analyze_s"])
-            documents[f"{workers} processes"] = run["document_sha256"]
+            documents[f"dask {workers}"] = run["document_sha256"]
+    with cluster(2) as (address, _, kill_one):
+        timer = threading.Timer(min(seconds[2]) / 3, kill_one)
+        timer.start()
+        killed = analyzed(folder, "dask", address)
+        timer.join()
+        documents["dask 2, one killed"] = killed["document_sha256"]
+    documents["one process"] = analyzed(folder, "workers", "1")["document_sha256"]
+    documents["2 processes"] = analyzed(folder, "workers", "2")["document_sha256"]
     ratios = [one / two for one, two in zip(seconds[1], seconds[2], strict=True)]
     return {
         "seconds_of_one": seconds[1],
@@ -180,10 +195,28 @@ def spread(folder: Path, pairs: int) -> dict[str, Any]:
         "ratio_of_pairs": ratios,
         "ratio_median": statistics.median(ratios),
         "ratio_of_least": min(seconds[1]) / min(seconds[2]),
+        "seconds_with_one_killed": killed["load_s"] + killed["analyze_s"],
         "peak_mb": max(peaks),
         "documents_are_the_same": len(set(documents.values())) == 1,
         "documents": documents,
     }
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[tuple[str, Callable[[], float], Callable[[], None]]]:
+    """A Dask cluster of this machine: its address, the most memory a worker took, and how one is killed."""
+    import distributed
+
+    with (
+        distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as local,
+        distributed.Client(local) as client,
+    ):
+        pids = client.run(os.getpid)
+
+        def peak_mb() -> float:
+            return max(client.run(lambda: __import__("resource").getrusage(0).ru_maxrss / 1024).values())
+
+        yield local.scheduler_address, peak_mb, lambda: os.kill(next(iter(pids.values())), signal.SIGKILL)
 
 
 def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> dict[str, Any]:
@@ -322,15 +355,15 @@ def printed(python: str, script: str, *arguments: str, **environment: str) -> di
     return found
 
 
-def analyzed(folder: Path, workers: int) -> dict[str, Any]:
+def analyzed(folder: Path, how: str, value: str) -> dict[str, Any]:
     """One process that reads and analyzes the folder, with the processes that it asks for."""
-    return printed(sys.executable, _ANALYZE, str(folder), str(workers))
+    return printed(sys.executable, _ANALYZE, str(folder), how, value)
 
 
 def judged(folder: Path, what: str, count: int, workers: int, planted: int | None) -> dict[str, Any]:
     """A job read and analyzed, and whether what was planted was found, and nothing else."""
     started = time.perf_counter()
-    found = analyzed(folder, workers)
+    found = analyzed(folder, "workers", str(workers))
     straggler = found["straggler"]
     steady = None if straggler is None or straggler["kind"] != "steady" else straggler["rank"]
     told = any(f"rank {planted} of" in one for one in found["findings"])

@@ -53,10 +53,14 @@ class LoadOptions(TypedDict, total=False):
         workers: Processes of this machine that read them; 0 for one on each core where there are more than
             eight. As with any process pool, a script that asks for them guards its main part with
             `if __name__ == "__main__":`.
+        dask: Address of a Dask scheduler (`tcp://host:8786`), whose workers read them.
+        note: Told what a worker could not do, and was done here.
         on_done: Told how many files have been read.
     """
 
     workers: int | None
+    dask: str | None
+    note: Callable[[str], object]
     on_done: Callable[[int], object]
 
 

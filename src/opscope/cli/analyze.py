@@ -26,7 +26,7 @@ def analyze(
     by: str | None = None,
     capture: Annotated[console.Words, console.Several] = (),
     memory_limit: str | None = None,
-    workers: int = 0,
+    workers: str = "0",
     overlap: bool = False,
 ) -> int:
     """Report where the device time of recorded traces goes.
@@ -48,7 +48,8 @@ def analyze(
         by: Group device time by annotations, range:REGEX: by what the expression finds in their names.
         capture: Traces in which CUDA graphs that these replay were captured, as serving engines write them.
         memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
-        workers: Processes that read the files of many ranks, one for each core from 9 files on by default.
+        workers: Processes that read the files of many ranks, one for each core from 9 files on by default; or
+            the address of the scheduler of a Dask cluster (tcp://HOST:8786), whose workers read them.
         overlap: Tell only how much of communication runs beside computation, by rank: at once, for nothing
             else is read.
     """
@@ -60,12 +61,17 @@ def analyze(
 
     outputs = [*report.output, save, export_trace]
     console.check_outputs(outputs, force=report.force, inputs=(*traces, ceilings))
+    if not workers.isdecimal() and "://" not in workers:
+        raise InputError(
+            f"--workers {workers} is neither a number nor an address", hint="Such as tcp://HOST:8786"
+        )
     with console.open_source(
         traces,
         memory_limit=memory_limit,
         merge=merge,
         captures=capture,
-        workers=workers,
+        workers=int(workers) if workers.isdecimal() else None,
+        dask=None if workers.isdecimal() else workers,
     ) as session:
         with console.status("Summarizing"):
             summary = advised(session, ceilings=ceilings, by=by)

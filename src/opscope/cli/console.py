@@ -375,6 +375,7 @@ def open_source(sources: Sequence[str], **options: Any) -> Session:
     with status(message) as say:
         return load(
             sources[0] if len(sources) == 1 else list(sources),
+            note=note,
             on_done=lambda count: say(f"{message}: {count:,} read"),
             **options,
         )

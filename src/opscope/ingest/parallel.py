@@ -1,21 +1,26 @@
 """Many ranks: they are read in processes of their own, and the tables of all are put together here.
 
-A process reads a file, or some small ones, into tables of its own and answers with them as Parquet files in a
-folder that it shares with this one. Here ids are shifted by what the files before them hold, in the order of
-the files, so that every row is as if one process had read all. What an analysis wants to know of a rank
-alone, the process that read it works out too.
+A process reads a file, or some small ones, into tables of its own and answers with them as Parquet: files in
+a folder that it shares with this one, or their bytes from another machine. Here ids are shifted by what the
+files before them hold, in the order of the files, so that every row is as if one process had read all. What
+an analysis wants to know of a rank alone, the process that read it works out too. What a worker cannot do is
+done here.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +28,8 @@ import duckdb
 import msgspec
 import numpy as np
 
-from opscope.errors import InputError
+from opscope._version import __version__
+from opscope.errors import DependencyError, InputError
 from opscope.ingest.captured import Demangle
 from opscope.ingest.kineto_file import CaptureTraces, read_kineto
 from opscope.ingest.recorded import keep_sidecars
@@ -34,9 +40,18 @@ from opscope.model.session import Session, registered
 from opscope.model.sidecar import Sidecar
 from opscope.signals import raise_if_interrupted
 
-# What is worked out of each trace of a Session where it is read, by trace id. Its `moved(ids)` is the same in
-# the Session of all, where ids are larger by this, by table.
-Examine = Callable[[Session], Mapping[int, Any]]
+Noted = Callable[[str], object]
+
+
+class Examined(Protocol):
+    """What is worked out of one trace where it is read."""
+
+    def moved(self, ids: Mapping[str, int]) -> Any:
+        """The same in the Session of all, where ids are larger by this, by table."""
+
+
+# By trace id of a Session.
+Examine = Callable[[Session], Mapping[int, Examined]]
 
 # Parquet that is put together by one statement for each table: one that adds few rows takes as long as one
 # that adds ten times as many.
@@ -45,7 +60,7 @@ _BATCH_BYTES = 32 << 20
 _AHEAD = 16
 # Small files are read together, as long as each worker has several turns.
 _MOST_TOGETHER, _MOST_BYTES_TOGETHER, _TURNS = 8, 4 << 20, 4
-_TRIES = 3  # to read a file, where its process is killed
+_TRIES = 3
 _NAMES = "kernel_names"
 # Not of one file: facts of the Session, and what is computed from all of it.
 _LEFT_OUT = frozenset(("metadata",))
@@ -56,25 +71,35 @@ class ReadOptions(NamedTuple):
 
     demangle: Demangle | None = None  # As of `load`
     examine: Examine | None = None  # Worked out of each file where it is read
-    captures: CaptureTraces = CaptureTraces(())  # Traces of captures of CUDA graphs that these may replay
+    captures: CaptureTraces = CaptureTraces(
+        ()
+    )  # Traces in which CUDA graphs were captured that these may replay
+    folder: str | None = None  # Where to leave Parquet; None to answer with it
 
 
 class Part(msgspec.Struct):
     """What one file holds, or some that were read together."""
 
     files: int  # How many
-    tables: dict[str, Path]  # The Parquet of each table that has rows
+    tables: dict[str, bytes | Path]  # Parquet of each table that has rows, or the file that it is in
     size_bytes: int  # Of all that Parquet
     next_ids: dict[str, int]  # The first id that is free, by table
     names: list[tuple[str, str]]  # Kernel names by id, with the kind of activity
     sidecars: dict[int, Sidecar]  # By trace id in this part
-    examined: Mapping[int, Any] = {}  # What was worked out, by trace id in this part
+    examined: Mapping[int, Examined] = {}  # What was worked out, by trace id in this part
+    version: str = __version__  # Of the opscope that read it
 
 
-# Gives an executor of processes that read; asked again when one broke.
-MakeExecutor = Callable[[], Executor]
+class Workers(NamedTuple):
+    """Processes that read."""
+
+    make: Callable[[], Executor]  # Gives an executor of them; asked again when one broke
+    number: int = 1  # How many there are
+    # A folder that they share with this process; None where they may be on other machines
+    folder: str | None = None
 
 
+_ALONE = ReadOptions()
 # The column of ids of each table that has one.
 _IDENTITIES = {
     table.name: table.columns[0].name for table in TABLES if table.columns[0].doc.startswith("Identity")
@@ -111,21 +136,22 @@ def engine_errors(name: str, memory_limit: str | None) -> Iterator[None]:
         raise InputError(f"cannot be loaded: {reason}", source=name, hint=hint) from error
 
 
-def read_part(traces: Sequence[TraceFile], how: ReadOptions) -> Part:
-    """Some files as tables of their own, in the folder for temporary files; what a process does."""
+def read_part(traces: Sequence[TraceFile], how: ReadOptions = _ALONE) -> Part:
+    """Some files as tables of their own; what a process of an executor does."""
     sidecars: dict[int, Sidecar] = {}
-    with Session(threads=1) as session:
+    with Session(threads=1) as session, tempfile.TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         for trace in traces:
             with engine_errors(trace.name, None):
                 sidecars |= read_file(session, trace, how)
-        folder, size_bytes = tempfile.mkdtemp(), 0
-        tables: dict[str, Path] = {}
+        folder = scratch if how.folder is None else tempfile.mkdtemp(dir=how.folder)
+        tables: dict[str, bytes | Path] = {}
+        size_bytes = 0
         for table in TABLES:
             if table.name in _LEFT_OUT or not session.scalar(f"SELECT count(*) FROM {table.name}"):
                 continue
             path = Path(folder) / f"{table.name}.parquet"
             session.connection.execute(f"COPY {table.name} TO '{path}' (FORMAT parquet, COMPRESSION lz4)")
-            tables[table.name] = path
+            tables[table.name] = path.read_bytes() if how.folder is None else path
             size_bytes += path.stat().st_size
         next_ids = {
             name: int(session.scalar(f"SELECT coalesce(max({column}) + 1, 0) FROM {name}"))
@@ -138,10 +164,10 @@ def read_part(traces: Sequence[TraceFile], how: ReadOptions) -> Part:
 
 
 @contextmanager
-def local_processes(workers: int, folder: Path | None = None) -> Iterator[MakeExecutor]:
+def local_processes(workers: int, folder: Path | None = None) -> Iterator[Workers]:
     """Processes of this machine; a new set of them after one was killed. None outlives the block.
 
-    Their temporary files are in a folder; in the one for those of this process if None.
+    They may leave files in a folder; in the one for temporary ones if None.
     """
     made: list[Executor] = []
     others = set(multiprocessing.active_children())
@@ -154,7 +180,7 @@ def local_processes(workers: int, folder: Path | None = None) -> Iterator[MakeEx
 
         _start_resource_tracker()
         try:
-            yield make
+            yield Workers(make, workers, shared)
         except BaseException:
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
@@ -194,25 +220,93 @@ def _start_resource_tracker() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@contextmanager
+def dask_cluster(address: str, note: Noted = lambda text: None) -> Iterator[Workers]:
+    """Workers of a Dask cluster, by the address of its scheduler. Lost ones are made up for by others.
+
+    Those without opscope, or with another version, are told, and get nothing to do while others are there.
+    """
+    try:
+        import distributed  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise DependencyError(
+            "dask.distributed is not installed", hint="pip install 'opscope[dask]'"
+        ) from error
+    try:
+        connect: Any = distributed.Client
+        with warnings.catch_warnings():
+            # Of packages that a worker may lack; what counts of its versions is told below.
+            warnings.simplefilter("ignore", distributed.versions.VersionMismatchWarning)
+            client = connect(address, timeout="10s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no Dask scheduler answers ({error})", source=address, hint="Start one with: dask scheduler"
+        ) from error
+    try:
+        fit, unfit = _fit_workers(client)
+        for reason, names in unfit.items():
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            noun = "workers" if len(names) > 1 else "worker"
+            note(f"no files are read by {noun} {', '.join(names[:_NAMED])}{more}: {reason}")
+        if unfit and not fit:
+            note("the cluster has no worker that can read: files are read here")
+        elif not fit:
+            note("the cluster has no workers yet: files wait for them (dask worker ADDRESS)")
+        chosen = {"workers": fit, "allow_other_workers": True} if unfit and fit else {}
+        yield Workers(lambda: _ByValue(client.get_executor(retries=_TRIES, pure=False, **chosen)), len(fit))
+    finally:
+        client.close()
+
+
+class _ByValue(Executor):
+    """Packs calls, so that only the worker that runs one must have what it names: schedulers unpack them."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        # A lambda is sent as its code, a function as its name.
+        return self._executor.submit(
+            lambda packed: __import__("pickle").loads(packed)(), pickle.dumps(partial(fn, *args, **kwargs))
+        )
+
+
+_NAMED = 4
+
+
+def _fit_workers(client: Any) -> tuple[list[str], dict[str, list[str]]]:
+    """Addresses of the workers with this opscope; of the others, by what is wrong."""
+    # Sent by value: a worker without opscope could not look it up by its name.
+    found = client.run(
+        lambda: __import__("importlib").import_module("opscope._version").__version__, on_error="return"
+    )
+    unfit: dict[str, list[str]] = {}
+    for address, version in found.items():
+        if version != __version__:
+            other = f"opscope {version} is there, {__version__} here"
+            unfit.setdefault(other if isinstance(version, str) else str(version), []).append(address)
+    return [address for address, version in found.items() if version == __version__], unfit
+
+
 def read_parts(
     session: Session,
     traces: Sequence[TraceFile],
-    make: MakeExecutor,
-    workers: int,
-    how: ReadOptions,
+    workers: Workers,
+    how: ReadOptions = _ALONE,
     *,
+    note: Noted = lambda text: None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> dict[int, Sidecar]:
     """Read files, in order, into the tables of an empty Session; sidecars by trace id.
 
-    What was worked out of each trace is in `session.examined`; `on_done` is told how many files have been
-    read.
+    What was worked out of each trace is in `session.examined`. `note` is told what a worker could not do,
+    which was done here instead, `on_done` how many files have been read.
     """
     sidecars: dict[int, Sidecar] = {}
     merger = _Merger(session)
     batch: list[Part] = []
     done = 0
-    for part in _parts(_together(traces, workers), make, workers, how):
+    for part in _Parts(_together(traces, workers.number), workers, how, note):
         batch.append(part)
         for _ in range(part.files):
             done += 1
@@ -238,30 +332,60 @@ def _together(traces: Sequence[TraceFile], workers: int) -> list[list[TraceFile]
     return groups
 
 
-def _parts(
-    groups: Sequence[Sequence[TraceFile]], make: MakeExecutor, workers: int, how: ReadOptions
-) -> Iterator[Part]:
+class _Parts:
     """The parts in the order of the files; some more than there are workers wait for an earlier one."""
-    executor, tries = make(), 0
-    running: dict[int, Future[Part]] = {}
-    place = 0
-    while place < len(groups):
-        for ahead in range(place, min(len(groups), place + _AHEAD + 2 * workers)):
-            if ahead not in running:
-                running[ahead] = executor.submit(read_part, groups[ahead], how)
-        try:
-            yield running.pop(place).result()
-            place, tries = place + 1, 0
-        except BrokenExecutor as error:
-            # One process was killed, and with it the others' answers are lost.
-            tries += 1
-            if tries == _TRIES:
-                raise InputError(
-                    "processes that read it were killed",
-                    source=groups[place][0].name,
-                    hint="Use fewer --workers",
-                ) from error
-            executor, running = make(), {}
+
+    def __init__(
+        self, groups: Sequence[Sequence[TraceFile]], workers: Workers, how: ReadOptions, note: Noted
+    ) -> None:
+        self._groups, self._workers, self._note = groups, workers, note
+        self._how = how._replace(folder=workers.folder)
+        self._executor = workers.make()
+        self._running: dict[int, Future[Part]] = {}
+        self._said: set[str] = set()
+
+    def __iter__(self) -> Iterator[Part]:
+        for place, group in enumerate(self._groups):
+            try:
+                part = self._of_worker(place)
+            except InputError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a cluster comes upon, the file may be in order
+                first_line = str(error).strip().split("\n", maxsplit=1)[0]
+                part = self._here(group, f"{type(error).__name__}: {first_line}")
+            if part.version != __version__:
+                part = self._here(group, f"it has opscope {part.version}")
+            yield part
+
+    def _of_worker(self, place: int) -> Part:
+        """What a worker made of a group; again where processes of this machine were killed."""
+        for tries in count(1):
+            for ahead in range(place, min(len(self._groups), place + _AHEAD + 2 * self._workers.number)):
+                if ahead not in self._running:
+                    self._running[ahead] = self._executor.submit(read_part, self._groups[ahead], self._how)
+            try:
+                return self._running.pop(place).result()
+            except BrokenExecutor as error:
+                # One process was killed, and with it the others' answers are lost.
+                if tries == _TRIES:
+                    raise InputError(
+                        "processes that read it were killed",
+                        source=self._groups[place][0].name,
+                        hint="Use fewer --workers",
+                    ) from error
+                self._executor, self._running = self._workers.make(), {}
+            except InputError as error:
+                # Of another machine, or of a file system that only this process has.
+                return self._here(self._groups[place], str(error))
+        raise AssertionError("unreachable")
+
+    def _here(self, group: Sequence[TraceFile], reason: str) -> Part:
+        """What this process makes of a group, and why it does, said once."""
+        if reason not in self._said:
+            self._said.add(reason)
+            note = self._note
+            note(f"a worker cannot read {group[0].name} ({reason}): it is read here")
+        return read_part(group, self._how)
 
 
 class _Merger:
@@ -318,7 +442,12 @@ class _Merger:
         paths = []
         for number, part in enumerate(parts):
             if table.name in part.tables:
-                paths.append(part.tables[table.name].rename(folder / f"{table.name}.{number}.parquet"))
+                given = part.tables[table.name]
+                paths.append(folder / f"{table.name}.{number}.parquet")
+                if isinstance(given, Path):
+                    given.rename(paths[-1])
+                else:
+                    paths[-1].write_bytes(given)
         if not paths:
             return
         columns, join = [], ""

@@ -7,7 +7,9 @@ trace. Either arrives wholly in the tables or not at all; the first error ends t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from opscope.errors import InputError
 from opscope.ingest import quality
@@ -15,7 +17,10 @@ from opscope.ingest.captured import Demangle
 from opscope.ingest.kineto_file import CaptureTraces
 from opscope.ingest.parallel import (
     Examine,
+    Noted,
     ReadOptions,
+    Workers,
+    dask_cluster,
     engine_errors,
     local_processes,
     read_file,
@@ -48,6 +53,8 @@ def load(
     captures: Sequence[str] = (),
     examine: Examine | None = None,
     workers: int | None = None,
+    dask: str | None = None,
+    note: Noted = lambda text: None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Session:
     """A Session of one or several traces.
@@ -64,6 +71,8 @@ def load(
         examine: What processes that read files work out of each rank too, kept in `session.examined`.
         workers: Processes that read several files; this one alone if None; one for each core where there are
             more than eight files if 0.
+        dask: Address of the scheduler of a Dask cluster, whose workers read the files instead.
+        note: Told what a worker could not do.
         on_done: Told how many files have been read.
 
     Raises:
@@ -82,20 +91,15 @@ def load(
     known = CaptureTraces(tuple(trace for one in captures for trace in find_traces(one)))
     how = ReadOptions(demangle, examine, known)
     try:
-        if workers == 0 and len(traces) > _FEW_FILES:
-            workers = len(os.sched_getaffinity(0))
-        processes = min(len(traces), workers or 1)
-        if processes > 1:
-            with (
-                local_processes(processes, session.temporary_directory) as make,
-                engine_errors(traces[0].name, memory_limit),
-            ):
-                sidecars = read_parts(session, traces, make, processes, how, on_done=on_done)
-        else:
-            for count, trace in enumerate(traces, 1):
-                with engine_errors(trace.name, memory_limit):
-                    sidecars |= read_file(session, trace, how)
-                on_done(count)
+        with _processes(len(traces), workers, dask, session.temporary_directory, note) as processes:
+            if processes is not None:
+                with engine_errors(traces[0].name, memory_limit):
+                    sidecars = read_parts(session, traces, processes, how, note=note, on_done=on_done)
+            else:
+                for count, trace in enumerate(traces, 1):
+                    with engine_errors(trace.name, memory_limit):
+                        sidecars |= read_file(session, trace, how)
+                    on_done(count)
         if not merge and len({trace.name for trace in traces}) > 1:
             _require_one_job(session, sidecars)
         keep_sidecars(session, sidecars)
@@ -106,6 +110,24 @@ def load(
         session.close()
         raise
     return session
+
+
+@contextmanager
+def _processes(
+    files: int, workers: int | None, dask: str | None, folder: Path, note: Noted
+) -> Iterator[Workers | None]:
+    """Processes to read files in; None where this one does."""
+    count = workers or 1
+    if workers == 0 and files > _FEW_FILES:
+        count = len(os.sched_getaffinity(0))
+    if dask is not None:
+        with dask_cluster(dask, note) as cluster:
+            yield cluster
+    elif min(count, files) > 1:
+        with local_processes(min(count, files), folder) as processes:
+            yield processes
+    else:
+        yield None
 
 
 def _require_one_job(session: Session, sidecars: dict[int, Sidecar]) -> None:

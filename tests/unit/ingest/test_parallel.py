@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -17,14 +16,18 @@ from typing import Any
 
 import pytest
 
+from opscope._version import __version__
 from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.measure import join_timelines
-from opscope.errors import InputError
+from opscope.errors import DependencyError, InputError
 from opscope.ingest.parallel import (
     Part,
     ReadOptions,
+    Workers,
+    _fit_workers,
     _together,
+    dask_cluster,
     read_part,
     read_parts,
 )
@@ -76,15 +79,15 @@ def of_traces(found: Rows) -> Rows:
     return {name: table for name, table in found.items() if name not in ("metadata", "findings")}
 
 
-@pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts are left in the folder for temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
-def parts_of(folder: Path, *executors: Executor) -> Rows:
+def parts_of(folder: Path, *executors: Executor, said: list[str] | None = None) -> Rows:
     session, waiting = Session(), list(executors)
-    read_parts(session, find_traces(str(folder)), lambda: waiting.pop(0), 1, ReadOptions(demangle))
+    read_parts(
+        session,
+        find_traces(str(folder)),
+        Workers(lambda: waiting.pop(0)),
+        ReadOptions(demangle),
+        note=(lambda text: None) if said is None else said.append,
+    )
     return of_traces(rows(session))
 
 
@@ -175,6 +178,38 @@ def test_a_process_killed_for_real(ranks: Path, alone: Rows, tmp_path: Path) -> 
 
 
 @pytest.mark.exhaustive(few=False)
+def test_what_a_worker_cannot_do_is_said_and_done_here(ranks: Path, alone: Rows) -> None:
+    def without_opscope(*_: Any) -> Part:
+        raise ModuleNotFoundError("No module named 'opscope'")
+
+    def older(traces: Sequence[TraceFile], how: ReadOptions) -> Part:
+        part = read_part(traces, how)
+        part.version = "0.0.1"
+        return part
+
+    said: list[str] = []
+    assert parts_of(ranks, Here(without_opscope, older), said=said) == of_traces(alone)
+    assert "a worker cannot read" in said[0]
+    assert "it has opscope 0.0.1" in said[1]
+
+
+@pytest.mark.exhaustive(few=False)
+def test_what_a_worker_cannot_see_is_said_and_read_here(ranks: Path) -> None:
+    """A file system of this process alone, as of a host whose disk the workers do not share."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    for path in ranks.iterdir():
+        system.pipe(f"/job/{path.name}", path.read_bytes())
+    said: list[str] = []
+    try:
+        together = load("memory://job/rank*.json", workers=2, note=said.append)
+        assert rows(together) == rows(load("memory://job"))
+    finally:
+        system.rm("/job", recursive=True)
+    assert "a worker cannot read memory://" in said[0]
+
+
+@pytest.mark.exhaustive(few=False)
 def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
     shared: Path, shared_session: Callable[[Path], Session]
 ) -> None:
@@ -211,6 +246,25 @@ def test_what_is_worked_out_of_a_rank_moves_with_its_ids(
     assert all([one + 2000 for one in old.call_ids] == list(new.call_ids) for old, new in waits)
 
 
+class FakeClient:
+    """A cluster whose workers answer so."""
+
+    def __init__(self, **answers: str | Exception) -> None:
+        self._answers = answers
+
+    def run(self, *_: Any, **__: Any) -> dict[str, str | Exception]:
+        return self._answers
+
+
+def test_workers_without_this_opscope_are_told_apart() -> None:
+    client = FakeClient(
+        a=__version__, b="0.0.1", c=ModuleNotFoundError("No module named 'opscope'"), d=__version__
+    )
+    fit, unfit = _fit_workers(client)
+    assert fit == ["a", "d"]
+    assert unfit == {f"opscope 0.0.1 is there, {__version__} here": ["b"], "No module named 'opscope'": ["c"]}
+
+
 @pytest.mark.exhaustive(few=False)
 def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path, tmp_path: Path) -> None:
     shutil.copytree(ranks, tmp_path, dirs_exist_ok=True)
@@ -220,6 +274,26 @@ def test_a_file_that_cannot_be_read_is_one_error_with_its_name(ranks: Path, tmp_
     with pytest.raises(InputError) as together:
         load(tmp_path, workers=2)
     assert str(together.value) == str(alone.value)
+
+
+@pytest.mark.exhaustive(few=False)
+def test_a_dask_cluster(ranks: Path, alone: Rows) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        assert rows(load(ranks, dask=cluster.scheduler_address)) == alone
+
+
+@pytest.mark.exhaustive(few=False)
+def test_no_scheduler_there(ranks: Path) -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(InputError, match="no Dask scheduler answers"), dask_cluster("tcp://127.0.0.1:1"):
+        pass
+
+
+def test_dask_is_optional(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(DependencyError, match="dask"):
+        load(ranks, dask="tcp://127.0.0.1:1")
 
 
 def test_few_files_take_no_processes(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,8 +316,8 @@ READING = """
 import os, sys, time
 from opscope.ingest.parallel import local_processes
 def main():
-    with local_processes(2) as make:
-        executor = make()
+    with local_processes(2) as workers:
+        executor = workers.make()
         print(*{executor.submit(os.getpid).result() for _ in range(20)}, flush=True)
         executor.submit(time.sleep, 60).result()
 if __name__ == "__main__":
