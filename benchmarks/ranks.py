@@ -77,8 +77,8 @@ if __name__ == "__main__":
             for one in document["collectives"]],
         "findings": [one["message"] for one in document["findings"]
             if one["code"].startswith("collectives.")],
-        "late_ranks": [one.ranks[one.last] for one in summary.collectives.matched if one.last is not None
-            and (one.wait_ns or 0) > 0.9 * LATE_NS * (len(one.ranks) - 1)],
+        "late_ranks": [one.last_rank for one in summary.collectives.each if one.last_rank is not None
+            and (one.wait_ns or 0) > 0.9 * LATE_NS * (one.ranks - 1)],
     }))
 """.replace("LATE_NS", str(LATE_MS * 1_000_000))
 # Time of communication beside which computing kernels ran, of all that it takes; of what steps launched. Both

@@ -28,11 +28,11 @@ SPEAKERS = (
     "capture/program_recorder.py", "cli/compare.py", "cli/ncu.py",
     "cli/nvcc.py", "cli/run.py", "cli/trace.py", "trials/trying.py",
     "hardware/architectures.py", "hardware/occupancy.py",
-    "ingest/graph_sources.py", "ingest/nsys_facts.py", "ingest/quality.py", "ingest/recorded.py",
-    "ingest/replays.py", "ingest/source.py:_other_kind",
+    "ingest/kineto_file.py:graph_findings", "ingest/nsys_reading.py:export_findings",
+    "ingest/quality.py", "ingest/recorded.py", "ingest/replays.py", "ingest/source.py:_other_kind",
     "model/benchmark.py", "model/comparison.py", "model/evidence.py", "model/origin.py",
     "model/schema.py:Attribution", "model/trial.py", "nvcc/findings.py",
-    "operators/call_cost.py", "operators/collective_costs.py", "operators/effects.py",
+    "operators/collective_costs.py", "operators/effects.py",
     "operators/engine_operators.py",
     "operators/generated_kernels.py", "operators/operator_table.py", "operators/session_costs.py",
     "provenance/releases/recognition.py",
@@ -43,6 +43,7 @@ _NO_REPORTS = re.compile(r"report/(?:summary_json|languages|messages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".
 DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),
+    "analysis/findings.toml": ("message", "suggestion"),
     "benchmarking/findings.toml": ("message", "suggestion"),
     "ingest/findings.toml": ("message", "suggestion", "effect"),
     "analysis/counters.toml": ("meaning", "remedy", "suggestion", "basis"),

@@ -23,17 +23,17 @@ from opscope.analysis.counters import CountedKernel, CounterAnalysis
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.api import load as load_source
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
+from opscope.hardware.measured import MeasuredLimits, MeasuredRate, MeasuredTime
 from opscope.model.benchmark import (
     BenchmarkOptions,
     BenchmarkResult,
     BenchmarkRow,
     CacheState,
+    Clock,
     Status,
     Verdict,
 )
 from opscope.model.environment import Environment
-from opscope.model.measured_limits import MeasuredLimits, MeasuredRate, MeasuredTime
-from opscope.model.measurement import Clock
 from opscope.model.session import Session
 from opscope.model.trial import Baseline, BestChanges, Correctness, TrialResult, TrialVerdict, Variant
 from opscope.provenance.kernel_names.decoder import decode

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from opscope.capture.cycle import export_chrome_trace, tensorboard_trace
     from opscope.data import example_trace
     from opscope.model.benchmark import BenchmarkResult
-    from opscope.model.checks import Check
     from opscope.model.finding import Finding, Severity
-    from opscope.model.session import Session
+    from opscope.model.session import Check, Session
     from opscope.results import load, load_result, open_session, print_report, save_result, summarize
 
 __all__ = [
@@ -94,7 +93,7 @@ __all__ = [
 
 _HOMES = {
     "BenchmarkResult": "opscope.model.benchmark",
-    "Check": "opscope.model.checks",
+    "Check": "opscope.model.session",
     "Finding": "opscope.model.finding",
     "Session": "opscope.model.session",
     "Severity": "opscope.model.finding",

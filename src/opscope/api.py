@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from opscope.analysis.summary import Summary
     from opscope.benchmarking.problem import Problem
     from opscope.hardware.devices import SearchResult
-    from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState
+    from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Clock
     from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, SessionComparison
-    from opscope.model.measurement import Clock
     from opscope.model.trial import TrialResult
     from opscope.toolchain.doctor.checks import Diagnosis
     from opscope.trials.trying import Told

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opscope.errors import MeasurementError
-from opscope.model.benchmark import DeviceState
-from opscope.model.measurement import Clock
+from opscope.model.benchmark import Clock, DeviceState
 
 __all__ = ["ExportBuilder", "FakeMonitor", "FakeTimer", "TraceBuilder"]
 

@@ -11,8 +11,7 @@ import pytest
 
 from opscope.cli import devices as devices_module
 from opscope.errors import MeasurementError
-from opscope.hardware.measured import cache_measured, read_measured
-from opscope.model.measured_limits import MeasuredLimits
+from opscope.hardware.measured import MeasuredLimits, cache_measured, read_measured
 
 Run = Callable[..., Any]
 Make = Callable[..., MeasuredLimits]

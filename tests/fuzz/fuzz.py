@@ -37,7 +37,7 @@ from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
 from opscope.hardware.measured import read_measured
-from opscope.kernels.disassembly import split_sass
+from opscope.kernels.code import split_sass
 from opscope.kernels.ptx import parse_ptxas, ptx_functions, ptx_preamble
 from opscope.model.environment import Environment
 from opscope.model.origin import RecordedKernel

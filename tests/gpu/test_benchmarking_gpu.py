@@ -21,8 +21,13 @@ from opscope.benchmarking.timer import (  # noqa: E402
 )
 from opscope.capture.environment import collect_environment  # noqa: E402
 from opscope.errors import MeasurementError  # noqa: E402
-from opscope.model.benchmark import BenchmarkOptions, CacheState, Status, Verdict  # noqa: E402
-from opscope.model.measurement import Clock  # noqa: E402
+from opscope.model.benchmark import (  # noqa: E402
+    BenchmarkOptions,
+    CacheState,
+    Clock,
+    Status,
+    Verdict,
+)
 
 pytestmark = pytest.mark.gpu
 

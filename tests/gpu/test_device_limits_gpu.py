@@ -19,7 +19,7 @@ from opscope.benchmarking.timer import CudaEventTimer  # noqa: E402
 from opscope.hardware.devices import DataType, match_device  # noqa: E402
 from opscope.hardware.limits import LimitEvidence, match_limits, published_rate  # noqa: E402
 from opscope.hardware.measured import cache_measured, read_folder  # noqa: E402
-from opscope.kernels.triton_loader import load_triton  # noqa: E402
+from opscope.kernels.triton import load_triton  # noqa: E402
 from opscope.model.benchmark import CacheState  # noqa: E402
 
 pytestmark = pytest.mark.gpu

@@ -10,8 +10,11 @@ from torch.nn import functional  # noqa: E402
 
 from opscope.errors import MeasurementError  # noqa: E402
 from opscope.kernels.build import load_cuda_kernels  # noqa: E402
-from opscope.kernels.code import generated_code  # noqa: E402
-from opscope.kernels.disassembly import kernel_libraries, library_symbols  # noqa: E402
+from opscope.kernels.code import (  # noqa: E402
+    generated_code,
+    kernel_libraries,
+    library_symbols,
+)
 
 # Building and compiling warn of what does not matter here: architectures, precision, releases.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from opscope.benchmarking.check import check_output  # noqa: E402
 from opscope.benchmarking.suites import SUITES, suite  # noqa: E402
 from opscope.errors import MeasurementError  # noqa: E402
-from opscope.kernels.triton_loader import load_triton  # noqa: E402
+from opscope.kernels.triton import load_triton  # noqa: E402
 from opscope.model.benchmark import Engine, Status  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # of torch.compile and Triton

@@ -6,9 +6,8 @@ import pytest
 
 import opscope
 from opscope.errors import DependencyError, InputError
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, BenchmarkRow, CacheState, Status
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, BenchmarkRow, CacheState, Clock, Status
 from opscope.model.environment import Environment
-from opscope.model.measurement import Clock
 from opscope.testing import TraceBuilder
 
 

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from opscope.analysis.comparison_rules import (
-    MedianResampler,
     Timing,
     environment_finding,
+    finding,
     presence_of,
+    resampled_medians,
     time_change,
 )
 from opscope.benchmarking.statistics import median_interval
@@ -30,7 +31,7 @@ from opscope.model.comparison import (
     PointChange,
     Presence,
 )
-from opscope.model.finding import Finding, Severity, most_severe_first
+from opscope.model.finding import Finding, most_severe_first
 
 # Clocks of a run that is not throttled stay within a step or two of 15 MHz in about 1,900.
 _CLOCK_TOLERANCE = 0.03
@@ -54,7 +55,7 @@ def compare_benchmarks(
         PointChange(
             key[0],
             (str(pair[0].clock), str(pair[1].clock)),
-            tuple(_rows(*pair, options, MedianResampler(options.seed))),
+            tuple(_rows(*pair, options)),
         )
         for key, pair in matched.items()
     )
@@ -67,7 +68,7 @@ def compare_benchmarks(
     )
     findings = [*environment_finding(*environments)]
     for pair in matched.values():
-        findings += [finding for finding in point_findings(*pair) if finding not in findings]
+        findings += [one for one in point_findings(*pair) if one not in findings]
     verdict, reason = _overall(counts)
     return BenchmarkComparison(
         reference_source=reference_source,
@@ -125,10 +126,7 @@ def _common_environment(results: Sequence[BenchmarkResult]) -> dict[str, str]:
 
 
 def _rows(
-    reference: BenchmarkResult,
-    candidate: BenchmarkResult,
-    options: ComparisonOptions,
-    resampler: MedianResampler,
+    reference: BenchmarkResult, candidate: BenchmarkResult, options: ComparisonOptions
 ) -> Iterator[BenchmarkRowChange]:
     rows_before, rows_after = ({row.name: row for row in one.rows} for one in (reference, candidate))
     obstacle = incomparable(reference, candidate)
@@ -151,7 +149,7 @@ def _rows(
             reference_status=before.status if before else None,
             candidate_status=after.status if after else None,
             status_note=note,
-            time=time_change(*times, resampler, options.threshold, incomparable=obstacle),
+            time=time_change(*times, resampled_medians, options, incomparable=obstacle),
             reference_launches=before.kernels_launched if before else None,
             candidate_launches=after.kernels_launched if after else None,
             kernels_added=_missing(new, old) if is_known else (),
@@ -212,36 +210,23 @@ def incomparable(reference: BenchmarkResult, candidate: BenchmarkResult) -> str 
 def point_findings(reference: BenchmarkResult, candidate: BenchmarkResult) -> Iterator[Finding]:
     obstacle = incomparable(reference, candidate)
     if obstacle is not None:
-        yield Finding(
-            "compare.clocks_incomparable",
-            Severity.WARNING,
-            f"{_name(reference)}: {obstacle}. Ratios are shown, but get no verdict.",
-            "Measure both with the same --clock and --cache",
-        )
+        yield finding("compare.clocks_incomparable", point=_name(reference), obstacle=obstacle)
     states = (one.device_state_after for one in (reference, candidate))
     before, after = (None if state is None else state.sm_clock_mhz for state in states)
     if before and after and abs(after - before) > _CLOCK_TOLERANCE * before:
-        yield Finding(
-            "compare.clocks_differ",
-            Severity.WARNING,
-            f"{_name(reference)}: the GPU ran at {before} MHz after the reference, at {after} MHz after the "
-            "candidate; compute-bound work takes longer at lower clocks.",
-            evidence={"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after},
-        )
+        clocks = {"reference_sm_clock_mhz": before, "candidate_sm_clock_mhz": after}
+        yield finding("compare.clocks_differ", evidence=clocks, point=_name(reference))
     for side, result in (("reference", reference), ("candidate", candidate)):
         if not result.complete:
-            yield Finding(
-                "compare.incomplete",
-                Severity.WARNING,
-                f"{_name(result)}: the {side} was interrupted; its figures are of what was finished.",
-            )
+            yield finding("compare.incomplete", point=_name(result), side=side)
         throttled = [row.name for row in result.rows if row.throttled]
         if throttled:
-            yield Finding(
+            yield finding(
                 "compare.throttled",
-                Severity.WARNING,
-                f"{_name(result)}: clocks were lowered during the {side}, for {', '.join(throttled)}.",
                 evidence={"rows": throttled},
+                point=_name(result),
+                side=side,
+                names=", ".join(throttled),
             )
 
 

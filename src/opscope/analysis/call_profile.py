@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import read_provenance
 from opscope.analysis.totals import kernel_totals
 from opscope.capture.calls import profile_call
@@ -82,7 +81,7 @@ def call_profile_of(session: Session, calls: int) -> CallProfile:
         uses.append(
             KernelUse(
                 name=total.name,
-                title=total.name if facts is None else kernel_title(facts),
+                title=total.name if facts is None else facts.title,
                 kind=total.kind,
                 launches=_per_call(total.calls, calls),
                 device_ns=total.total_ns / calls,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.arrays import NOTHING, Spans, merge, overlap, total
+from opscope.analysis.arrays import NOTHING, Spans, merge, overlap
 from opscope.analysis.communication import (
     POINT_TO_POINT,
     PipelineStage,
@@ -35,7 +35,8 @@ from opscope.analysis.timeline.host import SessionRecords
 from opscope.analysis.timeline.records import WorkKind
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.hardware.devices import DeviceSpec
-from opscope.model.finding import Finding, Severity
+from opscope.ingest import wording
+from opscope.model.finding import Finding
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.collective_costs import bus_factor, message_bytes
@@ -47,6 +48,8 @@ from opscope.units import counted, format_bytes
 _CLEARLY_LAST = 0.1
 _NAMED_RANKS = 4
 _MISMATCHES = 5
+
+finding = partial(wording.finding, package=__package__)
 
 
 class CollectiveKernel(msgspec.Struct, frozen=True):
@@ -355,33 +358,16 @@ def _meanwhile(
 
     By place of the collective, where the last rank is known and clearly came last.
     """
-    late: dict[int, tuple[CollectiveKernel, int]] = {}
+    asked = []
     for place, kernels in enumerate(matched):
-        last, longest_ns = (
-            min(kernels, key=lambda one: one.duration_ns),
-            max(one.duration_ns for one in kernels),
-        )
-        if (
-            transfer_ns(kernels) is not None
-            and longest_ns - last.duration_ns > _CLEARLY_LAST * last.duration_ns
-        ):
-            late[place] = last, longest_ns
-    asked = [
-        (place, one.trace_id, one.device, one.start_ns + one.duration_ns - longest_ns, one.start_ns)
-        for place, (one, longest_ns) in late.items()
-    ]
+        last, longest_ns = min(kernels, key=_duration_ns), max(map(_duration_ns, kernels))
+        waited_ns = longest_ns - last.duration_ns
+        if transfer_ns(kernels) is not None and waited_ns > _CLEARLY_LAST * last.duration_ns:
+            asked.append((place, last.trace_id, last.device, last.start_ns - waited_ns, last.start_ns))
     parameters = [*([list(column) for column in zip(*asked, strict=True)] or [[]] * 5), list(communication)]
-    busy: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
-    for place, *rest in session.query(sql(__package__, "collectives:meanwhile"), parameters):
-        busy[place].append(tuple(rest))
-    found = {}
-    for place, (one, longest_ns) in late.items():
-        done: Counter[str | None] = Counter()
-        for name, start_ns, end_ns in busy[place]:
-            done[name] += end_ns - start_ns
-        edges = np.array([rest for _, *rest in busy[place]], dtype=np.int64).reshape(-1, 2)
-        done[None] = longest_ns - one.duration_ns - total(merge((edges[:, 0], edges[:, 1])))
-        found[place] = {name: ns for name, ns in done.most_common() if ns > 0}
+    found: dict[int, dict[str | None, int]] = defaultdict(dict)
+    for place, name, ns in session.query(sql(__package__, "collectives:meanwhile"), parameters):
+        found[place][name] = ns
     return found
 
 
@@ -432,22 +418,14 @@ def _differences(places: Iterable[_Place], ranks: Mapping[int, int | None]) -> t
     for title, where, kernels, absent in places:
         if odd := _odd(kernels):
             usual = next(kernel for one, kernel in kernels.items() if one not in odd)
-            message = (
-                f"{title}, {where}: {_named(odd, ranks)} of {counted(len(kernels), 'rank')} launched "
-                f"{_what(kernels[odd[0]])} where the others launched {_what(usual)}."
-            )
             evidence = {"ranks": [ranks[one] for one in odd], "where": where}
-            advice = (
-                "Ranks of a collective must pass the same number of elements: check how their inputs differ."
-            )
-            mismatched.append(
-                Finding("collectives.mismatch", Severity.ERROR, message, advice, evidence=evidence)
-            )
+            launched: dict[str, Any] = {"odd": _what(kernels[odd[0]]), "usual": _what(usual)}
+            launched |= {"title": title, "named": _named(odd, ranks), "count": len(kernels)}
+            mismatched.append(finding("collectives.mismatch", evidence=evidence, **launched))
         if absent:
-            message = f"{title}: {_named(absent, ranks)} recorded no {where}, which other ranks took part in."
             evidence = {"ranks": [ranks[one] for one in absent], "where": where}
-            advice = "A rank that skips a collective makes the others hang."
-            missing.append(Finding("collectives.missing", Severity.ERROR, message, advice, evidence=evidence))
+            named = _named(absent, ranks)
+            missing.append(finding("collectives.missing", evidence=evidence, title=title, named=named))
     return (*mismatched[:_MISMATCHES], *missing[:_MISMATCHES])
 
 

@@ -24,18 +24,30 @@ WHERE list_contains(?::INTEGER[], a.name_id)
 ORDER BY a.trace_id, r.start_ns, a.start_ns, a.activity_id
 
 -- :name meanwhile
--- What a device did in intervals of its trace's time, cut to them: by operator, else by kernel. Parameters: lists of the
--- intervals' place, trace, device, start and end, and name ids of communication kernels.
+-- What a device did in intervals of its trace's time, in ns: by operator, else by kernel, NULL where it did nothing; the most
+-- first. Parameters: lists of the intervals' place, trace, device, start and end, and name ids of communication kernels.
 -- Reads device_activities, operators, kernel_names.
 WITH intervals AS (SELECT unnest(?::INTEGER[]) AS place, unnest(?::INTEGER[]) AS trace_id, unnest(?::INTEGER[]) AS device,
-    unnest(?::BIGINT[]) AS start_ns, unnest(?::BIGINT[]) AS end_ns)
-SELECT i.place, coalesce(o.name, n.name) AS name, greatest(a.start_ns, i.start_ns) AS start_ns,
-    least(a.start_ns + a.duration_ns, i.end_ns) AS end_ns
-FROM intervals i JOIN device_activities a ON a.trace_id = i.trace_id AND a.device = i.device
-    AND a.start_ns < i.end_ns AND a.start_ns + a.duration_ns > i.start_ns
-JOIN kernel_names n USING (name_id) LEFT JOIN operators o USING (operator_id)
-WHERE NOT list_contains(?::INTEGER[], a.name_id)
-ORDER BY i.place, a.start_ns, a.activity_id
+    unnest(?::BIGINT[]) AS start_ns, unnest(?::BIGINT[]) AS end_ns
+), busy AS (
+    SELECT i.place, coalesce(o.name, n.name) AS name, greatest(a.start_ns, i.start_ns) AS start_ns,
+        least(a.start_ns + a.duration_ns, i.end_ns) AS end_ns,
+        row_number() OVER (PARTITION BY i.place ORDER BY a.start_ns, a.activity_id) AS position
+    FROM intervals i JOIN device_activities a ON a.trace_id = i.trace_id AND a.device = i.device
+        AND a.start_ns < i.end_ns AND a.start_ns + a.duration_ns > i.start_ns
+    JOIN kernel_names n USING (name_id) LEFT JOIN operators o USING (operator_id)
+    WHERE NOT list_contains(?::INTEGER[], a.name_id)
+), fresh AS (
+    SELECT place, greatest(0, end_ns - greatest(start_ns, coalesce(max(end_ns) OVER (PARTITION BY place ORDER BY position
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), start_ns))) AS ns
+    FROM busy
+), done AS (
+    SELECT place, name, sum(end_ns - start_ns)::BIGINT AS ns, min(position) AS position FROM busy GROUP BY place, name
+    UNION ALL
+    SELECT i.place, NULL, i.end_ns - i.start_ns - coalesce(f.ns, 0)::BIGINT, NULL
+    FROM intervals i LEFT JOIN (SELECT place, sum(ns) AS ns FROM fresh GROUP BY place) f USING (place)
+)
+SELECT place, name, ns FROM done WHERE ns > 0 ORDER BY place, ns DESC, position
 
 -- :name beyond_others
 -- One row per operator of one rank: its own time in a step on the device and on the host, in ns, and its calls, beyond the

@@ -7,8 +7,9 @@ taken of the slower side over the faster, then mirrored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from math import ceil, sqrt
 from statistics import NormalDist
 
@@ -22,15 +23,17 @@ from opscope.benchmarking.statistics import (
     judge,
     student_quantile,
 )
+from opscope.ingest import wording
 from opscope.model.benchmark import Interval, Verdict, reciprocal
 from opscope.model.comparison import (
     BenchmarkComparison,
+    ComparisonOptions,
     FailOn,
     Presence,
     SessionComparison,
     TimeChange,
 )
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Finding
 from opscope.units import counted, format_duration, format_fraction
 
 # The widened interval of few samples reaches far into the tails.
@@ -61,14 +64,14 @@ def presence_of(reference: object | None, candidate: object | None) -> Presence:
 def time_change(
     reference: Timing | None,
     candidate: Timing | None,
-    resampler: RatioResampler,
-    threshold: float,
+    resampled: Resampled,
+    options: ComparisonOptions,
     *,
     incomparable: str | None = None,
 ) -> TimeChange:
     """Both times with ratio, interval and verdict; None of a side that lacks the thing.
 
-    Differences up to the threshold, a share, are none. Where the two times mean different things, no verdict
+    Differences up to the threshold are none. Where the two times mean different things, no verdict
     is given, and `incomparable` says why.
     """
     verdict: Verdict | None = None
@@ -89,8 +92,8 @@ def time_change(
             if fewest > 1:
                 reason = f"{fewest} samples, {FEWEST_ROUNDS} needed for an interval"
         else:
-            verdict, interval = _judged(reference, candidate, resampler, threshold)
-            reason = _reason(verdict, interval, threshold)
+            verdict, interval = _judged(reference, candidate, resampled, options)
+            reason = _reason(verdict, interval, options.threshold)
     return TimeChange(
         reference_ns=None if reference is None else reference.value_ns,
         candidate_ns=None if candidate is None else candidate.value_ns,
@@ -104,15 +107,16 @@ def time_change(
 
 
 def _judged(
-    reference: Timing, candidate: Timing, resampler: RatioResampler, threshold: float
+    reference: Timing, candidate: Timing, resampled: Resampled, options: ComparisonOptions
 ) -> tuple[Verdict, Interval]:
     is_slower = (candidate.value_ns, candidate.samples_ns) > (reference.value_ns, reference.samples_ns)
     slow, fast = (candidate, reference) if is_slower else (reference, candidate)
-    low, high = resampler.interval(np.asarray(slow.samples_ns), np.asarray(fast.samples_ns))
+    samples = np.asarray(slow.samples_ns), np.asarray(fast.samples_ns)
+    low, high = ratio_interval(resampled, options.seed, *samples)
     # Samples of two runs share no rounds, so there is one interval, not two.
     ratio, rounds = slow.value_ns / fast.value_ns, min(len(slow.samples_ns), len(fast.samples_ns))
     found = RatioInterval(ratio=ratio, low=low, high=high, within_low=low, within_high=high, rounds=rounds)
-    verdict, _ = judge(found, threshold)
+    verdict, _ = judge(found, options.threshold)
     if is_slower:
         return verdict, found.bounds
     return _OPPOSITE.get(verdict, verdict), reciprocal(found.bounds)
@@ -134,75 +138,59 @@ def _reason(verdict: Verdict, interval: Interval, threshold: float) -> str:
     return f"{text} {verdict}"
 
 
-class RatioResampler:
-    """Makes the interval of the ratio of one statistic of two sets of samples, by the bootstrap.
+# Makes the statistic of each resample of the bootstrap, by the seed and the role of the samples, which tells
+# the random numbers of the two sides apart. Samples of two runs share no rounds, so each side is resampled by
+# itself (implementations of one run take turns: there `benchmarking.statistics` resamples whole rounds).
+Resampled = Callable[[int, int, Samples], Samples]
 
-    Samples of two runs share no rounds, so each side is resampled by itself (implementations of one run take
-    turns: there `benchmarking.statistics` resamples whole rounds). Deterministic: numerator and denominator
-    have random numbers of their own, which depend on the seed and on the number of samples alone.
+
+def ratio_interval(resampled: Resampled, seed: int, numerator: Samples, denominator: Samples) -> Interval:
+    """95 % interval of statistic(numerator) / statistic(denominator), widened for few samples.
+
+    Deterministic: random numbers depend on the seed, the role and the number of samples alone.
+
+    Source: Hesterberg, "What Teachers Should Know About the Bootstrap" (2015), the expanded percentile
+    interval: each end cuts off Φ(-sqrt(n / (n - 1)) t), t the quantile of Student's distribution with
+    n - 1 degrees of freedom.
     """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def interval(self, numerator: Samples, denominator: Samples) -> Interval:
-        """95 % interval of statistic(numerator) / statistic(denominator), widened for few samples.
-
-        Source: Hesterberg, "What Teachers Should Know About the Bootstrap" (2015), the expanded percentile
-        interval: each end cuts off Φ(-sqrt(n / (n - 1)) t), t the quantile of Student's distribution with
-        n - 1 degrees of freedom.
-        """
-        above, below = self._resampled(0, numerator), self._resampled(1, denominator)
-        count = min(len(numerator), len(denominator))
-        tail = NormalDist().cdf(-sqrt(count / (count - 1)) * student_quantile(count - 1))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.nan_to_num(above / below, nan=1.0, posinf=np.inf)
-        # Order statistics, not interpolated: between two finite ratios and an infinite one lies nothing.
-        low, high = np.quantile(ratios, (tail, 1 - tail), method="inverted_cdf")
-        return float(low), float(high)
-
-    def _resampled(self, role: int, samples: Samples) -> Samples:
-        """The statistic of each resample; `role` tells the random numbers of the two sides apart."""
-        raise NotImplementedError
+    above, below = resampled(seed, 0, numerator), resampled(seed, 1, denominator)
+    count = min(len(numerator), len(denominator))
+    tail = NormalDist().cdf(-sqrt(count / (count - 1)) * student_quantile(count - 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.nan_to_num(above / below, nan=1.0, posinf=np.inf)
+    # Order statistics, not interpolated: between two finite ratios and an infinite one lies nothing.
+    low, high = np.quantile(ratios, (tail, 1 - tail), method="inverted_cdf")
+    return float(low), float(high)
 
 
-class MeanResampler(RatioResampler):
-    """Ratio of means, for samples that are parts of a sum: steps of a recording.
-
-    The resamples of one number of steps are drawn once and serve every row of a comparison.
-    """
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self._weights: dict[tuple[int, int], Samples] = {}
-
-    def _resampled(self, role: int, samples: Samples) -> Samples:
-        key = role, len(samples)
-        if key not in self._weights:
-            # How often each sample occurs in each resample, over their number.
-            random = np.random.default_rng([self._seed, *key])
-            drawn = random.multinomial(key[1], np.full(key[1], 1 / key[1]), size=_RESAMPLES)
-            self._weights[key] = drawn / key[1]
-        return self._weights[key] @ samples
+def resampled_means(seed: int, role: int, samples: Samples) -> Samples:
+    """Means of samples that are parts of a sum: steps of a recording."""
+    means: Samples = _weights(seed, role, len(samples)) @ samples
+    return means
 
 
-class MedianResampler(RatioResampler):
-    """Ratio of medians, for independent timings of one call."""
+@lru_cache(maxsize=2)
+def _weights(seed: int, role: int, count: int) -> Samples:
+    """How often each sample occurs in each resample, over their number; drawn once for a whole comparison."""
+    random = np.random.default_rng([seed, role, count])
+    return random.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES) / count
 
-    def _resampled(self, role: int, samples: Samples) -> Samples:
-        count = len(samples)
-        # Neighboring samples of a run resemble each other (clocks, temperature), so blocks are drawn.
-        # Source: Hall, Horowitz and Jing (1995): their length should grow with the cube root of the count.
-        block = ceil(count ** (1 / 3))
-        random = np.random.default_rng([self._seed, role, count])
-        at_once = max(1, _VALUES_AT_ONCE // count)
-        parts = []
-        for begin in range(0, _MEDIAN_RESAMPLES, at_once):
-            shape = (min(at_once, _MEDIAN_RESAMPLES - begin), -(-count // block))
-            starts = random.integers(count, size=shape)
-            drawn = (starts[:, :, np.newaxis] + np.arange(block)) % count
-            parts.append(np.median(samples[drawn.reshape(shape[0], -1)[:, :count]], axis=1))
-        return np.concatenate(parts)
+
+def resampled_medians(seed: int, role: int, samples: Samples) -> Samples:
+    """Medians of independent timings of one call."""
+    count = len(samples)
+    # Neighboring samples of a run resemble each other (clocks, temperature), so blocks are drawn.
+    # Source: Hall, Horowitz and Jing (1995): their length should grow with the cube root of the count.
+    block = ceil(count ** (1 / 3))
+    random = np.random.default_rng([seed, role, count])
+    at_once = max(1, _VALUES_AT_ONCE // count)
+    parts = []
+    for begin in range(0, _MEDIAN_RESAMPLES, at_once):
+        shape = (min(at_once, _MEDIAN_RESAMPLES - begin), -(-count // block))
+        starts = random.integers(count, size=shape)
+        drawn = (starts[:, :, np.newaxis] + np.arange(block)) % count
+        parts.append(np.median(samples[drawn.reshape(shape[0], -1)[:, :count]], axis=1))
+    return np.concatenate(parts)
 
 
 def gate_reasons(comparison: BenchmarkComparison | SessionComparison, fail_on: FailOn) -> tuple[str, ...]:
@@ -295,6 +283,9 @@ def _benchmark_reasons(comparison: BenchmarkComparison, fail_on: FailOn) -> tupl
     return tuple(reasons)
 
 
+finding = partial(wording.finding, package=__package__)
+
+
 def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Finding]:
     """That both sides ran on or with something else; what only one side tells is left out."""
     changed = {
@@ -302,13 +293,6 @@ def environment_finding(reference: Mapping[str, str], candidate: Mapping[str, st
         for label, value in reference.items()
         if label in candidate and candidate[label] != value
     }
-    if not changed:
-        return
-    told = "; ".join(f"{label} {before} → {after}" for label, (before, after) in changed.items())
-    yield Finding(
-        "compare.environment_differs",
-        Severity.WARNING,
-        f"The sides were not measured in the same environment: {told}. Ratios hold between these "
-        "environments, not for the program alone.",
-        evidence=changed,
-    )
+    if changed:
+        told = "; ".join(f"{label} {before} → {after}" for label, (before, after) in changed.items())
+        yield finding("compare.environment_differs", evidence=changed, told=told)

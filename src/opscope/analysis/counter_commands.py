@@ -12,11 +12,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from opscope.analysis.counters import Kind, extent, recorded_name
+from opscope.analysis.counters import Kind, Launch, read_launches, recorded_name
 from opscope.analysis.launch_quality import LaunchQuality
 from opscope.analysis.roofline import Bound, Efficiency, Roofline
 from opscope.analysis.totals import KernelTotal, OperatorTotal
@@ -84,23 +83,13 @@ class CollectionPlan(msgspec.Struct, frozen=True):
     names: tuple[str, ...]  # most time first, as recordings name them
 
 
-class Launch(NamedTuple):
-    """One launch of a sequence; those of one kind do alike work."""
-
-    kind: Kind
-    duration_ns: int
-
-
 def plan_by_recording(session: Session, *, kernels: int, limit: int) -> CollectionPlan:
     """The longest-running kernels of a recording of the same program.
 
     A recording begins somewhere in the program, so launches are counted as if the program began with a step
     like the first recorded one; none is passed over unless the limit leaves no choice.
     """
-    launches = [
-        Launch((name, extent(sizes[0:3]), extent(sizes[3:6])), sizes[6])
-        for name, *sizes in session.query(sql(__package__, "step_launches"))
-    ]
+    launches = read_launches(session, sql(__package__, "step_launches"))
     names = _longest(launches, kernels)
     matches = kernel_filter(names)
     covered = {name for name in {launch.kind[0] for launch in launches} if matches.covers(name)}

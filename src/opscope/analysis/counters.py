@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from opscope.analysis.kernel_titles import title_of
 from opscope.analysis.tensor_cores import (
     TensorCoreUse,
     has_tensor_cores_for,
@@ -30,8 +29,7 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.notebook import notebook_html
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.operators.call_cost import UNKNOWN_COST, CallCost
-from opscope.operators.session_costs import fill_costs, read_costs
+from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 from opscope.provenance.demangle import demangle
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
@@ -69,18 +67,14 @@ class CounterLimit(MeaningEnum):
     LATENCY = "latency", "neither: it waits"
 
 
-class CountedCall(msgspec.Struct, frozen=True):
+class CountedCall(CostedCall, frozen=True, kw_only=True):
     """Calls alike of the recording, and what each must do at least."""
 
-    operator: str | None  # None for launches of no operator
-    overload: str | None
-    shapes: str | None  # JSON text, as recorded; so types and concrete
-    types: str | None
-    concrete: str | None
-    calls: int
     activities_per_call: float  # kernels, copies and memory sets that one call issues
-    attribution: str | None = None  # of launches of no operator, how they were launched
-    cost: CallCost = UNKNOWN_COST  # of one call
+
+    @property
+    def operator(self) -> str | None:
+        return self.name if self.attribution is None else None
 
 
 class CountedKernel(msgspec.Struct, frozen=True):
@@ -95,16 +89,6 @@ class CountedKernel(msgspec.Struct, frozen=True):
     launches: int = 0  # alike in name and geometry, of that call where it is certain
     launches_per_step: float | None = None  # None without steps
     recorded_ns: int | None = None  # the median of those launches
-
-    @property
-    def title(self) -> str:
-        """`vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>`; the name where it has no parts."""
-        one = self.decoded
-        return (
-            self.name
-            if one.function is None
-            else title_of(one.function, one.template_arguments, one.functor or "")
-        )
 
     @property
     def limit(self) -> CounterLimit | None:
@@ -166,12 +150,23 @@ class CounterAnalysis(msgspec.Struct, frozen=True):
 Kind = tuple[str, Extent | None, Extent | None]
 
 
-class _Launch(NamedTuple):
+class Launch(NamedTuple):
+    """One recorded launch; those of one kind do alike work."""
+
     kind: Kind
     duration_ns: int
-    step: int | None
-    call_id: int
-    is_launch_recorded: bool
+    step: int | None = None
+    call_id: int = -1
+    is_launch_recorded: bool = True
+
+
+def read_launches(session: Session, query: str, parameters: Sequence[Any] = ()) -> list[Launch]:
+    """What a query selects: name, grid and block, then as a `Launch`."""
+    rows = session.query(query, parameters)
+    return [
+        Launch((name, grid and tuple(grid), block and tuple(block)), *rest)
+        for name, grid, block, *rest in rows
+    ]
 
 
 def recorded_name(kernel: KernelCounters) -> str:
@@ -181,12 +176,6 @@ def recorded_name(kernel: KernelCounters) -> str:
     return demangle(kernel.mangled_name) or kernel.name
 
 
-def extent(sizes: Sequence[int | None]) -> Extent | None:
-    """Blocks or threads along x, y and z; None where one is unknown."""
-    x, y, z = sizes
-    return None if x is None or y is None or z is None else (x, y, z)
-
-
 def join_counters(report: NcuReport, session: Session | None = None) -> tuple[CountedKernel, ...]:
     """The kernels of a report, in order, with the calls of a recording that launched them."""
     names = [recorded_name(kernel) for kernel in report.kernels]
@@ -194,21 +183,19 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
         pairs = zip(report.kernels, names, strict=True)
         return tuple(CountedKernel(kernel, name, decode(name)) for kernel, name in pairs)
     fill_costs(session)
-    rows = session.query(sql(__package__, "counted_launches"), [sorted(set(names))])
-    launches = [_Launch((name, extent(rest[0:3]), extent(rest[3:6])), *rest[6:]) for name, *rest in rows]
-    alike: dict[Kind, list[_Launch]] = defaultdict(list)
+    launches = read_launches(session, sql(__package__, "counted_launches"), [sorted(set(names))])
+    alike: dict[Kind, list[Launch]] = defaultdict(list)
     for launch in launches:
         alike[launch.kind].append(launch)
     steps = int(session.scalar("SELECT count(DISTINCT (trace_id, step)) FROM steps"))
     activities = dict(session.query("SELECT call_id, count(*) FROM activity_costs GROUP BY call_id"))
     calls = {
         call.call_id: CountedCall(
-            call.name if call.attribution is None else None, call.overload, call.shapes, call.types,
-            call.concrete, call.calls, activities[call.call_id] / call.calls, call.attribution, call.cost,
+            **msgspec.structs.asdict(call), activities_per_call=activities[call.call_id] / call.calls
         )
         for call in read_costs(session)
         if call.call_id in activities
-    }  # fmt: skip
+    }
     kinds = [(name, kernel.grid, kernel.block) for kernel, name in zip(report.kernels, names, strict=True)]
     found = []
     for kernel, kind, by_order in zip(report.kernels, kinds, _by_order(kinds, launches), strict=True):
@@ -239,7 +226,7 @@ def join_counters(report: NcuReport, session: Session | None = None) -> tuple[Co
     return tuple(found)
 
 
-def _by_order(kinds: Sequence[Kind], launches: Sequence[_Launch]) -> Iterator[int | None]:
+def _by_order(kinds: Sequence[Kind], launches: Sequence[Launch]) -> Iterator[int | None]:
     """The call of each profiled launch, where every place the sequence occurs at agrees on it."""
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(launch.kind for launch in launches))}
     recorded = np.array([numbers[launch.kind] for launch in launches], dtype=np.int64)
@@ -291,7 +278,7 @@ def _finding(
     return Finding(
         f"counters.{code}",
         Severity(shared["severity"]),
-        f"{kernel.title} (launch {kernel.counters.index}): {message}.",
+        f"{kernel.decoded.title} (launch {kernel.counters.index}): {message}.",
         f"{suggestion or shared['suggestion']}.",
         evidence={"launch": kernel.counters.index, "kernel": kernel.name, **evidence},
         **(gain or {}),
@@ -449,7 +436,8 @@ def _passed_on(kernel: CountedKernel) -> Iterator[Finding]:
         yield Finding(
             f"ncu.{advice.rule}",
             Severity.INFO,
-            f"{kernel.title} (launch {launch}): NVIDIA's rule {advice.rule} applies{estimate}. {advice.text}",
+            f"{kernel.decoded.title} (launch {launch}): NVIDIA's rule {advice.rule} applies{estimate}. "
+            f"{advice.text}",
             suggestion and f"{suggestion}.",
             evidence={"launch": launch, "kernel": kernel.name, "estimated_speedup_fraction": share},
         )

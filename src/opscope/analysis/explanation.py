@@ -10,9 +10,9 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from opscope.analysis.provenance import (
     KernelFacts,
@@ -132,23 +132,19 @@ def explain(name: str, session: Session | None = None, *, torch_version: str | N
     if _FILE.fullmatch(wanted):
         return _file(wanted, asked)
     table = asked.table
-    operator = _operator_name(wanted, table, summary)
-    recorded = _recorded_kernels(wanted, summary)
+    operator = _operator_name(wanted, table, asked)
+    recorded = _recorded_kernels(wanted, asked)
     # A kernel may have the name that an operator has without its namespace.
     is_kernel = bool(recorded) and recorded[0].name == wanted and (operator or ("",))[0] != wanted
     if operator is not None and not is_kernel:
         return _operator(*operator, table, asked)
-    explanation = (
-        _kernel(wanted, asked)
-        if not recorded
-        else replace(
-            asked.explanation(recorded[0].name if len(recorded) == 1 else wanted, Subject.KERNEL, None),
-            kernels=_uses(recorded, summary) if summary else (),
-        )
-    )
+    if recorded:
+        name = recorded[0].name if len(recorded) == 1 else wanted
+        return asked.explanation(name, Subject.KERNEL, None, kernels=asked.uses(recorded))
+    explanation = _kernel(wanted, asked)
     if explanation is None:
         names = (entry.name for entry in table.functions)
-        raise _unknown_name(wanted, names, summary, _CATEGORIES)
+        raise _unknown_name(wanted, names, asked, _CATEGORIES)
     return explanation
 
 
@@ -186,25 +182,41 @@ class _Asked(msgspec.Struct, frozen=True):
         limit = None if self.summary is None else self.summary.torch_version_grade
         return known if limit is None else limited(known, limit)
 
-    def explanation(self, name: str, subject: Subject, known: Provenance | None) -> Explanation:
+    @property
+    def operators(self) -> tuple[OperatorTotal, ...]:
+        return () if self.summary is None else self.summary.operators
+
+    @property
+    def kernels(self) -> tuple[KernelTotal, ...]:
+        return () if self.summary is None else self.summary.kernels
+
+    def uses(self, kernels: Iterable[KernelTotal]) -> tuple[ExplainedKernel, ...]:
+        """Kernels of the recording, wherever they were launched."""
+        uses = []
+        for facts, key in ((one.facts, (one.name, one.kind)) for one in kernels):
+            if facts is not None:
+                whole = next(one for one in self.kernels if (one.name, one.kind) == key)
+                launched_by = [
+                    (operator.name, part)
+                    for operator in self.operators
+                    for part in operator.kernels
+                    if (part.name, part.kind) == key
+                ]
+                launched_by.sort(key=lambda pair: -pair[1].total_ns)
+                uses.append(ExplainedKernel(facts, whole, tuple(launched_by)))
+        return tuple(uses)
+
+    def explanation(self, name: str, subject: Subject, known: Provenance | None, **found: Any) -> Explanation:
         source = self.summary or known
         if source is None:
             raise ValueError("neither a recording nor what is known of names")
-        return Explanation(
-            name,
-            subject,
-            source.torch_version,
-            source.torch_version_grade,
-            source.torch_version_reason,
-            summary=self.summary,
-        )
+        release = source.torch_version, source.torch_version_grade, source.torch_version_reason
+        return Explanation(name, subject, *release, summary=self.summary, **found)
 
 
-def _operator_name(
-    wanted: str, table: OperatorTable, summary: Summary | None
-) -> tuple[str, str | None] | None:
+def _operator_name(wanted: str, table: OperatorTable, asked: _Asked) -> tuple[str, str | None] | None:
     """The operator that is meant and the overload, if one is named."""
-    recorded = {operator.name for operator in summary.operators} if summary else set()
+    recorded = {operator.name for operator in asked.operators}
     base, has_overload, overload = wanted.partition(".")
     for candidate in (wanted, base, f"aten::{base}", f"aten::_{base}"):
         overloads = [entry.overload for entry in table.overloads(candidate)]
@@ -221,8 +233,7 @@ def _operator_name(
 
 
 def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Asked) -> Explanation:
-    summary = asked.summary
-    total = next((one for one in summary.operators if one.name == name), None) if summary else None
+    total = next((one for one in asked.operators if one.name == name), None)
     entries = [entry.overload for entry in table.overloads(name) if overload in (None, entry.overload)]
     nodes = []
     for derivative in table.derivatives:
@@ -241,29 +252,29 @@ def _operator(name: str, overload: str | None, table: OperatorTable, asked: _Ask
             for function in functions
             if overload == function.overload or overload in function.details.get("candidates", ())
         )
-    return replace(
-        asked.explanation(name, Subject.OPERATOR, known),
+    return asked.explanation(
+        name,
+        Subject.OPERATOR,
+        known,
         overload=overload,
         functions=functions or known.functions.get(name, ()),
         operators=() if total is None else (total,),
-        kernels=() if total is None or summary is None else _uses(total.kernels, summary),
+        kernels=() if total is None else asked.uses(total.kernels),
         derivatives=tuple(known.functions[node][0] for node in nodes if known.functions.get(node)),
     )
 
 
-def _recorded_kernels(wanted: str, summary: Summary | None) -> tuple[KernelTotal, ...]:
+def _recorded_kernels(wanted: str, asked: _Asked) -> tuple[KernelTotal, ...]:
     """Kernels of the recording by that name, mangled or not; else those of a function of that name."""
-    if summary is None:
-        return ()
     names = {wanted, demangle(wanted) or wanted}
     exact = [
         one
-        for one in summary.kernels
+        for one in asked.kernels
         if one.name in names or (one.name.startswith("_Z") and demangle(one.name) in names)
     ]
     named = (
         one
-        for one in summary.kernels
+        for one in asked.kernels
         if one.facts and one.facts.function and f"::{one.facts.function}".endswith(f"::{wanted}")
     )
     return tuple(exact or named)
@@ -279,44 +290,38 @@ def _kernel(wanted: str, asked: _Asked) -> Explanation | None:
     is_known = bool(facts.library or facts.family or facts.units or facts.location)
     if not (is_known or _SIGNATURE.search(wanted)):
         return None
-    return replace(asked.explanation(name, Subject.KERNEL, known), kernels=(ExplainedKernel(facts),))
+    return asked.explanation(name, Subject.KERNEL, known, kernels=(ExplainedKernel(facts),))
 
 
 def _category(name: str, asked: _Asked) -> Explanation:
     known = _all_functions(asked)
-    summary = asked.summary
-    operators = tuple(one for one in summary.operators if one.category == name) if summary else ()
-    kernels = [one for one in summary.kernels if one.facts and one.facts.category == name] if summary else []
-    return replace(
-        asked.explanation(name, Subject.CATEGORY, known),
+    return asked.explanation(
+        name,
+        Subject.CATEGORY,
+        known,
         functions=tuple(use for uses in known.functions.values() for use in uses if use.category == name),
-        operators=operators,
-        kernels=_uses(kernels, summary) if summary else (),
+        operators=tuple(one for one in asked.operators if one.category == name),
+        kernels=asked.uses(one for one in asked.kernels if one.facts and one.facts.category == name),
     )
 
 
 def _file(name: str, asked: _Asked) -> Explanation:
     known = _all_functions(asked)
-    summary = asked.summary
     functions = tuple(use for uses in known.functions.values() for use in uses if _touches(use, name))
-    kernels = [one for one in summary.kernels if one.facts and _touches(one.facts, name)] if summary else []
+    kernels = [one for one in asked.kernels if one.facts and _touches(one.facts, name)]
     if not functions and not kernels:
         index = nearest_index(known.torch_version)
         files = [file for use in chain(*known.functions.values()) for file in _files_of(use)]
-        raise _unknown_name(name, [*files, *(() if index is None else index.files)], summary)
+        raise _unknown_name(name, [*files, *(() if index is None else index.files)], asked)
     own = {kernel.name for kernel in kernels}
     operators = [
         one
-        for one in (summary.operators if summary else ())
+        for one in asked.operators
         if any(kernel.name in own for kernel in one.kernels)
         or any(_touches(use, name) for use in one.native_functions)
     ]
-    return replace(
-        asked.explanation(name, Subject.FILE, known),
-        functions=functions,
-        operators=tuple(operators),
-        kernels=_uses(kernels, summary) if summary else (),
-    )
+    found = {"functions": functions, "operators": tuple(operators), "kernels": asked.uses(kernels)}
+    return asked.explanation(name, Subject.FILE, known, **found)
 
 
 def _all_functions(asked: _Asked) -> Provenance:
@@ -338,32 +343,15 @@ def is_file(path: str, name: str) -> bool:
     return path == name or path.endswith(f"/{name}")
 
 
-def _uses(kernels: Iterable[KernelTotal], summary: Summary) -> tuple[ExplainedKernel, ...]:
-    uses = []
-    for kernel in kernels:
-        if kernel.facts is None:
-            continue
-        whole = next(one for one in summary.kernels if (one.name, one.kind) == (kernel.name, kernel.kind))
-        launched_by = [
-            (operator.name, part)
-            for operator in summary.operators
-            for part in operator.kernels
-            if (part.name, part.kind) == (kernel.name, kernel.kind)
-        ]
-        launched_by.sort(key=lambda pair: -pair[1].total_ns)
-        uses.append(ExplainedKernel(kernel.facts, whole, tuple(launched_by)))
-    return tuple(uses)
-
-
 def _unknown_name(
-    wanted: str, names: Iterable[str], summary: Summary | None, categories: Iterable[str] = ()
+    wanted: str, names: Iterable[str], asked: _Asked, categories: Iterable[str] = ()
 ) -> InputError:
     """The error that nothing is known by a name; it names similar ones, and a recording's."""
-    facts = [one.facts for one in summary.kernels if one.facts is not None] if summary is not None else []
+    facts = [one.facts for one in asked.kernels if one.facts is not None]
     every = {*names, *categories}
     if categories:
         every |= {one.function for one in facts if one.function}
-        every |= {operator.name for operator in summary.operators} if summary is not None else set()
+        every |= {operator.name for operator in asked.operators}
     else:
         every |= {file for one in facts for file in _files_of(one)}
     # By what people type of them: the last part.

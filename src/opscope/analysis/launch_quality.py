@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from opscope.analysis.session_limits import common_device
-from opscope.analysis.totals import KernelTotal, OperatorTotal, geometry_of
+from opscope.analysis.totals import KernelTotal, OperatorTotal
 from opscope.hardware.architectures import WARP_SIZE
 from opscope.hardware.occupancy import Limiter
 from opscope.launches.facts import LaunchFacts, LaunchGeometry, parse_compile_arguments
@@ -80,7 +80,9 @@ def launch_quality(
     rows = session.records(sql(__package__, "launches")) if launches is None else launches
     device = common_device(session)
     found = [
-        LaunchQuality(decode(row["name"]), geometry_of(row), device=device, operator=row["operator"])
+        LaunchQuality(
+            decode(row["name"]), msgspec.convert(row, LaunchGeometry), device=device, operator=row["operator"]
+        )
         for row in rows
         if row["kind"] == "kernel"
     ]

@@ -32,9 +32,11 @@ WITH queued AS (
     LEFT JOIN waits w ON w.operator_id = i.issue_id
 )
 SELECT c.call_id, n.name AS kernel, l.kind,
-    l.grid_x * l.grid_y * l.grid_z AS blocks, l.block_x * l.block_y * l.block_z AS threads,
+    -- As far as it matters to filling the device: extents of all dimensions multiplied.
+    CASE WHEN l.grid_x * l.grid_y * l.grid_z IS NOT NULL THEN [l.grid_x * l.grid_y * l.grid_z, 1, 1] END AS grid,
+    CASE WHEN l.block_x * l.block_y * l.block_z IS NOT NULL THEN [l.block_x * l.block_y * l.block_z, 1, 1] END AS block,
     l.registers_per_thread, l.shared_memory_bytes, any_value(l.is_helper) AS is_helper,
-    count(*) AS count, sum(l.duration_ns)::BIGINT AS total_ns,
+    NULL AS occupancy_estimate, count(*) AS count, count(*) AS calls, sum(l.duration_ns)::BIGINT AS total_ns,
     coalesce(sum(l.duration_ns) FILTER (j.is_launch_bound), 0)::BIGINT AS launch_bound_ns,
     count(*) FILTER (j.main_launches = 1 AND NOT l.is_helper) AS sole_count,
     coalesce(sum(l.duration_ns) FILTER (j.main_launches = 1 AND NOT l.is_helper), 0)::BIGINT AS sole_ns
@@ -43,4 +45,4 @@ JOIN activity_costs c USING (activity_id)
 JOIN judged j USING (issue_id)
 JOIN kernel_names n USING (name_id)
 GROUP BY ALL
-ORDER BY c.call_id, total_ns DESC, kernel, blocks, threads
+ORDER BY c.call_id, total_ns DESC, kernel, grid, block

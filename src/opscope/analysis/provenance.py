@@ -21,6 +21,7 @@ from opscope.model.evidence import Grade, weakest
 from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
+from opscope.provenance.kernel_names.decoded_kernel import title_of
 from opscope.provenance.resolution.annotate import annotate
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -68,6 +69,12 @@ class KernelFacts(msgspec.Struct, frozen=True):
         """(parameter name in the source or None, argument), in order."""
         return tuple((name, value) for name, value in self.fields.get("template_arguments", ()))
 
+    @property
+    def title(self) -> str:
+        """As of a `DecodedKernel`."""
+        arguments = [value for _, value in self.template_arguments]
+        return title_of(self.name, self.function, arguments, self.fields.get("functor"))
+
 
 class NativeFunctionUse(msgspec.Struct, frozen=True):
     """One native function that calls of an operator reached, with their number and their own device time."""
@@ -108,10 +115,6 @@ class Provenance(msgspec.Struct, frozen=True):
     candidate_kernels: int
 
 
-_KERNELS_SQL = (
-    "SELECT n.name, p.* EXCLUDE (name_id) FROM kernel_provenance p JOIN kernel_names n USING (name_id)"
-)
-
 _LAUNCH_FACTS = ("file", "line", "hash", "kernel_flop", "kernel_num_gb")
 _HAS_TRITON_SQL = "SELECT EXISTS (FROM triton_launches) OR EXISTS (FROM kernel_sources)"
 
@@ -120,16 +123,8 @@ def read_provenance(session: Session) -> Provenance:
     annotate(session)
     functions: dict[str, list[NativeFunctionUse]] = defaultdict(list)
     for row in session.records(sql(__package__, "provenance:functions")):
-        functions[row["operator"]].append(
-            NativeFunctionUse(
-                **{name: row[name] for name in _FUNCTION_FIELDS},
-                overload_grade=_grade(row["overload_grade"]),
-                tags=tuple(row["tags"] or ()),
-                details=json.loads(row["details"] or "{}"),
-                location=_location("", row),
-                stub_location=_location("stub_", row),
-            )
-        )
+        known = {"details": json.loads(row["details"] or "{}")}
+        functions[row["operator"]].append(msgspec.convert(row | known, NativeFunctionUse))
     generated: dict[str, list[GeneratedCode]] = defaultdict(list)
     for kernel, stacks, copy, kind, graph, *lists in session.query(sql(__package__, "provenance:generated")):
         frames = [frame for stack in json.loads(stacks or "[]") for frame in stack[-1:]]
@@ -145,38 +140,22 @@ def read_provenance(session: Session) -> Provenance:
         configurations = json.loads(row["configurations"] or "[]")
         if stated or configurations:
             triton[row["name"]] = {**stated, "configurations": configurations}
-    kernels = {
-        row["name"]: KernelFacts(
-            **{name: row[name] for name in ("name", "category", "function", "library", "family")},
-            binary=row["registered_by"],
-            fields=json.loads(row["fields"] or "{}"),
-            grades=json.loads(row["grades"] or "{}"),
-            units=tuple(row["units"] or ()),
-            unit_grade=_grade(row["unit_grade"]),
-            location=_location("", row),
-            template=_location("template_", row),
-            generated=tuple(generated.get(row["name"], ())),
-            triton=triton.get(row["name"], {}),
-        )
-        for row in session.records(_KERNELS_SQL)
-    }
+    kernels = {}
+    for row in session.records(sql(__package__, "provenance:kernels")):
+        name, read = row["name"], {column: json.loads(row[column] or "{}") for column in ("fields", "grades")}
+        facts = msgspec.convert(row | read, KernelFacts)
+        kernels[name] = replace(facts, generated=tuple(generated[name]), triton=triton.get(name, {}))
     recognition = session.records("SELECT * FROM recognition")[0]
     return Provenance(
         kernels=kernels,
         functions={name: tuple(uses) for name, uses in functions.items()},
         torch_version=recognition["torch_version"],
         tables_version=recognition["operator_table"],
-        torch_version_grade=_grade(recognition["grade"]),
+        torch_version_grade=recognition["grade"] and Grade(recognition["grade"]),
         torch_version_reason=recognition["reason"],
         hit_rates=json.loads(recognition["hit_rates"] or "{}"),
         candidate_kernels=recognition["candidate_kernels"] or 0,
     )
-
-
-_FUNCTION_FIELDS = (
-    "name", "overload", "kind", "category", "schema", "structured_delegate", "dispatch_key",
-    "cuda_function", "stub", "yaml_line", "calls", "self_device_ns",
-)  # fmt: skip
 
 
 def limited(provenance: Provenance, grade: Grade) -> Provenance:
@@ -204,23 +183,6 @@ def limited(provenance: Provenance, grade: Grade) -> Provenance:
         kernels={name: kernel(facts) for name, facts in provenance.kernels.items()},
         functions={name: tuple(map(function, uses)) for name, uses in provenance.functions.items()},
     )
-
-
-def _location(prefix: str, row: Mapping[str, Any]) -> SourceLocation | None:
-    if row[f"{prefix}file"] is None:
-        return None
-    return SourceLocation(
-        file=row[f"{prefix}file"],
-        file_grade=Grade(row[f"{prefix}file_grade"]),
-        line=row[f"{prefix}line"],
-        end_line=row[f"{prefix}end_line"],
-        line_grade=_grade(row[f"{prefix}line_grade"]),
-        url=row[f"{prefix}url"],
-    )
-
-
-def _grade(text: str | None) -> Grade | None:
-    return None if text is None else Grade(text)
 
 
 UNKNOWN = "unknown"  # stands beside the grades where nothing is claimed

@@ -5,10 +5,26 @@ SELECT n.name, s.stacks, s.copy, s.kind, s.graph, s.original_aten, s.source_node
     s.post_grad_nodes
 FROM kernel_sources s JOIN kernel_names n USING (name_id) ORDER BY n.name, s.graph, s.hash
 
+-- :name kernels
+-- One row per kernel: what is known of it, as `KernelFacts`. Reads kernel_provenance, kernel_names.
+SELECT n.name, p.* REPLACE (coalesce(units, []) AS units), p.registered_by AS binary,
+    CASE WHEN file IS NOT NULL THEN struct_pack(file := file, file_grade := file_grade, line := line,
+        end_line := end_line, line_grade := line_grade, url := url) END AS location,
+    CASE WHEN template_file IS NOT NULL THEN struct_pack(file := template_file, file_grade := template_file_grade,
+        line := template_line, end_line := template_end_line, line_grade := template_line_grade,
+        url := template_url) END AS template
+FROM kernel_provenance p JOIN kernel_names n USING (name_id)
+
 -- :name functions
--- One row per operator name and native function its calls reached: calls, their own device time in ns. Reads
--- native_functions, operator_functions.
-SELECT c.name AS operator, f.*, c.calls, c.self_device_ns FROM native_functions f JOIN (
+-- One row per operator name and native function its calls reached, as `NativeFunctionUse`: calls, their own device time in
+-- ns. Reads native_functions, operator_functions.
+SELECT c.name AS operator, f.* REPLACE (coalesce(tags, []) AS tags), c.calls, c.self_device_ns,
+    CASE WHEN file IS NOT NULL THEN struct_pack(file := file, file_grade := file_grade, line := line,
+        end_line := end_line, line_grade := line_grade, url := url) END AS location,
+    CASE WHEN stub_file IS NOT NULL THEN struct_pack(file := stub_file, file_grade := stub_file_grade,
+        line := stub_line, end_line := stub_end_line, line_grade := stub_line_grade,
+        url := stub_url) END AS stub_location
+FROM native_functions f JOIN (
     SELECT name, native_function_id, sum(calls)::BIGINT AS calls,
         sum(self_device_ns)::BIGINT AS self_device_ns
     FROM operator_functions GROUP BY ALL) c USING (native_function_id)

@@ -35,7 +35,7 @@ from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.launches.facts import DeviceFacts, LaunchGeometry
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.operators.call_cost import CallCost, FlopSource
+from opscope.operators.effects import CallCost, FlopSource
 from opscope.operators.session_costs import CostedCall, fill_costs, read_costs
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
@@ -306,9 +306,6 @@ def work_by_kernel(call: Work) -> Iterator[tuple[str, Work]]:
         yield name, Work(tuple(launches), call.cost, repeats, costed_ns)
 
 
-_GEOMETRY = ("blocks", "threads", "registers_per_thread", "shared_memory_bytes")
-
-
 def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tuple[Launches, ...]]:
     """Launches by call id of table `call_costs`, most device time first. Needs its tables filled."""
     names = session.query("SELECT name_id, name FROM kernel_names")
@@ -316,13 +313,9 @@ def read_launches(session: Session, device: DeviceFacts | None) -> dict[int, tup
     parameters = [helpers, _AT_ONCE_NS, names_of(session, *HOLD_UP)]
     by_call: dict[int, list[Launches]] = defaultdict(list)
     for row in session.records(sql(__package__, "launched_calls"), parameters):
-        # As far as it matters to filling the device: extents of all dimensions multiplied.
-        blocks, threads, registers, shared_bytes = (row.pop(name) for name in _GEOMETRY)
-        grid, block = (None if size is None else (size, 1, 1) for size in (blocks, threads))
-        one, quality = Launches(**{name: row[name] for name in row if name != "call_id"}), None
+        one, quality = Launches(**{name: row[name] for name in row.keys() & Launches.__struct_fields__}), None
         if one.kind == "kernel":
-            use = registers, shared_bytes, None, one.count, one.total_ns
-            geometry = LaunchGeometry(grid, block, *use)
+            geometry = msgspec.convert(row, LaunchGeometry)
             quality = LaunchQuality(one.decoded, geometry, device=device)
         # A collective's time is not its own: it ends when the last device has come.
         is_shared = one.decoded.family in _ELSEWHERE_FAMILIES

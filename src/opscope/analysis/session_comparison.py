@@ -9,20 +9,21 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import median
 from typing import Any, TypeVar
 
+import numpy as np
+
 from opscope.analysis.comparison_rules import (
-    MeanResampler,
-    MedianResampler,
     Timing,
     environment_finding,
+    finding,
     presence_of,
+    resampled_means,
+    resampled_medians,
     time_change,
 )
-from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.measured_step import unrecorded_samples
 from opscope.analysis.provenance import KernelFacts, Provenance, read_provenance
 from opscope.analysis.timeline.windows import read_windows
@@ -44,7 +45,7 @@ from opscope.model.comparison import (
 from opscope.model.evidence import Grade
 from opscope.model.finding import Finding, Severity, most_severe_first
 from opscope.model.queries import sql
-from opscope.model.session import Session
+from opscope.model.session import Session, registered
 from opscope.provenance.categories import OTHER, category_of
 from opscope.units import format_duration, format_fraction
 
@@ -85,32 +86,6 @@ def _environment(session: Session, provenance: Provenance) -> dict[str, str]:
 Steps = Mapping[tuple[int, int], int]  # duration in ns, by trace and number
 
 
-@dataclass
-class _Sums:
-    """A `Use` in the making; a sample is a step, None outside of steps."""
-
-    calls: int = 0
-    launches: int = 0
-    time_ns: int = 0
-    step_ns: Counter[int] = field(default_factory=Counter)
-
-    def add(self, sample: int | None, *, calls: int = 0, launches: int = 0, time_ns: int = 0) -> None:
-        self.calls += calls
-        self.launches += launches
-        self.time_ns += time_ns
-        if sample is not None:
-            self.step_ns[sample] += time_ns
-
-
-@dataclass
-class _Parts:
-    """Sums of one owner: in all, by overload and shapes, and by kernel."""
-
-    total: _Sums = field(default_factory=_Sums)
-    variants: defaultdict[Any, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
-    kernels: defaultdict[KernelKey, _Sums] = field(default_factory=lambda: defaultdict(_Sums))
-
-
 class _Side:
     """One recording, counted by a metric over a basis; what lies outside steps is left out and counted apart.
 
@@ -133,35 +108,36 @@ class _Side:
         samples = {key: numbers.index(key[1]) if is_shared else at for at, key in enumerate(sorted(steps))}
         self.sample_count = len(set(samples.values()))
         self.ranks_per_step = max(1, len(traces)) if is_shared else 1
-        self.owners: defaultdict[Owner, _Parts] = defaultdict(_Parts)
-        self.total, self.outside, self.wall = _Sums(), _Sums(), _Sums()
+        self.has_device = bool(session.scalar("SELECT EXISTS (FROM device_activities)"))
+        wall_ns = Counter[int]()
         for key, duration_ns in steps.items():
-            self.wall.add(samples[key], calls=1, time_ns=duration_ns)
-        launches = session.records(sql(__package__, "compared_launches"))
-        self.has_device = bool(launches)
-        for row in (*session.records(sql(__package__, "compared_operators")), *launches):
-            is_call, step = "kernel" not in row, (row["trace_id"], row["step"])
-            counted = {"calls": row["calls"]} if is_call else {}
-            if not is_call:
-                counted["launches"] = row["launches"] if row["kind"] == "kernel" else 0
-            if is_call == (metric is Metric.CPU):
-                counted["time_ns"] = row["time_ns"]
-            if basis is Basis.STEP and step not in samples:
-                self.outside.add(None, **counted)
-                continue
-            sample, operator = samples.get(step), row["operator"]
-            owner = self.owners[operator, None if operator is not None else row["attribution"]]
-            for sums in (self.total, owner.total, owner.variants[row["overload"], row["input_shapes"]]):
-                sums.add(sample, **counted)
-            if not is_call:
-                owner.kernels[row["kernel"], row["kind"]].add(sample, calls=row["launches"], **counted)
+            wall_ns[samples[key]] += duration_ns
+        self.wall = self._use(len(steps), 0, wall_ns.total(), wall_ns)
+        self.total = self.outside = self._use(0, 0, 0, {})
+        self.owners: dict[Owner, Use] = {}
+        self.variants: dict[Owner, dict[Any, Use]] = defaultdict(dict)
+        self.kernels: dict[Owner, dict[KernelKey, Use]] = defaultdict(dict)
+        keys = np.array([(*key, sample) for key, sample in samples.items()], dtype=np.int64).reshape(-1, 3)
+        known = {"trace_id": keys[:, 0], "step": keys[:, 1], "sample": keys[:, 2]}
+        query, how = sql(__package__, "compared_uses"), [metric is Metric.CPU, basis is Basis.TOTAL]
+        with registered(session.connection, compared_samples=known):
+            rows = session.query(query, how)
+        for level, is_inside, operator, reason, overload, shapes, kernel, kind, *figures in rows:
+            use, owner = self._use(*figures), (operator, reason)
+            if level == 0 and is_inside:
+                self.total = use
+            elif level == 0:
+                self.outside = use
+            elif level == 1:
+                self.owners[owner] = use
+            elif level == 2:
+                self.variants[owner][overload, shapes] = use
+            else:
+                self.kernels[owner][kernel, kind] = use
 
-    def use(self, sums: _Sums | None) -> Use | None:
-        """Sums as a value; None of what this side lacks."""
-        if sums is None:
-            return None
-        by_step = tuple(sums.step_ns[sample] for sample in range(self.sample_count))
-        return Use(sums.calls, sums.launches, sums.time_ns, by_step)
+    def _use(self, calls: int, launches: int, time_ns: int, sample_ns: Mapping[int, int]) -> Use:
+        by_step = tuple(sample_ns.get(sample, 0) for sample in range(self.sample_count))
+        return Use(calls, launches, time_ns, by_step)
 
     def timing(self, use: Use | None) -> Timing | None:
         """A use per step of one rank."""
@@ -226,7 +202,6 @@ class _Comparison:
 
     def __init__(self, reference: _Side, candidate: _Side, options: ComparisonOptions) -> None:
         self._reference, self._candidate, self._options = reference, candidate, options
-        self._resampler = MeanResampler(options.seed)
 
     def value(self, metric: Metric, basis: Basis) -> SessionComparison:
         reference, candidate, options = self._reference, self._candidate, self._options
@@ -235,7 +210,7 @@ class _Comparison:
         unrecorded, samples = None, (reference.unrecorded_ns, candidate.unrecorded_ns)
         if all(samples):
             first, second = (Timing(median(times_ns), times_ns) for times_ns in samples)
-            unrecorded = time_change(first, second, MedianResampler(options.seed), options.threshold)
+            unrecorded = time_change(first, second, resampled_medians, options)
         return SessionComparison(
             reference=reference.value,
             candidate=candidate.value,
@@ -255,20 +230,15 @@ class _Comparison:
             findings=_findings((reference, candidate), metric, basis, operators),
         )
 
-    def _change(self, reference: _Sums | None, candidate: _Sums | None) -> dict[str, Any]:
+    def _change(self, reference: Use | None, candidate: Use | None) -> dict[str, Any]:
         """The fields of a `Change`: both sides per step (in all, without steps), and the verdict."""
-        first, second = self._reference.use(reference), self._candidate.use(candidate)
-        timings = self._reference.timing(first), self._candidate.timing(second)
-        time = time_change(*timings, self._resampler, self._options.threshold)
-        return {
-            "presence": presence_of(first, second), "reference": first, "candidate": second, "time": time
-        }  # fmt: skip
+        timings = self._reference.timing(reference), self._candidate.timing(candidate)
+        time = time_change(*timings, resampled_means, self._options)
+        presence = presence_of(reference, candidate)
+        return {"presence": presence, "reference": reference, "candidate": candidate, "time": time}
 
     def _operator(self, name: str) -> OperatorChange:
-        old, new = (
-            one.owners[name, None].variants if (name, None) in one.owners else {}
-            for one in (self._reference, self._candidate)
-        )
+        old, new = (one.variants[name, None] for one in (self._reference, self._candidate))
         fields = self._of_owner((name, None))
         # Its own category; of an operator no table knows, that of its longest kernel.
         own = self._reference.category(name)
@@ -291,13 +261,12 @@ class _Comparison:
 
     def _of_owner(self, owner: Owner) -> dict[str, Any]:
         """The fields of its total, and its kernels."""
-        first, second = self._reference.owners.get(owner), self._candidate.owners.get(owner)
-        before, after = first.kernels if first else {}, second.kernels if second else {}
+        before, after = self._reference.kernels[owner], self._candidate.kernels[owner]
         pairs: list[tuple[KernelKey | None, KernelKey | None]] = [
             (key, key) for key in before if key in after
         ]
-        left = {key: sums.time_ns for key, sums in before.items() if key not in after}
-        right = {key: sums.time_ns for key, sums in after.items() if key not in before}
+        left = {key: use.time_ns for key, use in before.items() if key not in after}
+        right = {key: use.time_ns for key, use in after.items() if key not in before}
         for kind in sorted({key[1] for key in left}):
             gone, came = ({name: ns for (name, of), ns in one.items() if of == kind} for one in (left, right))
             for old, new in pair_kernels(gone, came, self._facts):
@@ -308,10 +277,8 @@ class _Comparison:
             self._kernel(owner[0], old, new, self._change(old and before.get(old), new and after.get(new)))
             for old, new in pairs
         )
-        return {
-            "kernels": kernels,
-            **self._change(first.total if first else None, second.total if second else None),
-        }
+        totals = self._reference.owners.get(owner), self._candidate.owners.get(owner)
+        return {"kernels": kernels, **self._change(*totals)}
 
     def _kernel(
         self, operator: str | None, old: KernelKey | None, new: KernelKey | None, facts: dict[str, Any]
@@ -328,8 +295,8 @@ class _Comparison:
             category=side.category(operator, name),
             reference_name=before,
             candidate_name=after,
-            reference_title=None if before is None else kernel_title(self._reference.facts(before)),
-            candidate_title=None if after is None else kernel_title(self._candidate.facts(after)),
+            reference_title=None if before is None else self._reference.facts(before).title,
+            candidate_title=None if after is None else self._candidate.facts(after).title,
             change=change,
             **facts,
         )
@@ -479,28 +446,13 @@ def _recording_findings(sides: tuple[_Side, _Side], metric: Metric) -> Iterator[
     """What the two hold that does not compare."""
     lacking = [name for name, one in zip(_SIDES, sides, strict=True) if not one.has_device]
     if metric is Metric.CPU and len(lacking) == 2:
-        yield Finding(
-            "compare.cpu_time",
-            Severity.INFO,
-            "Neither recording holds device activity: operators are compared by their own CPU time.",
-        )
+        yield finding("compare.cpu_time")
     elif metric is Metric.CPU:
-        yield Finding(
-            "compare.device_missing",
-            Severity.WARNING,
-            f"The {lacking[0]} holds no device activity: operators are compared by their own CPU time, which "
-            "for the other side is mostly the time of launching work.",
-            "Record both with CUDA activities",
-        )
+        yield finding("compare.device_missing", side=lacking[0])
     ranks = [len(side.sources) for side in sides]
     if ranks[0] != ranks[1]:
-        yield Finding(
-            "compare.ranks_differ",
-            Severity.WARNING,
-            f"The reference holds {ranks[0]} traces, the candidate {ranks[1]}; figures per step are the mean "
-            "of a side's ranks, totals are their sum.",
-            evidence={"reference_traces": ranks[0], "candidate_traces": ranks[1]},
-        )
+        traces = {"reference_traces": ranks[0], "candidate_traces": ranks[1]}
+        yield finding("compare.ranks_differ", evidence=traces)
 
 
 def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
@@ -518,14 +470,13 @@ def _input_finding(operators: Iterable[OperatorChange]) -> Iterator[Finding]:
     others_ns = sum(operator.time.reference_ns or 0 for operator in others)
     if not whole_ns or others_ns < _RELEVANT_FRACTION * whole_ns:
         return
-    names = ", ".join(operator.name for operator in others[:3])
-    yield Finding(
+    yield finding(
         "compare.inputs_differ",
-        Severity.WARNING,
-        f"{len(others)} of {len(both)} common operators ({names}{', …' if len(others) > 3 else ''}), with "
-        f"{format_fraction(others_ns / whole_ns)} of their time in the reference, were called with other "
-        "input shapes: the work may not be the same.",
         evidence={"operators": len(others), "reference_ns": others_ns},
+        both=len(both),
+        names=", ".join(operator.name for operator in others[:3]),
+        more=", …" if len(others) > 3 else "",
+        share=format_fraction(others_ns / whole_ns),
     )
 
 
@@ -536,21 +487,12 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
     if basis is Basis.STEP:
         few = "One step is not enough" if min(steps) == 1 else f"{min(steps)} steps of a side are too few"
     if steps[0] != steps[1]:
-        yield Finding(
-            "compare.steps_differ",
-            Severity.INFO,
-            f"The reference holds {steps[0]} steps, the candidate {steps[1]}: all figures are per step.",
-            evidence={"reference_steps": steps[0], "candidate_steps": steps[1]},
-        )
+        held = {"reference_steps": steps[0], "candidate_steps": steps[1]}
+        yield finding("compare.steps_differ", evidence=held)
     if sides[0].has_steps != sides[1].has_steps:
-        yield Finding(
-            "compare.steps_missing",
-            Severity.WARNING,
-            f"The {lacking} recorded no steps, so whole recordings are compared, however much each holds.",
-            "Record both with a schedule of steps",
-        )
+        yield finding("compare.steps_missing", side=lacking)
     # What sides that differ lack for a verdict.
-    is_other = len({(side.use(side.total), side.sample_count) for side in sides}) > 1
+    is_other = len({(side.total, side.sample_count) for side in sides}) > 1
     if is_other and min(steps) < FEWEST_ROUNDS:
         yield Finding(
             "compare.no_interval",
@@ -561,17 +503,8 @@ def _basis_findings(sides: tuple[_Side, _Side], basis: Basis) -> Iterator[Findin
         )
     outside = [side.outside.time_ns for side in sides]
     if any(outside):
-        yield Finding(
-            "compare.outside_steps",
-            Severity.INFO,
-            f"Left out, because it belongs to no step: {format_duration(outside[0])} of the reference, "
-            f"{format_duration(outside[1])} of the candidate.",
-            evidence={"reference_ns": outside[0], "candidate_ns": outside[1]},
-        )
+        times_ns = {f"{side}_ns": ns for side, ns in zip(_SIDES, outside, strict=True)}
+        reference, candidate = map(format_duration, outside)
+        yield finding("compare.outside_steps", evidence=times_ns, reference=reference, candidate=candidate)
     if sides[0].has_stacks != sides[1].has_stacks:
-        yield Finding(
-            "compare.recording_differs",
-            Severity.WARNING,
-            f"Only the {_SIDES[sides[1].has_stacks]} was recorded with Python stacks, which slows the "
-            "host down: CPU times and the duration of steps do not compare.",
-        )
+        yield finding("compare.recording_differs", side=_SIDES[sides[1].has_stacks])

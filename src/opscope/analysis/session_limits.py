@@ -19,19 +19,15 @@ from opscope.model.session import Session
 
 # One that is only described did none of the work.
 _USED_SQL = """
-SELECT DISTINCT name, compute_major, compute_minor, sm_count, max_threads_per_sm, registers_per_sm,
-    shared_memory_per_sm_bytes, memory_bytes
+SELECT DISTINCT name, compute_major || '.' || coalesce(compute_minor, 0), sm_count, max_threads_per_sm,
+    registers_per_sm, shared_memory_per_sm_bytes, memory_bytes
 FROM devices WHERE activity_count > 0 ORDER BY ALL"""
 _ALIKE_MEMORY = 0.01  # of devices of one kind, whose drivers reserve a little more or less
 
 
 def used_devices(session: Session) -> list[tuple[DeviceFacts, int | None]]:
     """Facts of each device in use, and its memory in bytes."""
-    found = []
-    for name, major, minor, *sizes, memory_bytes in session.query(_USED_SQL):
-        capability = None if major is None else f"{major}.{minor or 0}"
-        found.append((DeviceFacts(name, capability, *sizes), memory_bytes))
-    return found
+    return [(DeviceFacts(*facts), memory_bytes) for *facts, memory_bytes in session.query(_USED_SQL)]
 
 
 def common_device(session: Session) -> DeviceFacts | None:

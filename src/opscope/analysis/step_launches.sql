@@ -6,7 +6,10 @@ WITH kernels AS (
 ), first AS (
     SELECT trace_id, step FROM kernels WHERE step IS NOT NULL ORDER BY trace_id, step LIMIT 1
 )
-SELECT n.name, a.grid_x, a.grid_y, a.grid_z, a.block_x, a.block_y, a.block_z, a.duration_ns
+SELECT n.name,
+    CASE WHEN a.grid_x + a.grid_y + a.grid_z IS NOT NULL THEN [a.grid_x, a.grid_y, a.grid_z] END AS grid,
+    CASE WHEN a.block_x + a.block_y + a.block_z IS NOT NULL THEN [a.block_x, a.block_y, a.block_z] END AS block,
+    a.duration_ns
 FROM kernels a JOIN kernel_names n USING (name_id)
 WHERE NOT EXISTS (FROM first) OR (a.trace_id, a.step) IN (SELECT (trace_id, step) FROM first)
 ORDER BY a.start_ns, a.activity_id

@@ -188,27 +188,14 @@ def _geometries(rows: list[dict[str, Any]]) -> tuple[LaunchGeometry, ...]:
     """The launch configurations of rows that may have some in common, longest first."""
     merged: dict[LaunchGeometry, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        merged[replace(geometry_of(row), calls=0, total_ns=0, example_operator_id=None)].append(row)
+        common = row | {"calls": 0, "total_ns": 0, "example_operator_id": None}
+        merged[msgspec.convert(common, LaunchGeometry)].append(row)
     found = []
     for geometry, alike in merged.items():
         example = max(alike, key=lambda row: row["max_ns"])["example_operator_id"]
         calls, total_ns = (sum(row[name] for row in alike) for name in ("calls", "total_ns"))
         found.append(replace(geometry, calls=calls, total_ns=total_ns, example_operator_id=example))
     return tuple(sorted(found, key=lambda geometry: -geometry.total_ns))
-
-
-def geometry_of(row: dict[str, Any]) -> LaunchGeometry:
-    grid, block = ((row[f"{name}_x"], row[f"{name}_y"], row[f"{name}_z"]) for name in ("grid", "block"))
-    return LaunchGeometry(
-        None if None in grid else grid,
-        None if None in block else block,
-        row["registers_per_thread"],
-        row["shared_memory_bytes"],
-        row["occupancy_estimate"],
-        calls=row["calls"],
-        total_ns=row["total_ns"],
-        example_operator_id=row["example_operator_id"],
-    )
 
 
 def category_totals(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from opscope.benchmarking.statistics import CONFIDENCE, median_interval, relative_half_width
 from opscope.data import packaged_toml
-from opscope.model.benchmark import BenchmarkRow, Status
+from opscope.model.benchmark import BenchmarkRow, Clock, Status
 from opscope.model.finding import Finding, Severity, worded
-from opscope.model.measurement import Clock
 
 if TYPE_CHECKING:
     from opscope.benchmarking.run import Run

@@ -51,12 +51,12 @@ from opscope.model.benchmark import (
     BenchmarkResult,
     BenchmarkRow,
     Ceiling,
+    Clock,
     DeviceState,
     Status,
 )
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding
-from opscope.model.measurement import Clock
 from opscope.units import NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, release_memory, require_torch, synchronize
 

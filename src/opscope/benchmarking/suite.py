@@ -20,7 +20,7 @@ import numpy as np
 
 from opscope.benchmarking.problem import Implementation, Inputs, Problem
 from opscope.errors import InputError, MeasurementError
-from opscope.kernels.triton_loader import decide_interpreter, load_triton
+from opscope.kernels.triton import decide_interpreter, load_triton
 from opscope.model.benchmark import Engine
 from opscope.operators.element_types import element_type
 from opscope.workloads.runtime import require_torch, resolve_device, resolve_dtype

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 from opscope.benchmarking.problem import first_line
 from opscope.errors import InputError, MeasurementError
-from opscope.model.benchmark import CacheState
-from opscope.model.measurement import Clock, Latency
+from opscope.model.benchmark import CacheState, Clock, Latency
 from opscope.units import NS_PER_MS, NS_PER_S
 from opscope.workloads.runtime import is_out_of_memory, require_torch, synchronize
 

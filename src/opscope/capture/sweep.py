@@ -15,8 +15,8 @@ from opscope.capture.cycle import ACTIVE_STEPS
 from opscope.capture.profiler import OUT_OF_MEMORY_HINT, CaptureOptions, Profiler
 from opscope.capture.step_clock import time_calls
 from opscope.errors import CaptureError
+from opscope.model.benchmark import Latency, LatencyMeasure
 from opscope.model.environment import Environment
-from opscope.model.measurement import Latency, LatencyMeasure
 from opscope.workloads.runtime import is_out_of_memory, release_memory
 from opscope.workloads.workload import WorkloadSpec
 

@@ -31,8 +31,7 @@ from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.errors import InputError
 from opscope.kernels.code import CodeKind
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Status
-from opscope.model.measurement import Clock
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState, Clock, Status
 from opscope.report.benchmark import (
     benchmark_document,
     code_sections,

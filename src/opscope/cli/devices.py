@@ -14,8 +14,14 @@ from opscope import api
 from opscope.benchmarking.limits import measure_device
 from opscope.cli.console import Force, Json, check_outputs, note, say_wrote, show, status
 from opscope.errors import InputError
-from opscope.hardware.measured import LIMITS_FOLDER, cache_measured, read_folder, save_measured, spec_of
-from opscope.model.measured_limits import MeasuredLimits
+from opscope.hardware.measured import (
+    LIMITS_FOLDER,
+    MeasuredLimits,
+    cache_measured,
+    read_folder,
+    save_measured,
+    spec_of,
+)
 from opscope.provenance.cache import cache_folder
 from opscope.report.devices import (
     device_details_document,

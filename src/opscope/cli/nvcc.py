@@ -24,7 +24,7 @@ from opscope.hardware.devices import search_devices
 from opscope.hardware.driver import CudaDevice, visible_gpus
 from opscope.hardware.occupancy import BLOCK_SIZES
 from opscope.hardware.toolkit import require_nvcc
-from opscope.kernels.disassembly import file_sass
+from opscope.kernels.code import file_sass
 from opscope.kernels.ptx import ptx_functions
 from opscope.model.files import scratch_prefix
 from opscope.nvcc.command import (

@@ -25,8 +25,8 @@ from opscope.capture.sweep import Configuration, configuration_of, run_configura
 from opscope.cli import console
 from opscope.cli.app import EXIT_ERROR, EXIT_INTERRUPTED
 from opscope.errors import InputError, OpscopeError
+from opscope.model.benchmark import LatencyMeasure
 from opscope.model.files import write_text
-from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
 from opscope.provenance.binaries import recorded_origins
 from opscope.report.analysis import recording_document

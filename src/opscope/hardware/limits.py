@@ -13,7 +13,7 @@ import msgspec
 
 from opscope.hardware.architectures import DEVICE_PROPERTIES, SpecEvidence
 from opscope.hardware.devices import DataType, DeviceSpec, cuda_capability, match_device
-from opscope.model.measured_limits import MeasuredLimits
+from opscope.hardware.measured import MeasuredLimits
 from opscope.text_enum import TextEnum
 
 # Where cuBLAS multiplies float64 matrices by tensor cores. Source: NVIDIA's architecture whitepapers of GA100

@@ -22,14 +22,22 @@ FROM call_events
 WHERE name LIKE '%Launch%' OR name LIKE '%Mem%' OR name LIKE '%StreamBeginCapture%' OR name LIKE '%StreamEndCapture%'
 
 -- :name replayed
--- One row per activity of a graph launch, in order of start: the launch call and its thread, and what tells the activity.
-SELECT c.row_id, c.start_ns, c.duration_ns, c.correlation_id,
-    a.row_id, coalesce(a.name, ''), replace(a.category::VARCHAR, 'gpu_', ''), a.duration_ns, a.graph_id, a.graph_node_id,
-    a.grid
+-- One row per graph launch, as `Replay`: the launch call, and lists of what tells its activities, in order of start. A node
+-- has its number in the graph in the lower half of its id.
+SELECT c.row_id AS call, c.start_ns AS call_start_ns, c.duration_ns AS call_duration_ns, c.correlation_id,
+    list(a.row_id ORDER BY a.start_ns, a.row_id) AS activities,
+    list(replace(a.category::VARCHAR, 'gpu_', '') ORDER BY a.start_ns, a.row_id) AS kinds,
+    list(coalesce(a.name, '') ORDER BY a.start_ns, a.row_id) AS names,
+    sum(a.duration_ns)::BIGINT AS device_ns,
+    nullif(list(a.graph_id ORDER BY a.start_ns, a.row_id)[1], 0) AS graph_id,
+    CASE WHEN bool_and(coalesce(a.graph_node_id, 0) <> 0) AND count(DISTINCT a.graph_node_id) = count(*)
+        THEN list(a.graph_node_id & 4294967295 ORDER BY a.start_ns, a.row_id) END AS numbers,
+    list(a.grid ORDER BY a.start_ns, a.row_id) AS grids
 FROM activity_events a
 JOIN (SELECT * FROM call_events WHERE name LIKE '%GraphLaunch%'
     QUALIFY row_number() OVER (PARTITION BY correlation_id ORDER BY start_ns) = 1) c USING (correlation_id)
-ORDER BY c.start_ns, c.row_id, a.start_ns, a.row_id
+GROUP BY c.row_id, c.start_ns, c.duration_ns, c.correlation_id
+ORDER BY c.start_ns, c.row_id
 
 -- :name largest_external_id
 SELECT coalesce(max(external_id), 0)

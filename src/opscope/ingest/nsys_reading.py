@@ -7,6 +7,8 @@ nest, link and fill. An export arrives wholly or not at all.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,12 @@ from opscope.ingest.captured import Demangle
 from opscope.ingest.kineto import fill_tables
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest, subtree_sums
 from opscope.ingest.nsys_export import Export, Missing, copy_tables, open_export
-from opscope.ingest.nsys_facts import ExportFacts, devices_of, export_findings, process_findings, read_facts
 from opscope.ingest.source import LocalText, TraceFile
 from opscope.ingest.staging import Columns, StagedEvents, Stager, rows_of, staging_area
-from opscope.ingest.trace_rows import valid_text, write_devices, write_trace
+from opscope.ingest.trace_rows import integer, is_of_torch, valid_text, write_devices, write_trace
+from opscope.ingest.wording import asked, finding
+from opscope.model.environment import RANK_VARIABLES, rank_of
+from opscope.model.finding import Finding
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 
@@ -64,7 +68,7 @@ def read_export(
         chosen, others = reader.processes()
         for offset, process in enumerate(chosen):
             reader.fill(trace_id + offset, process, is_only=len(chosen) == 1)
-        session.add_findings(export_findings(trace_id, reader.facts, missing, others))
+        session.add_findings(export_findings(trace_id, export, missing, others))
 
 
 class _Reader:
@@ -74,7 +78,6 @@ class _Reader:
         self.session = session
         self.events = events
         self.export = export
-        self.facts: ExportFacts = read_facts(export)
         self.damage = local.damage
         self.size_bytes = local.path.stat().st_size
         self.has_cuda = False  # calls or work of a device, in any process
@@ -150,24 +153,26 @@ class _Reader:
         return owning_ranges(operators, ranges, launches)
 
     def _write_trace(self, trace_id: int, process: int, census: quality.Census, *, is_only: bool) -> None:
-        facts = self.facts
-        version = facts.driver_version
+        export, exported = self.export, _exported(self.export)
+        version = integer(_pairs(export, "TARGET_INFO_SYSTEM_ENV").get("CudaDriverVersion"))
+        rank, world_size = _rank(export) if is_only else (None, None)
         properties = {
             "recorder": "Nsight Systems",
-            "nsys_version": facts.product_version,
-            "schema_version": facts.schema_version,
-            "cuda_graph_trace": facts.graph_mode,
+            "nsys_version": exported.get("EXPORT_PRODUCT_VERSION"),
+            "schema_version": exported.get("EXPORT_SCHEMA_VERSION"),
+            # `Graph` where launches of CUDA graphs are recorded as a whole, `Node` where node by node
+            "cuda_graph_trace": _pairs(export, "META_DATA_CAPTURE").get("CUDA_GRAPH_TRACE_OPTIONS:MODE"),
             "process": process,
-            "process_name": facts.process_names.get(process),
+            "process_name": _process_names(export).get(process),
         }
         write_trace(
             self.session,
             trace_id=trace_id,
-            source=valid_text(self.export.name),
+            source=valid_text(export.name),
             format="nsys",
-            rank=facts.rank if is_only else None,
-            world_size=facts.world_size if is_only else None,
-            base_time_ns=facts.base_time_ns,
+            rank=rank,
+            world_size=world_size,
+            base_time_ns=_base_time(export, exported),
             cuda_driver_version=version,
             driver_version=None if version is None else f"{version // 1000}.{version % 1000 // 10}",
             size_bytes=self.size_bytes,
@@ -232,3 +237,171 @@ _LISTS = (
 )  # fmt: skip
 TAKES_TENSOR_LISTS = f"^aten::(?:{'|'.join(_LISTS)})$"
 """Of operators with a list of tensors among their arguments: which shape is whose cannot be told."""
+
+
+# What an export says once: of the recording, its machine, its processes and devices.
+#
+# Read by name from small tables that no version of nsys writes alike; what is not there is None. Environment
+# variables and arguments of the recorded program, which exports hold in full, are left where they are: only a
+# rank among them is looked for.
+
+_ENVIRONMENT = "PROCESS_0:ENVIRONMENT_VARIABLE"
+_VARIABLE = re.compile(r'(?P<name>\w+)="?(?P<value>\d{1,9})"?')
+_PROBLEMS = ("Warning", "Error")
+
+
+def _exported(export: Export) -> dict[str, str]:
+    """What the nsys that exported says of the file: its version, and that of the tables, e.g. `3.25.0`."""
+    return _pairs(export, "META_DATA_EXPORT") or _pairs(export, "EXPORT_META_DATA")  # until nsys 2023
+
+
+def _process_names(export: Export) -> dict[int, str]:
+    rows = export.of("PROCESSES", "pid", "name")
+    return {pid: str(name) for pid, name in rows if isinstance(pid, int) and name is not None}
+
+
+def _pairs(export: Export, table: str) -> dict[str, str]:
+    """A table of names and values; of a repeated name the first value."""
+    rows = reversed(export.of(table, "name", "value"))
+    return {str(name): str(value) for name, value in rows if value is not None}
+
+
+def _base_time(export: Export, exported: Mapping[str, str]) -> int | None:
+    """Times count from the start of the recording, unless the export was told to shift them."""
+    shift = integer(exported.get("EXPORT_PARAM_TIME_SHIFT", "0"), bits=64) or 0
+    if exported.get("EXPORT_PARAM_TIME_NORMALIZE") == "true":
+        return -shift
+    starts = export.of("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+    start = integer(starts[0][0], bits=64) if starts else None
+    return None if start is None else start - shift
+
+
+def _rank(export: Export) -> tuple[int | None, int | None]:
+    """Rank of the program that was started, where its launcher told it one, and number of ranks."""
+    if not export.has("META_DATA_CAPTURE", "name", "value"):
+        return None, None
+    wanted = [f"{name}=%" for pair in RANK_VARIABLES for name in pair]
+    likes = " OR ".join("value LIKE ?" for _ in wanted)
+    rows = export.rows(
+        f"SELECT value FROM META_DATA_CAPTURE WHERE name = ? AND ({likes})", [_ENVIRONMENT, *wanted]
+    )
+    matches = [_VARIABLE.fullmatch(str(value)) for (value,) in rows]
+    return rank_of({match["name"]: match["value"] for match in matches if match is not None})
+
+
+def _problems(export: Export) -> list[str]:
+    """What nsys warned of while it recorded."""
+    named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
+    levels = {number for number, name in named if name in _PROBLEMS} if named else {2, 3}
+    rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")
+    texts = [" ".join(str(text).split()) for severity, text in rows if severity in levels]
+    return list(dict.fromkeys(texts))
+
+
+# Column of TARGET_INFO_GPU by key of Kineto's deviceProperties, and the same of the table it once was.
+_GPU = {
+    "name": "name", "computeMajor": "computeMajor", "computeMinor": "computeMinor", "numSms": "smCount",
+    "totalGlobalMem": "totalMemory", "warpSize": "threadsPerWarp", "maxThreadsPerBlock": "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor": "maxWarpsPerSm * threadsPerWarp", "regsPerBlock": "maxRegistersPerBlock",
+    "regsPerMultiprocessor": "maxRegistersPerSm", "sharedMemPerBlock": "maxShmemPerBlock",
+    "sharedMemPerBlockOptin": "maxShmemPerBlockOptin", "sharedMemPerMultiprocessor": "maxShmemPerSm",
+}  # fmt: skip
+_CUDA_GPU = {
+    "name": "name", "computeMajor": "computeCapabilityMajor", "computeMinor": "computeCapabilityMinor",
+    "numSms": "numMultiprocessors", "warpSize": "numThreadsPerWarp",
+    "maxThreadsPerMultiprocessor": "maxWarpsPerMultiprocessor * numThreadsPerWarp",
+}  # fmt: skip
+
+
+def devices_of(export: Export, process: int) -> list[dict[str, Any]]:
+    """The devices of a process by its own ordinals, with keys as in Kineto's deviceProperties."""
+    if export.has("TARGET_INFO_GPU", "id"):
+        gpus = _described(export, "TARGET_INFO_GPU", "id", _GPU)
+        ordinals = _ordinals(export, process)
+        if ordinals:
+            return [{**gpus[gpu], "id": ordinal} for ordinal, gpu in ordinals.items() if gpu in gpus]
+        return [{**gpu, "id": ordinal} for ordinal, gpu in gpus.items()]
+    if export.has("TARGET_INFO_CUDA_GPU", "deviceId"):
+        gpus = _described(export, "TARGET_INFO_CUDA_GPU", "deviceId", _CUDA_GPU)
+        return [{**gpu, "id": ordinal} for ordinal, gpu in gpus.items()]
+    return []
+
+
+def _described(
+    export: Export, table: str, identity: str, columns: Mapping[str, str]
+) -> dict[int, dict[str, Any]]:
+    present = {
+        key: text for key, text in columns.items() if export.has(table, *re.findall(r"[A-Za-z]\w*", text))
+    }
+    rows = export.rows(f"SELECT {', '.join([identity, *present.values()])} FROM {table} ORDER BY 1")
+    # nsys writes 0 where it knows nothing; only a minor version can be 0.
+    return {
+        row[0]: {
+            key: value if value or key == "computeMinor" else None
+            for key, value in zip(present, row[1:], strict=True)
+        }
+        for row in rows
+    }
+
+
+def _ordinals(export: Export, process: int) -> dict[int, int]:
+    """GPU by the process's own ordinal; CUDA_VISIBLE_DEVICES makes them differ."""
+    if not export.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+        return {}
+    return dict(
+        export.rows(
+            "SELECT cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE WHERE pid = ? AND gpuId IS NOT NULL "
+            "ORDER BY cudaId",
+            (process,),
+        )
+    )
+
+
+_NEWEST_SCHEMA = 3
+_SHOWN_PROBLEMS = 3
+
+
+def export_findings(
+    trace_id: int, export: Export, missing: Missing, others: Sequence[int]
+) -> Iterator[Finding]:
+    """What concerns a whole export, said of its first trace.
+
+    `others` are processes with NVTX ranges that called no CUDA, and so are no traces.
+    """
+    schema = _exported(export).get("EXPORT_SCHEMA_VERSION", "unknown")
+    if missing.tables or missing.columns:
+        lacking = {"tables": list(missing.tables), "columns": list(missing.columns)}
+        names = ", ".join((*missing.tables, *missing.columns))
+        kind = "tables" if missing.tables else None
+        yield finding("nsys.missing", trace_id, lacking, kind=kind, schema=schema, names=names)
+    if missing.row_count:
+        yield finding("nsys.without_process", trace_id, {"row_count": missing.row_count})
+    major = schema.partition(".")[0]
+    if major.isdecimal() and int(major) > _NEWEST_SCHEMA:
+        yield finding("nsys.newer_schema", trace_id, schema=schema, newest=_NEWEST_SCHEMA)
+    if problems := _problems(export):
+        rest = len(problems) - _SHOWN_PROBLEMS
+        said = " ".join([*problems[:_SHOWN_PROBLEMS], *([f"And {rest} more."] if rest > 0 else ())])
+        yield finding("nsys.diagnostics", trace_id, {"messages": problems}, said=said)
+    if others:
+        named = _process_names(export)
+        names = ", ".join(f"{process} ({named.get(process, '?')})" for process in others)
+        yield finding("nsys.other_processes", trace_id, {"processes": list(others)}, names=names)
+
+
+def process_findings(
+    session: Session, trace_id: int, owner_count: int, operator_count: int, *, has_cuda: bool = True
+) -> Iterator[Finding]:
+    """What concerns the trace of one process, whose rows are there.
+
+    Of ranges that stand among the operators there are `owner_count`, of those that PyTorch itself named
+    `operator_count`; `has_cuda` is of all processes.
+    """
+    if not has_cuda:
+        yield finding("nsys.no_cuda", trace_id, {"range_count": owner_count})
+    elif owner_count:
+        yield finding("nsys.ranges_own", trace_id, {"range_count": owner_count})
+    has_work = bool(session.scalar("SELECT count(*) FROM device_activities WHERE trace_id = ?", [trace_id]))
+    if has_work and not operator_count and is_of_torch(session):
+        yield finding("nsys.no_operators", trace_id)
+    yield from asked(session, "nsys.graphs_whole", trace_id=trace_id)

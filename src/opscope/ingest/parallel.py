@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import duckdb
 import msgspec
@@ -31,8 +31,7 @@ import numpy as np
 from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
 from opscope.ingest.captured import Demangle
-from opscope.ingest.graph_sources import CaptureTraces
-from opscope.ingest.kineto_file import read_kineto
+from opscope.ingest.kineto_file import CaptureTraces, read_kineto
 from opscope.ingest.recorded import keep_sidecars
 from opscope.ingest.source import TraceFile, is_export, local_text
 from opscope.model.files import scratch_prefix

@@ -14,7 +14,7 @@ from pathlib import Path
 from opscope.errors import InputError
 from opscope.ingest import quality
 from opscope.ingest.captured import Demangle
-from opscope.ingest.graph_sources import CaptureTraces
+from opscope.ingest.kineto_file import CaptureTraces
 from opscope.ingest.parallel import (
     Examine,
     Noted,

@@ -24,7 +24,6 @@ from opscope.model.queries import sql
 from opscope.model.schema import Attribution, ReplayEvidence, ReplaySource
 from opscope.model.session import Session
 
-_NODE_MASK = 0xFFFFFFFF
 _BY_NODE, _BY_SEQUENCE, _BY_GRAPH = (
     REPLAYS.index(one) + 1 for one in (Attribution.GRAPH_NODE, Attribution.GRAPH_SEQUENCE, Attribution.GRAPH)
 )
@@ -80,7 +79,7 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
     Captures come best source first. What was added is returned.
     """
     session = events.session
-    replays = list(read_replays(session))
+    replays = read_replays(session)
     if not replays:
         return Added()
     alike: dict[Any, list[Replay]] = defaultdict(list)
@@ -118,22 +117,9 @@ def open_replays(events: StagedEvents, trace_id: int, captures: Sequence[Capture
     return added
 
 
-def read_replays(session: Session) -> Iterator[Replay]:
+def read_replays(session: Session) -> list[Replay]:
     """The replays of the staged trace whose activities were recorded, in order of their calls."""
-    rows = session.query(sql(__package__, "kineto:replayed"))
-    by_call: dict[int, list[Any]] = defaultdict(list)
-    for row in rows:
-        by_call[row[0]].append(row)
-    for call, own in by_call.items():
-        activities, names, kinds, durations_ns, graphs, nodes, grids = list(zip(*own, strict=True))[4:]
-        is_known = all(nodes) and len(set(nodes)) == len(nodes)
-        numbers = tuple(node & _NODE_MASK for node in nodes) if is_known else None
-        device_ns, graph_id = sum(durations_ns), graphs[0] or None
-        start_ns, duration_ns, correlation = own[0][1:4]
-        yield Replay(
-            call, start_ns, duration_ns, correlation, activities, kinds, names, device_ns, graph_id, numbers,
-            grids,
-        )  # fmt: skip
+    return msgspec.convert(session.records(sql(__package__, "kineto:replayed")), list[Replay])
 
 
 _Fit = tuple[Capture, ReplayMatch]

@@ -1,4 +1,4 @@
-"""Findings on what was recorded, in the words of `findings.toml`, whose head says what it holds."""
+"""Findings in the words of a `findings.toml`; the head of the one here says what such a file holds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from opscope.model.session import Session
 
 
-def _book() -> dict[str, dict[str, Any]]:
-    return packaged_toml(__package__, "findings.toml")
-
-
 def finding(
     code: str,
     trace_id: int | None = None,
@@ -23,10 +19,11 @@ def finding(
     *,
     kind: str | None = None,
     severity: Severity | None = None,
+    package: str = __package__,
     **words: Any,
 ) -> Finding:
-    """The finding of a code; evidence and other words fill its message."""
-    entry, known = _book()[code], dict(evidence or {})
+    """The finding of a code of a package; evidence and other words fill its message."""
+    entry, known = packaged_toml(package, "findings.toml")[code], dict(evidence or {})
     entry = entry | entry.get(kind or "", {})
     if "effect" in entry:
         known |= {"effect": entry["effect"], "withholds": entry.get("withholds", False)}
@@ -36,6 +33,7 @@ def finding(
 def asked(session: Session, *codes: str, trace_id: int | None = None) -> Iterator[Finding]:
     """The findings of these codes that a Session gives reason for."""
     for code in codes:
-        for row in session.records(_book()[code]["sql"], () if trace_id is None else (trace_id,)):
+        query = packaged_toml(__package__, "findings.toml")[code]["sql"]
+        for row in session.records(query, () if trace_id is None else (trace_id,)):
             evidence = {name: value for name, value in row.items() if name[0] != "_"}
             yield finding(code, trace_id, evidence, **{name: row[name] for name in row.keys() - evidence})

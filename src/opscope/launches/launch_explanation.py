@@ -17,7 +17,7 @@ from typing import Any
 from opscope.data import packaged_toml
 from opscope.hardware.occupancy import Limiter, Waves
 from opscope.launches import elementwise, matrix_product, rows
-from opscope.launches.facts import Expected, LaunchFacts, Prediction, extent_text
+from opscope.launches.facts import LaunchFacts, Prediction, extent_text
 from opscope.model.evidence import Grade
 from opscope.text_enum import TextEnum
 from opscope.units import counted, format_bytes, format_fraction
@@ -106,8 +106,12 @@ def explain(launch: LaunchFacts) -> LaunchExplanation | None:
                 statements += _said(heading, item, values, grade)
         if launch.grid is not None and predicted.expected:
             found = [one for one in predicted.expected if one.matches(launch.grid, launch.block)]
-            is_predicted = bool(found)
-            text = _launch_text(launch, (found or predicted.expected)[0], is_predicted=is_predicted)
+            is_predicted, expected = bool(found), (found or predicted.expected)[0]
+            launched = f"grid {extent_text(launch.grid)} of blocks of {extent_text(launch.block)} threads"
+            text = f"Launched as {launched}, as predicted from the recording: {expected.formula}."
+            if not found:
+                grid = f"grid {extent_text(expected.grid)} ({expected.formula})"
+                text = f"Not as predicted: launched as {launched}, but the recording predicts {grid}."
             statements.append(Statement(Heading.LAUNCH, text, Grade(entry.get("launch_grade", grade))))
     statements += _wave_statements(launch)
     statements += _resource_statements(launch)
@@ -181,14 +185,6 @@ def _worded(text: str, values: Mapping[str, Any]) -> str | None:
     except KeyError:
         return None
     return "".join(parts)
-
-
-def _launch_text(launch: LaunchFacts, expected: Expected, *, is_predicted: bool) -> str:
-    launched = f"grid {extent_text(launch.grid)} of blocks of {extent_text(launch.block)} threads"
-    if is_predicted:
-        return f"Launched as {launched}, as predicted from the recording: {expected.formula}."
-    predicted = f"grid {extent_text(expected.grid)} ({expected.formula})"
-    return f"Not as predicted: launched as {launched}, but the recording predicts {predicted}."
 
 
 def _wave_statements(launch: LaunchFacts) -> Iterator[Statement]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -107,28 +108,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 RECORDER_KEY = "opscopeRecorder"
-
-
-class _Recorded(msgspec.Struct, frozen=True):
-    code: str
-    severity: Severity
-    message: str
-    suggestion: str | None = None
-    evidence: dict[str, Any] = {}
+_KEPT = ("code", "severity", "message", "suggestion", "evidence")
 
 
 def findings_as_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """The findings as the value of `findings` under the key."""
-    return [
-        {
-            "code": one.code,
-            "severity": str(one.severity),
-            "message": one.message,
-            "suggestion": one.suggestion,
-            "evidence": one.evidence,
-        }
-        for one in findings
-    ]
+    return [{name: one[name] for name in _KEPT} for one in map(msgspec.to_builtins, findings)]
 
 
 def recorded_findings(properties: dict[str, Any], trace_id: int) -> Iterator[Finding]:
@@ -136,11 +121,9 @@ def recorded_findings(properties: dict[str, Any], trace_id: int) -> Iterator[Fin
     recorder = properties.get(RECORDER_KEY)
     kept = recorder.get("findings") if isinstance(recorder, dict) else None
     for entry in kept if isinstance(kept, list) else []:
-        try:
-            one = msgspec.convert(entry, _Recorded)
-        except msgspec.ValidationError:
-            continue
-        yield Finding(one.code, one.severity, one.message, one.suggestion, trace_id, one.evidence)
+        with suppress(msgspec.ValidationError):
+            known = {name: entry[name] for name in _KEPT if isinstance(entry, dict) and name in entry}
+            yield msgspec.convert(known | {"trace_id": trace_id}, Finding)
 
 
 def most_severe_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

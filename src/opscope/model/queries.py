@@ -11,11 +11,13 @@ from functools import cache
 def sql(package: str, name: str) -> str:
     """The text of `NAME.sql` of a package; of `FILE:STATEMENT` what `-- :name STATEMENT` begins in a file."""
     file, _, statement = name.partition(":")
-    text = (pkgutil.get_data(package, f"{file}.sql") or b"").decode()
-    return _statements(text)[statement] if statement else text
+    if statement:
+        return statements(package, file)[statement]
+    return (pkgutil.get_data(package, f"{file}.sql") or b"").decode()
 
 
 @cache
-def _statements(text: str) -> dict[str, str]:
-    parts = re.split(r"^-- :name (\w+)\n", text, flags=re.MULTILINE)
+def statements(package: str, file: str) -> dict[str, str]:
+    """All statements of a file, by their names."""
+    parts = re.split(r"^-- :name (\w+)\n", sql(package, file), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from opscope.model.session import Session
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import Collective
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.operators.element_types import element_type_of_scalar
 
 # Names of libraries and recorders, by the first of these that they hold without underscores.

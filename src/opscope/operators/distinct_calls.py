@@ -36,7 +36,16 @@ class Collective(msgspec.Struct, frozen=True):
     group_size: int | None
 
 
-class AlikeCalls(msgspec.Struct, frozen=True):
+# What the tables call the arguments.
+_COLUMNS = {
+    "shapes": "input_shapes",
+    "types": "input_types",
+    "strides": "input_strides",
+    "concrete": "concrete_inputs",
+}
+
+
+class AlikeCalls(msgspec.Struct, frozen=True, rename=_COLUMNS):
     """Calls that are alike. Arguments are JSON text as recorded."""
 
     call_id: int  # its row of `call_costs`, which `activity_costs` joins
@@ -76,12 +85,9 @@ _DIRECTIONS = {
 }
 _ORDER = (
     "self_device_ns DESC, name, overload, input_shapes, input_types, input_strides, concrete_inputs, "
-    "read_bytes, written_bytes, kernel, block_count, triton_kernel, collective, in_element_count, engine_step"
+    "read_bytes, written_bytes, kernel, block_count, triton, collective, engine_step"
 )
-_LAUNCH_ORDER = (
-    "self_device_ns DESC, name, attribution, read_bytes, written_bytes, collective, in_element_count, "
-    "out_element_count"
-)
+_LAUNCH_ORDER = "self_device_ns DESC, name, attribution, read_bytes, written_bytes, collective"
 _MAP_CALLS = """
 INSERT INTO activity_costs
 SELECT a.activity_id, m.call_id
@@ -116,7 +122,7 @@ def _collect(
     connection.execute(mapping)
     records = session.records("SELECT * EXCLUDE (member_ids) FROM distinct_calls ORDER BY call_id")
     connection.execute("DROP TABLE distinct_calls")
-    return tuple(map(_call, records))
+    return msgspec.convert(records, tuple[DistinctCall, ...])
 
 
 def _write_engine_steps(session: Session) -> None:
@@ -145,42 +151,13 @@ def _write_transfers(session: Session) -> None:
         "SELECT DISTINCT n.name_id, n.name FROM kernel_names n JOIN device_activities a USING (name_id) "
         "WHERE a.kind <> 'kernel'"
     )
-    rows = [(name_id, *_direction(name)) for name_id, name in names]
+    rows = []
+    for name_id, name in names:
+        decoded = decode(name)
+        of_copy = _DIRECTIONS.get(decoded.copy_direction or "", (None, None))  # its name may not tell
+        rows.append((name_id, *((False, True) if decoded.family == "memset" else of_copy)))
     session.connection.execute(
         "CREATE OR REPLACE TEMP TABLE transfers (name_id INTEGER, reads BOOLEAN, writes BOOLEAN)"
     )
     if rows:
         session.connection.executemany("INSERT INTO transfers VALUES (?, ?, ?)", rows)
-
-
-def _direction(name: str) -> tuple[bool | None, bool | None]:
-    """Whether a copy or set reads and writes device memory; None if its name does not tell."""
-    decoded = decode(name)
-    if decoded.family == "memset":
-        return False, True
-    return _DIRECTIONS.get(decoded.copy_direction or "", (None, None))
-
-
-def _call(record: dict[str, Any]) -> DistinctCall:
-    triton, collective = record.get("triton_kernel"), record.get("collective")
-    return DistinctCall(
-        **{name: record[name] for name in _COLUMNS if name in record},
-        **{name: record[column] for name, column in ARGUMENT_COLUMNS.items() if column in record},
-        triton=None
-        if triton is None
-        else TritonLaunch(triton, record["triton_hash"], record["kernel_num_gb"], record["kernel_flop"]),
-        collective=None if collective is None else Collective(collective, *map(record.get, _SIZES)),
-    )
-
-
-_COLUMNS = (
-    "call_id", "name", "overload", "attribution", "calls", "self_device_ns", "read_bytes", "written_bytes",
-    "kernel", "block_count", "example_id", "engine_step",
-)  # fmt: skip
-_SIZES = ("collective_type", "in_element_count", "out_element_count", "group_size")
-ARGUMENT_COLUMNS = {
-    "shapes": "input_shapes",
-    "types": "input_types",
-    "strides": "input_strides",
-    "concrete": "concrete_inputs",
-}

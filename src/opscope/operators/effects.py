@@ -1,4 +1,4 @@
-"""What one call takes and gives, and the row of its operator: results, operations, least bytes.
+"""What one call takes, gives and costs, and the row of its operator: results, operations, least bytes.
 
 A family's table has one row per operator. Its in-place and `out=` variants need none of their own: the schema
 of a call says what it writes. Operations and bytes are worked out from a call's effects alone.
@@ -8,12 +8,84 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeAlias, TypeVar
 
-from opscope.operators.arguments import CallArguments, TensorArgument, distinct_elements, is_number, type_of
-from opscope.operators.element_types import ElementKind, ElementType
+import msgspec
+
+from opscope.hardware.devices import DataType
+from opscope.operators.arguments import (
+    CallArguments,
+    ScalarArgument,
+    TensorArgument,
+    distinct_elements,
+    is_number,
+    type_of,
+)
+from opscope.operators.element_types import ElementKind, ElementType, element_type
 from opscope.provenance.operators.schema import Kind
+from opscope.text_enum import MeaningEnum
+
+
+class CostEvidence(MeaningEnum):
+    """How the bytes of a call are known, strongest first. A closed set."""
+
+    REPLAYED = "replayed", "the call ran again on tensors without data, which gives its exact results"
+    SHAPE_RULES = "shape_rules", "by packaged rules from the recorded arguments"
+    RECORDED = "recorded", "as the recorder or the compiler wrote it on the event"
+    GRADIENTS = (
+        "gradients",
+        "its lists of tensors are not recorded, but the gradients of the step need just the blocks launched",
+    )
+    KERNEL_ARGUMENTS = (
+        "kernel_arguments",
+        "from the tensors given to a generated kernel, in the order in which its compiler passes them",
+    )
+    LAUNCH_TILES = (
+        "launch_tiles",
+        "from the tiles in its kernels' names and their grids, in whole tiles, experts chosen evenly",
+    )
+    ENGINE_STEP = "engine_step", "from its arguments and the counts in the serving engine's annotation"
+    MATCHED = "matched", "that of the recorded call whose kernel, geometry and duration it has"
+
+
+class FlopSource(MeaningEnum):
+    """How the operations of a call are counted. A closed set."""
+
+    REGISTRY = "registry", "of products, as torch counts them: a multiplication and an addition are 2"
+    DEFINITION = "definition", "so many for each element, each elementary function counted as one"
+    RECORDED = "recorded", "as the compiler wrote it"
+    FUSED_NAMES = (
+        "fused_names",
+        "by definition of the operators that a generated kernel's name lists, once each",
+    )
+    NONE = "none", "no floating-point arithmetic: copies, fills, gathers, comparisons, integers"
+
+
+class CallCost(msgspec.Struct, frozen=True):
+    """What one call of an operator must do by itself, children left out.
+
+    Zero is a fact (a copy computes nothing); unknown is None and has a reason.
+    """
+
+    flop_count: int | None = None  # floating-point operations; 0 where it computes none, None where unknown
+    flop_source: FlopSource | None = None  # how they were counted; None where unknown
+    # Distinct bytes of its inputs; what an in-place call overwrites unread does not count
+    read_bytes: int | None = None
+    written_bytes: int | None = None  # distinct bytes of its outputs; a view writes nothing
+    # Type whose peak limits its operations: of the operands of a product, else the one it computes in, which
+    # is fp32 for 16-bit inputs
+    data_type: DataType | None = None
+    evidence: CostEvidence | None = None  # how the bytes are known; None where unknown
+    reason: str | None = None  # why something is unknown, in one phrase
+
+    @property
+    def min_bytes(self) -> int | None:
+        """Least bytes moved between device memory and the chip: each byte once."""
+        if self.read_bytes is None or self.written_bytes is None:
+            return None
+        return self.read_bytes + self.written_bytes
+
 
 Shape: TypeAlias = tuple[int, ...]
 _Value = TypeVar("_Value")
@@ -78,9 +150,10 @@ class Operator:
     operand: tuple[str, ...] = ()
 
 
-def rows(results: Rule | None, operations: Mapping[int, str]) -> dict[str, Operator]:
+def rows(results: Rule | None, operations: Mapping[int, str] | Mapping[str, str]) -> dict[str, Operator]:
     """Operators with like results, those named in one text with as many operations for each element."""
-    return {name: Operator(results, count) for count, names in operations.items() for name in names.split()}
+    found = ((int(count), name) for count, names in operations.items() for name in names.split())
+    return {name: Operator(results, count) for count, name in found}
 
 
 def each_of(*names: str) -> Formula:
@@ -244,3 +317,131 @@ def item_bytes(tensor: TensorArgument) -> int:
     if element is None:
         raise UnrecordedError(f"element type {tensor.type_name} is unknown")
     return element.size_bytes
+
+
+# Element types of results, by torch's rules of type promotion.
+#
+# Tensors with dimensions decide; tensors of none, then numbers, change the result only if they are of a
+# higher kind. Numbers take the default types float32 and complex64.
+#
+# Source: PyTorch 2.11.0, aten/src/ATen/native/TypeProperties.cpp (result_type), c10/core/ScalarType.cpp
+# (promoteTypes).
+
+
+def _known(name: str) -> ElementType:
+    found = element_type(name)
+    assert found is not None, name
+    return found
+
+
+BOOL, INT64, FLOAT32 = _known("bool"), _known("int64"), _known("float32")
+_DEFAULTS = {
+    ElementKind.BOOLEAN: BOOL,
+    ElementKind.INTEGER: INT64,
+    ElementKind.FLOAT: FLOAT32,
+    ElementKind.COMPLEX: _known("complex64"),
+}
+_COMPLEX_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+_COMPLEX_OF = {part: name for name, part in _COMPLEX_PARTS.items()} | {"bfloat16": "complex64"}
+_WIDE_UNSIGNED = ("uint16", "uint32", "uint64")
+_SIGNED = ("int8", "int16", "int32", "int64")
+
+
+@cache
+def promote(one: ElementType, other: ElementType) -> ElementType | None:
+    """The type that holds both; None where torch has none (float8), or only newer releases have one."""
+    if one == other:
+        return one
+    if any(element.name.startswith("float8") for element in (one, other)):
+        return None
+    low, high = sorted((one, other), key=lambda element: element.kind.rank)
+    if any(element.name in _WIDE_UNSIGNED for element in (one, other)):
+        return high if high.is_float else None
+    if high.kind is ElementKind.COMPLEX and low.kind.rank >= ElementKind.FLOAT.rank:
+        common = promote(_known(_COMPLEX_PARTS.get(low.name, low.name)), _known(_COMPLEX_PARTS[high.name]))
+        return None if common is None else _known(_COMPLEX_OF.get(common.name, "complex64"))
+    if low.kind is not high.kind:
+        return high
+    return _promote_alike(low, high)
+
+
+def promoted_type(operands: Sequence[TensorArgument | ScalarArgument]) -> ElementType | None:
+    """The type an elementwise function computes with; None if a type is unknown or none holds all."""
+    tensors = [operand for operand in operands if isinstance(operand, TensorArgument)]
+    has_numbers = not all(map(is_number, tensors))
+    with_dimensions: list[ElementType | None] = []
+    without: list[ElementType | None] = []
+    numbers: list[ElementType | None] = []
+    for operand in operands:
+        if isinstance(operand, ScalarArgument):
+            kinds = {
+                bool: ElementKind.BOOLEAN,
+                int: ElementKind.INTEGER,
+                float: ElementKind.FLOAT,
+                complex: ElementKind.COMPLEX,
+            }
+            is_special = operand.text in ("inf", "-inf", "nan")
+            kind = ElementKind.FLOAT if is_special else kinds.get(type(operand.value))
+            numbers.append(None if kind is None else _DEFAULTS[kind])
+        elif has_numbers and is_number(operand):
+            known = type_of(operand)
+            numbers.append(None if known is None else _DEFAULTS[known.kind])
+        else:
+            (with_dimensions if operand.shape else without).append(type_of(operand))
+    # In the order of their weight: a later group counts only if its kind is higher. An unknown type is a
+    # number without a value: it does not matter unless all else are integers.
+    total: ElementType | None = None
+    for group in (with_dimensions, without, numbers):
+        promoted: ElementType | None = None
+        for element in group:
+            if element is None:
+                if total is None or total.kind.rank < ElementKind.FLOAT.rank:
+                    return None
+            elif (promoted := element if promoted is None else promote(promoted, element)) is None:
+                return None
+        if total is None:
+            total = promoted
+        elif promoted is not None and promoted.kind.rank > total.kind.rank:
+            is_part = promoted.kind is ElementKind.COMPLEX and total.is_float
+            total = _known(_COMPLEX_OF.get(total.name, promoted.name)) if is_part else promoted
+    return total
+
+
+def to_float(element: ElementType | None) -> ElementType | None:
+    """The type of functions whose results are no integers: float32 of integers and truth values."""
+    if element is None or element.kind.rank >= ElementKind.FLOAT.rank:
+        return element
+    return FLOAT32
+
+
+def complex_of(element: ElementType) -> ElementType | None:
+    """The complex type with parts of a type."""
+    return element_type(_COMPLEX_OF.get(element.name))
+
+
+def real_part(element: ElementType | None) -> ElementType | None:
+    """The type of absolute values and norms: of complex numbers that of their parts."""
+    if element is None or element.kind is not ElementKind.COMPLEX:
+        return element
+    return _known(_COMPLEX_PARTS[element.name])
+
+
+def summed_type(element: ElementType | None) -> ElementType | None:
+    """The type of sums and products: int64 of integers and truth values."""
+    if element is None or element.kind.rank >= ElementKind.FLOAT.rank:
+        return element
+    return INT64
+
+
+def _promote_alike(one: ElementType, other: ElementType) -> ElementType | None:
+    """Of two integers, or two numbers with fractions."""
+    if one.is_float:
+        is_mixed = one.size_bytes == other.size_bytes  # float16 and bfloat16
+        return FLOAT32 if is_mixed else max(one, other, key=lambda element: element.size_bytes)
+    names = (one.name, other.name)
+    if all(name in _SIGNED for name in names):
+        return max(one, other, key=lambda element: element.size_bytes)
+    if "uint8" in names and any(name in _SIGNED for name in names):
+        signed = next(element for element in (one, other) if element.name in _SIGNED)
+        return _known("int16") if signed.name == "int8" else signed
+    return None

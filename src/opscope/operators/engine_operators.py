@@ -16,9 +16,8 @@ from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import DistinctCall
-from opscope.operators.effects import UnrecordedError, bytes_of, known
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError, bytes_of, known
 from opscope.operators.element_types import ElementType
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.provenance.serving import serving_step

@@ -26,9 +26,8 @@ from opscope.operators.arguments import (
     distinct_bytes,
     type_of,
 )
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import TritonLaunch
-from opscope.operators.effects import UnrecordedError
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource, UnrecordedError
 from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of, with_list_types
 from opscope.operators.effects import (
+    INT64,
     CallEffects,
     ContradictionError,
     Operator,
@@ -34,7 +35,6 @@ from opscope.operators.effects import (
 )
 from opscope.operators.element_types import element_type_of_code
 from opscope.operators.pointwise import common_shape
-from opscope.operators.promotion import INT64
 from opscope.provenance.operators.schema import Kind
 
 _ShapeOf: TypeAlias = Callable[[CallArguments, TensorArgument], Shape]
@@ -257,22 +257,4 @@ OPERATORS: Mapping[str, Operator] = {
     **rows(_bucketed, {0: "bucketize searchsorted"}),
     "histc": Operator(_shaped(_counted), 3),  # the bin of each element: (x − least) · bins / range
     "_local_scalar_dense": Operator(_to_host, 0, _one_element),
-    # Named by generated kernels.
-    **rows(
-        None,
-        {
-            0: """
-                stack pad reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
-                replication_pad2d replication_pad3d repeat_interleave rot90 tril_indices triu_indices diag
-                diag_embed im2col unfold channel_shuffle native_channel_shuffle pixel_shuffle pixel_unshuffle
-                _pin_memory item _copy_from_and_resize zeros ones full zeros_like ones_like full_like empty
-                empty_like empty_strided new_zeros new_ones new_full scalar_tensor eye one_hot resize rand
-                randn randint randint_like randperm index masked_select nonzero masked_scatter select_backward
-                slice_backward _unsafe_index as_strided_scatter slice_scatter select_scatter diagonal_scatter
-                argsort msort unique_consecutive _unique _unique2 unique_dim bincount
-            """,
-            2: "range",
-            3: "logspace",
-        },
-    ),
 }

@@ -32,13 +32,13 @@ WITH launched AS (
     LEFT JOIN engine_steps e ON contains(o.name, 'attention') AND NOT starts_with(o.name, 'aten::')
         AND e.trace_id = o.trace_id AND e.thread_id = o.thread_id AND o.start_ns >= e.start_ns AND o.start_ns < e.end_ns
 ), compiled AS (
-    SELECT operator_id, any_value(kernel_name) AS triton_kernel, any_value(kernel_hash) AS triton_hash,
-        any_value(kernel_num_gb) AS kernel_num_gb, any_value(kernel_flop) AS kernel_flop
+    SELECT operator_id, struct_pack(kernel := any_value(kernel_name), source_hash := any_value(kernel_hash),
+        num_gb := any_value(kernel_num_gb), flop := any_value(kernel_flop)) AS triton
     FROM triton_launches GROUP BY operator_id HAVING count(*) = 1
 ), communicated AS (
-    SELECT operator_id, any_value(name) AS collective, any_value(data_type) AS collective_type,
-        any_value(in_element_count) AS in_element_count, any_value(out_element_count) AS out_element_count,
-        any_value(group_size) AS group_size
+    SELECT operator_id, struct_pack(name := any_value(name), data_type := any_value(data_type),
+        in_element_count := any_value(in_element_count), out_element_count := any_value(out_element_count),
+        group_size := any_value(group_size)) AS collective
     FROM collectives WHERE side = 'host' GROUP BY operator_id HAVING count(*) = 1
 )
 SELECT n.* EXCLUDE (operator_id, device_ns, name_id), k.name AS kernel,

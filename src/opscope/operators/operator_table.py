@@ -10,23 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from opscope.data import packaged_toml
 from opscope.hardware.devices import DataType
 from opscope.operators import moving, pointwise, products, reductions, windows
 from opscope.operators.arguments import CallArguments, type_of
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.effects import (
+    CallCost,
     CallEffects,
     ContradictionError,
+    CostEvidence,
+    FlopSource,
     Operator,
     UnrecordedError,
     all_bytes,
     element_of,
+    rows,
 )
 from opscope.operators.element_types import ElementKind
 
 FAMILIES = (moving, pointwise, reductions, windows, products)
 OPERATORS: Mapping[str, Operator] = {
-    name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
+    **rows(None, packaged_toml(__package__, "operators.toml")["generated"]),
+    **{name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()},
 }
 # Real operations of one on complex numbers, about: an addition is 2, a product 6.
 _COMPLEX_OPERATIONS = 4

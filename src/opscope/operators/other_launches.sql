@@ -3,9 +3,9 @@
 -- and the activities (member_ids). `read_bytes` and `written_bytes` of copies and sets, per launch. Reads
 -- device_activities, kernel_names, operators, collectives, transfers (name_id, reads, writes), activity_costs.
 WITH communicated AS (
-    SELECT activity_id, any_value(name) AS collective, any_value(data_type) AS collective_type,
-        any_value(in_element_count) AS in_element_count, any_value(out_element_count) AS out_element_count,
-        any_value(group_size) AS group_size
+    SELECT activity_id, struct_pack(name := any_value(name), data_type := any_value(data_type),
+        in_element_count := any_value(in_element_count), out_element_count := any_value(out_element_count),
+        group_size := any_value(group_size)) AS collective
     FROM collectives WHERE activity_id IS NOT NULL GROUP BY activity_id
 ), launched AS (
     SELECT a.activity_id, a.duration_ns,

@@ -1,15 +1,13 @@
-"""Elementwise functions: results, and operations for each element by the formula that defines each.
-
-Where a function has branches (elu, softplus), the branch that computes counts. Comparisons, choices, changes
-of sign and rounding are no arithmetic; factors given as numbers (alpha, beta) do not count.
-"""
+"""Elementwise functions: their results; which they are, and their operations, `operators.toml` says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from opscope.data import packaged_toml
 from opscope.operators.arguments import CallArguments, ScalarArgument, TensorArgument, broadcast, type_of
 from opscope.operators.effects import (
+    BOOL,
     CallEffects,
     ContradictionError,
     Operator,
@@ -21,25 +19,16 @@ from opscope.operators.effects import (
     effects_of,
     known,
     like,
+    promoted_type,
+    real_part,
     result,
     results,
     rows,
     shape_text,
+    to_float,
     without,
 )
 from opscope.operators.element_types import ElementType
-from opscope.operators.promotion import BOOL, promoted_type, real_part, to_float
-from opscope.text_enum import TextEnum
-
-
-class ResultType(TextEnum):
-    """What type the result has. A closed set."""
-
-    PROMOTED = "promoted"
-    FLOAT = "float"  # promoted, of integers float32
-    REAL = "real"  # promoted, of complex numbers their parts' type
-    BOOL = "bool"
-    FIRST = "first"  # the first operand's
 
 
 def common_shape(tensors: Sequence[TensorArgument]) -> Shape:
@@ -51,7 +40,7 @@ def common_shape(tensors: Sequence[TensorArgument]) -> Shape:
     return shape
 
 
-def _pointwise(operands: str, result_type: ResultType, *, typeless: str = "", optional: str = "") -> Rule:
+def _pointwise(operands: str, result_type: str, *, typeless: str = "", optional: str = "") -> Rule:
     """One function of tensors, or of numbers in their place; typeless ones (masks) only shape it."""
 
     def rule(call: CallArguments) -> CallEffects:
@@ -73,17 +62,17 @@ def _pointwise(operands: str, result_type: ResultType, *, typeless: str = "", op
 
 
 def _result_type(
-    call: CallArguments, operands: Sequence[TensorArgument | ScalarArgument], kind: ResultType
+    call: CallArguments, operands: Sequence[TensorArgument | ScalarArgument], kind: str
 ) -> ElementType | None:
-    if kind is ResultType.BOOL:
+    if kind == "bool":
         return BOOL
-    if kind is ResultType.FIRST:
+    if kind == "first":
         return type_of(operands[0]) if isinstance(operands[0], TensorArgument) else None
     element = promoted_type(operands)
-    if kind is ResultType.FLOAT:
+    if kind == "float":
         is_rounded = call.has("rounding_mode")  # which is not recorded
         return None if is_rounded and element is not None and not element.is_float else to_float(element)
-    return real_part(element) if kind is ResultType.REAL else element
+    return real_part(element) if kind == "real" else element
 
 
 def _dropout(call: CallArguments) -> CallEffects:
@@ -110,95 +99,19 @@ def _glu(call: CallArguments) -> CallEffects:
     return result(call, tuple(shape), type_of(data))
 
 
-_PROMOTED, _FLOAT, _BOOL = ResultType.PROMOTED, ResultType.FLOAT, ResultType.BOOL
+def _functions() -> Iterator[tuple[str, Operator]]:
+    for row in packaged_toml(__package__, "operators.toml")["function"]:
+        needs = {name: row.get(name, "") for name in ("typeless", "optional")}
+        rule = _pointwise(row["operands"], row["result"], **needs)
+        yield from rows(rule, row["operations"]).items()
+
+
 ELEMENTWISE: Mapping[str, Operator] = {
-    # Of one tensor: σ(x) = 1 / (1 + exp(−x)) is 3, gelu x · ½ · (1 + erf(x / √2)) 5.
-    **rows(
-        _pointwise("self", _FLOAT),
-        {
-            1: """
-                exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh
-                acosh atanh erf erfc erfinv lgamma digamma reciprocal special_i0e special_i1 special_i1e i0
-            """,
-            3: "sigmoid sinc logit",
-        },
-    ),
-    **rows(
-        _pointwise("self", _PROMOTED),
-        {
-            0: """
-                neg relu sign sgn floor ceil trunc round bitwise_not hardshrink hardtanh threshold nan_to_num
-            """,
-            1: "frac leaky_relu softshrink",
-            2: "hardsigmoid",
-            3: "silu elu hardswish",
-            4: "celu selu",
-            5: "mish gelu softplus",
-        },
-    ),
-    **rows(_pointwise("self", ResultType.REAL), {0: "abs"}),
-    **rows(_pointwise("self", _BOOL), {0: "isnan isinf isfinite isneginf isposinf signbit logical_not"}),
-    # Of two: hypot √(x² + y²) is 4, logaddexp m + log(1 + exp(−|a − b|)) 4.
-    **rows(
-        _pointwise("self other", _PROMOTED),
-        {
-            0: """
-                maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor bitwise_left_shift
-                bitwise_right_shift gcd lcm __and__ __or__ __xor__ __lshift__ __rshift__
-            """,
-            1: "add sub rsub mul remainder fmod floor_divide",
-            4: "hypot logaddexp logaddexp2",
-        },
-    ),
-    **rows(_pointwise("self exponent", _PROMOTED), {1: "pow"}),
-    **rows(_pointwise("self min", _PROMOTED), {0: "clamp_min"}),
-    **rows(_pointwise("self max", _PROMOTED), {0: "clamp_max"}),
-    **rows(_pointwise("self weight", _PROMOTED), {1: "_prelu_kernel"}),
-    **rows(_pointwise("self other", _FLOAT), {0: "copysign", 1: "div true_divide atan2", 2: "xlogy"}),
-    **rows(_pointwise("self other", _BOOL), {0: "eq ne lt le gt ge logical_and logical_or logical_xor"}),
-    **rows(_pointwise("self mask value", ResultType.FIRST), {0: "masked_fill"}),
-    # Of three.
-    **rows(_pointwise("self end weight", _PROMOTED), {3: "lerp"}),
-    **rows(_pointwise("self tensor1 tensor2", _PROMOTED), {3: "addcmul addcdiv"}),
-    **rows(_pointwise("self min max", _PROMOTED, optional="min max"), {0: "clamp"}),
-    **rows(_pointwise("condition self other", _PROMOTED, typeless="condition"), {0: "where"}),
-    # Gradients: silu's g · σ · (1 + x · (1 − σ)) is 8, gelu's g · (Φ + x·φ) 11, mish's 13.
-    **rows(_pointwise("grad_output output", _PROMOTED), {3: "tanh_backward sigmoid_backward"}),
-    **rows(
-        _pointwise("grad_output self", _PROMOTED),
-        {
-            0: "threshold_backward softshrink_backward hardtanh_backward",
-            1: "leaky_relu_backward hardsigmoid_backward",
-            3: "logit_backward hardswish_backward",
-            5: "softplus_backward",
-            8: "silu_backward",
-            11: "gelu_backward",
-            13: "mish_backward",
-        },
-    ),
-    **rows(_pointwise("grad_output self_or_result", _PROMOTED), {3: "elu_backward"}),
-    **rows(_pointwise("grad_output mask", ResultType.FIRST), {1: "native_dropout_backward"}),
-    **rows(_pointwise("self mask", ResultType.FIRST), {1: "_masked_scale"}),
+    **dict(_functions()),
     "native_dropout": Operator(_dropout, 1),
     "log_sigmoid_forward": Operator(_log_sigmoid, 4),
     "glu": Operator(_glu, 2),
     "glu_backward": Operator(like("self"), 4),
-    # Named by generated kernels.
-    **rows(
-        None,
-        {
-            0: """
-                relu6 clip hardshrink_backward absolute negative positive heaviside fix frexp isin is_nonzero
-                equal
-            """,
-            1: """
-                polygamma igamma igammac special_erfcx special_ndtri special_zeta square
-                rrelu_with_noise prelu
-            """,
-            2: "ldexp special_xlog1py _prelu_kernel_backward",
-            4: "log_sigmoid_backward",
-        },
-    ),
 }
 
 
@@ -258,27 +171,17 @@ def _written_lists(call: CallArguments) -> list[str]:
     return [one.name for one in arguments if one.is_written and one.name != "state_steps"]
 
 
-_FOREACH = {
-    0: "abs ceil clamp_max clamp_min floor maximum minimum neg round sign trunc",
-    1: """
-        acos add asin atan cos cosh div erf erfc exp expm1 frac lgamma log log10 log1p log2 mul pow reciprocal
-        rsqrt sin sinh sqrt sub tan tanh
-    """,
-    3: "addcdiv addcmul lerp sigmoid",
-}
 # Moments, their roots, the step, weight decay.
 _STEPS = {"adam": 15, "adamw": 14, "sgd": 7, "adagrad": 9}
 LISTS: Mapping[str, Operator] = {
     **{
-        f"_foreach_{name}": Operator(_mapped, count)
-        for count, names in _FOREACH.items()
-        for name in names.split()
+        f"_foreach_{name}": row
+        for name, row in rows(_mapped, packaged_toml(__package__, "operators.toml")["foreach"]).items()
     },
     **{f"_foreach_{name}": Operator(_mapped, 0, without("self")) for name in ("copy", "zero")},
     "_foreach_norm": Operator(_norms, 2),
     # Multiplies each gradient by the inverse scale, and looks for what is not finite.
     "_amp_foreach_non_finite_check_and_unscale": Operator(_unscaled, 1),
-    "_amp_update_scale": Operator(None, 0),
     **{f"_fused_{name}": Operator(_stepped, count, _step_traffic) for name, count in _STEPS.items()},
 }
 

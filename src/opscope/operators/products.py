@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from opscope.operators.arguments import CallArguments, TensorArgument, broadcast, type_of
 from opscope.operators.effects import (
+    FLOAT32,
     CallEffects,
     ContradictionError,
     Formula,
@@ -17,17 +18,18 @@ from opscope.operators.effects import (
     Shape,
     UnrecordedError,
     bytes_of,
+    complex_of,
     dimension_of,
     effects_of,
     inputs_without,
     known,
     like,
+    real_part,
     result,
     results,
     shape_text,
 )
 from opscope.operators.element_types import ElementKind, ElementType, element_type, element_type_of_code
-from opscope.operators.promotion import FLOAT32, complex_of, real_part
 
 # Matrix products: their sizes, results and operations: 2 for each pair of elements that meet.
 #

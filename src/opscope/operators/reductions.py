@@ -9,6 +9,9 @@ from typing import TypeAlias
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
+    BOOL,
+    FLOAT32,
+    INT64,
     CallEffects,
     ContradictionError,
     Operator,
@@ -24,15 +27,18 @@ from opscope.operators.effects import (
     item_bytes,
     known,
     like,
+    promoted_type,
+    real_part,
     result,
     results,
     rows,
     shape_text,
+    summed_type,
+    to_float,
     without,
 )
 from opscope.operators.element_types import ElementType, element_type_of_code
 from opscope.operators.pointwise import common_shape
-from opscope.operators.promotion import BOOL, FLOAT32, INT64, promoted_type, real_part, summed_type, to_float
 
 # Operations are those of each element of the input: what is done once for each result does not count.
 
@@ -155,18 +161,6 @@ REDUCTIONS: Mapping[str, Operator] = {
     # Subtract the largest, exp, their sum, a division.
     **rows(_softmax, {4: "_softmax _log_softmax"}),
     **rows(_softmax_gradient, {4: "_softmax_backward_data _log_softmax_backward_data"}),
-    # Named by generated kernels.
-    **rows(
-        None,
-        {
-            0: """
-                aminmax median nanmedian mode kthvalue count_nonzero cummax cummin _cummax_helper
-                _cummin_helper
-            """,
-            1: "nanmean trace",
-            4: "_safe_softmax",
-        },
-    ),
 }
 
 
@@ -277,7 +271,6 @@ NORMALIZATIONS: Mapping[str, Operator] = {
     # Of distributed batch norm.
     "batch_norm_stats": Operator(_channel_statistics, 4),
     **rows(like("input"), {4: "batch_norm_elemt", 5: "batch_norm_backward_elemt"}),
-    **rows(None, {4: "batch_norm_backward_reduce", 7: "_batch_norm_with_update", 9: "batch_norm_backward"}),
 }
 
 

@@ -18,18 +18,17 @@ import msgspec
 from msgspec.structs import replace
 
 from opscope.model.queries import sql
-from opscope.model.schema import Attribution
+from opscope.model.schema import Attribution, table
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, parse_arguments
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.collective_costs import cost_of_collective
 from opscope.operators.distinct_calls import (
-    ARGUMENT_COLUMNS,
     AlikeCalls,
     DistinctCall,
     collect_calls,
     collect_launches,
 )
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.operators.engine_operators import engine_cost
 from opscope.operators.generated_kernels import cost_of_generated
 from opscope.operators.operator_table import cost_by_rules
@@ -47,10 +46,14 @@ class CostedCall(AlikeCalls, frozen=True, kw_only=True):
 
 def fill_costs(session: Session) -> None:
     """Fill the cost tables, unless they are filled already."""
-    if _is_filled(session):
+    if session.scalar("SELECT count(*) FROM call_costs"):
         return
-    for table in COST_TABLES:
-        session.replace_rows(table, [])
+    # Every activity belongs to a call, so a mark without calls is of a session that lost its tables.
+    has_activities = session.scalar("SELECT EXISTS (FROM device_activities)")
+    if session.metadata(_DONE) is not None and not has_activities:
+        return
+    for name in COST_TABLES:
+        session.replace_rows(name, [])
     calls = collect_calls(session)
     matched = _match_early(session, calls)
     launches = collect_launches(session, first_id=len(calls) + len(matched))
@@ -67,23 +70,7 @@ def fill_costs(session: Session) -> None:
 def read_costs(session: Session) -> tuple[CostedCall, ...]:
     """All rows of `call_costs`, most device time first; empty unless `fill_costs` ran."""
     rows = session.records("SELECT * FROM call_costs ORDER BY self_device_ns DESC, call_id")
-    return tuple(
-        CostedCall(
-            **{name: row[name] for name in _PLAIN},
-            **{name: row[column] for name, column in ARGUMENT_COLUMNS.items()},
-            cost=msgspec.convert(row, CallCost),
-        )
-        for row in rows
-    )
-
-
-def _is_filled(session: Session) -> bool:
-    # Every activity belongs to a call, so a mark without calls is of a session that lost its tables.
-    if session.scalar("SELECT count(*) FROM call_costs"):
-        return True
-    return session.metadata(_DONE) is not None and not session.scalar(
-        "SELECT count(*) FROM device_activities"
-    )
+    return msgspec.convert([row | {"cost": row} for row in rows], tuple[CostedCall, ...])
 
 
 def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[DistinctCall, int]]:
@@ -108,11 +95,11 @@ def _match_early(session: Session, calls: Sequence[DistinctCall]) -> list[tuple[
         )
         for number, (recorded_id, count, device_ns) in enumerate(rows)
     ]
-    for call, recorded_id in matched:
-        session.connection.execute(
-            "INSERT INTO activity_costs SELECT activity_id, ? FROM early WHERE call_id = ?",
-            [call.call_id, recorded_id],
-        )
+    session.connection.execute(
+        "INSERT INTO activity_costs "
+        "SELECT activity_id, ? + dense_rank() OVER (ORDER BY call_id) - 1 FROM early",
+        [len(calls)],
+    )
     session.connection.execute("DROP TABLE early")
     return matched
 
@@ -124,18 +111,9 @@ GROUP BY call_id ORDER BY call_id"""
 
 
 def _row(call: DistinctCall, cost: CallCost) -> dict[str, Any]:
-    return {
-        **{name: getattr(call, name) for name in _PLAIN},
-        **{column: _raw(getattr(call, name)) for name, column in ARGUMENT_COLUMNS.items()},
-        **msgspec.to_builtins(cost),
-    }
-
-
-_PLAIN = ("call_id", "name", "overload", "attribution", "calls", "self_device_ns")
-
-
-def _raw(text: str | None) -> msgspec.Raw | None:
-    return None if text is None else msgspec.Raw(text.encode())
+    row: dict[str, Any] = msgspec.to_builtins(call) | msgspec.to_builtins(cost)
+    texts = {one.name for one in table("call_costs").columns if one.type == "JSON" and row[one.name]}
+    return row | {name: msgspec.Raw(row[name].encode()) for name in texts}
 
 
 # Namespaces whose operators are torch's own.

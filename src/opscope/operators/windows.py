@@ -11,6 +11,7 @@ from math import prod
 
 from opscope.operators.arguments import CallArguments, TensorArgument, type_of
 from opscope.operators.effects import (
+    INT64,
     CallEffects,
     ContradictionError,
     Operator,
@@ -25,11 +26,9 @@ from opscope.operators.effects import (
     known,
     result,
     results,
-    rows,
     shape_text,
     without,
 )
-from opscope.operators.promotion import INT64
 
 
 @dataclass(frozen=True)
@@ -330,14 +329,6 @@ SAMPLING: Mapping[str, Operator] = {
     "upsample_bilinear2d_backward": Operator(_gradient, 9),
     "upsample_trilinear3d": Operator(_to_size(3), 21),
     "upsample_bicubic2d": Operator(_to_size(2), 35),
-    # Named by generated kernels.
-    **rows(
-        None,
-        {
-            0: "adaptive_max_pool3d fractional_max_pool2d max_unpool2d max_unpool3d",
-            1: "avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
-        },
-    ),
 }
 
 

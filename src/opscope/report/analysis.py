@@ -20,9 +20,9 @@ from opscope.analysis.ranges import GraphTotal
 from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
+from opscope.model.benchmark import Latency
 from opscope.model.environment import Environment
 from opscope.model.finding import Severity
-from opscope.model.measurement import Latency
 from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title

@@ -25,6 +25,7 @@ from opscope.model.benchmark import (
     BenchmarkResult,
     BenchmarkRow,
     CacheState,
+    Clock,
     DeviceState,
     Interval,
     Status,
@@ -32,7 +33,6 @@ from opscope.model.benchmark import (
     reciprocal,
 )
 from opscope.model.finding import Finding
-from opscope.model.measurement import Clock
 from opscope.report import document as doc
 from opscope.report.benchmark_explanation import explanations
 from opscope.report.json_encoding import Keys, encode

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opscope.analysis.explanation import ExplainedKernel, Explanation, Subject, is_file
-from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.provenance import KernelFacts, NativeFunctionUse
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
@@ -120,7 +119,7 @@ def explanation_document(
     kernels, rows = (None, None) if is_full else (_KERNELS, _ROWS)
     title = explanation.name + (f".{explanation.overload}" if explanation.overload else "")
     if subject is Subject.KERNEL and len(uses) == 1:
-        title = kernel_title(uses[0].facts)
+        title = uses[0].facts.title
     nodes = explanation.derivatives
     backward = doc.Section(
         "Backward",
@@ -149,7 +148,7 @@ def _opening(explanation: Explanation) -> doc.FactList:
     is_near = any(one.line_grade is Grade.NEIGHBOR_VERSION for one in explanation.locations)
     longest: doc.Text | None = None
     if uses and explanation.subject is not Subject.KERNEL:
-        name = doc.Code(kernel_title(uses[0].facts))
+        name = doc.Code(uses[0].facts.title)
         longest = name if len(uses) == 1 else (name, f" and {len(uses) - 1} more")
     return doc.facts(
         ("What", _what(explanation)),
@@ -296,7 +295,7 @@ def _kernel_section(explanation: Explanation, most: int | None) -> doc.Section |
     shown = uses[:most]
     is_cut = len(shown) < len(uses)
     left_out = doc.Paragraph(f"The {len(shown)} longest of {len(uses)} kernels.") if is_cut else None
-    details = (doc.Section(kernel_title(one.facts), _kernel_blocks(one, explanation, most)) for one in shown)
+    details = (doc.Section(one.facts.title, _kernel_blocks(one, explanation, most)) for one in shown)
     return doc.Section("On the GPU", doc.blocks(left_out, meaning), tuple(details))
 
 
@@ -307,7 +306,7 @@ def _kernels_meaning(explanation: Explanation) -> doc.Meaning | None:
         return None
     use, longest = max(totals, key=lambda pair: pair[1].total_ns)
     each = f"{format_duration(longest.total_ns / longest.calls)} a launch"
-    title = doc.Code(kernel_title(use.facts))
+    title = doc.Code(use.facts.title)
     if len(totals) == 1:
         return doc.Meaning((title, f" takes {each} on average."))
     share = format_share(longest.total_ns, whole_ns)
@@ -315,7 +314,7 @@ def _kernels_meaning(explanation: Explanation) -> doc.Meaning | None:
 
 
 def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | None) -> tuple[doc.Block, ...]:
-    title = None if explanation.subject is Subject.KERNEL else kernel_title(use.facts)
+    title = None if explanation.subject is Subject.KERNEL else use.facts.title
     known, total = kernel_facts(use.facts, title=title), use.total
     if total is None:
         return (doc.FactList(tuple(known)),)
@@ -371,7 +370,7 @@ def _kernel_table_section(explanation: Explanation, most: int | None) -> doc.Sec
 
 def distinct_titles(kernels: Sequence[KernelFacts]) -> list[doc.Code]:
     """A title for each kernel; where several have the same one, their names."""
-    titles = [(kernel_title(facts), facts.name) for facts in kernels]
+    titles = [(facts.title, facts.name) for facts in kernels]
     counts = Counter(title for title, _ in titles)
     return [doc.Code(title if counts[title] == 1 else name) for title, name in titles]
 

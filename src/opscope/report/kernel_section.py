@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any
 
 from opscope.analysis.counter_commands import OperatorImprovement
-from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.summary import Summary
@@ -155,7 +154,7 @@ def launch_blocks(
     opening: list[doc.Inline] = ["How it parallelizes"]
     if names_kernel:
         known = next((one.facts for one in summary.kernels if one.name == kernel), None)
-        opening += [", ", doc.Code(kernel if known is None else kernel_title(known))]
+        opening += [", ", doc.Code(kernel if known is None else known.title)]
     if first.shapes:
         opening += [", called with shapes ", doc.Code(first.shapes)]
     facts: list[tuple[str, doc.Text]] = []

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 
-from opscope.analysis.kernel_titles import title_of
 from opscope.provenance.kernel_names.decoder import decode
 
 _ELLIPSIS = "…"
@@ -42,8 +41,7 @@ def _forms(name: str) -> tuple[str, ...]:
     decoded = decode(name) if len(name) <= _LONGEST_NAME else None
     if decoded is None or decoded.function is None:
         return (name,)
-    short = title_of(decoded.function, decoded.template_arguments, decoded.functor or "")
-    functor = (decoded.functor or "").rpartition("::")[2]
+    short, functor = decoded.title, (decoded.functor or "").rpartition("::")[2]
     if functor:
         return (name, short, functor)
     return tuple(dict.fromkeys((name, short, *_around_the_tile(short, decoded.tile))))

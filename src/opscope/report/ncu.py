@@ -82,7 +82,7 @@ def _opening(analysis: CounterAnalysis) -> doc.FactList:
     longest: doc.Text | None = None
     if times:
         ns, kernel = max(times, key=lambda pair: pair[0])
-        longest = (doc.Code(kernel.title), f": {format_duration(ns)}, limited by {_limit(kernel)}")
+        longest = (doc.Code(kernel.decoded.title), f": {format_duration(ns)}, limited by {_limit(kernel)}")
     changes = []
     for rank, finding in enumerate(analysis.findings[:_CHANGES], 1):
         text, launch = _advice(finding), finding.evidence.get("launch")
@@ -120,7 +120,7 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
     yield doc.table(
         shown,
         doc.number("#", "counters.index", str),
-        doc.identifier("Kernel", "title"),
+        doc.identifier("Kernel", "decoded.title"),
         doc.words("Operator", operator) if has_recording else None,
         doc.number("Time", "counters.duration_ns"),
         doc.number("DRAM", "counters.dram_bytes"),
@@ -145,7 +145,7 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
         for index, kernel in enumerate(lost):
             reason = kernel.match.meaning if kernel.match else ""
             parts += ["; " if index else "", f"launch {kernel.counters.index} ("]
-            parts += [doc.Code(kernel.title), f", {reason})"]
+            parts += [doc.Code(kernel.decoded.title), f", {reason})"]
         yield doc.Paragraph((*parts, "."))
     times = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels]
     if sum(times):
@@ -208,7 +208,7 @@ def _details(kernel: CountedKernel, analysis: CounterAnalysis) -> doc.Section:
     meaning = f"Limited by {_limit(kernel)}; no counter stands out."
     if found is not None and found.suggestion is not None:
         meaning = f"Limited by {_limit(kernel)}. {_advice(found)}."
-    return doc.Section(f"Launch {counters.index}: {kernel.title}", (known, doc.Meaning(meaning)))
+    return doc.Section(f"Launch {counters.index}: {kernel.decoded.title}", (known, doc.Meaning(meaning)))
 
 
 _PEAKS = (
@@ -331,8 +331,8 @@ _RECORDED = Keys(
 
 _KEYS: dict[type, Keys] = {
     CountedKernel: Keys(
-        "launch=counters.index name title family=decoded.family mangled_name=counters.mangled_name "
-        "device=counters.device grid=counters.grid block=counters.block "
+        "launch=counters.index name title=decoded.title family=decoded.family "
+        "mangled_name=counters.mangled_name device=counters.device grid=counters.grid block=counters.block "
         "registers_per_thread=counters.registers_per_thread shared_memory_bytes=counters.shared_memory_bytes "
         "*quantities global_loads=counters.loads global_stores=counters.stores "
         "bank_conflict_fraction=counters.shared.conflict_fraction occupancy=counters.occupancy "

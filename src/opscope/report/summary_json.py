@@ -34,9 +34,9 @@ from opscope.hardware.limits import DeviceLimits, Limit
 from opscope.hardware.occupancy import Waves
 from opscope.launches.facts import LaunchGeometry
 from opscope.launches.launch_explanation import Statement
+from opscope.model.benchmark import Latency
 from opscope.model.environment import Environment
 from opscope.model.location import SourceLocation
-from opscope.model.measurement import Latency
 from opscope.report.explanation import SourceReader
 from opscope.report.json_encoding import Keys, encode, from_json_text, parsed, versions
 from opscope.report.kernel_section import explained_launches

@@ -21,7 +21,7 @@ from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.model.finding import Finding
 from opscope.model.session import Session
-from opscope.operators.call_cost import CallCost
+from opscope.operators.effects import CallCost
 from opscope.testing import TraceBuilder
 
 H200 = {

@@ -11,11 +11,12 @@ import pytest
 
 from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.comparison_rules import (
-    MeanResampler,
-    MedianResampler,
     Timing,
     gate_reasons,
     presence_of,
+    ratio_interval,
+    resampled_means,
+    resampled_medians,
     time_change,
 )
 from opscope.model.benchmark import (
@@ -24,14 +25,21 @@ from opscope.model.benchmark import (
     BenchmarkRow,
     CacheState,
     CallProfile,
+    Clock,
     DeviceState,
     KernelUse,
     Status,
     Verdict,
 )
-from opscope.model.comparison import BenchmarkComparison, BenchmarkRowChange, FailOn, Presence, TimeChange
+from opscope.model.comparison import (
+    BenchmarkComparison,
+    BenchmarkRowChange,
+    ComparisonOptions,
+    FailOn,
+    Presence,
+    TimeChange,
+)
 from opscope.model.environment import Environment, GpuInfo
-from opscope.model.measurement import Clock
 
 OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
@@ -216,7 +224,7 @@ def test_a_slower_row_within_the_threshold_passes_the_gate() -> None:
     assert gate_reasons(within, FailOn.SLOWER) == ()
 
 
-RESAMPLERS = [MeanResampler, MedianResampler]
+RESAMPLERS = [resampled_means, resampled_medians]
 
 
 def timing(value: float, spread: float = 0.005, count: int = 20, seed: int = 1) -> Timing:
@@ -224,45 +232,44 @@ def timing(value: float, spread: float = 0.005, count: int = 20, seed: int = 1) 
     return Timing(float(np.median(samples)), tuple(map(float, samples)))
 
 
-@pytest.mark.parametrize("make", RESAMPLERS)
+@pytest.mark.parametrize("resampled", RESAMPLERS)
 @pytest.mark.parametrize(
     "count", [6, *(pytest.param(one, marks=pytest.mark.exhaustive(few=False)) for one in (10, 30))]
 )
-def test_intervals_of_equal_populations_hold_one_as_often_as_they_say(make, count: int) -> None:
+def test_intervals_of_equal_populations_hold_one_as_often_as_they_say(resampled, count: int) -> None:
     random = np.random.default_rng(5)
-    resampler = make(0)
     trials = 200
     hits = 0
     for _ in range(trials):
-        low, high = resampler.interval(*(1 + 0.02 * random.standard_normal((2, count))))
+        low, high = ratio_interval(resampled, 0, *(1 + 0.02 * random.standard_normal((2, count))))
         hits += low <= 1 <= high
     assert hits / trials >= 0.92
 
 
-@pytest.mark.parametrize("make", RESAMPLERS)
-def test_an_interval_narrows_with_samples(make) -> None:
+@pytest.mark.parametrize("resampled", RESAMPLERS)
+def test_an_interval_narrows_with_samples(resampled) -> None:
     random = np.random.default_rng(5)
     widths = []
     for count in (8, 200):
-        low, high = make(0).interval(*(1 + 0.02 * random.standard_normal((2, count))))
+        low, high = ratio_interval(resampled, 0, *(1 + 0.02 * random.standard_normal((2, count))))
         widths.append(high - low)
     assert widths[1] < widths[0] / 2
 
 
-@pytest.mark.parametrize("make", RESAMPLERS)
-def test_sides_of_different_sizes_are_compared(make) -> None:
+@pytest.mark.parametrize("resampled", RESAMPLERS)
+def test_sides_of_different_sizes_are_compared(resampled) -> None:
     first, second = np.full(6, 2.0), np.full(50, 1.0)
-    assert make(0).interval(first, second) == pytest.approx((2.0, 2.0))
+    assert ratio_interval(resampled, 0, first, second) == pytest.approx((2.0, 2.0))
 
 
 def test_a_time_that_is_sometimes_zero_has_an_open_interval() -> None:
-    low, high = MeanResampler(0).interval(np.full(6, 1.0), np.array([0, 0, 0, 0, 0, 1.0]))
+    low, high = ratio_interval(resampled_means, 0, np.full(6, 1.0), np.array([0, 0, 0, 0, 0, 1.0]))
     assert low > 0
     assert high == float("inf")
 
 
 def change(reference: Timing | None, candidate: Timing | None, **options):
-    return time_change(reference, candidate, MedianResampler(0), 0.02, **options)
+    return time_change(reference, candidate, resampled_medians, ComparisonOptions(), **options)
 
 
 SAME, AMBIGUOUS = Verdict.SAME, Verdict.AMBIGUOUS

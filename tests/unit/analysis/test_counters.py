@@ -22,7 +22,7 @@ from opscope.analysis.counters import (
 )
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
-from opscope.operators.call_cost import CallCost
+from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity
@@ -355,13 +355,10 @@ def recorded(
     if read is not None:
         values[Quantity.DRAM_READ_BYTES] = read
     call = CountedCall(
-        "aten::x",
-        None,
-        None,
-        None,
-        None,
-        1,
-        1.0,
+        call_id=0,
+        name="aten::x",
+        calls=1,
+        activities_per_call=1.0,
         cost=CallCost(read_bytes=least // 2, written_bytes=least // 2),
     )
     return counted(kernel(values=values), match=Match.SAME_CALL, call=call, **fields)

@@ -10,8 +10,7 @@ import pytest
 
 from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.errors import InputError
-from opscope.hardware.measured import cache_measured, save_measured
-from opscope.model.measured_limits import MeasuredLimits
+from opscope.hardware.measured import MeasuredLimits, cache_measured, save_measured
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 

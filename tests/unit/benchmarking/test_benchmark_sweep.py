@@ -20,9 +20,13 @@ from opscope.benchmarking.benchmark_sweep import (  # noqa: E402
 )
 from opscope.benchmarking.problem import BenchmarkRequest, Problem  # noqa: E402
 from opscope.errors import InputError  # noqa: E402
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, CacheState  # noqa: E402
+from opscope.model.benchmark import (  # noqa: E402
+    BenchmarkOptions,
+    BenchmarkResult,
+    CacheState,
+    Clock,
+)
 from opscope.model.environment import Environment  # noqa: E402
-from opscope.model.measurement import Clock  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

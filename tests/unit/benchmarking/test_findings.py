@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.benchmarking.findings import benchmark_findings
-from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, DeviceState, Status
+from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Clock, DeviceState, Status
 from opscope.model.finding import Finding
-from opscope.model.measurement import Clock
 
 
 def row(name: str = "reference", *, median_us: float = 100.0, **facts) -> BenchmarkRow:

@@ -21,13 +21,13 @@ from opscope.model.benchmark import (
     BenchmarkResult,
     BenchmarkRow,
     CacheState,
+    Clock,
     OutputCheck,
     Status,
     Verdict,
 )
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
-from opscope.model.measurement import Clock
 
 
 @pytest.fixture

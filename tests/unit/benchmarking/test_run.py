@@ -16,6 +16,7 @@ from opscope.model.benchmark import (
     CacheState,
     CallProfile,
     Ceiling,
+    Clock,
     DeviceState,
     Engine,
     KernelUse,
@@ -23,7 +24,6 @@ from opscope.model.benchmark import (
     Verdict,
 )
 from opscope.model.environment import Environment
-from opscope.model.measurement import Clock
 from opscope.testing import FakeMonitor, FakeTimer
 
 torch = pytest.importorskip("torch")

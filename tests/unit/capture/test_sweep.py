@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from opscope.capture.sweep import configuration_of, run_configuration  # noqa: E402
 from opscope.errors import CaptureError, InputError  # noqa: E402
-from opscope.model.measurement import Clock, Latency  # noqa: E402
+from opscope.model.benchmark import Clock, Latency  # noqa: E402
 from opscope.model.sidecar import read_sidecar  # noqa: E402
 from opscope.workloads.spec import WorkloadOptions, resolve  # noqa: E402
 from opscope.workloads.workload import Workload, WorkloadSpec  # noqa: E402

@@ -13,7 +13,7 @@ from opscope.hardware.limits import (
     measured_type,
     published_rate,
 )
-from opscope.model.measured_limits import MeasuredLimits
+from opscope.hardware.measured import MeasuredLimits
 
 Make = Callable[..., MeasuredLimits]
 

@@ -12,6 +12,7 @@ import pytest
 
 from opscope.errors import InputError
 from opscope.hardware.measured import (
+    MeasuredLimits,
     cache_measured,
     mismatch,
     read_folder,
@@ -20,7 +21,6 @@ from opscope.hardware.measured import (
     spec_of,
 )
 from opscope.model.benchmark import DeviceState
-from opscope.model.measured_limits import MeasuredLimits
 
 Make = Callable[..., MeasuredLimits]
 

@@ -9,8 +9,8 @@ import pytest
 
 from opscope.errors import DependencyError, MeasurementError
 from opscope.hardware.toolkit import find_cuda_tool
-from opscope.kernels import disassembly
-from opscope.kernels.disassembly import (
+from opscope.kernels import code
+from opscope.kernels.code import (
     cubin_sass,
     kernel_libraries,
     library_ptx,
@@ -91,7 +91,7 @@ def test_what_is_no_cubin_is_an_error(library):
 
 
 def test_without_cuobjdump_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(disassembly, "find_cuda_tool", lambda name: None)
+    monkeypatch.setattr(code, "find_cuda_tool", lambda name: None)
     with pytest.raises(DependencyError, match="pip install triton"):
         cubin_sass(b"")
 

@@ -13,7 +13,7 @@ pytest.importorskip("triton.tools.tensor_descriptor")  # the form of ASTSource u
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from opscope.kernels.triton_loader import load_triton  # noqa: E402
+from opscope.kernels.triton import load_triton  # noqa: E402
 
 ALIGNED = [["tt.divisibility", 16]]
 

@@ -9,17 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from opscope.kernels.triton import rows  # noqa: E402
+from opscope.kernels.triton import launching, load_triton  # noqa: E402
 from opscope.kernels.triton.launching import autotuned  # noqa: E402
-from opscope.kernels.triton_loader import load_triton  # noqa: E402
 
 interprets = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the kernels are compiled")
 
 
 @pytest.mark.parametrize("column_count", [1, 100, 1024, 5000, 8192, 16384, 20000, 32768])
 def test_some_configuration_fits_every_row_that_registers_hold(column_count):
-    columns = rows.columns_of(column_count)
-    fitting = rows.fitting_configs(rows.ROW_CONFIGS, {}, COLUMNS=columns)
+    columns = launching.columns_of(column_count)
+    fitting = launching.fitting_configs(launching.ROW_CONFIGS, {}, COLUMNS=columns)
     assert fitting
     for config in fitting:
         assert config.kwargs["TILE"] % columns == 0
@@ -28,12 +27,12 @@ def test_some_configuration_fits_every_row_that_registers_hold(column_count):
 
 @pytest.mark.parametrize(("column_count", "columns"), [(1, 1), (1000, 1024), (32768, 32768), (32769, None)])
 def test_rows_longer_than_registers_hold_are_not_held(column_count, columns):
-    assert rows.columns_of(column_count) == columns
+    assert launching.columns_of(column_count) == columns
 
 
 def test_a_grid_has_a_program_for_each_tile():
-    assert rows.row_grid(100, 1024)({"TILE": 4096}) == (25,)
-    assert rows.row_grid(101, 1024)({"TILE": 4096}) == (26,)
+    assert launching.row_grid(100, 1024)({"TILE": 4096}) == (25,)
+    assert launching.row_grid(101, 1024)({"TILE": 4096}) == (26,)
 
 
 @interprets
@@ -44,7 +43,7 @@ def test_a_last_tile_that_is_not_full_is_right(name):
     x, out = torch.randn(21, 300), torch.empty(21, 300)
     extra = (torch.ones(300), torch.zeros(300)) if name == "layer_norm" else ()
     eps = (1e-5,) if name == "layer_norm" else ()
-    launch = kernel[rows.row_grid(21, 512)]
+    launch = kernel[launching.row_grid(21, 512)]
     launch(*(x, *extra, out, 21, 300, *eps), COLUMNS=512, TILE=1024)
     expected = x.softmax(-1) if name == "softmax" else torch.nn.functional.layer_norm(x, (300,))
     assert torch.allclose(out, expected, atol=1e-5)

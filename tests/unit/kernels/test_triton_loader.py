@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 from opscope.errors import DependencyError, MeasurementError  # noqa: E402
-from opscope.kernels.triton_loader import load_triton, require_triton  # noqa: E402
+from opscope.kernels.triton import load_triton, require_triton  # noqa: E402
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -28,7 +28,7 @@ def test_what_this_process_does_not_do_is_refused():
 @pytest.mark.parametrize("interpret", [False, True])
 def test_who_asks_first_decides_whatever_the_environment_says(interpret):
     code = f"""
-from opscope.kernels.triton_loader import load_triton
+from opscope.kernels.triton import load_triton
 kernel = load_triton("softmax", interpret={interpret}).softmax_kernel
 import triton
 assert isinstance(kernel, triton.JITFunction) != {interpret}

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from opscope.errors import InputError  # noqa: E402
-from opscope.kernels.triton_loader import load_triton  # noqa: E402
+from opscope.kernels.triton import load_triton  # noqa: E402
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="the kernels are compiled")
 

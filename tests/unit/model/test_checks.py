@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from opscope.api import load as load_source
-from opscope.model.checks import run_checks
 from opscope.model.session import Session
 from opscope.testing import TraceBuilder
 
@@ -38,7 +37,7 @@ def broken(session: Session) -> set[str]:
 
 def test_they_hold(session: Session) -> None:
     assert broken(session) == set()
-    assert [check.violations for check in run_checks(session)] == [()] * 6
+    assert [check.violations for check in session.check()] == [()] * 6
 
 
 def test_they_hold_on_an_empty_session() -> None:

@@ -13,8 +13,7 @@ from opscope.operators.arguments import (
     TensorArgument,
     TensorListArgument,
 )
-from opscope.operators.call_cost import CallCost, CostEvidence
-from opscope.operators.effects import CallEffects
+from opscope.operators.effects import CallCost, CallEffects, CostEvidence
 from opscope.operators.operator_table import OPERATORS, assemble_cost, cost_by_rules
 
 SIZES = st.one_of(st.integers(0, 5), st.sampled_from([0, 1, 2**20, 2**40]))

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from opscope.operators.call_cost import FlopSource
-from opscope.operators.effects import ContradictionError
+from opscope.operators.effects import ContradictionError, FlopSource
 from opscope.operators.operator_table import OPERATORS, cost_by_rules, effects_by_rules
 
 from .conftest import Recorder

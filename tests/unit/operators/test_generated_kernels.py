@@ -8,8 +8,8 @@ import pytest
 
 from opscope.hardware.devices import DataType
 from opscope.operators.arguments import parse_arguments
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
 from opscope.operators.distinct_calls import TritonLaunch
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.operators.generated_kernels import cost_of_generated
 
 HALF = "c10::Half"

@@ -10,10 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from opscope.operators.arguments import ScalarArgument, TensorArgument, distinct_elements
-from opscope.operators.effects import ContradictionError
+from opscope.operators.effects import ContradictionError, promote, promoted_type
 from opscope.operators.element_types import ELEMENT_TYPES, ElementType
 from opscope.operators.operator_table import cost_by_rules, effects_by_rules
-from opscope.operators.promotion import promote, promoted_type
 
 pytestmark = [
     pytest.mark.torch,

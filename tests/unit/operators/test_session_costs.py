@@ -10,7 +10,7 @@ import pytest
 
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.operators.session_costs import (
     COST_TABLES,
     CostedCall,

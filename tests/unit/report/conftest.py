@@ -14,9 +14,9 @@ from opscope.analysis.roofline import Efficiency
 from opscope.analysis.summary import DeviceTime, StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.launches.facts import LaunchGeometry
+from opscope.model.benchmark import Latency
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
-from opscope.model.measurement import Latency
 from opscope.model.session import Session
 from opscope.report.document import Block, Document, FactList, Section, Table, Text, plain
 from opscope.report.markdown import render_markdown

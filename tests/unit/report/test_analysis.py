@@ -24,12 +24,12 @@ from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.analysis.timeline import values
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
+from opscope.model.benchmark import Latency
 from opscope.model.environment import Environment
 from opscope.model.finding import Finding, Severity
-from opscope.model.measurement import Latency
 from opscope.model.session import Session
 from opscope.model.sidecar import StepKind, StepPlace
-from opscope.operators.call_cost import CallCost, CostEvidence, FlopSource
+from opscope.operators.effects import CallCost, CostEvidence, FlopSource
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
 from opscope.report.json_encoding import to_json

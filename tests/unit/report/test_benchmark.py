@@ -18,6 +18,7 @@ from opscope.model.benchmark import (
     CacheState,
     CallProfile,
     Ceiling,
+    Clock,
     DeviceState,
     Engine,
     KernelUse,
@@ -27,7 +28,6 @@ from opscope.model.benchmark import (
 )
 from opscope.model.environment import Environment, GpuInfo
 from opscope.model.finding import Finding, Severity
-from opscope.model.measurement import Clock
 from opscope.report import benchmark
 from opscope.report.document import Document
 from opscope.report.json_encoding import encode

@@ -11,9 +11,9 @@ import pytest
 from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.model import benchmark
+from opscope.model.benchmark import Clock
 from opscope.model.comparison import FailOn, Presence, SessionComparison, TimeChange
 from opscope.model.environment import Environment
-from opscope.model.measurement import Clock
 from opscope.report import comparison
 from opscope.report.document import Strong
 from opscope.report.html.result_charts import _ratio_bar

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from opscope.analysis.kernel_titles import kernel_title
 from opscope.analysis.launch_quality import ExplainedLaunch
 from opscope.analysis.provenance import GeneratedCode, KernelFacts
 from opscope.analysis.summary import Summary
@@ -61,18 +60,13 @@ def test_what_is_known_of_a_kernel(expect: Callable[[str, str], None]) -> None:
 
 
 def test_a_title_is_the_function_with_its_functor() -> None:
-    assert kernel_title(POW) == "vectorized_elementwise_kernel<… pow_impl …>"
-    assert kernel_title(KernelFacts("k", "x", function="a::(anonymous namespace)::softmax")) == "softmax"
-    assert kernel_title(KernelFacts("Memcpy DtoH", "x")) == "Memcpy DtoH"
+    assert POW.title == "vectorized_elementwise_kernel<… pow_impl …>"
+    assert KernelFacts("k", "x", function="a::(anonymous namespace)::softmax").title == "softmax"
+    assert KernelFacts("Memcpy DtoH", "x").title == "Memcpy DtoH"
     plain = {"template_arguments": [(None, "int")]}
-    assert (
-        kernel_title(KernelFacts("k", "x", function="(anonymous namespace)::kernel", fields=plain))
-        == "kernel"
-    )
+    assert KernelFacts("k", "x", function="(anonymous namespace)::kernel", fields=plain).title == "kernel"
     arguments = {"template_arguments": [(None, "cutlass_80_gemm")]}
-    assert (
-        kernel_title(KernelFacts("k", "x", function="cutlass::Kernel", fields=arguments)) == "cutlass_80_gemm"
-    )
+    assert KernelFacts("k", "x", function="cutlass::Kernel", fields=arguments).title == "cutlass_80_gemm"
 
 
 def test_where_titles_are_alike_the_names_stand() -> None:

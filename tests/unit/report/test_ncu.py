@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from opscope.analysis.counters import CountedCall, CountedKernel, CounterAnalysis, Match
-from opscope.operators.call_cost import CallCost
+from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.json_encoding import to_json
 from opscope.report.ncu import ncu_document, ncu_json
@@ -32,7 +32,14 @@ def made(**values: float) -> CounterAnalysis:
         Occupancy(0.5, 0.25, 2.0, {"registers": 2, "threads": 4}),
     )  # fmt: skip
     cost = CallCost(read_bytes=100, written_bytes=100)
-    call = CountedCall("aten::x", None, "[[8, 2], [], [[1], [2]]]", None, None, 1, 1.0, cost=cost)
+    call = CountedCall(
+        call_id=0,
+        name="aten::x",
+        shapes="[[8, 2], [], [[1], [2]]]",
+        calls=1,
+        activities_per_call=1.0,
+        cost=cost,
+    )
     kernel = CountedKernel(counters, "k", decode("k"), Match.ORDER, call, ("aten::x",), 3, 1.0, 9_000)
     return CounterAnalysis(NcuReport(Path("a.ncu-rep"), (kernel,)), (kernel,), (), ("t.json",))
 

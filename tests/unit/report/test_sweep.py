@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from opscope.analysis.measured_step import MeasuredStep, StepClockKind, UnrecordedTime
 from opscope.analysis.summary import Summary
-from opscope.model.measurement import Latency
+from opscope.model.benchmark import Latency
 from opscope.model.sidecar import StepKind
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_report

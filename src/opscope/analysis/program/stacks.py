@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 
 from opscope.analysis.arrays import NONE, Arrays, Flags, columns
-from opscope.analysis.program.places import module_places, read_structure
-from opscope.analysis.program.recorded import (
+from opscope.analysis.program.places import (
     Operators,
     call_forest,
     inherit,
+    module_places,
     read_activities,
     read_operators,
+    read_structure,
 )
 from opscope.errors import InputError
 from opscope.ingest.linking import gather
@@ -32,21 +33,15 @@ from opscope.text_enum import TextEnum
 
 
 class PathTree:
-    """Distinct paths: a node is a name (`labels`) under the node before it (`parents`), -1 for none."""
+    """Distinct paths: a node is the name at a position under the node before it, -1 for none."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self.parents: list[int] = []
-        self.labels: list[int] = []
-        self._name_ids: dict[str, int] = {}
-        self._nodes: dict[tuple[int, int], int] = {}
+        self.names: dict[str, int] = {}  # with their positions
+        self.nodes: dict[tuple[int, int], int] = {}  # by the node before it and its name
 
     def name_id(self, name: str) -> int:
         """Position of a name, added if new."""
-        if name not in self._name_ids:
-            self._name_ids[name] = len(self.names)
-            self.names.append(name)
-        return self._name_ids[name]
+        return self.names.setdefault(name, len(self.names))
 
     def name_ids(self, names: Iterable[str]) -> Int64:
         return np.array([self.name_id(name) for name in names], dtype=np.int64)
@@ -56,25 +51,12 @@ class PathTree:
         return self.name_ids(names[one] for one in keys.tolist())[inverse]
 
     def node(self, parent: int, name_id: int) -> int:
-        key = (parent, name_id)
-        if key not in self._nodes:
-            self._nodes[key] = len(self.parents)
-            self.parents.append(parent)
-            self.labels.append(name_id)
-        return self._nodes[key]
+        return self.nodes.setdefault((parent, name_id), len(self.nodes))
 
     def under(self, parent: Int64, name_id: Int64) -> Int64:
         distinct, inverse = np.unique(np.stack((parent, name_id)), axis=1, return_inverse=True)
         nodes = np.array([self.node(*pair) for pair in distinct.T.tolist()], dtype=np.int64)
         return nodes[inverse.reshape(-1)]
-
-    def path(self, node: int) -> tuple[int, ...]:
-        """Positions of the names on a path, the outermost first."""
-        labels = []
-        while node >= 0:
-            labels.append(self.labels[node])
-            node = self.parents[node]
-        return tuple(reversed(labels))
 
 
 # Of a bound method; it would split the stacks of one function by the object it was called on.
@@ -347,15 +329,25 @@ def _profiles(
     """The samples by trace, equal stacks added up, empty ones left out."""
     trace, leaf, weights = samples
     unit = "none" if weight is StackWeight.LAUNCHES else "nanoseconds"
-    rank_of = {at: rank for rank, at in enumerate(sorted(range(len(tree.names)), key=tree.names.__getitem__))}
+    names, pairs = list(tree.names), list(tree.nodes)
+    rank_of = {at: rank for rank, at in enumerate(sorted(range(len(names)), key=names.__getitem__))}
+
+    def path(node: int) -> tuple[int, ...]:
+        """Positions of the names on a path, the outermost first."""
+        labels = []
+        while node >= 0:
+            node, label = pairs[node]
+            labels.append(label)
+        return tuple(reversed(labels))
+
     found = []
     for one, source, rank in session.query("SELECT trace_id, source, rank FROM traces ORDER BY trace_id"):
         own = trace == one
         sums = np.bincount(leaf[own], weights=weights[own]).astype(np.int64)
-        stacks = {tree.path(node): int(sums[node]) for node in np.flatnonzero(sums).tolist()}
+        stacks = {path(node): int(sums[node]) for node in np.flatnonzero(sums).tolist()}
         if stacks:
             name = re.split(r"[/\\]", source)[-1] if rank is None else f"rank {rank}"
             order = sorted(stacks, key=lambda stack: [rank_of[frame] for frame in stack])
             weights_in_order = tuple(stacks[stack] for stack in order)
-            found.append(StackProfile(name, tree.names, tuple(order), weights_in_order, unit))
+            found.append(StackProfile(name, names, tuple(order), weights_in_order, unit))
     return tuple(found)

@@ -16,8 +16,16 @@ import torch
 import triton
 import triton.language as tl
 
-from opscope.kernels.triton.launching import autotuned, check_arguments, launched
-from opscope.kernels.triton.rows import ROW_CONFIGS, as_rows, columns_of, fitting_configs, row_grid
+from opscope.kernels.triton.launching import (
+    ROW_CONFIGS,
+    as_rows,
+    autotuned,
+    check_arguments,
+    columns_of,
+    fitting_configs,
+    launched,
+    row_grid,
+)
 
 LONG_BLOCK = 8192
 TEACHING_BLOCK = 1024

@@ -6,7 +6,7 @@ observed one; the record is put together here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,32 @@ class DecodedKernel:
     def category(self) -> str | None:
         """Category of its family; None if it has none."""
         return None if self.family is None else CATEGORY_OF_FAMILY[self.family]
+
+    @property
+    def title(self) -> str:
+        """`vectorized_elementwise_kernel<… GeluCUDAKernelImpl …>`; the name itself where it has no parts."""
+        return title_of(self.name, self.function, self.template_arguments, self.functor)
+
+
+_WRAPPERS = frozenset(("Kernel", "Kernel2", "device_kernel", "kernel"))  # templates of CUTLASS
+
+
+def title_of(name: str, function: str | None, arguments: Sequence[str], functor: str | None) -> str:
+    """The function without its namespaces, and the functor without its; of CUTLASS's wrapper what it wraps.
+
+    `gelu` of `at::native::gelu`; `cutlass_80_gemm_…` of `cutlass::Kernel2<cutlass_80_gemm_…>`. A title stands
+    for a name and is not one: the full name is always kept beside it.
+    """
+    if function is None:
+        return name
+    last, first, applied = _last(function), arguments[0] if arguments else "", _last(functor or "")
+    is_wrapper = last in _WRAPPERS and "cutlass" in f"{function}<{first}"
+    title = (is_wrapper and _last(first.partition("<")[0])) or last
+    return f"{title}<… {applied} …>" if applied else title
+
+
+def _last(qualified: str) -> str:
+    return qualified.rpartition("::")[2]
 
 
 class Reading(msgspec.Struct):

@@ -296,7 +296,7 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
 
 def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
     ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:_ROWS]
-    titles = fitting_names([kernel.title for kernel in ranked], _TITLE)
+    titles = fitting_names([kernel.decoded.title for kernel in ranked], _TITLE)
     rows = [
         Bar(f"{counters.index}: {title}", 100 * share, kind=kind, hover=f"{kind} {format_fraction(share)}")
         for title, counters in zip(titles, (kernel.counters for kernel in ranked), strict=True)

@@ -11,7 +11,7 @@ from opscope.analysis.roofline import Launches, Work, work_of_call
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.launches.facts import DeviceFacts, LaunchGeometry
-from opscope.operators.call_cost import CallCost, FlopSource
+from opscope.operators.effects import CallCost, FlopSource
 from opscope.provenance.kernel_names.decoder import decode
 
 DEVICE = DeviceFacts("NVIDIA H200", "9.0", 132)

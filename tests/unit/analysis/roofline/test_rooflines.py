@@ -21,7 +21,7 @@ from opscope.analysis.roofline import (
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits
-from opscope.operators.call_cost import CallCost, FlopSource
+from opscope.operators.effects import CallCost, FlopSource
 
 from .conftest import PEAKS, cost, launches, limit, work
 
