@@ -43,15 +43,9 @@ from opscope.signals import raise_if_interrupted
 Noted = Callable[[str], object]
 
 
-class Examined(Protocol):
-    """What is worked out of one trace where it is read."""
-
-    def moved(self, ids: Mapping[str, int]) -> Any:
-        """The same in the Session of all, where ids are larger by this, by table."""
-
-
-# By trace id of a Session.
-Examine = Callable[[Session], Mapping[int, Examined]]
+# What is worked out of each trace of a Session where it is read, by trace id. Its `moved(ids)` is the same in
+# the Session of all, where ids are larger by this, by table.
+Examine = Callable[[Session], Mapping[int, Any]]
 
 # Parquet that is put together by one statement for each table: one that adds few rows takes as long as one
 # that adds ten times as many.
@@ -86,7 +80,7 @@ class Part(msgspec.Struct):
     next_ids: dict[str, int]  # The first id that is free, by table
     names: list[tuple[str, str]]  # Kernel names by id, with the kind of activity
     sidecars: dict[int, Sidecar]  # By trace id in this part
-    examined: Mapping[int, Examined] = {}  # What was worked out, by trace id in this part
+    examined: Mapping[int, Any] = {}  # What was worked out, by trace id in this part
     version: str = __version__  # Of the opscope that read it
 
 
