@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.api import load
 from opscope.cli.console import write_page, write_recording_page
@@ -29,7 +30,6 @@ from opscope.report.sweep import sweep_document, sweep_report
 from opscope.report.tables import stats_tables_document
 from opscope.report.trace_export import export_trace
 from opscope.report.trial import trial_document
-from opscope.testing import TraceBuilder
 
 pytestmark = pytest.mark.browser
 

@@ -5,11 +5,11 @@ import io
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.errors import DependencyError, InputError
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, BenchmarkRow, CacheState, Status
 from opscope.model.environment import Environment
 from opscope.model.measurement import Clock
-from opscope.testing import TraceBuilder
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.model.session import Session
@@ -15,7 +16,6 @@ from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
-from opscope.testing import TraceBuilder
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 P2P = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.analysis.communication import (
     CommunicationOverlap,
     LinkEvidence,
@@ -29,7 +30,6 @@ from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
 from opscope.report.summary_json import analysis_document
 from opscope.results import summarize
-from opscope.testing import TraceBuilder
 
 H200 = match_device("NVIDIA H200").spec
 L4 = match_device("NVIDIA L4").spec

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.errors import InputError
 from opscope.hardware.measured import cache_measured, save_measured
 from opscope.model.measured_limits import MeasuredLimits
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 Make = Callable[..., MeasuredLimits]

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from fakes import FakeTimer
 from opscope.benchmarking import timer
 from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer, measure_latency, take_samples
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState
 from opscope.model.measurement import Clock, Latency
-from opscope.testing import FakeTimer
 
 CYCLES_PER_NS = 2.0
 

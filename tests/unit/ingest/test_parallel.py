@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope._version import __version__
 from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
@@ -37,7 +38,6 @@ from opscope.model.session import Session
 from opscope.provenance.demangle import demangle
 from opscope.report.summary_json import analysis_document
 from opscope.results import load, summarize
-from opscope.testing import TraceBuilder
 
 Rows = dict[str, list[Any]]
 ROWS = {table.name: f"SELECT * FROM {table.name} ORDER BY ALL" for table in TABLES}

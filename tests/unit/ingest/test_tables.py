@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.model import schema
 from opscope.model.session import Session
 from opscope.report.summary_json import analysis_document
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 EPOCH_NS = 1_763_712_000_000_000_000

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.api import load as load_source
 from opscope.model.checks import run_checks
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 

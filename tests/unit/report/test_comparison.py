@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.model import benchmark
@@ -19,7 +20,6 @@ from opscope.report.document import Strong
 from opscope.report.html.result_charts import _ratio_bar
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
-from opscope.testing import TraceBuilder
 
 from .conftest import rendered, text_of
 

@@ -1,4 +1,4 @@
-"""Public fakes for tests of code that uses opscope: no device, no clock, no recording needed."""
+"""Small traces written event by event, and timers that report what they are told."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any
 from opscope.errors import MeasurementError
 from opscope.model.benchmark import DeviceState
 from opscope.model.measurement import Clock
-
-__all__ = ["ExportBuilder", "FakeMonitor", "FakeTimer", "TraceBuilder"]
 
 
 class FakeMonitor:
