@@ -34,13 +34,13 @@ if TYPE_CHECKING:
         print_table as print_table,
         profile as profile,
         profile_call as profile_call,
-        profiled as profiled,
         run as run,
         stats as stats,
         trace as trace,
         try_changes as try_changes,
     )
     from opscope.benchmarking.decorator import benchmark as benchmark
+    from opscope.capture.calls import profiled as profiled
     from opscope.capture.cycle import (
         export_chrome_trace as export_chrome_trace,
         tensorboard_trace as tensorboard_trace,
@@ -69,8 +69,9 @@ if TYPE_CHECKING:
 _NAMES = {
     "opscope.analysis.summary": "Summary",
     "opscope.api": "analyze bench compare devices doctor explain flamegraph ncu overlap print_table profile "
-    "profile_call profiled run stats trace try_changes",
+    "profile_call run stats trace try_changes",
     "opscope.benchmarking.decorator": "benchmark",
+    "opscope.capture.calls": "profiled",
     "opscope.capture.cycle": "export_chrome_trace tensorboard_trace",
     "opscope.data": "example_trace",
     "opscope.errors": "CaptureError DependencyError InputError MeasurementError OpscopeError",

@@ -14,14 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, overload
 
-from opscope.capture.calls import ProfiledFunction
 from opscope.capture.calls import profile_call as _profile_call
-from opscope.capture.calls import profiled as _profiled
 from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session
-from opscope.provenance.binaries import recorded_origins
 from opscope.results import Source, load, print_report, several, summarize
 
 if TYPE_CHECKING:
@@ -120,7 +117,6 @@ def profile(
     Raises:
         InputError: The schedule or the name makes no sense.
     """
-    options.setdefault("find_origins", recorded_origins)
     folder = None if callable(output_dir) else output_dir
     made = Profile(folder, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)
     return made(output_dir) if callable(output_dir) else made
@@ -149,7 +145,6 @@ def profile_call(
         InputError: The schedule makes no sense, or a file is in the way.
         CaptureError: A profiler is running, or the function ran out of memory.
     """
-    options.setdefault("find_origins", recorded_origins)
     result, cycle = _profile_call(
         fn,
         *args,
@@ -162,19 +157,6 @@ def profile_call(
         **options,
     )
     return result, load(cycle.trace_path)
-
-
-def profiled(
-    output_dir: Source | None = None,
-    *,
-    name: str | None = None,
-    warmup: int = 0,
-    active: int = 1,
-    **options: Unpack[CaptureOptions],
-) -> Callable[[Callable[P, R]], ProfiledFunction[P, R]]:
-    """A decorator that records calls of a function, each as a cycle of one step; see `ProfiledFunction`."""
-    options.setdefault("find_origins", recorded_origins)
-    return _profiled(output_dir, name=name, warmup=warmup, active=active, **options)
 
 
 def print_table(top: int = 10, file: Any = None) -> CycleHandler:

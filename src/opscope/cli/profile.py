@@ -28,7 +28,6 @@ from opscope.errors import InputError, OpscopeError
 from opscope.model.files import write_text
 from opscope.model.measurement import LatencyMeasure
 from opscope.model.sidecar import sidecar_path
-from opscope.provenance.binaries import recorded_origins
 from opscope.report.analysis import recording_document
 from opscope.report.document import Document, Section, numbered
 from opscope.report.html.result_charts import workload_charts
@@ -94,7 +93,6 @@ class _Task:
             trace_name=files["trace"].name,
             measure=self.measure,
             overwrite=True,
-            find_origins=recorded_origins,
             **self.recording,
         )
         with load(str(run.trace_path)) as session:

@@ -26,7 +26,6 @@ from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, p
 from opscope.cli import console
 from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.model.sidecar import kernels_folder, sidecar_path
-from opscope.provenance.binaries import recorded_origins
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
 from opscope.report.summary_json import analysis_document
@@ -209,7 +208,6 @@ def _profiler(
         **console.recorded(recording.record),
         max_trace_size=recording.max_trace_size,
         overwrite=force,
-        find_origins=recorded_origins,
         keep_on_error=True,
         **schedule,
     )
