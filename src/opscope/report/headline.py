@@ -10,7 +10,7 @@ from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Severity, most_severe_first
 from opscope.report.advice import change_numbers, change_title, gain_text, set_text, short_edit
-from opscope.report.document import Code, FactList, Inline, Strong, Text, facts
+from opscope.report.document import Code, FactList, Inline, Strong, Text, facts, joined
 from opscope.report.names import telling_name
 from opscope.report.operators import merged_findings
 from opscope.report.timeline import idle_causes
@@ -141,8 +141,8 @@ def _ranges(summary: Summary) -> Iterator[tuple[str, Text]]:
     if summary.ranges_by is None or summary.ranges:
         return
     kinds = summary.annotation_kinds
-    names = [word for kind in kinds[:_KINDS] for word in (", ", Code(kind))][1:]
     others = [f" and {counted(len(kinds) - _KINDS, 'other')}"] if len(kinds) > _KINDS else []
+    names = joined(map(Code, kinds[:_KINDS]))
     there = ("; there are ", *names, *others) if kinds else ("; the recording has none",)
     yield "By range", ("no annotation fits ", Code(summary.ranges_by, is_whole=True), *there)
 

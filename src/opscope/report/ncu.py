@@ -141,12 +141,11 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
     )
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
-        parts: list[doc.Inline] = ["Without a certain call in the recording: "]
-        for index, kernel in enumerate(lost):
-            reason = kernel.match.meaning if kernel.match else ""
-            parts += ["; " if index else "", f"launch {kernel.counters.index} ("]
-            parts += [doc.Code(kernel.title), f", {reason})"]
-        yield doc.Paragraph((*parts, "."))
+        which: Iterator[doc.Text] = (
+            (f"launch {one.counters.index} (", doc.Code(one.title), f", {one.match and one.match.meaning})")
+            for one in lost
+        )
+        yield doc.Paragraph(("Without a certain call in the recording: ", *doc.joined(which, "; "), "."))
     times = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels]
     if sum(times):
         limit, ns = _limits(analysis).most_common(1)[0]

@@ -35,11 +35,10 @@ def operator_chain_facts(operator: OperatorTotal, *, has_device: bool) -> list[t
         )
         told.append(("Other overloads", ", ".join(dict.fromkeys(overloads))))
     if operator.called_operators:
-        parts: list[doc.Inline] = []
-        for name, calls, _ in operator.called_operators[:_CALLED]:
-            parts += [", " if parts else "", doc.Code(name), f" ×{format_count(calls)}"]
-        rest = len(operator.called_operators) - _CALLED
-        told.append(("Called operators", (*parts, f" and {rest} more" if rest > 0 else "")))
+        called = (
+            (doc.Code(name), f" ×{format_count(calls)}") for name, calls, _ in operator.called_operators
+        )
+        told.append(("Called operators", doc.joined(called, most=_CALLED)))
     told.append((label, _UNKNOWN if source is None else location_text(source)))
     return told
 
