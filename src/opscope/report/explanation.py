@@ -13,11 +13,13 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
 from opscope.report import document as doc
-from opscope.report.kernel_section import kernel_facts, kernel_meaning, launch_blocks
 from opscope.report.provenance import (
     entry_fact,
     function_facts,
     implementation_facts,
+    kernel_facts,
+    kernel_meaning,
+    launch_blocks,
     location_text,
     release_text,
 )

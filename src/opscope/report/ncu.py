@@ -21,8 +21,8 @@ from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.report import document as doc
-from opscope.report.efficiency import shape_texts
 from opscope.report.json_encoding import Keys, parsed, versions
+from opscope.report.operators import shape_texts
 from opscope.toolchain.ncu_report import (
     QUANTITIES,
     SECTIONS,

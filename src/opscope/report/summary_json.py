@@ -39,8 +39,8 @@ from opscope.model.location import SourceLocation
 from opscope.model.measurement import Latency
 from opscope.report.explanation import SourceReader
 from opscope.report.json_encoding import Keys, encode, from_json_text, parsed, versions
-from opscope.report.kernel_section import explained_launches
 from opscope.report.operators import rank_fraction, ranked_findings, ranked_operators
+from opscope.report.provenance import explained_launches
 from opscope.report.ranks import rank_records
 from opscope.units import NS_PER_S, ns_to_ms
 

@@ -16,7 +16,7 @@ from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with
 from opscope.ingest.replays import Replay, match
 from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.sidecar import GraphNode, RecordedGraph, sidecar_path, write_sidecar
-from opscope.report.headline import headline
+from opscope.report.advice import headline
 
 from .test_recorded import sidecar
 

@@ -10,7 +10,7 @@ from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
-from opscope.report.headline import headline
+from opscope.report.advice import headline
 
 Load = Callable[..., Session]
 
