@@ -161,7 +161,7 @@ _STATS_KEYS: dict[type, Keys] = {
 }
 
 
-def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
+def analysis_json(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
     operators = summary.operators if top is None else ranked_operators(summary)[:top]
     efficiency, step = summary.efficiency, summary.typical_step
     keys = Keys(

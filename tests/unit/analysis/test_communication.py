@@ -28,7 +28,7 @@ from opscope.hardware.devices import match_device
 from opscope.model.session import Session
 from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
-from opscope.report.summary_json import analysis_document
+from opscope.report.summary_json import analysis_json
 from opscope.results import summarize
 
 H200 = match_device("NVIDIA H200").spec
@@ -139,7 +139,7 @@ def test_kernels_that_nothing_names_may_be_an_all_to_all(load: Load) -> None:
 
 def test_in_the_report_and_in_json(load: Load) -> None:
     summary = summarize(load([FIRST, LAST]))
-    assert [one["bubble_ns_per_step"] for one in analysis_document(summary)["pipeline"]] == [200_000, 110_000]
+    assert [one["bubble_ns_per_step"] for one in analysis_json(summary)["pipeline"]] == [200_000, 110_000]
     assert "Pipeline bubbles" in render_markdown(recording_document(summary))
 
 

@@ -36,7 +36,7 @@ from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
 from opscope.provenance.demangle import demangle
-from opscope.report.summary_json import analysis_document
+from opscope.report.summary_json import analysis_json
 from opscope.results import load, summarize
 
 Rows = dict[str, list[Any]]
@@ -218,7 +218,7 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
     session = load(job, workers=2)
     assert sorted(session.examined) == [0, 1, 2, 3]
     there = summarize(session)
-    assert analysis_document(there) == analysis_document(here)
+    assert analysis_json(there) == analysis_json(here)
     assert there.timeline == here.timeline
     together = read_part(find_traces(str(job)), ReadOptions(examine=examine_ranks)).examined
     timeline = Summary(shared_session(job)).timeline
