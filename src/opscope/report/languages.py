@@ -156,7 +156,6 @@ _FUNCTION_WORDS = frozenset((
 _SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
 _CLAUSE = re.compile(r"[.,;:] ")
 _NUMBER = re.compile("[\\d\ue000-\uf8ff]")
-_LONGEST_FIGURE = 5  # blanks in `3 kernels per step`
 _PLACE_IN_PROGRAM = re.compile(r"<[^<>]*>| at \S+:\d+")
 # What ends and joins clauses, the loosest joint first, in English and in Chinese.
 _STOPS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？"}
@@ -176,7 +175,6 @@ _LED = re.compile("([\ue000-\uf8ff] |[,;:] |\\([a-z_]+\\) )(.+)", re.DOTALL)
 _REMARK = re.compile(r"\([a-z_]+\) ")
 # Words in brackets: the last ones, else the first.
 _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
-_BRACKETS = re.compile(_INNER)
 _BRACKETED = (re.compile(rf"(.*) {_INNER}()"), re.compile(rf"(.*?) ?{_INNER}(.*)"))
 # Longer texts are lists of names; and what a stranger's trace holds must not keep the report busy.
 _LONGEST = 2_000
@@ -269,30 +267,20 @@ class Catalog:
             if any(_CLAUSE.search(place) and not _is_list(place) for place in places):
                 continue
             found = [self.translate(place) for place in places]
-            if None not in found and self._weak.isdisjoint(places) and self._is_begun(template, places):
+            if None not in found and self._weak.isdisjoint(places):
                 self._weak.update([text] if template.weight < _LEAST_WEIGHT else [])
                 return template.filled(places, found)
         return None
 
     def _matched_loosely(self, text: str) -> str | None:
         """By one whose places hold clauses, or what may be a name."""
-        later = None
         for template, places in self._matches(text):
             found = [None if ". " in place else self.translate(place) for place in places]
             named = [known or _name(place) for known, place in zip(found, places, strict=True)]
             if None in named or template.weight < _LEAST_WEIGHT:
                 continue
-            said = template.filled(places, named)
-            if self._is_begun(template, places) or _name(places[0]) is not None:
-                return said
-            later = later or (said if None not in found else None)
-        return later
-
-    def _is_begun(self, template: _Template, places: list[str]) -> bool:
-        """Whether the first place can begin a text: `gelu takes 3 ms` does not begin `{} of device time`."""
-        first = places[0]
-        is_short = _is_figure(first) and first.count(" ") <= _LONGEST_FIGURE
-        return bool(template.literals[0]) or first in self._whole or is_neutral(first) or is_short
+            return template.filled(places, named)
+        return None
 
     def _led(self, text: str) -> str | None:
         """A name or a joint, then a clause."""
@@ -318,10 +306,6 @@ class Catalog:
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
             clauses = _split(text, joint)
-            if joint == " and " and any(
-                _BRACKETS.sub("", one).count(" ") > _LONGEST_FIGURE for one in clauses
-            ):
-                continue  # it joins more than two nouns
             ways = (clauses, [clauses[0], joint.join(clauses[1:])])
             for parts in ways[: 0 if len(clauses) == 1 else 1 if len(clauses) > _MOST_CLAUSES else 2]:
                 found = [self.translate(part) for part in parts]
