@@ -267,7 +267,9 @@ class Catalog:
             if any(_CLAUSE.search(place) and not _is_list(place) for place in places):
                 continue
             found = [self.translate(place) for place in places]
-            if None not in found and self._weak.isdisjoint(places):
+            first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
+            is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
+            if None not in found and self._weak.isdisjoint(places) and is_begun:
                 self._weak.update([text] if template.weight < _LEAST_WEIGHT else [])
                 return template.filled(places, found)
         return None
