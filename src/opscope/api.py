@@ -560,10 +560,10 @@ def run(
         InputError: The recording is refused before the script runs, for what standard error says.
         CaptureError: The script failed; what was recorded is kept.
     """
-    folder = Path(output_dir)
-    before = _files(folder, "trace*.json")
-    _call_verb("run", [os.fspath(script), *arguments], {"quiet": True, **options, "output_dir": folder})
-    return load(_written(folder, "trace*.json", before)[-1])
+    words = [os.fspath(script), *arguments]
+    return load(
+        _recorded("run", words, "trace*.json", {"quiet": True, **options, "output_dir": output_dir})[-1]
+    )
 
 
 def trace(
@@ -590,14 +590,22 @@ def trace(
         InputError: The recording is refused before the program runs, for what standard error says.
         CaptureError: The program failed or used no CUDA; what was recorded is kept.
     """
-    folder = Path(output_dir)
-    before = _files(folder, f"{name}*.json")
-    _call_verb("trace", program, {**options, "output_dir": folder, "name": name})
-    return load(_written(folder, f"{name}*.json", before), merge=True)
+    given = {**options, "output_dir": output_dir, "name": name}
+    return load(_recorded("trace", program, f"{name}*.json", given), merge=True)
 
 
-def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Run a verb whose program needs a process of its own; standard streams are shared with it."""
+def _recorded(verb: str, words: Sequence[str], pattern: str, options: Mapping[str, Any]) -> list[Path]:
+    """The traces that a verb writes in a process of its own, in their order; it has our standard streams."""
+    folder = Path(options["output_dir"])
+
+    def files() -> dict[Path, tuple[int, int]]:
+        # What tells files from later ones of their names; the clock does not, which may be set meanwhile.
+        there = {
+            path: path.stat() for path in folder.glob(pattern) if not path.name.endswith(".opscope.json")
+        }
+        return {path: (status.st_ino, status.st_mtime_ns) for path, status in there.items()}
+
+    before = files()
     command = [sys.executable, "-m", "opscope", verb]
     for name, value in options.items():
         flag, several = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
@@ -610,17 +618,7 @@ def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> N
             source=words[0] if words else None,
             hint="The standard error output says why; what was recorded is kept",
         )
-
-
-def _files(folder: Path, pattern: str) -> dict[Path, tuple[int, int]]:
-    """What tells files from later ones of their names; the clock does not, which may be set meanwhile."""
-    found = {path: path.stat() for path in folder.glob(pattern) if not path.name.endswith(".opscope.json")}
-    return {path: (status.st_ino, status.st_mtime_ns) for path, status in found.items()}
-
-
-def _written(folder: Path, pattern: str, before: Mapping[Path, tuple[int, int]]) -> list[Path]:
-    """The traces that a verb has just written, in their order."""
-    now = _files(folder, pattern)
+    now = files()
     found = sorted((path for path in now if before.get(path) != now[path]), key=lambda path: now[path][1])
     if not found:
         raise CaptureError("nothing was recorded", source=folder, hint="The standard error output says why")
