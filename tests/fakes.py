@@ -15,7 +15,7 @@ from opscope.model.measurement import Clock
 
 
 class FakeMonitor:
-    """A `DeviceMonitor` that reports scripted states, the last one again and again; None if there are none."""
+    """A `DeviceMonitor` that reports scripted states, the last one again and again; else None."""
 
     def __init__(self, states: Iterable[DeviceState | None] = ()) -> None:
         self.reads = 0
