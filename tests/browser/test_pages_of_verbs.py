@@ -15,7 +15,7 @@ from opscope.analysis.summary import summarize
 from opscope.api import load
 from opscope.cli.console import write_page, write_recording_page
 from opscope.cli.page_server import PageServer
-from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
+from opscope.report.benchmark import benchmark_document
 from opscope.report.comparison import comparison_document
 from opscope.report.html.result_charts import (
     benchmark_charts,
@@ -55,7 +55,7 @@ def files(
     parts = {
         "compare": (comparison_document(found.sessions), comparison_charts(found.sessions)),
         "bench": (benchmark_document(found.benchmark), benchmark_charts(found.benchmark)),
-        "sweep": (sweep_benchmark_document(found.sweep), benchmark_charts(found.sweep)),
+        "sweep": (benchmark_document(found.sweep), benchmark_charts(found.sweep)),
         "profile": (
             sweep_document(found.configurations),
             workload_charts(sweep_json(found.configurations)["configurations"]),

@@ -14,7 +14,7 @@ from rich.console import Console
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
 from opscope.report.analysis import recording_document
-from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
+from opscope.report.benchmark import benchmark_document
 from opscope.report.comparison import comparison_document
 from opscope.report.document import (
     BulletList,
@@ -51,7 +51,7 @@ def documents(results_named: Callable[[str], SimpleNamespace]) -> dict[str, Docu
         "compare": comparison_document(found.sessions),
         "compare benchmarks": comparison_document(found.benchmarks),
         "bench": benchmark_document(found.benchmark),
-        "sweep": sweep_benchmark_document(found.sweep),
+        "sweep": benchmark_document(found.sweep),
         "profile": sweep_document(found.configurations),
         "try": trial_document(found.trial, "opscope try train.py"),
         "ncu": ncu_document(found.counters),
