@@ -25,7 +25,7 @@ exhaustive: setup ## Every trace: what verbs print of it as before, laws that ho
 	@$(BIN)/python -m pytest -n auto -m 'exhaustive or hypothesis' --every-source $(PYTEST_ARGS)
 
 fuzz: setup ## Mutated inputs of every reader for FUZZ_MINUTES (seed FUZZ_SEED); what fails is kept in fuzz-failures/
-	@PYTHONPATH=src $(BIN)/python tests/fuzz/fuzz.py --seconds $$(($(FUZZ_MINUTES) * 60)) --seed $(FUZZ_SEED) --keep fuzz-failures
+	@PYTHONPATH=src:tests $(BIN)/python tests/fuzz/fuzz.py --seconds $$(($(FUZZ_MINUTES) * 60)) --seed $(FUZZ_SEED) --keep fuzz-failures
 	@OPSCOPE_SCAN_CASES=$$(($(FUZZ_MINUTES) * 10000)) $(BIN)/python -m pytest -q tests/unit/ingest/test_scan.py -k undefined
 
 check: setup ## Run every check that is not a test: format, lint, types, layers, docs, fragments, links

@@ -47,7 +47,7 @@ _ANALYZE = """
 import gc, hashlib, json, resource, sys, time
 import opscope
 from opscope.report.json_encoding import to_json
-from opscope.report.summary_json import analysis_document
+from opscope.report.summary_json import analysis_json
 
 if __name__ == "__main__":
     gc.disable()  # as the command does
@@ -58,7 +58,7 @@ if __name__ == "__main__":
     session = opscope.load(folder, memory_limit="2GB", note=notes.append, **options)
     loaded = time.perf_counter()
     summary = opscope.summarize(session)
-    document = analysis_document(summary)
+    document = analysis_json(summary)
     done = time.perf_counter()
     peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(json.dumps({

@@ -39,7 +39,7 @@ SPEAKERS = (
     "toolchain/ncu_reading.py", "cupti/trace_file.py", "trials/catalog.py", "trials/replay.py",
     "trials/processes.py", "trials/rounds.py",
 )  # fmt: skip
-_NO_REPORTS = re.compile(r"report/(?:summary_json|languages|messages)\.py")
+_NO_REPORTS = re.compile(r"report/(?:summary_json|languages)\.py")
 # Files of sentences, and the keys that hold those shown in reports; every value of a file for "".
 DATA = {
     "advice/rules.toml": ("title", "suggestion", "basis"),

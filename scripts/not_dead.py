@@ -89,10 +89,6 @@ _.df
 _.html_report
 _.pl
 
-# Public fakes for tests of others (`opscope.testing`).
-_.differentiates
-_.memset
-
 # Samples left out of an unrecorded step's time: documents have every field of it.
 _.warmup_samples
 

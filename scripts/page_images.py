@@ -23,7 +23,7 @@ from opscope.model.benchmark import BenchmarkResult
 from opscope.model.comparison import ComparisonOptions
 from opscope.model.trial import TrialResult
 from opscope.report.benchmark import benchmark_document
-from opscope.report.comparison import session_comparison_document
+from opscope.report.comparison import comparison_document
 from opscope.report.html.page import render_page, session_page
 from opscope.report.html.result_charts import (
     benchmark_charts,
@@ -31,7 +31,7 @@ from opscope.report.html.result_charts import (
     trial_charts,
     workload_charts,
 )
-from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
+from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
 from opscope.report.trial import trial_document
 from opscope.results import load, summarize
 
@@ -60,14 +60,14 @@ def pages() -> Iterator[tuple[str, str]]:
             yield name, page.replace(f"{ROOT}/", "")
     with load(str(ROOT / BERT)) as before, load(str(ROOT / COMPILED)) as after:
         compared = compare_sessions(before, after, ComparisonOptions())
-    page = render_page(session_comparison_document(compared), comparison_charts(compared))
+    page = render_page(comparison_document(compared), comparison_charts(compared))
     yield "compare", page.replace(f"{ROOT}/", "")
     result = load_benchmark(RESULTS / "h200_gelu.json")
     assert isinstance(result, BenchmarkResult)
     yield "bench", render_page(benchmark_document(result), benchmark_charts(result))
     entries = [_entry(path) for path in sorted((RESULTS / "h200_bert").glob("profiling_stats_*.json"))]
-    maps = workload_charts(sweep_document(entries)["configurations"])
-    yield "profile", render_page(sweep_report(entries), maps)
+    maps = workload_charts(sweep_json(entries)["configurations"])
+    yield "profile", render_page(sweep_document(entries), maps)
     tried = json.loads((RESULTS / "h200_try.json").read_bytes())["programs"]
     trial = msgspec.convert(next(one for one in tried if one["best"] is not None), TrialResult)
     yield "try", render_page(trial_document(trial, f"opscope try {trial.program}"), trial_charts(trial))

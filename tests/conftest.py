@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from fakes import TraceBuilder
 from opscope import api
 from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.counters import CountedKernel, CounterAnalysis
@@ -39,7 +40,6 @@ from opscope.model.trial import Baseline, BestChanges, Correctness, TrialResult,
 from opscope.provenance.kernel_names.decoder import decode
 from opscope.report.explanation import explanation_document
 from opscope.report.sweep import SweepEntry
-from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
 
 REPOSITORY = Path(__file__).resolve().parent.parent

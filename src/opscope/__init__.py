@@ -17,106 +17,78 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opscope._version import __version__
-from opscope.errors import CaptureError, DependencyError, InputError, MeasurementError, OpscopeError
+from opscope._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from opscope.analysis.summary import Summary
+    from opscope.analysis.summary import Summary as Summary
     from opscope.api import (
-        analyze,
-        bench,
-        compare,
-        devices,
-        doctor,
-        explain,
-        flamegraph,
-        ncu,
-        overlap,
-        print_table,
-        profile,
-        profile_call,
-        profiled,
-        run,
-        stats,
-        trace,
-        try_changes,
+        analyze as analyze,
+        bench as bench,
+        compare as compare,
+        devices as devices,
+        doctor as doctor,
+        explain as explain,
+        flamegraph as flamegraph,
+        ncu as ncu,
+        overlap as overlap,
+        print_table as print_table,
+        profile as profile,
+        profile_call as profile_call,
+        run as run,
+        stats as stats,
+        trace as trace,
+        try_changes as try_changes,
     )
-    from opscope.benchmarking.decorator import benchmark
-    from opscope.capture.cycle import export_chrome_trace, tensorboard_trace
-    from opscope.data import example_trace
-    from opscope.model.benchmark import BenchmarkResult
-    from opscope.model.finding import Finding, Severity
-    from opscope.model.session import Check, Session
-    from opscope.results import load, load_result, open_session, print_report, save_result, summarize
+    from opscope.benchmarking.decorator import benchmark as benchmark
+    from opscope.capture.calls import profiled as profiled
+    from opscope.capture.cycle import (
+        export_chrome_trace as export_chrome_trace,
+        tensorboard_trace as tensorboard_trace,
+    )
+    from opscope.data import example_trace as example_trace
+    from opscope.errors import (
+        CaptureError as CaptureError,
+        DependencyError as DependencyError,
+        InputError as InputError,
+        MeasurementError as MeasurementError,
+        OpscopeError as OpscopeError,
+    )
+    from opscope.model.benchmark import BenchmarkResult as BenchmarkResult
+    from opscope.model.finding import Finding as Finding, Severity as Severity
+    from opscope.model.session import Check as Check, Session as Session
+    from opscope.results import (
+        load as load,
+        load_result as load_result,
+        open_session as open_session,
+        print_report as print_report,
+        save_result as save_result,
+        summarize as summarize,
+    )
 
-__all__ = [
-    "BenchmarkResult",
-    "CaptureError",
-    "Check",
-    "DependencyError",
-    "Finding",
-    "InputError",
-    "MeasurementError",
-    "OpscopeError",
-    "Session",
-    "Severity",
-    "Summary",
-    "__version__",
-    "analyze",
-    "bench",
-    "benchmark",
-    "compare",
-    "devices",
-    "doctor",
-    "example_trace",
-    "explain",
-    "export_chrome_trace",
-    "flamegraph",
-    "load",
-    "load_result",
-    "ncu",
-    "open_session",
-    "overlap",
-    "print_report",
-    "print_table",
-    "profile",
-    "profile_call",
-    "profiled",
-    "run",
-    "save_result",
-    "stats",
-    "summarize",
-    "tensorboard_trace",
-    "trace",
-    "try_changes",
-]
-
-_HOMES = {
-    "BenchmarkResult": "opscope.model.benchmark",
-    "Check": "opscope.model.session",
-    "Finding": "opscope.model.finding",
-    "Session": "opscope.model.session",
-    "Severity": "opscope.model.finding",
-    "Summary": "opscope.analysis.summary",
-    "benchmark": "opscope.benchmarking.decorator",
-    "example_trace": "opscope.data",
-    "export_chrome_trace": "opscope.capture.cycle",
-    "load": "opscope.results",
-    "load_result": "opscope.results",
-    "open_session": "opscope.results",
-    "print_report": "opscope.results",
-    "save_result": "opscope.results",
-    "summarize": "opscope.results",
-    "tensorboard_trace": "opscope.capture.cycle",
+_NAMES = {
+    "opscope.analysis.summary": "Summary",
+    "opscope.api": "analyze bench compare devices doctor explain flamegraph ncu overlap print_table profile "
+    "profile_call run stats trace try_changes",
+    "opscope.benchmarking.decorator": "benchmark",
+    "opscope.capture.calls": "profiled",
+    "opscope.capture.cycle": "export_chrome_trace tensorboard_trace",
+    "opscope.data": "example_trace",
+    "opscope.errors": "CaptureError DependencyError InputError MeasurementError OpscopeError",
+    "opscope.model.benchmark": "BenchmarkResult",
+    "opscope.model.finding": "Finding Severity",
+    "opscope.model.session": "Check Session",
+    "opscope.results": "load load_result open_session print_report save_result summarize",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = [*_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'opscope' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 - nothing is imported before it is used
 
-    return getattr(import_module(_HOMES.get(name, "opscope.api")), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

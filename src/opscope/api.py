@@ -14,14 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, overload
 
-from opscope.capture.calls import ProfiledFunction
 from opscope.capture.calls import profile_call as _profile_call
-from opscope.capture.calls import profiled as _profiled
 from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session
-from opscope.provenance.binaries import recorded_origins
 from opscope.results import Source, load, print_report, several, summarize
 
 if TYPE_CHECKING:
@@ -119,7 +116,6 @@ def profile(
     Raises:
         InputError: The schedule or the name makes no sense.
     """
-    options.setdefault("find_origins", recorded_origins)
     folder = None if callable(output_dir) else output_dir
     made = Profile(folder, name=name, wait=wait, warmup=warmup, active=active, repeat=repeat, **options)
     return made(output_dir) if callable(output_dir) else made
@@ -148,7 +144,6 @@ def profile_call(
         InputError: The schedule makes no sense, or a file is in the way.
         CaptureError: A profiler is running, or the function ran out of memory.
     """
-    options.setdefault("find_origins", recorded_origins)
     result, cycle = _profile_call(
         fn,
         *args,
@@ -161,19 +156,6 @@ def profile_call(
         **options,
     )
     return result, load(cycle.trace_path)
-
-
-def profiled(
-    output_dir: Source | None = None,
-    *,
-    name: str | None = None,
-    warmup: int = 0,
-    active: int = 1,
-    **options: Unpack[CaptureOptions],
-) -> Callable[[Callable[P, R]], ProfiledFunction[P, R]]:
-    """A decorator that records calls of a function, each as a cycle of one step; see `ProfiledFunction`."""
-    options.setdefault("find_origins", recorded_origins)
-    return _profiled(output_dir, name=name, warmup=warmup, active=active, **options)
 
 
 def print_table(top: int = 10, file: Any = None) -> CycleHandler:
@@ -577,10 +559,10 @@ def run(
         InputError: The recording is refused before the script runs, for what standard error says.
         CaptureError: The script failed; what was recorded is kept.
     """
-    folder = Path(output_dir)
-    before = _files(folder, "trace*.json")
-    _call_verb("run", [os.fspath(script), *arguments], {"quiet": True, **options, "output_dir": folder})
-    return load(_written(folder, "trace*.json", before)[-1])
+    words = [os.fspath(script), *arguments]
+    return load(
+        _recorded("run", words, "trace*.json", {"quiet": True, **options, "output_dir": output_dir})[-1]
+    )
 
 
 def trace(
@@ -607,14 +589,22 @@ def trace(
         InputError: The recording is refused before the program runs, for what standard error says.
         CaptureError: The program failed or used no CUDA; what was recorded is kept.
     """
-    folder = Path(output_dir)
-    before = _files(folder, f"{name}*.json")
-    _call_verb("trace", program, {**options, "output_dir": folder, "name": name})
-    return load(_written(folder, f"{name}*.json", before), merge=True)
+    given = {**options, "output_dir": output_dir, "name": name}
+    return load(_recorded("trace", program, f"{name}*.json", given), merge=True)
 
 
-def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Run a verb whose program needs a process of its own; standard streams are shared with it."""
+def _recorded(verb: str, words: Sequence[str], pattern: str, options: Mapping[str, Any]) -> list[Path]:
+    """The traces that a verb writes in a process of its own, in their order; it has our standard streams."""
+    folder = Path(options["output_dir"])
+
+    def files() -> dict[Path, tuple[int, int]]:
+        # What tells files from later ones of their names; the clock does not, which may be set meanwhile.
+        there = {
+            path: path.stat() for path in folder.glob(pattern) if not path.name.endswith(".opscope.json")
+        }
+        return {path: (status.st_ino, status.st_mtime_ns) for path, status in there.items()}
+
+    before = files()
     command = [sys.executable, "-m", "opscope", verb]
     for name, value in options.items():
         flag, several = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
@@ -627,17 +617,7 @@ def _call_verb(verb: str, words: Sequence[str], options: Mapping[str, Any]) -> N
             source=words[0] if words else None,
             hint="The standard error output says why; what was recorded is kept",
         )
-
-
-def _files(folder: Path, pattern: str) -> dict[Path, tuple[int, int]]:
-    """What tells files from later ones of their names; the clock does not, which may be set meanwhile."""
-    found = {path: path.stat() for path in folder.glob(pattern) if not path.name.endswith(".opscope.json")}
-    return {path: (status.st_ino, status.st_mtime_ns) for path, status in found.items()}
-
-
-def _written(folder: Path, pattern: str, before: Mapping[Path, tuple[int, int]]) -> list[Path]:
-    """The traces that a verb has just written, in their order."""
-    now = _files(folder, pattern)
+    now = files()
     found = sorted((path for path in now if before.get(path) != now[path]), key=lambda path: now[path][1])
     if not found:
         raise CaptureError("nothing was recorded", source=folder, hint="The standard error output says why")

@@ -197,8 +197,8 @@ def print_report(
 _REPORTS = {
     "Summary": ("analysis", "recording_document", True),
     "BenchmarkResult": ("benchmark", "benchmark_document", False),
-    "BenchmarkComparison": ("comparison", "benchmark_comparison_document", True),
-    "SessionComparison": ("comparison", "session_comparison_document", True),
+    "BenchmarkComparison": ("comparison", "comparison_document", True),
+    "SessionComparison": ("comparison", "comparison_document", True),
     "Explanation": ("explanation", "explanation_document", False),
     "CounterAnalysis": ("ncu", "ncu_document", True),
     "TrialResult": ("trial", "trial_document", False),

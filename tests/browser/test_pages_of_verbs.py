@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.api import load
 from opscope.cli.console import write_page, write_recording_page
 from opscope.cli.page_server import PageServer
-from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
-from opscope.report.comparison import session_comparison_document
+from opscope.report.benchmark import benchmark_document
+from opscope.report.comparison import comparison_document
 from opscope.report.html.result_charts import (
     benchmark_charts,
     comparison_charts,
@@ -25,11 +26,10 @@ from opscope.report.html.result_charts import (
     workload_charts,
 )
 from opscope.report.ncu import ncu_document
-from opscope.report.sweep import sweep_document, sweep_report
+from opscope.report.sweep import sweep_document, sweep_json
 from opscope.report.tables import stats_tables_document
 from opscope.report.trace_export import export_trace
 from opscope.report.trial import trial_document
-from opscope.testing import TraceBuilder
 
 pytestmark = pytest.mark.browser
 
@@ -53,12 +53,12 @@ def files(
 ) -> dict[str, Path]:
     found, folder = results_named(HOSTILE), tmp_path_factory.mktemp("pages")
     parts = {
-        "compare": (session_comparison_document(found.sessions), comparison_charts(found.sessions)),
+        "compare": (comparison_document(found.sessions), comparison_charts(found.sessions)),
         "bench": (benchmark_document(found.benchmark), benchmark_charts(found.benchmark)),
-        "sweep": (sweep_benchmark_document(found.sweep), benchmark_charts(found.sweep)),
+        "sweep": (benchmark_document(found.sweep), benchmark_charts(found.sweep)),
         "profile": (
-            sweep_report(found.configurations),
-            workload_charts(sweep_document(found.configurations)["configurations"]),
+            sweep_document(found.configurations),
+            workload_charts(sweep_json(found.configurations)["configurations"]),
         ),
         "try": (trial_document(found.trial, "opscope try x"), trial_charts(found.trial)),
         "ncu": (ncu_document(found.counters), counter_charts(found.counters)),

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope import load, summarize
 from opscope.cli import main
-from opscope.testing import TraceBuilder
 
 
 class Outcome(NamedTuple):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.testing import TraceBuilder
+from fakes import TraceBuilder
 
 from .conftest import saved
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from opscope.testing import TraceBuilder
+from fakes import TraceBuilder
 
 from .conftest import saved, write_trace
 

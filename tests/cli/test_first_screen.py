@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.testing import ExportBuilder, TraceBuilder
+from fakes import ExportBuilder, TraceBuilder
 
 H100 = {
     "id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes import ExportBuilder
 from opscope.api import load
 from opscope.cli import main
-from opscope.testing import ExportBuilder
 from opscope.toolchain import nsys as running
 
 from .conftest import Run

@@ -14,8 +14,8 @@ from rich.console import Console
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
 from opscope.report.analysis import recording_document
-from opscope.report.benchmark import benchmark_document, sweep_benchmark_document
-from opscope.report.comparison import benchmark_comparison_document, session_comparison_document
+from opscope.report.benchmark import benchmark_document
+from opscope.report.comparison import comparison_document
 from opscope.report.document import (
     BulletList,
     Document,
@@ -25,7 +25,7 @@ from opscope.report.document import (
     Section,
 )
 from opscope.report.ncu import ncu_document
-from opscope.report.sweep import sweep_report
+from opscope.report.sweep import sweep_document
 from opscope.report.tables import stats_tables_document
 from opscope.report.terminal import render_terminal
 from opscope.report.trial import trial_document
@@ -48,11 +48,11 @@ def test_every_verb_that_reports_offers_parts_and_a_page(opscope, verb: str) -> 
 def documents(results_named: Callable[[str], SimpleNamespace]) -> dict[str, Document]:
     found = results_named("aten::native_layer_norm_backward")
     return {
-        "compare": session_comparison_document(found.sessions),
-        "compare benchmarks": benchmark_comparison_document(found.benchmarks),
+        "compare": comparison_document(found.sessions),
+        "compare benchmarks": comparison_document(found.benchmarks),
         "bench": benchmark_document(found.benchmark),
-        "sweep": sweep_benchmark_document(found.sweep),
-        "profile": sweep_report(found.configurations),
+        "sweep": benchmark_document(found.sweep),
+        "profile": sweep_document(found.configurations),
         "try": trial_document(found.trial, "opscope try train.py"),
         "ncu": ncu_document(found.counters),
         "explain": found.explanation,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from opscope.testing import TraceBuilder
+from fakes import TraceBuilder
 
 
 @pytest.fixture

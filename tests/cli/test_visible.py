@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from opscope.testing import TraceBuilder
+from fakes import TraceBuilder
 
 EVIL = "evil\x1b[31m\u202e\u200b\x07\x00name"
 UNSEEN = {"\x1b", "\u202e", "\u200b", "\x07", "\x00"}

@@ -23,7 +23,7 @@ from pathlib import Path
 import zstandard
 
 import opscope
-from opscope.testing import TraceBuilder
+from fakes import TraceBuilder
 
 __all__ = ["SIGNALS", "VERBS", "interrupted"]
 

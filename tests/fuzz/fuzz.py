@@ -33,6 +33,7 @@ import msgspec
 import zstandard
 
 import opscope
+from fakes import ExportBuilder, TraceBuilder
 from opscope.cupti.recording import read_recording
 from opscope.cupti.trace_file import write_trace
 from opscope.errors import OpscopeError
@@ -57,7 +58,6 @@ from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.embedded import embedded_kernels
 from opscope.provenance.binaries.library import read_library
 from opscope.provenance.generated_code import parse_graph, parse_kernel
-from opscope.testing import ExportBuilder, TraceBuilder
 from opscope.toolchain.ncu_reading import read_report
 
 __all__ = [

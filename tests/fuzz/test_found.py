@@ -18,10 +18,10 @@ import pytest
 import zstandard
 
 import opscope
+from fakes import ExportBuilder, TraceBuilder
 from opscope.errors import InputError, OpscopeError
 from opscope.ingest.arrow import ArrowRows
 from opscope.signals import Terminated
-from opscope.testing import ExportBuilder, TraceBuilder
 
 from .fuzz import TARGETS, check, trace_text
 

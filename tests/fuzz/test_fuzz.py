@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,7 +50,13 @@ def test_damaged_sessions_are_one_error_or_whole(tmp_path: Path) -> None:
 @pytest.mark.exhaustive(few=False)
 def test_a_minute_of_new_inputs() -> None:
     command = [sys.executable, Path(__file__).with_name("fuzz.py"), f"--seed={SEED}", f"--seconds={SECONDS}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=6 * SECONDS, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # pytest finds `fakes` for this process
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=6 * SECONDS, check=False, env=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -5,10 +5,10 @@ import io
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.errors import DependencyError, InputError
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkResult, BenchmarkRow, CacheState, Clock, Status
 from opscope.model.environment import Environment
-from opscope.testing import TraceBuilder
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from opscope.analysis.step_model import Gain
 from opscope.units import counted, format_duration
 
 _LONGEST = 400  # operators of a round that are looked for
+_READS = {"aten::item", "aten::to", "aten::select"}
 _READ_AT_ONCE = "values = results.tolist()   # of the whole tensor, before the loop: one copy"
 
 
@@ -45,7 +46,7 @@ def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
             "host_ns": host_ns,
             "device_ns": device_ns,
         },
-        change=_READ_AT_ONCE if names == ["aten::item"] else None,
+        change=_READ_AT_ONCE if {"aten::item"} <= {*names} <= _READS else None,
         gain=Gain(gain_ns, 0.0, gain_ns),
         is_sure=False,
     )

@@ -21,7 +21,6 @@ from opscope.model.benchmark import CallProfile, KernelUse
 from opscope.model.files import scratch_prefix
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.provenance.binaries import recorded_origins
 
 T = TypeVar("T")
 
@@ -46,7 +45,6 @@ def call_profiler(calls: int = _CALLS) -> Callable[[Callable[[], object]], CallP
                     active=calls,
                     unrecorded=0,
                     record_shapes=False,
-                    find_origins=recorded_origins,
                 )
                 with load([str(cycle.trace_path)]) as session:
                     return call_profile_of(session, calls)

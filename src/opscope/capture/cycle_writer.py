@@ -8,11 +8,11 @@ module does not import torch.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -43,17 +43,10 @@ from opscope.model.sidecar import (
     sidecar_path,
     write_sidecar,
 )
+from opscope.provenance.binaries import recorded_origins
 from opscope.provenance.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 
 T = TypeVar("T")
-
-
-class OriginFinder(Protocol):
-    """Finds the shared libraries of this process that registered kernels."""
-
-    def __call__(self, names: Collection[str], /) -> Mapping[str, RecordedKernel]:
-        """Origins by kernel name; a kernel that no library registered is left out."""
-        ...
 
 
 class Enrichment(NamedTuple):
@@ -65,7 +58,7 @@ class Enrichment(NamedTuple):
     gaps: tuple[Gap, ...]
 
 
-def collect(names: TraceNames, copies: Path, find_origins: OriginFinder | None = None) -> Enrichment:
+def collect(names: TraceNames, copies: Path) -> Enrichment:
     """All that this process knows of the names in a trace; generated sources are copied to a folder."""
     gaps: list[Gap] = []
 
@@ -95,7 +88,7 @@ def collect(names: TraceNames, copies: Path, find_origins: OriginFinder | None =
     rest = wanted - {one.kernel for one in sources}
     sources += attempt("Triton kernels", lambda: triton_sources(rest, found.functions)) or ()
     rest = wanted - {one.kernel for one in sources}
-    origins = attempt("kernel origins", lambda: find_origins(rest)) if find_origins and rest else None
+    origins = attempt("kernel origins", lambda: recorded_origins(rest)) if rest else None
     kernels = tuple((origins or {}).get(name, RecordedKernel(name)) for name in sorted(wanted))
     sources += attempt("CUDA extensions", lambda: extension_sources(kernels)) or ()
     registrations = attempt("registrations", lambda: collect_registrations(names.operators)) or ()
@@ -128,7 +121,6 @@ class CycleWriter:
     file_names: tuple[str, ...]  # of the traces, by cycle
     schedule: Schedule
     settings: RecordedSettings
-    find_origins: OriginFinder | None
 
     def write(
         self,
@@ -146,7 +138,7 @@ class CycleWriter:
         trace_path = self.directory / self.file_names[index]
         structure, structure_gaps = recording.structure()
         names = recording.export(trace_path)
-        enrichment = collect(names, kernels_folder(trace_path), self.find_origins)
+        enrichment = collect(names, kernels_folder(trace_path))
         kept_graphs: tuple[RecordedGraph, ...] = ()
         graph_gaps: tuple[Gap, ...] = ()
         try:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, TypedDict
 
 from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler, Phase, Position, Schedule
-from opscope.capture.cycle_writer import CycleWriter, OriginFinder, trace_file_names, with_unrecorded
+from opscope.capture.cycle_writer import CycleWriter, trace_file_names, with_unrecorded
 from opscope.capture.graph_notes import GraphNotes
 from opscope.capture.recording import (
     AUTOGRAD,
@@ -66,7 +66,6 @@ class CaptureOptions(TypedDict, total=False):
     on_cycle: CycleHandler | Iterable[CycleHandler]
     workload: Mapping[str, Any] | None
     overwrite: bool
-    find_origins: OriginFinder | None
     engine: str
     keep_on_error: bool
 
@@ -123,8 +122,6 @@ class Profiler:
         on_cycle: A function, or several, called with each Cycle once its files are whole.
         workload: Description of the program for the sidecar, in JSON types.
         overwrite: Replace files of earlier recordings instead of refusing.
-        find_origins: Finds the shared libraries that kernels come from, for the sidecar; unknown if None.
-            The public functions of opscope pass their own.
         engine: `profiler` is torch.profiler; `autograd` is torch.autograd.profiler, which notes no rank in
             the trace and cannot be switched off in between.
         keep_on_error: Write the open window too when an exception leaves the block, out of memory included;
@@ -163,7 +160,6 @@ class Profiler:
         on_cycle: CycleHandler | Iterable[CycleHandler] = (),
         workload: Mapping[str, Any] | None = None,
         overwrite: bool = False,
-        find_origins: OriginFinder | None = None,
         engine: str = PROFILER,
         keep_on_error: bool = False,
         max_trace_size: str | int | None = None,
@@ -188,7 +184,6 @@ class Profiler:
         self._handlers = (on_cycle,) if callable(on_cycle) else tuple(on_cycle)
         self.workload = workload  # as it is when a cycle ends, for that cycle's sidecar
         self._overwrite = overwrite
-        self._find_origins = find_origins
         self._track_compile = track_compile
         self._tracking: tuple[Any, int] | None = None  # inductor's settings, and their level before
         self.unrecorded_steps: list[UnrecordedStep] = []  # also of who has timed some before the block
@@ -280,9 +275,7 @@ class Profiler:
             require_no_profiler()
             settings = RecordedSettings(*self._stacks, activities=available_activities(), engine=self._engine)
             directory = self._make_directory()
-            self._writer = CycleWriter(
-                directory, self._file_names, self.schedule, settings, self._find_origins
-            )
+            self._writer = CycleWriter(directory, self._file_names, self.schedule, settings)
             if self._track_compile:
                 self._start_tracking()
             self.note_graphs()

@@ -78,9 +78,9 @@ def analyze(
         rows = None if top == "all" else top
 
         def document() -> Any:
-            from opscope.report.summary_json import analysis_document  # noqa: PLC0415 - not for a screen
+            from opscope.report.summary_json import analysis_json  # noqa: PLC0415 - not for a screen
 
-            return analysis_document(summary, top=rows)
+            return analysis_json(summary, top=rows)
 
         def printed() -> Document:
             return recording_document(
@@ -112,7 +112,7 @@ def analyze(
 
 def _overlap(*, traces: list[str], overlap: bool, report: console.Showing, **others: object) -> int:
     from opscope.analysis.communication import communication_overlap  # noqa: PLC0415 - seldom asked
-    from opscope.report.overlap import overlap_document, overlap_report  # noqa: PLC0415
+    from opscope.report.overlap import overlap_document, overlap_json  # noqa: PLC0415
 
     defaults = {one.name: one.default for one in signature(analyze).parameters.values()}
     defaults |= vars(console.Showing(json=report.json))
@@ -124,5 +124,5 @@ def _overlap(*, traces: list[str], overlap: bool, report: console.Showing, **oth
             )
     with console.status("Reading"):
         found = communication_overlap(traces)
-    console.show(lambda: overlap_document(found), lambda: overlap_report(found), json=report.json)
+    console.show(lambda: overlap_json(found), lambda: overlap_document(found), json=report.json)
     return 0

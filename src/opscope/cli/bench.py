@@ -38,7 +38,6 @@ from opscope.report.benchmark import (
     kernel_use_section,
     suite_list_document,
     suite_list_json,
-    sweep_benchmark_document,
 )
 from opscope.report.html.result_charts import benchmark_charts
 from opscope.report.json_encoding import encode
@@ -163,11 +162,6 @@ def bench(
             ((kernel_use_section(point),) if has_kernels else ()) + code_sections(code)
             for point, code in zip(points, of_points, strict=True)
         ]
-        document = (
-            sweep_benchmark_document(result, extra=extra)
-            if isinstance(result, BenchmarkSweep)
-            else benchmark_document(result, extra=extra[0])
-        )
 
         def encoded() -> dict[str, Any]:
             whole = result_document(result)
@@ -177,7 +171,9 @@ def bench(
                     one["generated_code"] = encode(code)
             return whole
 
-        report.show(encoded, lambda: document, charts=lambda: benchmark_charts(result))
+        report.show(
+            encoded, lambda: benchmark_document(result, extra=extra), charts=lambda: benchmark_charts(result)
+        )
 
     if len(targets) == 1 and targets[0].endswith(".json"):
         if (given, measuring) != (_GIVEN, _MEASURING) or save is not None or kinds:

@@ -13,11 +13,10 @@ from opscope.analysis.comparison_rules import gate_reasons, no_verdict
 from opscope.benchmarking.result_file import is_result_file
 from opscope.cli import console
 from opscope.cli.app import EXIT_INCONCLUSIVE, EXIT_REGRESSION
-from opscope.model.comparison import BenchmarkComparison, ComparisonOptions, FailOn
+from opscope.model.comparison import ComparisonOptions, FailOn
 from opscope.report.comparison import (
-    benchmark_comparison_document,
     comparison_document,
-    session_comparison_document,
+    comparison_json,
 )
 from opscope.report.html.result_charts import comparison_charts
 
@@ -59,15 +58,10 @@ def compare(
             comparison = api.compare(first, second, ComparisonOptions(threshold=threshold))
     failures = gate_reasons(comparison, fail_on) if fail_on is not None else ()
     inconclusive = no_verdict(comparison) if fail_on is not None and not failures else None
-    document = (
-        benchmark_comparison_document(comparison, top=report.rows(top))
-        if isinstance(comparison, BenchmarkComparison)
-        else session_comparison_document(comparison, top=report.rows(top))
-    )
     gate: dict[str, Any] = {"fail_on": fail_on, "failures": failures, "inconclusive": inconclusive}
     report.show(
-        lambda: comparison_document(comparison, **gate),
-        lambda: document,
+        lambda: comparison_json(comparison, **gate),
+        lambda: comparison_document(comparison, top=report.rows(top)),
         charts=lambda: comparison_charts(comparison),
     )
     for failure in failures:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import Group, Parameter
+from cyclopts.validators import mutually_exclusive
 from rich.console import Console
 
 from opscope.errors import InputError, OpscopeError
@@ -55,6 +56,7 @@ Output = Annotated[
 ]
 Words = tuple[str, ...]  # one after each option
 Several = Parameter(consume_multiple=True)
+FORMAT = Parameter(group=Group("Output format", validator=mutually_exclusive))  # one of several
 Options = Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)]  # of another program
 Record = Annotated[
     tuple[Literal["stack", "modules", "memory"], ...],

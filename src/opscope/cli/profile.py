@@ -28,13 +28,12 @@ from opscope.errors import InputError, OpscopeError
 from opscope.model.benchmark import LatencyMeasure
 from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
-from opscope.provenance.binaries import recorded_origins
 from opscope.report.analysis import recording_document
 from opscope.report.document import Document, Section, numbered
 from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
-from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
+from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
 from opscope.results import load, summarize
 from opscope.units import NS_PER_MS, format_duration
 from opscope.workloads.spec import resolve
@@ -94,7 +93,6 @@ class _Task:
             trace_name=files["trace"].name,
             measure=self.measure,
             overwrite=True,
-            find_origins=recorded_origins,
             **self.recording,
         )
         with load(str(run.trace_path)) as session:
@@ -200,8 +198,8 @@ def profile(
             for task, known in zip(tasks, kept, strict=True):
                 advance(task.configuration.label, None)
                 entries.append(known or _attempt(task))
-                write_json(summaries[0], sweep_document(entries))
-                write_text(summaries[1], console.markdown(sweep_report(entries)))
+                write_json(summaries[0], sweep_json(entries))
+                write_text(summaries[1], console.markdown(sweep_document(entries)))
                 advance(task.configuration.label, ("kept, " if known else "") + _outcome(entries[-1]))
             code = EXIT_ERROR if any(one.error is not None for one in entries) else 0
         except KeyboardInterrupt:
@@ -224,7 +222,7 @@ def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Showi
 
     def document() -> Document:
         """The summary; in full, with the report on each configuration."""
-        summary, reports = sweep_report(entries), []
+        summary, reports = sweep_document(entries), []
         for entry, trace in traces if report.full else ():
             with load(trace) as session:
                 of_it = recording_document(summarize(session), is_full=True, top=None)
@@ -235,9 +233,9 @@ def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Showi
     is_one = len(entries) == len(traces) == 1
     pages = [path for path in report.output if is_one and console.is_page(path)]
     replace(report, output=tuple(path for path in report.output if path not in pages)).show(
-        lambda: sweep_document(entries),
+        lambda: sweep_json(entries),
         document,
-        charts=lambda: workload_charts(sweep_document(entries)["configurations"]),
+        charts=lambda: workload_charts(sweep_json(entries)["configurations"]),
     )
     if pages:
         with load(traces[0][1]) as session:

@@ -26,10 +26,9 @@ from opscope.capture.program_recorder import ProgramRecorder, RecognizedSteps, p
 from opscope.cli import console
 from opscope.errors import DependencyError, InputError, OpscopeError
 from opscope.model.sidecar import kernels_folder, sidecar_path
-from opscope.provenance.binaries import recorded_origins
 from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
-from opscope.report.summary_json import analysis_document
+from opscope.report.summary_json import analysis_json
 from opscope.results import load, summarize
 
 # Operators in report.md.
@@ -209,7 +208,6 @@ def _profiler(
         **console.recorded(recording.record),
         max_trace_size=recording.max_trace_size,
         overwrite=force,
-        find_origins=recorded_origins,
         keep_on_error=True,
         **schedule,
     )
@@ -256,7 +254,7 @@ def _report(
                 rows = _REPORTED if shown is None else None if shown == "all" else shown
                 console.write_reports(
                     [folder / analysis.name, folder / report.name, *pages],
-                    partial(analysis_document, summary, top=None),
+                    partial(analysis_json, summary, top=None),
                     partial(numbered, recording_document(summary, top=_REPORTED, is_full=True)),
                     partial(console.write_recording_page, session=session, summary=summary, top=rows),
                 )

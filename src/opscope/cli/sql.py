@@ -10,10 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import duckdb
-from cyclopts import Group, Parameter
-from cyclopts.validators import mutually_exclusive
+from cyclopts import Parameter
 
-from opscope.cli.console import Force, Json, Top, check_outputs, open_source, say_wrote, wide_console
+from opscope.cli.console import FORMAT, Force, Json, Top, check_outputs, open_source, say_wrote, wide_console
 from opscope.errors import InputError
 from opscope.model.files import replacing, scratch_prefix
 from opscope.model.schema import PROVENANCE_TABLES, TABLES
@@ -29,7 +28,6 @@ _FORMATS = {".csv": "csv, HEADER", ".json": "json, ARRAY", ".parquet": "parquet"
 _KERNELS = """
 CREATE TEMP VIEW kernels AS SELECT name, activities.* EXCLUDE (kind, size_bytes)
 FROM device_activities AS activities JOIN kernel_names USING (name_id) WHERE activities.kind = 'kernel'"""
-_FORMAT = Group("Output format", validator=mutually_exclusive)
 
 
 def sql(
@@ -37,8 +35,8 @@ def sql(
     query: Annotated[str | None, Parameter(name="QUERY")] = None,
     /,
     *,
-    json: Annotated[Json, Parameter(group=_FORMAT)] = False,
-    csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
+    json: Annotated[Json, FORMAT] = False,
+    csv: Annotated[bool, FORMAT] = False,
     output: Annotated[tuple[Path, ...], Parameter(name=["--output", "-o"])] = (),
     top: Top = 100,
     force: Force = False,

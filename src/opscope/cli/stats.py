@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-from cyclopts import Group, Parameter
-from cyclopts.validators import mutually_exclusive
+from cyclopts import Parameter
 
 from opscope import api
-from opscope.cli.console import Force, Json, Output, check_outputs, open_source, show
+from opscope.cli.console import FORMAT, Force, Json, Output, check_outputs, open_source, show
 from opscope.report.html.result_charts import statistics_charts
 from opscope.report.tables import stats_csv, stats_json, stats_tables_document
-
-_FORMAT = Group("Output format", validator=mutually_exclusive)
 
 
 def stats(
@@ -21,8 +18,8 @@ def stats(
     /,
     *,
     report: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
-    json: Annotated[Json, Parameter(group=_FORMAT)] = False,
-    csv: Annotated[bool, Parameter(group=_FORMAT)] = False,
+    json: Annotated[Json, FORMAT] = False,
+    csv: Annotated[bool, FORMAT] = False,
     output: Output = (),
     force: Force = False,
 ) -> int:

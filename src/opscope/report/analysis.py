@@ -27,10 +27,9 @@ from opscope.model.schema import Attribution
 from opscope.model.sidecar import StepPlace
 from opscope.provenance.categories import category_title
 from opscope.report import document as doc
-from opscope.report.advice import advice_blocks, advice_sections, remarks
-from opscope.report.efficiency import efficiency_blocks
-from opscope.report.headline import headline
+from opscope.report.advice import advice_blocks, advice_sections, headline, remarks
 from opscope.report.operators import (
+    efficiency_blocks,
     merged_findings,
     operator_section,
     operator_table,

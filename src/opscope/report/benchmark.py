@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -138,10 +139,15 @@ _CACHES = {
 }
 
 
-def benchmark_document(result: BenchmarkResult, *, extra: Sequence[doc.Section] = ()) -> doc.Document:
+def benchmark_document(
+    result: BenchmarkResult | BenchmarkSweep, *, extra: Sequence[Sequence[doc.Section]] = ()
+) -> doc.Document:
+    """The report on a result, or on a sweep of several; `extra` are further sections of each point."""
+    if isinstance(result, BenchmarkSweep):
+        return _sweep_document(result, extra)
     *before, findings = _benchmark_sections(result)
     conditions = doc.Section("Conditions", (_condition_facts(result),))
-    shown = doc.sections(*before, *extra, findings, conditions)
+    shown = doc.sections(*before, *chain.from_iterable(extra), findings, conditions)
     return doc.Document(benchmark_title(result), (_headline(result),), shown)
 
 
@@ -400,9 +406,7 @@ def code_sections(codes: Sequence[ImplementationCode]) -> tuple[doc.Section, ...
 _COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
 
 
-def sweep_benchmark_document(
-    sweep: BenchmarkSweep, *, extra: Sequence[Sequence[doc.Section]] = ()
-) -> doc.Document:
+def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]]) -> doc.Document:
     shown = [
         section for points in points_by_suite(sweep).values() for section in _suite_sections(sweep, points)
     ]

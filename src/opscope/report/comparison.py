@@ -93,7 +93,15 @@ def count_text(reference: Fraction | None, candidate: Fraction | None) -> str:
     return said(reference) if reference == candidate else f"{said(reference)} → {said(candidate)}"
 
 
-def session_comparison_document(comparison: SessionComparison, *, top: int | None = 20) -> doc.Document:
+def comparison_document(
+    comparison: SessionComparison | model.BenchmarkComparison, *, top: int | None = 20
+) -> doc.Document:
+    if isinstance(comparison, SessionComparison):
+        return _of_sessions(comparison, top)
+    return _of_benchmarks(comparison, top)
+
+
+def _of_sessions(comparison: SessionComparison, top: int | None) -> doc.Document:
     changed = [row for row in comparison.operators if row.time.difference_ns]
     # Whose kernels say more than their own names.
     told = [
@@ -359,9 +367,7 @@ def _accounting(comparison: SessionComparison) -> tuple[doc.Block, ...]:
     return doc.BulletList(tuple(accounts)), doc.Meaning(meaning)
 
 
-def benchmark_comparison_document(
-    comparison: model.BenchmarkComparison, *, top: int | None = 20
-) -> doc.Document:
+def _of_benchmarks(comparison: model.BenchmarkComparison, top: int | None) -> doc.Document:
     sides = {"reference": comparison.only_in_reference, "candidate": comparison.only_in_candidate}
     only = tuple(
         f"{point_title(point)}: only in the {side}" for side, points in sides.items() for point in points
@@ -460,7 +466,7 @@ def _row_points(row: model.BenchmarkRowChange, *, is_elsewhere: bool) -> Iterato
 COMPARISON_SCHEMA_VERSION = 2
 
 
-def comparison_document(
+def comparison_json(
     comparison: model.BenchmarkComparison | SessionComparison,
     *,
     fail_on: model.FailOn | None = None,

@@ -188,15 +188,17 @@ def plain(text: Text) -> str:
     return "".join(part if isinstance(part, str) else part.text for part in inlines(text))
 
 
-def joined(parts: Iterable[Inline], *, last: str = ", ", most: int | None = None) -> tuple[Inline, ...]:
+def joined(
+    parts: Iterable[Text], between: str = ", ", *, last: str | None = None, most: int | None = None
+) -> tuple[Inline, ...]:
     """The parts with commas between them, and `last` before the last; those beyond `most` are counted."""
     members = list(parts)
     shown = members[:most]
     text: list[Inline] = []
     for index, part in enumerate(shown):
         if index:
-            text.append(last if index == len(shown) - 1 else ", ")
-        text.append(part)
+            text.append(last if last and index == len(shown) - 1 else between)
+        text += inlines(part)
     return (*text, f" and {len(members) - len(shown)} more") if len(members) > len(shown) else tuple(text)
 
 

@@ -12,11 +12,13 @@ from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance.categories import category_title
 from opscope.report import document as doc
-from opscope.report.kernel_section import kernel_facts, kernel_meaning, launch_blocks
 from opscope.report.provenance import (
     entry_fact,
     function_facts,
     implementation_facts,
+    kernel_facts,
+    kernel_meaning,
+    launch_blocks,
     location_text,
     release_text,
 )
@@ -318,11 +320,12 @@ def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | N
     known, total = kernel_facts(use.facts, title=title), use.total
     if total is None:
         return (doc.FactList(tuple(known)),)
-    by: list[doc.Inline] = []
-    for operator, part in use.operators:
-        by += [", " if by else "", doc.Code(operator) if operator else "no operator", f" ×{part.calls:,}"]
+    by: list[doc.Text] = [
+        (doc.Code(operator) if operator else "no operator", f" ×{part.calls:,}")
+        for operator, part in use.operators
+    ]
     if unattributed := total.calls - sum(part.calls for _, part in use.operators):
-        by.append(f"{', ' if by else ''}no recorded operator ×{unattributed:,}")
+        by.append(f"no recorded operator ×{unattributed:,}")
     share, launches = format_fraction(total.fraction), counted(total.calls, "launch")
     time = f"{format_duration(total.total_ns)} in {launches} ({share} of all device time)"
     geometries = doc.table(
@@ -338,7 +341,7 @@ def _kernel_blocks(use: ExplainedKernel, explanation: Explanation, most: int | N
     if explanation.summary is not None:
         launched = launch_blocks(explanation.summary, explanation.owner, use.facts.name)
     return doc.blocks(
-        doc.FactList((("Time", time), ("Launched by", tuple(by)), *known)), geometries, *launched
+        doc.FactList((("Time", time), ("Launched by", doc.joined(by)), *known)), geometries, *launched
     )
 
 

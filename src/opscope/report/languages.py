@@ -1,27 +1,29 @@
 """A Document in another language: translated once, as a whole, just before it is rendered.
 
-Composers write English and call nothing: messages are found in finished texts (`messages.py`), by the gettext
-catalogs in `locale/LANGUAGE/LC_MESSAGES/opscope.po`. What no message covers stays English whole. Names, code
-and paths stay as they are. English is given back as it came, without a look.
+Composers write English and call nothing: messages are found in finished texts, by the gettext catalogs in
+`locale/LANGUAGE/LC_MESSAGES/opscope.po`. A message is a whole text or a template, `{} of device time is {}`,
+whose places hold what is itself a message, a number or a name. A text is matched with the template that
+explains most of it; what matches none is translated clause by clause, or stays English whole: never in part.
+Names, code and paths stay as they are. English is given back as it came, without a look.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import resources
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from opscope.model.finding import Finding, Severity
 from opscope.report import document as doc
 from opscope.text_enum import TextEnum
-
-if TYPE_CHECKING:
-    from opscope.report.messages import Catalog
 
 
 class Language(TextEnum):
@@ -52,8 +54,6 @@ def translated_words(text: str, language: Language) -> str:
 
 @cache
 def catalog(language: Language) -> Catalog:
-    from opscope.report.messages import Catalog, catalog_entries  # noqa: PLC0415 - English needs none
-
     path = resources.files("opscope").joinpath(f"locale/{language}/LC_MESSAGES/opscope.po")
     return Catalog(catalog_entries(path.read_text(encoding="utf-8")))
 
@@ -134,3 +134,269 @@ class _Translation:
 FIRST_MARK = 0xE000
 _MARK = re.compile("([\ue000-\uf8ff])")
 _WIDE_STOPS = frozenset("。：；，）？")
+
+
+_PLACE = "{}"
+_WORD = re.compile(r"[A-Za-z][A-Za-z']*")
+# A word that touches a place may go on in it.
+_WHOLE_WORD = re.compile(r"(?<![\w'\0])[A-Za-z][A-Za-z']*(?![\w'\0])")
+_LEAST_WEIGHT = 6  # letters of `{} of {}`, which is in many sentences, and more
+# Words of prose, as against names.
+# `Tesla V100-SXM2-16GB`, `AMD Instinct MI300X`
+_MODEL = re.compile(r"(?:[A-Z]\w* )+[A-Z]+\d[\w-]*")
+_PROSE = re.compile(r"(?:[A-Z]?[a-z]+(?:['’-][a-z]+)*|[a-z]+(?:-[A-Z]?[a-z]+)*)")
+_UNITS = frozenset(("ns", "µs", "us", "ms", "s", "min", "h", "kB", "kFLOP", "cycle"))
+_FUNCTION_WORDS = frozenset((
+    "a", "an", "the", "of", "in", "on", "at", "by", "to", "for", "from", "with", "and", "or", "nor", "not",
+    "no", "but", "so", "as", "than", "that", "this", "these", "those", "it", "its", "is", "are", "was",
+    "were", "be", "been", "has", "have", "had", "they", "them", "their", "each", "every", "all", "outside",
+    "inside", "without", "within", "between", "while", "which", "more", "less", "only", "alone",
+    "beside", "per", "into", "over", "under", "before", "after", "until", "if", "when",
+))  # fmt: skip
+_SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
+_CLAUSE = re.compile(r"[.,;:] ")
+_NUMBER = re.compile("[\\d\ue000-\uf8ff]")
+_PLACE_IN_PROGRAM = re.compile(r"<[^<>]*>| at \S+:\d+")
+# What ends and joins clauses, the loosest joint first, in English and in Chinese.
+_STOPS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？"}
+_JOINTS = (
+    (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"),
+    (" and ", " 和 "), (" or ", " 或 "), (" → ", " → "),
+)  # fmt: skip
+_ENUMERATION = "、"  # between names
+_NAME = re.compile("[^ ]*[A-Za-z\ue000-\uf8ff][^ ]*")
+_WIDE = re.compile("[\u3000-\u9fff]")
+# Between Chinese characters, and beside their punctuation, stands no blank.
+_BLANK = re.compile(
+    "(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff])|(?<=[。：；，）（]) +| +(?=[。：；，）（])"
+)
+# A name or a joint before a clause.
+_LED = re.compile("([\ue000-\uf8ff] |[,;:] |\\([a-z_]+\\) )(.+)", re.DOTALL)
+_REMARK = re.compile(r"\([a-z_]+\) ")
+# Words in brackets: the last ones, else the first.
+_INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
+_BRACKETED = (re.compile(rf"(.*) {_INNER}()"), re.compile(rf"(.*?) ?{_INNER}(.*)"))
+# Longer texts are lists of names; and what a stranger's trace holds must not keep the report busy.
+_LONGEST = 2_000
+_MOST_CLAUSES = 12
+
+
+class _Template(msgspec.Struct, frozen=True):
+    """A message with places for names and numbers."""
+
+    literals: tuple[str, ...]  # the words around the places
+    text: str  # the translation, with `{}` or `{0}` for the places
+    is_count: bool  # `{} kernels`
+
+    @property
+    def weight(self) -> int:
+        """How much of a text it explains."""
+        return sum(map(len, self.literals))
+
+    def filled(self, places: Iterable[str], found: Iterable[str | None]) -> str:
+        """Its text with what stands in its places: blanks around words are of the other language."""
+        pairs = zip(places, found, strict=True)
+        return self.text.format(*(place if own == place else str(own).strip() for place, own in pairs))
+
+    def match(self, text: str) -> list[str] | None:
+        """What stands in its places, each as short as can be."""
+        first, *others = self.literals
+        if not (text.startswith(first) and text.endswith(others[-1])):
+            return None
+        position, before, places = len(first), first, []
+        for literal in others:
+            least = position + (not before[-1:].isalnum())  # what is attached to a word may be nothing
+            found = text.find(literal, least) if literal is not others[-1] else len(text) - len(literal)
+            if found < least:
+                return None
+            places.append(text[position:found])
+            position, before = found + len(literal), literal
+        return places
+
+
+class Catalog:
+    def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
+        self._whole: dict[str, str] = {}
+        self._found: dict[str, str | None] = {}
+        self._weak: set[str] = set()
+        templates: list[_Template] = []
+        for message, text in entries:
+            if _PLACE in message:
+                is_count = re.fullmatch(r"\{\} \w+", message) is not None
+                templates.append(_Template(tuple(message.split(_PLACE)), text, is_count))
+            else:
+                self._whole[message] = text
+        templates.sort(key=lambda one: -one.weight)
+        self._by_word = _indexed(templates)
+
+    def translate(self, text: str) -> str | None:
+        """The text in the language; itself if it has no words, None where it has an unknown one."""
+        if text not in self._found:
+            found = self._translate(text)
+            self._found[text] = found if found is None or found == text else _BLANK.sub("", found)
+        return self._found[text]
+
+    def _translate(self, text: str) -> str | None:
+        if text in self._whole:
+            return self._whole[text]
+        if len(text) > _LONGEST:
+            return None
+        core = text.strip()
+        if core != text:
+            found = self.translate(core)
+            return None if found is None else text.replace(core, found) if core else text
+        if is_neutral(text):
+            return text
+        if text[-1] in _STOPS and len(text) > 1:
+            found = self.translate(text[:-1])
+            return None if found is None else found + _STOPS[text[-1]]
+        ways: tuple[Callable[[str], str | None], ...] = (
+            self._matched,
+            self._joined,
+            self._bracketed,
+            self._led,
+            self._matched_loosely,
+            # A sentence may begin with a clause that is known from elsewhere.
+            lambda text: self.translate(text[0].lower() + text[1:]) if text[0].isupper() else None,
+        )
+        return next((found for way in ways if (found := way(text)) is not None), None)
+
+    def _matched(self, text: str) -> str | None:
+        """By the template that explains most, all of whose places are understood and hold no clauses."""
+        for template, places in self._matches(text):
+            if any(_CLAUSE.search(place) and not _is_list(place) for place in places):
+                continue
+            found = [self.translate(place) for place in places]
+            first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
+            is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
+            if None not in found and self._weak.isdisjoint(places) and is_begun:
+                self._weak.update([text] if template.weight < _LEAST_WEIGHT else [])
+                return template.filled(places, found)
+        return None
+
+    def _matched_loosely(self, text: str) -> str | None:
+        """By one whose places hold clauses, or what may be a name."""
+        for template, places in self._matches(text):
+            found = [None if ". " in place else self.translate(place) for place in places]
+            named = [known or _name(place) for known, place in zip(found, places, strict=True)]
+            if None in named or template.weight < _LEAST_WEIGHT:
+                continue
+            return template.filled(places, named)
+        return None
+
+    def _led(self, text: str) -> str | None:
+        """A name or a joint, then a clause."""
+        match = _LED.fullmatch(text)
+        found = None if match is None else self.translate(match.group(2))
+        return None if match is None or found is None else _STOPS.get(text[0], match.group(1)) + found
+
+    def _matches(self, text: str) -> Iterator[tuple[_Template, list[str]]]:
+        """Templates that fit, with what stands in their places; the one that explains most first."""
+        ranked = {rank: one for word in set(_WORD.findall(text)) for rank, one in self._by_word[word]}
+        for rank in sorted(ranked):
+            template = ranked[rank]
+            places = template.match(text)
+            if places is None or (template.is_count and not _NUMBER.search(places[0])):
+                continue
+            # No place holds half of a bracket, nor begins after a remark in brackets.
+            if any(one.count("(") != one.count(")") or _REMARK.match(one) for one in places):
+                continue
+            # `{} of {}` is found in many sentences.
+            if template.weight >= _LEAST_WEIGHT or all(_is_figure(one) and _name(one) for one in places):
+                yield template, places
+
+    def _joined(self, text: str) -> str | None:
+        for joint, own in _JOINTS:
+            clauses = _split(text, joint)
+            ways = (clauses, [clauses[0], joint.join(clauses[1:])])
+            for parts in ways[: 0 if len(clauses) == 1 else 1 if len(clauses) > _MOST_CLAUSES else 2]:
+                found = [self.translate(part) for part in parts]
+                if None not in found:
+                    said = [str(one) for one in found]
+                    return "".join(map("".join, zip(said, [*_joints(said, own), ""], strict=True)))
+        return None
+
+    def _bracketed(self, text: str) -> str | None:
+        for pattern in _BRACKETED:
+            match = pattern.fullmatch(text)
+            found = [one and self.translate(one) for one in match.groups()] if match else [None]
+            if None not in found:
+                before, inside, after = map(str, found)
+                return (
+                    f"{before}（{inside}）{after}" if _WIDE.search(inside) else f"{before} ({inside}){after}"
+                )
+        return None
+
+
+def _joints(clauses: list[str], joint: str) -> Iterator[str]:
+    """What stands between clauses: names in a row are enumerated."""
+    for before, after in pairwise(clauses):
+        is_list = joint == "，" and _NAME.fullmatch(before) and not _WIDE.match(after)
+        yield _ENUMERATION if is_list else joint
+
+
+def is_neutral(text: str) -> bool:
+    """Whether it reads the same in every language: numbers, units, names; one word alone may be a name."""
+    tokens = [token.strip(".,;:()[]'\"…–") for token in text.split()]
+    if len(tokens) == 1:
+        if len(text) == 1 and text.isupper():
+            return True  # an argument: `A` is no article alone
+        return tokens[0].lower() not in _FUNCTION_WORDS and not tokens[0].endswith("'s")
+    if _MODEL.fullmatch(text) or (text.count(", ") > _MOST_CLAUSES and _is_list(text)):
+        return True
+    return not any(_PROSE.fullmatch(token) and token not in _UNITS for token in tokens)
+
+
+def _name(text: str) -> str | None:
+    """What may be the name of a kernel, a device or a place in a program; None for prose."""
+    bare = _PLACE_IN_PROGRAM.sub("", text).lstrip()
+    is_prose = _SENTENCE.search(bare) or not _FUNCTION_WORDS.isdisjoint(re.split(r"[^\w:'-]+", bare.lower()))
+    return None if is_prose else text
+
+
+def _is_list(text: str) -> bool:
+    return all(map(_NAME.fullmatch, re.split(", | and ", text)))
+
+
+def _is_figure(text: str) -> bool:
+    """Whether it is a number, with what it counts, or a name with a mark in it."""
+    return bool(re.match(r"[^A-Za-z]|\S*[\d:_]\S*$", text)) and not re.search(" and |, |: ", text)
+
+
+def _indexed(templates: list[_Template]) -> dict[str, list[tuple[int, _Template]]]:
+    """By the rarest word of each; with its rank."""
+    of = [set(_WHOLE_WORD.findall("\0".join(one.literals))) for one in templates]
+    frequency = Counter(word for one in of for word in one)
+    by_word: dict[str, list[tuple[int, _Template]]] = defaultdict(list)
+    for rank, (template, found) in enumerate(zip(templates, of, strict=True)):
+        if found:
+            by_word[min(found, key=lambda word: (frequency[word], word))].append((rank, template))
+    return by_word
+
+
+def _split(text: str, joint: str) -> list[str]:
+    parts, depth = [""], 0
+    for piece in re.split(f"([()\\[\\]]|{re.escape(joint)})", text):
+        depth += piece in ("(", "[")
+        depth -= piece in (")", "]")
+        if piece == joint and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
+    return [part for part in parts if part]
+
+
+# An entry as babel writes it without wrapping.
+_ENTRY = re.compile(r'^msgid (".+")\n(?:msgid_plural (".+")\n)?msgstr(?:\[0\])? (".+")$', re.MULTILINE)
+
+
+def catalog_entries(file: str) -> Iterator[tuple[str, str]]:
+    """Each message of a .po file with its translation, singular and plural; what has none is left out."""
+    for match in _ENTRY.finditer(file):
+        *forms, text = (json.loads(one) for one in match.groups() if one)
+        for message in forms:
+            yield message, text
+            for joint, stop in _JOINTS[:2]:  # its clauses may stand beside others
+                clauses, own = message.split(joint), text.split(stop)
+                if len(clauses) == len(own) > 1 and "{0}" not in text:
+                    yield from zip(clauses, own, strict=True)

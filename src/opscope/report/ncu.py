@@ -21,8 +21,8 @@ from opscope.hardware.architectures import WARP_SIZE
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.report import document as doc
-from opscope.report.efficiency import shape_texts
 from opscope.report.json_encoding import Keys, parsed, versions
+from opscope.report.operators import shape_texts
 from opscope.toolchain.ncu_report import (
     QUANTITIES,
     SECTIONS,
@@ -141,12 +141,15 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
     )
     lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
     if lost:
-        parts: list[doc.Inline] = ["Without a certain call in the recording: "]
-        for index, kernel in enumerate(lost):
-            reason = kernel.match.meaning if kernel.match else ""
-            parts += ["; " if index else "", f"launch {kernel.counters.index} ("]
-            parts += [doc.Code(kernel.decoded.title), f", {reason})"]
-        yield doc.Paragraph((*parts, "."))
+        which: Iterator[doc.Text] = (
+            (
+                f"launch {one.counters.index} (",
+                doc.Code(one.decoded.title),
+                f", {one.match.meaning if one.match else ''})",
+            )
+            for one in lost
+        )
+        yield doc.Paragraph(("Without a certain call in the recording: ", *doc.joined(which, "; "), "."))
     times = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels]
     if sum(times):
         limit, ns = _limits(analysis).most_common(1)[0]

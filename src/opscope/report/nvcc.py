@@ -14,7 +14,7 @@ from opscope.nvcc.compile import Compilation, CompiledKernel
 from opscope.nvcc.findings import findings_of
 from opscope.provenance.demangle import demangle
 from opscope.report import document as doc
-from opscope.report.json_encoding import Keys, encode, versions
+from opscope.report.json_encoding import Keys, versions
 from opscope.units import format_bytes, format_bytes_exactly, format_fraction
 
 _LIMITERS = {"shared_memory": "shared memory", "threads": "block size"}
@@ -145,24 +145,18 @@ def nvcc_json(
     exit_code: int | None = None,
 ) -> dict[str, Any]:
     """A compiled file as JSON values; kernels by target, then in the order of ptxas."""
-    request = compilation.request
-    parts = {
-        "source": request.source,
-        "product": request.product,
-        "output": output,
-        "command": command,
-        "nvcc": compilation.nvcc,
-        "targets": request.targets,
-        "ptx": request.ptx and request.ptx.ptx_name,
-        "dynamic_shared_bytes": request.dynamic_shared_bytes,
-        "kernels": compilation.kernels,
-        "functions": compilation.functions,
-        "findings": findings_of(compilation),
-        "compiler_output": compilation.said,
-        "code": codes,
-        "exit_code": exit_code,
-    }
-    return {**versions(NVCC_SCHEMA_VERSION), **encode(parts, _KEYS)}
+    keys = Keys(
+        "source=request.source product=request.product output command nvcc targets=request.targets ptx "
+        "dynamic_shared_bytes=request.dynamic_shared_bytes kernels functions findings compiler_output=said "
+        "code exit_code",
+        output=lambda _: output,
+        command=lambda _: command,
+        ptx=lambda it: it.request.ptx and it.request.ptx.ptx_name,
+        findings=findings_of,
+        code=lambda _: codes,
+        exit_code=lambda _: exit_code,
+    )
+    return {**versions(NVCC_SCHEMA_VERSION), **keys.record(compilation, _KEYS)}
 
 
 _KEYS: dict[type, Keys] = {

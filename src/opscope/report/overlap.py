@@ -13,12 +13,12 @@ from opscope.report.json_encoding import Keys, encode
 from opscope.units import format_duration, format_fraction, format_share
 
 
-def overlap_document(found: Sequence[CommunicationOverlap]) -> dict[str, Any]:
+def overlap_json(found: Sequence[CommunicationOverlap]) -> dict[str, Any]:
     keys = Keys("... exposed_ns overlapped_fraction")
     return {"overlap": [encode(one, {CommunicationOverlap: keys}) for one in found]}
 
 
-def overlap_report(found: Sequence[CommunicationOverlap]) -> Document:
+def overlap_document(found: Sequence[CommunicationOverlap]) -> Document:
     title = "Communication beside computation"
     if not found:
         return Document("", (), (Section(title, (Paragraph("No device activity was recorded."),)),))

@@ -6,7 +6,7 @@ Of many ranks those are told that others wait for most.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     points: list[doc.Text] = []
     for one in totals:
         least_ns = _LEAST_SHARE * sum(part.ns for part in one.meanwhile)
-        told: list[Sequence[doc.Inline]] = []
+        told: list[doc.Text] = []
         for part in one.meanwhile[:_MEANWHILE]:
             time = format_duration(part.ns)
             if part.ns >= least_ns and part.name is None:
@@ -76,7 +76,7 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
             elif part.ns >= least_ns:
                 told.append(("in ", doc.Code(part.name or ""), f" for {time}"))
         if told:
-            parts = [word for part in told for word in (", ", *part)][1:]
+            parts = doc.joined(told)
             points.append((f"While others waited in {one.name}, the last rank's device was ", *parts, "."))
     # Whether ranks wait for one another or for data.
     wait_ns = sum(one.wait_ns or 0 for one in totals)

@@ -39,8 +39,8 @@ from opscope.model.environment import Environment
 from opscope.model.location import SourceLocation
 from opscope.report.explanation import SourceReader
 from opscope.report.json_encoding import Keys, encode, from_json_text, parsed, versions
-from opscope.report.kernel_section import explained_launches
 from opscope.report.operators import rank_fraction, ranked_findings, ranked_operators
+from opscope.report.provenance import explained_launches
 from opscope.report.ranks import rank_records
 from opscope.units import NS_PER_S, ns_to_ms
 
@@ -161,54 +161,40 @@ _STATS_KEYS: dict[type, Keys] = {
 }
 
 
-def analysis_document(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
+def analysis_json(summary: Summary, *, top: int | None = 10) -> dict[str, Any]:
     operators = summary.operators if top is None else ranked_operators(summary)[:top]
-    efficiency, program, step = summary.efficiency, summary.program, summary.typical_step
-    parts: dict[str, Any] = {
-        "trace": summary.traces[0] if summary.traces else None,
-        "traces": summary.traces,
-        "ranks": summary.ranks,
-        "torch_version": summary.torch_version,
-        "torch_version_grade": summary.torch_version_grade,
-        "torch_version_reason": summary.torch_version_reason,
-        "step": summary.measured_step,
-        "recording": {
+    efficiency, step = summary.efficiency, summary.typical_step
+    keys = Keys(
+        "trace traces ranks torch_version torch_version_grade torch_version_reason step=measured_step "
+        "recording summary unattributed=unattributed_ns ranked_by top_operators categories engine ranges "
+        "graphs kernels steps limits=efficiency.limits cost_coverage=efficiency.coverage calls "
+        "time_partition timeline critical_path simulation=typical_step best_set program accuracy findings",
+        trace=lambda _: summary.traces[0] if summary.traces else None,
+        recording=lambda _: {
             "usable": summary.is_usable,
             "defects": [
                 {"code": one.code.removeprefix("recording."), **one.evidence} for one in summary.defects
             ],
         },
-        "summary": summary,
-        "unattributed": summary.unattributed_ns,
-        "ranked_by": "self_device_ns" if summary.has_device else "self_cpu_ns",
-        "top_operators": _operators(summary, operators),
-        "categories": summary.categories,
-        "engine": summary.engine,
-        "ranges": summary.ranges,
-        "graphs": summary.graphs,
-        "kernels": [
+        summary=lambda _: summary,
+        ranked_by=lambda _: "self_device_ns" if summary.has_device else "self_cpu_ns",
+        top_operators=lambda _: _operators(summary, operators),
+        kernels=lambda _: [
             _kernel(kernel, efficiency.kernels.get((None, kernel.name))) for kernel in summary.kernels
         ],
-        "steps": summary.steps,
-        "limits": efficiency.limits,
-        "cost_coverage": efficiency.coverage,
-        "calls": efficiency.calls[:top],
-        "time_partition": summary.timeline.partitions if summary.is_usable else (),
-        "timeline": summary.timeline if summary.is_usable else None,
-        "critical_path": [] if step is None else step.critical_path[:top],
-        "simulation": step,
-        "best_set": summary.best_set,
-        "program": replace(program, lines=program.lines[:top]),
-        "accuracy": summary.accuracy,
-        "findings": ranked_findings(summary),
-    }
+        calls=lambda _: efficiency.calls[:top],
+        time_partition=lambda _: summary.timeline.partitions if summary.is_usable else (),
+        timeline=lambda _: summary.timeline if summary.is_usable else None,
+        critical_path=lambda _: [] if step is None else step.critical_path[:top],
+        program=lambda _: replace(summary.program, lines=summary.program.lines[:top]),
+        findings=ranked_findings,
+    )
+    document = {**versions(ANALYSIS_SCHEMA_VERSION), **keys.record(summary, SUMMARY_KEYS)}
     if len(summary.traces) > 1:
-        parts |= {
-            "collectives": summary.collectives.each if top is None else summary.collectives.totals,
-            "straggler": summary.straggler,
-            **rank_records(summary, each=top is None),
-        }
-    return {**versions(ANALYSIS_SCHEMA_VERSION), **encode(parts, SUMMARY_KEYS)}
+        totals = summary.collectives.each if top is None else summary.collectives.totals
+        parts = {"collectives": totals, "straggler": summary.straggler}
+        document |= encode({**parts, **rank_records(summary, each=top is None)}, SUMMARY_KEYS)
+    return document
 
 
 def _operators(summary: Summary, operators: Iterable[OperatorTotal]) -> list[dict[str, Any]]:
@@ -293,25 +279,20 @@ def _kernel_source(facts: KernelFacts | None) -> dict[str, Any] | None:
 def explanation_json(explanation: Explanation, read_source: SourceReader | None = None) -> dict[str, Any]:
     """The explanation as JSON values; with `sources` if a reader of source lines is given."""
     summary = explanation.summary
-    parts = {
-        "name": explanation.name,
-        "overload": explanation.overload,
-        "subject": explanation.subject,
-        "torch_version": explanation.torch_version,
-        "torch_version_grade": explanation.torch_version_grade,
-        "torch_version_reason": explanation.torch_version_reason,
-        "is_recorded": None if summary is None else explanation.is_recorded,
-        "native_functions": explanation.functions,
-        "derivatives": explanation.derivatives,
-        "operators": [] if summary is None else _operators(summary, explanation.operators),
-        "kernels": [_explained_kernel(use, explanation) for use in explanation.kernels],
-    }
+    keys = Keys(
+        "name overload subject torch_version torch_version_grade torch_version_reason is_recorded "
+        "native_functions=functions derivatives operators kernels",
+        is_recorded=lambda _: None if summary is None else explanation.is_recorded,
+        operators=lambda _: [] if summary is None else _operators(summary, explanation.operators),
+        kernels=lambda _: [_explained_kernel(use, explanation) for use in explanation.kernels],
+    )
+    document = {**versions(EXPLANATION_SCHEMA_VERSION), **keys.record(explanation, SUMMARY_KEYS)}
     if read_source is not None:
-        parts["sources"] = [
+        document["sources"] = [
             {**encode(location, SUMMARY_KEYS), "lines": read_source(location)}
             for location in explanation.locations
         ]
-    return {**versions(EXPLANATION_SCHEMA_VERSION), **encode(parts, SUMMARY_KEYS)}
+    return document
 
 
 def _explained_kernel(use: ExplainedKernel, explanation: Explanation) -> dict[str, Any]:
@@ -337,28 +318,26 @@ def stats_document(
 ) -> dict[str, Any]:
     """The stats file of one configuration. Times cover all recorded steps."""
     operators, kernels = ranked_operators(summary), summary.efficiency.kernels
-    parts = {
-        "config": config,
-        "environment": environment,
-        "step": summary.measured_step,
-        "summary": _stats_totals(summary, wall_time_ns_per_step),
-        "top_aten_operators": _stats_operators(summary, operators),
-        "operator_categories": {
+    keys = Keys(
+        "config environment step=measured_step summary top_aten_operators operator_categories "
+        "native_function_mapping cuda_kernels unattributed limits=efficiency.limits "
+        "cost_coverage=efficiency.coverage time_partition=timeline.partitions accuracy benchmark findings",
+        config=lambda _: config,
+        environment=lambda _: environment,
+        summary=lambda _: _stats_totals(summary, wall_time_ns_per_step),
+        top_aten_operators=lambda _: _stats_operators(summary, operators),
+        operator_categories=lambda _: {
             category.category: category for category in summary.categories if not category.without_operator
         },
-        "native_function_mapping": {operator.name: _function(operator) for operator in operators},
-        "cuda_kernels": [
+        native_function_mapping=lambda _: {operator.name: _function(operator) for operator in operators},
+        cuda_kernels=lambda _: [
             _kernel(kernel, kernels.get((None, kernel.name)), _STATS_KEYS) for kernel in summary.kernels
         ],
-        "unattributed": {reason: ns_to_ms(ns) for reason, ns in summary.unattributed_ns.items()},
-        "limits": summary.efficiency.limits,
-        "cost_coverage": summary.efficiency.coverage,
-        "time_partition": summary.timeline.partitions,
-        "accuracy": summary.accuracy,
-        "benchmark": None if benchmark is None else _latency_record(benchmark, config.get("batch_size")),
-        "findings": ranked_findings(summary),
-    }
-    return {**versions(STATS_SCHEMA_VERSION), **encode(parts, _STATS_KEYS)}
+        unattributed=lambda _: {reason: ns_to_ms(ns) for reason, ns in summary.unattributed_ns.items()},
+        benchmark=lambda _: benchmark and _latency_record(benchmark, config.get("batch_size")),
+        findings=ranked_findings,
+    )
+    return {**versions(STATS_SCHEMA_VERSION), **keys.record(summary, _STATS_KEYS)}
 
 
 def _latency_record(benchmark: Latency, batch_size: int | None) -> dict[str, Any]:

@@ -46,11 +46,11 @@ class SweepEntry(NamedTuple):
     error: str | None = None
 
 
-def sweep_document(entries: Sequence[SweepEntry]) -> dict[str, Any]:
+def sweep_json(entries: Sequence[SweepEntry]) -> dict[str, Any]:
     return {**versions(SWEEP_SCHEMA_VERSION), "configurations": [_record(entry) for entry in entries]}
 
 
-def sweep_report(entries: Sequence[SweepEntry]) -> doc.Document:
+def sweep_document(entries: Sequence[SweepEntry]) -> doc.Document:
     records = [_record(entry) for entry in entries]
     on_device = any(record["summary"]["kernel_launches"] for record in records)
     key = "cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.advice import advise
 from opscope.analysis.job_model import Job
 from opscope.analysis.roofline import Bound, CallEfficiency, CostCoverage, Efficiency, Roofline
@@ -22,7 +23,6 @@ from opscope.hardware.limits import DeviceLimits, Limit, LimitEvidence
 from opscope.model.finding import Finding
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost
-from opscope.testing import TraceBuilder
 
 H200 = {
     "id": 0,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.advice.attention_pattern import composed_attention
 from opscope.advice.kernel_times import AttentionMask, AttentionWork, Rates, attention_ns, attention_type
 from opscope.analysis.tensor_cores import TensorCoreUse
@@ -14,7 +15,6 @@ from opscope.hardware.devices import DataType
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.operators.products import AttentionSizes
-from opscope.testing import TraceBuilder
 
 from .conftest import Program, call, codes, host, limits, only, trace
 

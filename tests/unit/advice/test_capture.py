@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.advice.capture import capture_of, differing
 from opscope.advice.profiled_run import ProfiledRun
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import IdleCause
 from opscope.model.finding import Applicability, ApplicabilityStatus, Blocker, Finding
-from opscope.testing import TraceBuilder
 
 from .conftest import MS, Program, host, only, partition, trace
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
-from opscope.testing import TraceBuilder
 
 from .conftest import H200, MS, Program, codes, host, partition, told
 

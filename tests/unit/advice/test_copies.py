@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.timeline.values import HostTime
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 from opscope.units import format_byte_rate
 
 from .conftest import H200, MS, Program, codes, host, only, told, trace

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.advice import advise, assess, engine
 from opscope.advice.rules import rule_book
 from opscope.analysis.roofline import Bound, Efficiency, Roofline
@@ -20,7 +21,6 @@ from opscope.analysis.timeline.values import IdleCause, Timeline, WaitingCall
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Finding
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 from .conftest import MS, AskedChange, AskedStep, Program, call, codes, host, only, partition, product, trace
 

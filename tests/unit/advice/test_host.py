@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.timeline.values import IdleCause, IdleGap, WaitingCall
 from opscope.model.finding import Severity
-from opscope.testing import TraceBuilder
 
 from .conftest import MS, Program, codes, host, only, partition, told, trace
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.advice.rules import rule_book
 from opscope.model.finding import Finding
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 from .conftest import only, trace
 

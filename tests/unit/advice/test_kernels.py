@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.roofline import Bound, Roofline
-from opscope.testing import TraceBuilder
 
 from .conftest import MS, Program, codes, host, only, told, trace
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from opscope.testing import TraceBuilder
+from fakes import TraceBuilder
 
 from .conftest import MS, Program, codes, host, told, trace
 

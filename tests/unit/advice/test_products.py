@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fakes import TraceBuilder
 from opscope.advice.rules import rule_book
 from opscope.analysis.roofline import Bound
 from opscope.analysis.tensor_cores import TensorCoreUse
 from opscope.hardware.devices import DataType
 from opscope.model.finding import Severity
-from opscope.testing import TraceBuilder
 
 from .conftest import H200, Program, call, codes, host, limits, only, product, told, trace
 

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 import opscope
+from fakes import TraceBuilder
 from opscope.analysis.counters import recorded_name
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_reading import read_report
 from opscope.toolchain.ncu_report import KernelCounters, NcuDevice, NcuReport, Occupancy, Quantity
 

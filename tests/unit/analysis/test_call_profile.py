@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.call_profile import call_profile_of, call_profiler
 from opscope.errors import CaptureError
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 from .conftest import FILL_KERNEL, GELU_KERNEL
 

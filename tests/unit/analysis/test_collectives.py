@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import RankSkew, SkewEvidence
 from opscope.model.session import Session
 from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
-from opscope.report.summary_json import analysis_document
+from opscope.report.summary_json import analysis_json
 from opscope.results import summarize
-from opscope.testing import TraceBuilder
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 P2P = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -214,7 +214,7 @@ def test_tensors_with_parts_on_every_rank_sum_their_products(job: Analyzed) -> N
 @pytest.mark.exhaustive(few=False)
 def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Session]) -> None:
     summary = summarize(load(shared / "traces/h200/ddp_straggler_w4"))
-    document = analysis_document(summary)
+    document = analysis_json(summary)
     (total,) = document["collectives"]
     assert (total["last_rank"], total["ranks"], total["bytes"]) == (1, 4, 302_309_376)
     assert total["wait_ns"] == sum(one.waiting_ns for one in summary.timeline.skews)
@@ -222,7 +222,7 @@ def test_a_recorded_job_in_json_and_words(shared: Path, load: Callable[..., Sess
     assert document["straggler"]["rank"] == 1
     assert document["straggler"]["operators"][0]["name"] == "aten::mm"
     assert document["straggler"]["operators"][0]["extra_calls_per_step"] == 400
-    every = analysis_document(summary, top=None)["collectives"]
+    every = analysis_json(summary, top=None)["collectives"]
     assert len(every) == total["calls"]
     for key in ("bytes", "wait_ns", "transfer_ns", "exposed_ns"):
         assert sum(one[key] for one in every) == total[key]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.analysis.communication import (
     CommunicationOverlap,
     LinkEvidence,
@@ -27,9 +28,8 @@ from opscope.hardware.devices import match_device
 from opscope.model.session import Session
 from opscope.report.analysis import recording_document
 from opscope.report.markdown import render_markdown
-from opscope.report.summary_json import analysis_document
+from opscope.report.summary_json import analysis_json
 from opscope.results import summarize
-from opscope.testing import TraceBuilder
 
 H200 = match_device("NVIDIA H200").spec
 L4 = match_device("NVIDIA L4").spec
@@ -139,7 +139,7 @@ def test_kernels_that_nothing_names_may_be_an_all_to_all(load: Load) -> None:
 
 def test_in_the_report_and_in_json(load: Load) -> None:
     summary = summarize(load([FIRST, LAST]))
-    assert [one["bubble_ns_per_step"] for one in analysis_document(summary)["pipeline"]] == [200_000, 110_000]
+    assert [one["bubble_ns_per_step"] for one in analysis_json(summary)["pipeline"]] == [200_000, 110_000]
     assert "Pipeline bubbles" in render_markdown(recording_document(summary))
 
 

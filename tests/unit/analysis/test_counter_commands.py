@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import TraceBuilder
 from opscope import load
 from opscope.analysis.counter_commands import (
     Launch,
@@ -26,7 +27,6 @@ from opscope.analysis.launch_quality import launch_quality
 from opscope.analysis.summary import Summary
 from opscope.errors import CaptureError, InputError
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_command import NameBase
 from opscope.toolchain.ncu_report import KernelCounters, NcuReport
 

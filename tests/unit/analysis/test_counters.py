@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fakes import TraceBuilder
 from opscope.analysis.counters import (
     CountedCall,
     CountedKernel,
@@ -24,7 +25,6 @@ from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost
 from opscope.provenance.kernel_names.decoder import decode
-from opscope.testing import TraceBuilder
 from opscope.toolchain.ncu_report import KernelCounters, NcuAdvice, NcuReport, Quantity
 
 Load = Callable[..., Session]

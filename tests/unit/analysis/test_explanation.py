@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.explanation import Explanation, Subject, explain
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 from .conftest import FILL_KERNEL, FILL_KERNEL_MANGLED, GELU_KERNEL
 

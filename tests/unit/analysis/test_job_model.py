@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.execution_graph import simulate
 from opscope.analysis.job_model import Job, choose_ranks
 from opscope.analysis.step_model import HostSpeed, step_models
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 US = 1000
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.launch_quality import ExplainedLaunch, LaunchQuality, launch_quality
 from opscope.analysis.summary import Summary
 from opscope.hardware.occupancy import Limiter
 from opscope.launches.launch_explanation import Heading
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 from .conftest import GELU_KERNEL
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.missing_edges import MOST_UNEXPLAINED
 from opscope.analysis.summary import Summary
 from opscope.cli import main
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 COPY = "Memcpy HtoD (Pageable -> Device)"
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope import load
 from opscope.analysis.nsys_reports import REPORTS, report_tables
 from opscope.errors import InputError
-from opscope.testing import TraceBuilder
 
 COPY = "Memcpy HtoD (Pageable -> Device)"
 

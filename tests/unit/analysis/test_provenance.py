@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.analysis.provenance import Accuracy, NativeFunctionUse, Provenance, limited, read_provenance
 from opscope.analysis.summary import Summary
 from opscope.model.evidence import Grade
@@ -17,7 +18,6 @@ from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.resolution.annotate import session_of_names
-from opscope.testing import TraceBuilder
 
 from .conftest import FILL_KERNEL, GELU_KERNEL
 

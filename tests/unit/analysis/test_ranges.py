@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.ranges import range_totals, serving_engine
 from opscope.analysis.summary import Summary
 from opscope.errors import InputError
-from opscope.testing import TraceBuilder
 
 
 def annotated(*ranges: tuple[str, float, float], thread: int = 1) -> TraceBuilder:

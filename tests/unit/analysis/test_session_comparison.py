@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import opscope
+from fakes import TraceBuilder
 from opscope.analysis.comparison_rules import differences, gate_reasons
 from opscope.analysis.provenance import KernelFacts
 from opscope.analysis.session_comparison import compare_sessions, describe_replacement, pair_kernels
@@ -26,7 +27,6 @@ from opscope.model.comparison import (
     SessionComparison,
 )
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 Compare = Callable[[Any, Any], SessionComparison]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.session_limits import common_device, limits_of_session
 from opscope.errors import InputError
 from opscope.hardware.measured import MeasuredLimits, cache_measured, save_measured
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 Make = Callable[..., MeasuredLimits]

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 import opscope
+from fakes import TraceBuilder
 from opscope.analysis.summary import StepTotal, Summary
 from opscope.analysis.totals import CategoryTotal, KernelTotal, OperatorTotal
 from opscope.launches.facts import LaunchGeometry
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal, OperatorTotal
 from opscope.model.evidence import Grade
 from opscope.model.session import Session
 from opscope.provenance.categories import OTHER, categories, category_of, category_title
-from opscope.testing import TraceBuilder
 
 from .conftest import GELU_KERNEL
 

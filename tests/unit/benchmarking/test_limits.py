@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from fakes import FakeMonitor  # noqa: E402
 from opscope.benchmarking import limits  # noqa: E402
 from opscope.benchmarking.limits import (  # noqa: E402
     MIB,
@@ -30,7 +31,6 @@ from opscope.benchmarking.limits import (  # noqa: E402
 from opscope.benchmarking.timer import WallTimer  # noqa: E402
 from opscope.errors import DependencyError, InputError, MeasurementError  # noqa: E402
 from opscope.model.benchmark import Clock, DeviceState  # noqa: E402
-from opscope.testing import FakeMonitor  # noqa: E402
 
 ON_A_CPU = {"copy", "read", "write", "matrix_fp64", "matrix_fp32", "matrix_fp16", "matrix_bf16"}
 

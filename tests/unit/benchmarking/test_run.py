@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from fakes import FakeMonitor, FakeTimer
 from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import run_benchmark
@@ -24,7 +25,6 @@ from opscope.model.benchmark import (
     Verdict,
 )
 from opscope.model.environment import Environment
-from opscope.testing import FakeMonitor, FakeTimer
 
 torch = pytest.importorskip("torch")
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fakes import FakeMonitor, FakeTimer
 from opscope.benchmarking import run as engine
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import Run, RunRow, throttled_samples, with_ceiling, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, BenchmarkRow, Ceiling, DeviceState, Status, Verdict
 from opscope.model.environment import Environment
-from opscope.testing import FakeMonitor, FakeTimer
 
 SECOND_NS = 1_000_000_000
 COOL = DeviceState(at_ns=0)

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from fakes import FakeMonitor, FakeTimer
 from opscope.benchmarking.problem import Implementation, Problem
 from opscope.benchmarking.run import Run, with_ratio, with_samples
 from opscope.model.benchmark import BenchmarkOptions, Verdict
 from opscope.model.environment import Environment
-from opscope.testing import FakeMonitor, FakeTimer
 
 RUNS = 20
 ENVIRONMENT = Environment(python="3", platform="Linux", opscope="0")

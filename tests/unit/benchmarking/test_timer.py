@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from fakes import FakeTimer
 from opscope.benchmarking import timer
 from opscope.benchmarking.timer import LaunchHiding, WallTimer, benchmark_timer, measure_latency, take_samples
 from opscope.errors import InputError, MeasurementError
 from opscope.model.benchmark import CacheState, Clock, Latency
-from opscope.testing import FakeTimer
 
 CYCLES_PER_NS = 2.0
 

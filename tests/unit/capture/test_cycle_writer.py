@@ -62,18 +62,20 @@ def names(*kernels, files=(), keys=()):
     return TraceNames(frozenset(kernels), frozenset(), frozenset(files), frozenset(keys))
 
 
-def test_kernels_are_given_to_their_libraries(tmp_path):
-    found = collect(names(GEMM, "unknown"), tmp_path / "t.kernels", origins)
+def test_kernels_are_given_to_their_libraries(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "recorded_origins", origins)
+    found = collect(names(GEMM, "unknown"), tmp_path / "t.kernels")
     assert found.kernels == (RecordedKernel("unknown"), origins([GEMM])[GEMM])
     assert (found.kernel_sources, found.gaps) == ((), ())
     assert not (tmp_path / "t.kernels").exists()
 
 
-def test_nothing_is_asked_for_a_trace_without_kernels(tmp_path):
+def test_nothing_is_asked_for_a_trace_without_kernels(tmp_path, monkeypatch):
     def never(names):
         raise AssertionError
 
-    found = collect(names(), tmp_path, never)
+    monkeypatch.setattr(module, "recorded_origins", never)
+    found = collect(names(), tmp_path)
     assert (found.kernels, found.kernel_sources, found.registrations, found.gaps) == ((), (), (), ())
 
 
@@ -84,7 +86,8 @@ def test_a_part_that_fails_is_a_gap(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "extension_sources", fail)
     monkeypatch.setattr(module, "live_objects", fail)
     monkeypatch.setattr(module, "collect_registrations", fail)
-    found = collect(names(GEMM), tmp_path, fail)
+    monkeypatch.setattr(module, "recorded_origins", fail)
+    found = collect(names(GEMM), tmp_path)
     assert found.kernels == (RecordedKernel(GEMM),)
     assert [(gap.part, gap.reason) for gap in found.gaps] == [
         ("Triton kernels", "OSError: no such library"),
@@ -94,17 +97,18 @@ def test_a_part_that_fails_is_a_gap(tmp_path, monkeypatch):
     ]
 
 
-def test_an_interruption_is_no_gap(tmp_path):
+def test_an_interruption_is_no_gap(tmp_path, monkeypatch):
     def interrupted(names):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(module, "recorded_origins", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        collect(names(GEMM), tmp_path, interrupted)
+        collect(names(GEMM), tmp_path)
 
 
 @pytest.mark.usefixtures("libraries")
 def test_generated_kernels_are_copied_and_joined_with_their_graph(
-    tmp_path: Path, graph_text, kernel_text, tracking
+    tmp_path: Path, graph_text, kernel_text, tracking, monkeypatch
 ):
     text = kernel_text("triton_poi_k_0")
     file = tmp_path / "cache" / f"{source_hash(text)}.py"
@@ -115,11 +119,8 @@ def test_generated_kernels_are_copied_and_joined_with_their_graph(
     )
     copies = tmp_path / "t.kernels"
     asked = []
-    found = collect(
-        names("triton_poi_k_0", GEMM, files=[str(file)], keys=[KEY]),
-        copies,
-        lambda names: asked.extend(names) or {},
-    )
+    monkeypatch.setattr(module, "recorded_origins", lambda names: asked.extend(names) or {})
+    found = collect(names("triton_poi_k_0", GEMM, files=[str(file)], keys=[KEY]), copies)
     (source,) = found.kernel_sources
     assert asked == [GEMM]
     assert (source.evidence.value, source.file, source.graph, source.graph_key) == (

@@ -63,15 +63,6 @@ def test_a_sweep(tmp_path):
     assert read_sidecar(tmp_path / "transformer_trace_bs1_seq8.opscope.json").kernels == (ORIGIN,)
 
 
-def test_a_finder_of_ones_own_and_none(tmp_path):
-    with opscope.profile(tmp_path, warmup=0, find_origins=lambda names: {}) as profiler:
-        work()
-    assert profiler.cycles[0].sidecar.kernels == (RecordedKernel("gemm"),)
-    with Profiler(tmp_path, name="bare", warmup=0) as profiler:
-        work()
-    assert profiler.cycles[0].sidecar.kernels == (RecordedKernel("gemm"),)
-
-
 def test_libraries_that_cannot_be_read_break_nothing(tmp_path, monkeypatch):
     def fail(names, maps):
         raise InputError("truncated", source="libown.so")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.capture import trace_file as module
 from opscope.capture.trace_file import TraceNames, export_trace, read_trace_names
 from opscope.errors import CaptureError
-from opscope.testing import TraceBuilder
 
 
 def saver(text: str):

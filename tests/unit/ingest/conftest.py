@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fakes import ExportBuilder
 from opscope.model.session import Session
-from opscope.testing import ExportBuilder
 
 LoadExport = Callable[..., Session]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.ingest import arrow, kineto
 from opscope.model.schema import TABLES
-from opscope.testing import TraceBuilder
 
 TRACES = Path(__file__).parents[2] / "golden/traces"
 RECORDED = (

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import ExportBuilder, TraceBuilder
 from opscope.analysis.provenance import read_provenance
 from opscope.api import load
 from opscope.errors import InputError
 from opscope.ingest.nsys_reading import TAKES_TENSOR_LISTS
 from opscope.model.finding import Finding
 from opscope.model.session import Session
-from opscope.testing import ExportBuilder, TraceBuilder
 
 LoadExport = Callable[..., Session]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from fakes import ExportBuilder
 from opscope.analysis.arrays import columns
 from opscope.analysis.summary import Summary
 from opscope.ingest.nsys_reading import owning_ranges
 from opscope.model.queries import sql
 from opscope.model.session import Session
-from opscope.testing import ExportBuilder
 
 LoadExport = Callable[..., Session]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from fakes import ExportBuilder
 from opscope.model.session import Session
-from opscope.testing import ExportBuilder
 
 LoadExport = Callable[..., Session]
 

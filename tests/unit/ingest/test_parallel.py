@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope._version import __version__
 from opscope.analysis.job_model import examine_ranks
 from opscope.analysis.summary import Summary
@@ -35,9 +36,8 @@ from opscope.ingest.source import TraceFile, find_traces
 from opscope.model.schema import TABLES
 from opscope.model.session import Session
 from opscope.provenance.demangle import demangle
-from opscope.report.summary_json import analysis_document
+from opscope.report.summary_json import analysis_json
 from opscope.results import load, summarize
-from opscope.testing import TraceBuilder
 
 Rows = dict[str, list[Any]]
 ROWS = {table.name: f"SELECT * FROM {table.name} ORDER BY ALL" for table in TABLES}
@@ -218,7 +218,7 @@ def test_what_is_worked_out_where_a_rank_is_read_is_what_would_be_found_here(
     session = load(job, workers=2)
     assert sorted(session.examined) == [0, 1, 2, 3]
     there = summarize(session)
-    assert analysis_document(there) == analysis_document(here)
+    assert analysis_json(there) == analysis_json(here)
     assert there.timeline == here.timeline
     together = read_part(find_traces(str(job)), ReadOptions(examine=examine_ranks)).examined
     timeline = Summary(shared_session(job)).timeline

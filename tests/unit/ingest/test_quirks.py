@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.errors import InputError
 from opscope.model.finding import Severity
 from opscope.model.session import Session
 from opscope.results import load as load_traces
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 Make = Callable[..., Path]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fakes import TraceBuilder
 from opscope.model.environment import Environment
 from opscope.model.origin import (
     Gap,
@@ -32,7 +33,6 @@ from opscope.model.sidecar import (
     sidecar_path,
     write_sidecar,
 )
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 Make = Callable[..., Path]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import count_host_events
@@ -15,8 +16,7 @@ from opscope.ingest.captured import Capture, CapturedEvent, CapturedLaunch, with
 from opscope.ingest.replays import Replay, match
 from opscope.model.schema import ReplayEvidence, ReplaySource
 from opscope.model.sidecar import GraphNode, RecordedGraph, sidecar_path, write_sidecar
-from opscope.report.headline import headline
-from opscope.testing import TraceBuilder
+from opscope.report.advice import headline
 
 from .test_recorded import sidecar
 

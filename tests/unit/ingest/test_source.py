@@ -17,12 +17,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import TraceBuilder
 from opscope.errors import DependencyError, InputError
 from opscope.ingest import source
 from opscope.ingest.source import EventArray, find_traces, local_text
 from opscope.ingest.staging import locate_events
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 TEXT = TraceBuilder().operator("aten::mm", 10, 5).operator("aten::add", 30, 5).text().encode()
 Load = Callable[..., Session]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.model import schema
 from opscope.model.session import Session
-from opscope.report.summary_json import analysis_document
-from opscope.testing import TraceBuilder
+from opscope.report.summary_json import analysis_json
 
 Load = Callable[..., Session]
 EPOCH_NS = 1_763_712_000_000_000_000
@@ -584,7 +584,7 @@ def test_a_small_trace_is_the_same_optimized_or_not(load: Load, monkeypatch: pyt
 
     def everything() -> tuple[dict[str, Any], dict[str, list[Any]]]:
         session = load(trace)
-        said = analysis_document(opscope.summarize(session))
+        said = analysis_json(opscope.summarize(session))
         tables = {one.name: session.query(f'SELECT * FROM "{one.name}"') for one in schema.TABLES}
         return said, {name: sorted(rows, key=repr) for name, rows in tables.items()}
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.summary import Summary
 from opscope.model.session import Session
-from opscope.report.headline import headline
-from opscope.testing import TraceBuilder
+from opscope.report.advice import headline
 
 Load = Callable[..., Session]
 

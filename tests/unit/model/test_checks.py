@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.api import load as load_source
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 

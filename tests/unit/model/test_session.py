@@ -11,11 +11,11 @@ import duckdb
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.errors import InputError
 from opscope.model import schema
 from opscope.model.finding import Finding, Severity
 from opscope.model.session import Session, is_session_file
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.collective_costs import collective_rates, cost_of_collective
 from opscope.operators.distinct_calls import Collective
 from opscope.operators.effects import CostEvidence, FlopSource
-from opscope.testing import TraceBuilder
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fakes import TraceBuilder
 from opscope.model.session import Session
 from opscope.operators.distinct_calls import DistinctCall, collect_calls, collect_launches
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fakes import TraceBuilder
 from opscope.model.session import Session
 from opscope.operators.session_costs import fill_costs
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 Cost = tuple[str | None, int | None, int | None, str | None]

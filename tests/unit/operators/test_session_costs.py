@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from fakes import TraceBuilder
 from opscope.hardware.devices import DataType
 from opscope.model.session import Session
 from opscope.operators.effects import CallCost, CostEvidence, FlopSource
@@ -17,7 +18,6 @@ from opscope.operators.session_costs import (
     fill_costs,
     read_costs,
 )
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 

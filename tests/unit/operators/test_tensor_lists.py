@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.model.session import Session
 from opscope.operators.arguments import CallArguments, parse_arguments
 from opscope.operators.tensor_lists import (
@@ -18,7 +19,6 @@ from opscope.operators.tensor_lists import (
     with_kernel_types,
     with_list_members,
 )
-from opscope.testing import TraceBuilder
 
 NATIVE = "at::native::(anonymous namespace)"
 

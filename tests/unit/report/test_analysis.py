@@ -34,7 +34,7 @@ from opscope.report.analysis import recording_document
 from opscope.report.document import numbered
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
-from opscope.report.summary_json import analysis_document, stats_document
+from opscope.report.summary_json import analysis_json, stats_document
 
 ADDMM = Roofline(
     device_ns=6_000_000, costed_ns=6_000_000, flop_count=240_000_000_000, min_bytes=60_000_000,
@@ -215,7 +215,7 @@ def reports(summary: Summary, *, top: int | None = 10) -> str:
         (
             render_markdown(recording_document(summary, top=top)),
             render_markdown(numbered(recording_document(summary, top=top, is_full=True))),
-            to_json(analysis_document(summary, top=top)).replace(f'"{__version__}"', '"VERSION"'),
+            to_json(analysis_json(summary, top=top)).replace(f'"{__version__}"', '"VERSION"'),
         )
     )
 
@@ -282,7 +282,7 @@ def test_the_stats_file_without_a_device(cpu_summary: Summary, expect: Callable[
 def test_self_times_and_unattributed_add_up_in_json(
     summary: Summary, of: Callable[[Summary], Summary]
 ) -> None:
-    document = json.loads(to_json(analysis_document(of(summary), top=None)))
+    document = json.loads(to_json(analysis_json(of(summary), top=None)))
     self_ns = sum(operator["self_device_ns"] for operator in document["top_operators"])
     assert self_ns == document["summary"]["attributed_ns"]
     for partition in document["time_partition"]:

@@ -195,7 +195,7 @@ SWEEPS = {
 
 def test_reports(expect: Callable[[str, str], None]) -> None:
     documents = {name: benchmark.benchmark_document(one) for name, one in RESULTS.items()}
-    documents |= {name: benchmark.sweep_benchmark_document(one) for name, one in SWEEPS.items()}
+    documents |= {name: benchmark.benchmark_document(one) for name, one in SWEEPS.items()}
     documents["kernels"] = Document("", sections=(benchmark.kernel_use_section(LAUNCHED),))
     documents["no kernels"] = Document("", sections=(benchmark.kernel_use_section(result(row("x"))),))
     documents["code"] = Document("", sections=benchmark.code_sections(CODES))

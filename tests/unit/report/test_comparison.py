@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.benchmark_comparison import compare_benchmarks
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.model import benchmark
@@ -19,7 +20,6 @@ from opscope.report.document import Strong
 from opscope.report.html.result_charts import _ratio_bar
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
-from opscope.testing import TraceBuilder
 
 from .conftest import rendered, text_of
 
@@ -69,19 +69,17 @@ SIDES: dict[str, tuple[TraceBuilder, TraceBuilder]] = {
 
 def test_reports_on_recordings(load: Callable[..., Any], expect: Callable[[str, str], None]) -> None:
     found = {name: compare_sessions(*map(load, sides)) for name, sides in SIDES.items()}
-    documents = {name: comparison.session_comparison_document(one) for name, one in found.items()}
-    documents["cut"] = comparison.session_comparison_document(found["slower by the same kernels"], top=1)
-    documents["all"] = comparison.session_comparison_document(found["slower by the same kernels"], top=None)
+    documents = {name: comparison.comparison_document(one) for name, one in found.items()}
+    documents["cut"] = comparison.comparison_document(found["slower by the same kernels"], top=1)
+    documents["all"] = comparison.comparison_document(found["slower by the same kernels"], top=None)
     expect("comparison.txt", re.sub(r"/\S+/(\w+\.json)", r"\1", text_of(documents, 100)))
-    unsteady = comparison.comparison_document(found["without steps"])
+    unsteady = comparison.comparison_json(found["without steps"])
     assert unsteady["wall_time"] is None
     assert unsteady["unattributed"][0]["kernels"][0]["candidate_name"] == "own"
 
 
 def test_the_session_document_accounts_for_every_nanosecond(sessions: SessionComparison) -> None:
-    document = comparison.comparison_document(
-        sessions, fail_on=FailOn.SLOWER, failures=["the total is slower"]
-    )
+    document = comparison.comparison_json(sessions, fail_on=FailOn.SLOWER, failures=["the total is slower"])
     assert (document["schema_version"], document["kind"], document["verdict"]) == (2, "session", "slower")
     assert (document["metric"], document["basis"]) == ("self_device_ns", "step")
     for side in ("reference", "candidate"):
@@ -139,13 +137,13 @@ def benchmarks() -> Any:
 
 
 def test_reports_on_benchmarks(benchmarks: Any, expect: Callable[[str, str], None]) -> None:
-    reports = [comparison.benchmark_comparison_document(benchmarks, top=top) for top in (20, 2)]
+    reports = [comparison.comparison_document(benchmarks, top=top) for top in (20, 2)]
     expect("benchmark_comparison.txt", "\n".join(map(render_markdown, reports)))
     assert max(map(len, rendered(reports[0]).splitlines())) <= 100
 
 
 def test_the_benchmark_document(benchmarks: Any) -> None:
-    document = comparison.comparison_document(benchmarks)
+    document = comparison.comparison_json(benchmarks)
     assert (document["kind"], document["reference"]["source"]) == ("benchmark", "old.json")
     (point,) = document["points"]
     rows = {one["name"]: one for one in point["rows"]}

@@ -11,7 +11,7 @@ import pytest
 import opscope
 from opscope.analysis.summary import Summary
 from opscope.report.json_encoding import to_json
-from opscope.report.summary_json import analysis_document, stats_document
+from opscope.report.summary_json import analysis_json, stats_document
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ KERNELS = ("void at::native::vectorized_elementwise_kernel<4, at::native::Gelu",
 
 
 def test_what_both_documents_say_of_an_example(example: Summary, expect: Callable[[str, str], None]) -> None:
-    analysis, stats = analysis_document(example), stats_document(example, {}, None, None)
+    analysis, stats = analysis_json(example), stats_document(example, {}, None, None)
     parts: dict[str, Any] = {
         "kernels": [named(analysis["kernels"], name) for name in KERNELS],
         "operator": named(analysis["top_operators"], "aten::gelu"),
@@ -45,9 +45,9 @@ def named(records: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def test_every_operator_is_there_for_all(example: Summary) -> None:
-    everything = analysis_document(example, top=None)["top_operators"]
+    everything = analysis_json(example, top=None)["top_operators"]
     assert [one["name"] for one in everything] == [one.name for one in example.operators]
-    assert len(everything) > len(analysis_document(example, top=1_000)["top_operators"])
+    assert len(everything) > len(analysis_json(example, top=1_000)["top_operators"])
 
 
 def test_what_is_not_known_is_null(summary: Summary) -> None:
@@ -57,7 +57,7 @@ def test_what_is_not_known_is_null(summary: Summary) -> None:
     assert kernel["decoded"] is kernel["source"] is None
     assert set(stats["native_function_mapping"].values()) == {None}
     assert stats["accuracy"] is None
-    analysis = json.loads(to_json(analysis_document(summary)))
+    analysis = json.loads(to_json(analysis_json(summary)))
     first = analysis["top_operators"][0]
     assert (first["native_function"], first["source"], first["called_operators"]) == (None, None, [])
     assert first["kernels"][0]["parallelism"] == []

@@ -7,7 +7,7 @@ from opscope.analysis.summary import Summary
 from opscope.model.benchmark import Latency
 from opscope.model.sidecar import StepKind
 from opscope.report.summary_json import stats_document
-from opscope.report.sweep import SweepEntry, sweep_document, sweep_report
+from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
 
 from .conftest import text_of
 
@@ -23,7 +23,7 @@ def entries(summary: Summary, config: dict[str, object], latency: Latency | None
 def test_the_document_keeps_every_configuration(
     summary: Summary, config: dict[str, object], latency: Latency
 ) -> None:
-    document = sweep_document(entries(summary, config, latency))
+    document = sweep_json(entries(summary, config, latency))
     done, failed = document["configurations"]
     assert (done["status"], failed["status"], failed["error"]) == ("complete", "failed", "out of memory")
     assert done["summary"]["total_cuda_time_ms"] == 10.0
@@ -67,6 +67,6 @@ def test_reports(
         "nothing that differs in the batch alone": sizes((1, 32), (4, 64)),
         "larger batches": sizes((1, 32), (4, 64), (1, 64), (2, 32)),
     }
-    expect("sweep.txt", text_of({name: sweep_report(one) for name, one in sweeps.items()}))
-    (record,) = sweep_document(sweeps["a stats file of version 1"])["configurations"]
+    expect("sweep.txt", text_of({name: sweep_document(one) for name, one in sweeps.items()}))
+    (record,) = sweep_json(sweeps["a stats file of version 1"])["configurations"]
     assert (record["status"], record["step"]) == ("complete", None)

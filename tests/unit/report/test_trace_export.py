@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.errors import InputError
 from opscope.model.session import Session
 from opscope.report.trace_export import export_trace
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 

@@ -19,10 +19,10 @@ from opscope.analysis.timeline.step_view import Lane, LaneKind, StepTime, StepVi
 from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
-from opscope.report.efficiency import call_arguments
 from opscope.report.html import figures as fig
 from opscope.report.html.figures import Bar, Chart
 from opscope.report.names import trace_name
+from opscope.report.operators import call_arguments
 from opscope.units import UNKNOWN, counted, format_duration, format_share
 
 _STEP_BARS = 24

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import opscope
+from fakes import TraceBuilder
 from opscope.analysis.program.places import ProgramTotals, program_totals
 from opscope.analysis.program.stacks import BackwardPlace, StackBasis, StackWeight, stack_profiles
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Tree = tuple[str, list["Tree"]]
 KINDS = (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.program.stacks import (
     BackwardPlace,
     StackBasis,
@@ -15,7 +16,6 @@ from opscope.analysis.program.stacks import (
 )
 from opscope.errors import InputError
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 ENGINE = "autograd::engine::evaluate_function: MmBackward0"

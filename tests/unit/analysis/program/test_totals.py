@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, ProgramTotals, program_totals
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 

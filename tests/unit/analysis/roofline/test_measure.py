@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fakes import TraceBuilder
 from opscope.analysis.roofline import (
     Bound,
     Efficiency,
@@ -26,7 +27,6 @@ from opscope.hardware.devices import DataType
 from opscope.hardware.limits import DeviceLimits, match_limits
 from opscope.model.session import Session
 from opscope.operators.session_costs import CostedCall, fill_costs
-from opscope.testing import TraceBuilder
 
 from .conftest import cost, launches, limit
 

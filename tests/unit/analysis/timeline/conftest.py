@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.values import Timeline
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 
 @pytest.fixture

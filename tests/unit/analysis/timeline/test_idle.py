@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.timeline.values import IdleCause, Timeline
-from opscope.testing import TraceBuilder
 
 Measure = Callable[[TraceBuilder], Timeline]
 SYNC, HOST, QUEUED = IdleCause.SYNCHRONIZATION, IdleCause.HOST_LAUNCH, IdleCause.DEPENDENCY

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.arrays import Spans
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import RECORDED_EVENT_NS
@@ -16,7 +17,6 @@ from opscope.analysis.timeline.measure import estimate_recorder, queue_over_time
 from opscope.analysis.timeline.records import CallRole, is_graph_launch, read_records, role_of
 from opscope.analysis.timeline.values import LaunchLatency, QueueDepth, StepStatistics, Timeline
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 NOTHING = dict.fromkeys(RECORDED_EVENT_NS, 0)
 Measure = Callable[[TraceBuilder], Timeline]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.measure import measure_timeline
 from opscope.analysis.timeline.step_view import LaneKind, step_times, step_view
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import opscope
+from fakes import TraceBuilder
 from opscope.advice import assess
 from opscope.analysis.session_comparison import compare_sessions
 from opscope.analysis.summary import Summary
@@ -24,7 +25,6 @@ from opscope.analysis.timeline.values import (
 from opscope.analysis.timeline.windows import device_steps
 from opscope.cli import main
 from opscope.model.session import Session
-from opscope.testing import TraceBuilder
 
 Measure = Callable[[TraceBuilder], Timeline]
 SYNC, HOST, QUEUED = IdleCause.SYNCHRONIZATION, IdleCause.HOST_LAUNCH, IdleCause.DEPENDENCY

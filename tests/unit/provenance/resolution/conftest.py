@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.model.environment import Environment
 from opscope.model.evidence import Grade
 from opscope.model.origin import RecordedKernel, RecordedUnit
@@ -20,7 +21,6 @@ from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.annotate import annotate
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
 from opscope.provenance.sources.index import SourceIndex
-from opscope.testing import TraceBuilder
 from torch_tables.source_tree import tree_index
 
 Load = Callable[..., Session]

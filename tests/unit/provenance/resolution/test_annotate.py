@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.model.origin import OperatorRegistration, RecordedKernel, RecordedUnit, RegistrationKind
 from opscope.model.schema import PROVENANCE_TABLES
 from opscope.model.session import Session
 from opscope.provenance.resolution.annotate import annotate, session_of_names
-from opscope.testing import TraceBuilder
 
 Load = Callable[..., Session]
 Record = Callable[..., Path]

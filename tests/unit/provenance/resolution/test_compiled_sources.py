@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.session import Session
 from opscope.provenance.generated_code import source_hash
 from opscope.provenance.resolution.evidence import complete_sources, source_locations
-from opscope.testing import TraceBuilder
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.model.origin import (
@@ -24,7 +25,6 @@ from opscope.provenance.releases.release_table import release_versions
 from opscope.provenance.resolution import evidence as gather
 from opscope.provenance.resolution.evidence import Evidence, gather_evidence
 from opscope.provenance.sources.index import SourceIndex
-from opscope.testing import TraceBuilder
 
 from .conftest import recorded_units
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.api import load as load_source
 from opscope.report.html.charts import session_charts
-from opscope.testing import TraceBuilder
 from opscope.units import format_duration
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fakes import TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.step_view import step_times
@@ -22,7 +23,6 @@ from opscope.model.session import Session
 from opscope.report.analysis import recording_document
 from opscope.report.document import Document, Link, Paragraph, Section, plain
 from opscope.report.html.page import render_page, session_page
-from opscope.testing import TraceBuilder
 
 BERT = Path(__file__).parents[4] / "src/opscope/data/bert_h200.json.gz"
 MOST_BYTES = 6_000_000

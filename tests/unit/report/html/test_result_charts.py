@@ -10,7 +10,7 @@ import pytest
 
 from opscope.report.html import result_charts
 from opscope.report.html.figures import Bar, Chart, bars, log_axis
-from opscope.report.sweep import sweep_document
+from opscope.report.sweep import sweep_json
 
 NAME = "aten::gelu"
 
@@ -81,7 +81,7 @@ def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace)
 
 
 def test_maps_say_what_the_table_of_a_sweep_says(found: SimpleNamespace) -> None:
-    records = sweep_document(found.configurations)["configurations"]
+    records = sweep_json(found.configurations)["configurations"]
     latency, throughput, busy = result_charts.workload_charts(records)
     assert latency.figure["layout"]["yaxis"]["categoryarray"] == ["length 128", "length 256"]
     (cells,) = latency.figure["data"]

@@ -1,4 +1,4 @@
-"""Public fakes for tests of code that uses opscope: no device, no clock, no recording needed."""
+"""Small traces written event by event, and timers that report what they are told."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from typing import Any
 from opscope.errors import MeasurementError
 from opscope.model.benchmark import Clock, DeviceState
 
-__all__ = ["ExportBuilder", "FakeMonitor", "FakeTimer", "TraceBuilder"]
-
 
 class FakeMonitor:
-    """A `DeviceMonitor` that reports scripted states.
-
-    Args:
-        states: What `read` returns, in order; the last one again and again, None if there are none.
-    """
+    """A `DeviceMonitor` that reports scripted states, the last one again and again; else None."""
 
     def __init__(self, states: Iterable[DeviceState | None] = ()) -> None:
         self.reads = 0
         self._states = list(states)
 
     def read(self) -> DeviceState | None:
-        """The next scripted state."""
         if not self._states:
             return None
         state = self._states[min(self.reads, len(self._states) - 1)]
@@ -36,13 +29,9 @@ class FakeMonitor:
 
 
 class FakeTimer:
-    """A `Timer` that calls the function and reports scripted durations.
+    """A `Timer` that calls the function and reports scripted durations; warm-up calls take from them too.
 
-    Args:
-        samples_ns: What `measure` returns, in order; warm-up calls take from it too. Each is drawn after its
-            call, so a generator may depend on what the function did.
-        clock: The clock it claims to be.
-        resolution_ns: The resolution it claims.
+    Each is drawn after its call, so a generator may depend on what the function did.
     """
 
     def __init__(
@@ -54,15 +43,9 @@ class FakeTimer:
         self._samples_ns = iter(samples_ns)
 
     def prepare(self, calls: Sequence[Callable[[], object]]) -> Sequence[Callable[[], object]]:
-        """The calls themselves."""
         return calls
 
     def measure(self, fn: Callable[[], object]) -> int:
-        """The next scripted duration, in nanoseconds, after one call of `fn`.
-
-        Raises:
-            MeasurementError: The script has run out.
-        """
         fn()
         self.calls += 1
         try:
@@ -77,10 +60,8 @@ class TraceBuilder:
         TraceBuilder().operator("aten::mm", 0, 10).launch(2).kernel("gemm", 20, 5).write(path)
 
     Times are microseconds (three decimals), as in the format. `launch` and `kernel` refer to the last
-    operator and launch unless told otherwise; ids count up by themselves.
-
-    Args:
-        properties: Further top-level keys of the file.
+    operator and launch unless told otherwise; ids count up by themselves. Properties are further top-level
+    keys of the file.
     """
 
     def __init__(self, **properties: Any) -> None:
@@ -101,7 +82,6 @@ class TraceBuilder:
         external_id: int | None = None,
         **args: Any,
     ) -> TraceBuilder:
-        """A dispatcher call."""
         self._external_id = self._external_id + 1 if external_id is None else external_id
         return self.event("cpu_op", name, start, duration, thread, {"External id": self._external_id, **args})
 
@@ -146,7 +126,6 @@ class TraceBuilder:
         return self.event(category, name, start, duration, stream, arguments, process=device)
 
     def step(self, number: int, start: float, duration: float, *, thread: int = 1) -> TraceBuilder:
-        """A profiler step."""
         return self.event("user_annotation", f"ProfilerStep#{number}", start, duration, thread, {})
 
     def frame(
@@ -197,7 +176,6 @@ class TraceBuilder:
         *,
         process: int | str = 1,
     ) -> TraceBuilder:
-        """Any complete event."""
         self.events.append(
             {
                 "ph": "X",
@@ -219,7 +197,6 @@ class TraceBuilder:
         return f'{head},\n  "traceEvents": [\n{events}\n  ]\n}}\n'
 
     def write(self, path: str | Path) -> Path:
-        """Write the file and return its path."""
         target = Path(path)
         target.write_text(self.text(), encoding="utf-8")
         return target
@@ -251,10 +228,8 @@ class ExportBuilder:
         ExportBuilder().range("step", 0, 90).launch(10).kernel("gemm", 20, 5).write(path)
 
     Times are nanoseconds. `kernel`, `copy` and their like belong to the last launch unless told otherwise.
-    `tables` takes what nsys writes beside the events: rows (id, name) of its ENUM tables, by table.
-
-    Args:
-        process: Process of every row that names no other.
+    `tables` takes what nsys writes beside the events: rows (id, name) of its ENUM tables, by table. The
+    process is that of every row that names no other.
     """
 
     def __init__(self, process: int = 10) -> None:
@@ -293,7 +268,6 @@ class ExportBuilder:
         )
 
     def memset(self, start: int, duration: int, **columns: Any) -> ExportBuilder:
-        """A memset of device memory."""
         return self._work(
             "CUPTI_ACTIVITY_KIND_MEMSET", start, duration, **{"bytes": 4, "memKind": 2, **columns}
         )
@@ -336,12 +310,7 @@ class ExportBuilder:
         return self._strings.setdefault(text, len(self._strings) + 1)
 
     def write(self, path: str | Path, *, without: Iterable[str] = ()) -> Path:
-        """Write the file and return its path.
-
-        Args:
-            path: Where to; an existing file is an error.
-            without: Tables, and columns as `TABLE.column`, to leave out.
-        """
+        """Write the file, which must not be there, without some tables and columns (`TABLE.column`)."""
         absent = set(without)
         rows = {**self.rows, "StringIds": [{"id": one, "value": text} for text, one in self._strings.items()]}
         with closing(sqlite3.connect(Path(path))) as connection:
@@ -349,7 +318,8 @@ class ExportBuilder:
                 columns = [one for one in declared.split(", ") if f"{table}.{one}" not in absent]
                 if table in absent:
                     continue
-                connection.execute(f"CREATE TABLE {table} ({', '.join(map(_quoted, columns))})")
+                quoted = ", ".join(f'"{column}"' for column in columns)
+                connection.execute(f"CREATE TABLE {table} ({quoted})")
                 connection.executemany(
                     f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})",
                     [[row.get(column) for column in columns] for row in rows[table]],
@@ -359,7 +329,3 @@ class ExportBuilder:
                 connection.executemany(f"INSERT INTO {table} VALUES (?, ?)", named)
             connection.commit()
         return Path(path)
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
