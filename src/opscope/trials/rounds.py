@@ -40,6 +40,7 @@ _FIRST_S = 60.0  # the first steps after a switch: another form may be compiled
 _MOST_AT_ONCE = 50  # steps between two looks at the clock
 _HOPELESS = math.log(1.1)
 _COSTLY_AFTER = 0.35  # of the time: what compiles waits for the rest
+_LATE = 0.3  # of the time, beyond it, for what was compiled last
 _TOLD_ROUNDS = 4  # after which an arm can be built on
 _HELPS, _ADDS = math.log(0.99), math.log(0.995)
 _LEAST_LOSS = 0.005
@@ -437,8 +438,15 @@ class Rounds:
                 self._drop(arm)
             self._found.rounds_s = time.monotonic() - began
             self._save()
-        while len(self._found.base_logarithms) < FEW_ROUNDS:  # of a program that no change fits
-            yield from self._round([])
+
+        # What was compiled last is timed all the same, and a program that no change fits.
+        def late() -> list[Arm]:
+            few = (arm for arm in live if len(arm.found.logarithms) < FEW_ROUNDS)
+            return [arm for arm in few if not arm.is_settled(self._noise)]
+
+        latest = time.monotonic() + _LATE * self._seconds
+        while (late() and time.monotonic() < latest) or len(self._found.base_logarithms) < FEW_ROUNDS:
+            yield from self._round(late())
 
     def _segments(self) -> int:
         """Pieces of memory that the driver has given so far."""
