@@ -19,8 +19,11 @@ _READ_AT_ONCE = "values = results.tolist()   # of the whole tensor, before the l
 @finds
 def loop(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     """A loop without layers that takes much of a step which the host holds up."""
-    step = run.step
-    if step is None or not step.is_host_bound or run.step_count < 2 or not run.summary.is_of_torch:
+    step, summary = run.step, run.summary
+    # One step alone may be a program's whole loop; an engine's own is not its user's to change.
+    if run.step_count < 2 or not summary.is_of_torch or summary.engine is not None:
+        return
+    if step is None or not step.is_host_bound:
         return
     rows = run.session.records(_OPERATORS_SQL, [step.trace.trace_id])
     found = _longest([row["name"] for row in rows], *map(rule.threshold, ("least_operators", "least_rounds")))
