@@ -8,27 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.hardware.architectures import Architecture, architecture, architectures, capability_of_target
 
 KIB = 1024
 
 
-@pytest.mark.parametrize(
-    ("capability", "least_cuda_version", "threads", "blocks", "shared_kib"),
-    [
-        ("7.0", "9.0", 2048, 32, 96),
-        ("7.5", "10.0", 1024, 16, 64),
-        ("8.0", "11.0", 2048, 32, 164),
-        ("8.6", "11.1", 1536, 16, 100),
-        ("8.7", "11.4", 1536, 16, 164),
-        ("8.9", "11.8", 1536, 24, 100),
-        ("9.0", "11.8", 2048, 32, 228),
-        ("10.0", "12.8", 2048, 32, 228),
-        ("10.3", "12.9", 2048, 32, 228),
-        ("12.0", "12.8", 1536, 24, 100),
-        ("12.1", "12.9", 1536, 24, 100),
-    ],
-)
+@cases("capability", "least_cuda_version", "threads", "blocks", "shared_kib")
 def test_facts_of_a_capability(
     capability: str, least_cuda_version: str, threads: int, blocks: int, shared_kib: int
 ) -> None:
@@ -66,23 +52,7 @@ def test_an_unknown_capability_is_none(capability: str | None) -> None:
     assert architecture(capability) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "capability"),
-    [
-        ("9.0", "9.0"),
-        ("90", "9.0"),
-        ("sm_90", "9.0"),
-        ("SM90", "9.0"),
-        ("sm_90a", "9.0"),
-        ("compute_100", "10.0"),
-        ("-arch=sm_120", "12.0"),
-        ("cc 8.6", "8.6"),
-        ("sm_100f", "10.0"),
-        ("h100", None),
-        ("4090", None),
-        ("", None),
-    ],
-)
+@cases("text", "capability")
 def test_targets_as_nvcc_writes_them(text: str, capability: str | None) -> None:
     assert capability_of_target(text) == capability
 

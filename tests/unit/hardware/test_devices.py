@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope import hardware
 from opscope.data import example_trace, packaged_toml
 from opscope.errors import InputError
@@ -257,54 +258,7 @@ def test_devices_that_share_a_driver_name_differ_in_memory_or_multiprocessors() 
 MIB = 1024**2
 
 
-@pytest.mark.parametrize(
-    ("reported", "memory_mib", "sm_count", "name"),
-    [
-        # By the name alone.
-        ("NVIDIA H200", None, None, "H200 SXM"),
-        ("NVIDIA H200 NVL", None, None, "H200 NVL"),
-        ("NVIDIA A100-SXM4-80GB", None, None, "A100 SXM 80 GB"),
-        ("A100-SXM4-40GB", None, None, "A100 SXM 40 GB"),
-        ("NVIDIA A100-PCIE-40GB", None, None, "A100 PCIe 40 GB"),
-        ("NVIDIA A100 80GB PCIe", None, None, "A100 PCIe 80 GB"),
-        ("NVIDIA H100 80GB HBM3", None, None, "H100 SXM 80 GB"),
-        ("NVIDIA H100 PCIe", None, None, "H100 PCIe 80 GB"),
-        ("NVIDIA H100 NVL", None, None, "H100 NVL 94 GB"),
-        ("Tesla V100-SXM2-32GB", None, None, "V100 SXM2 32 GB"),
-        ("Tesla V100-PCIE-16GB", None, None, "V100 PCIe 16 GB"),
-        ("Tesla T4", None, None, "T4"),
-        ("NVIDIA GeForce RTX 4090", None, None, "RTX 4090"),
-        ("GeForce RTX 2080 Ti", None, None, "RTX 2080 Ti"),
-        ("NVIDIA L40S", None, None, "L40S"),
-        ("NVIDIA L40", None, None, "L40"),
-        ("NVIDIA GB200", None, None, "GB200"),
-        ("NVIDIA B200", None, None, "B200"),
-        ("NVIDIA B300 SXM6 AC", None, None, "B300"),
-        ("NVIDIA GH200 480GB", None, None, "GH200 96 GB"),
-        ("NVIDIA RTX 6000 Ada Generation", None, None, "RTX 6000 Ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None, None, "RTX PRO 6000 Server"),
-        # By what else is reported: variants of one name.
-        ("NVIDIA GeForce RTX 3080", 10_008, 68, "RTX 3080 10 GB"),
-        ("NVIDIA GeForce RTX 3080", 12_044, 70, "RTX 3080 12 GB"),
-        ("NVIDIA GeForce RTX 3060", 12_044, 28, "RTX 3060 12 GB"),
-        ("NVIDIA GeForce RTX 4060 Ti", 16_076, 34, "RTX 4060 Ti 16 GB"),
-        ("NVIDIA H100", 81_080, 114, "H100 PCIe 80 GB"),
-        ("NVIDIA H100", 81_080, 132, "H100 SXM 80 GB"),
-        ("NVIDIA H100", 95_830, 132, "H100 NVL 94 GB"),
-        ("NVIDIA H200", 143_167, 132, "H200 SXM"),
-        ("NVIDIA A10", 22_515, 72, "A10"),
-        # As in recordings of the field.
-        ("AMD Instinct MI300X", None, 304, "MI300X"),
-        ("AMD Instinct MI308X", None, 80, "MI308X"),
-        ("AMD Instinct MI325X", None, 304, "MI325X"),
-        ("AMD Instinct MI355X", None, 256, "MI355X"),
-        ("AMD Instinct MI210", None, 104, "MI210"),
-        ("NVIDIA H20", None, 78, "H20 96 GB"),
-        ("NVIDIA H800", None, 132, "H800 SXM 80 GB"),
-        ("NVIDIA A800-SXM4-80GB", None, 108, "A800 SXM 80 GB"),
-        ("Tesla V100-DGXS-32GB", None, 80, "V100 DGXS 32 GB"),
-    ],
-)
+@cases("reported", "memory_mib", "sm_count", "name")
 def test_a_device_is_found_by_what_is_reported(
     reported: str, memory_mib: int | None, sm_count: int | None, name: str
 ) -> None:
@@ -324,19 +278,7 @@ def test_every_device_is_found_by_its_own_name_and_facts() -> None:
             assert found == one
 
 
-@pytest.mark.parametrize(
-    "reported",
-    [
-        "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA GeForce RTX 4090 D",
-        "NVIDIA A10G",
-        "NVIDIA A100X",
-        "NVIDIA H100 64GB HBM3",
-        "Quadro RTX 6000",
-        "NVIDIA H21",
-        "AMD Instinct MI299X",
-    ],
-)
+@cases("reported")
 def test_a_similar_name_is_another_device(reported: str) -> None:
     match = match_device(reported)
     assert match.spec is None
@@ -412,45 +354,7 @@ def test_a_mig_slice_has_its_own_size_and_no_peaks() -> None:
     assert found.source_of("sm_count") == DEVICE_PROPERTIES
 
 
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        ("h200", ["H200 SXM"]),
-        ("rtx 4090", ["RTX 4090"]),
-        ("RTX4090", ["RTX 4090"]),
-        ("4070 ti", ["RTX 4070 Ti", "RTX 4070 Ti SUPER"]),
-        ("h100", ["H100 SXM 80 GB", "H100 PCIe 80 GB", "H100 NVL 94 GB"]),
-        ("a100 80gb", ["A100 SXM 80 GB", "A100 PCIe 80 GB"]),
-        ("sm_103", ["B300"]),
-        ("10.0", ["B100", "B200", "GB200"]),
-        (
-            "-arch=sm_80",
-            [
-                "A100 SXM 40 GB",
-                "A100 SXM 80 GB",
-                "A100 PCIe 40 GB",
-                "A100 PCIe 80 GB",
-                "A800 SXM 80 GB",
-                "A800 PCIe 80 GB",
-                "A30",
-            ],
-        ),
-        (
-            "volta",
-            [
-                "V100 SXM2 16 GB",
-                "V100 SXM2 32 GB",
-                "V100 PCIe 16 GB",
-                "V100 PCIe 32 GB",
-                "V100 DGXS 16 GB",
-                "V100 DGXS 32 GB",
-                "Titan V",
-            ],
-        ),
-        ("mi300x", ["MI300X"]),
-        ("8.7", []),
-    ],
-)
+@cases("words", "names")
 def test_what_people_type(words: str, names: list[str]) -> None:
     assert [one.name for one in search_devices(words).devices] == names
 

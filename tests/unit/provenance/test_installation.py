@@ -4,6 +4,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
+from case_tables import cases
 from opscope.provenance import installation
 from opscope.provenance.installation import TorchBuild, package_folders, parse_version, torch_build
 
@@ -43,22 +44,7 @@ def test_a_package_that_is_not_installed_or_broken_has_no_folder(tmp_path, monke
     assert package_folders("torch") == (tmp_path,)
 
 
-@pytest.mark.parametrize(
-    ("label", "name", "is_official"),
-    [
-        ("2.11.0", "2.11.0", True),
-        ("2.11.0+cu130", "2.11.0", True),
-        ("v2.6", "2.6.0", True),
-        (" 2.6.0 ", "2.6.0", True),
-        ("2.11.0+cpu", "2.11.0", True),
-        ("2.6.0+rocm6.2.4", "2.6.0", False),
-        ("2.6.0a0+ecf3bae40a.nv25.01", "2.6.0", False),
-        ("2.12.0.dev20260101+cu130", "2.12.0", False),
-        ("2.12.0rc2", "2.12.0", False),
-        ("2.12.0.post1", "2.12.0", False),
-        ("2.12.0a0+git1234567", "2.12.0", False),
-    ],
-)
+@cases("label", "name", "is_official")
 def test_labels_that_are_versions(label, name, is_official):
     version = parse_version(label)
     assert version is not None

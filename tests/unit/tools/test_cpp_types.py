@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
+from case_tables import cases
 from torch_tables.cpp_types import coarse_type, signature_distance, split_arguments
 
 
@@ -15,41 +14,7 @@ def test_a_list_is_split_at_its_top_level() -> None:
     assert split_arguments(" ") == []
 
 
-@pytest.mark.parametrize(
-    ("written", "coarse"),
-    [
-        ("const at::Tensor &", "Tensor"),
-        ("Tensor(a!)", "Tensor"),
-        ("Tensor(a -> *)[]", "Tensor[]"),
-        ("TensorList", "Tensor[]"),
-        ("const ITensorListRef&", "Tensor[]"),
-        ("c10::optional<int64_t>", "int?"),
-        ("::std::optional<c10::SymInt>", "int?"),
-        ("SymInt?", "int?"),
-        ("IntArrayRef", "int[]"),
-        ("SymInt[2]", "int[]"),
-        ("at::OptionalIntArrayRef", "int[]?"),
-        ("int[1]?", "int[]?"),
-        ("const std::optional<Tensor>&", "Tensor?"),
-        ("Tensor?", "Tensor?"),
-        ("const c10::List<::std::optional<Tensor>>&", "Tensor?[]"),
-        ("Tensor?[]", "Tensor?[]"),
-        ("std::array<bool, 3>", "bool[]"),
-        ("bool[3]", "bool[]"),
-        ("double", "float"),
-        ("float", "float"),
-        ("c10::string_view", "str"),
-        ("str?", "str?"),
-        ("std::optional<c10::string_view>", "str?"),
-        ("const Scalar&", "Scalar"),
-        ("std::optional<ArrayRef<double>>", "float[]?"),
-        ("float[]?", "float[]?"),
-        ("unsigned int", "unsignedint"),
-        ("[[maybe_unused]] bool", "bool"),
-        ("std::function<int(float)>", "function<int(float)>"),
-        ("SparseTensor&", "Tensor"),
-    ],
-)
+@cases("written", "coarse")
 def test_cpp_and_schema_types_become_one_spelling(written: str, coarse: str) -> None:
     assert coarse_type(written) == coarse
 

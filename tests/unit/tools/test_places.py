@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.provenance.operators.table import Place
 from opscope.provenance.releases.lines import StoredLines
 from opscope.provenance.sources.index import SourceIndex, source_index
@@ -46,30 +47,7 @@ def index(index_of: IndexOf) -> SourceIndex:
     return index_of({f"{NATIVE}/{name}": text for name, text in FILES.items()})
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "parameters", "place"),
-    [
-        ("f_cuda", "CUDA", None, "cuda/A.cu:2"),
-        ("g_cuda", "CUDA", None, None),
-        ("channel_shuffle", "CUDA", None, "ChanelShuffle.cpp:2"),
-        # The key says where to look; other backends hold no CUDA function.
-        ("f", "CUDA", None, "cuda/A.cu:4"),
-        ("f", "SparseCUDA", None, "cuda/A.cu:4"),
-        ("f", "CPU", None, "A.cpp:4"),
-        ("f", "MPS", None, "mps/A.mm:2"),
-        ("only_mps", "CUDA", None, None),
-        ("only_cpu", "CUDA", None, None),
-        ("twice", "CUDA", None, None),
-        # Overloads in one file
-        ("g", "CUDA", ["Tensor", "Scalar"], "A.cpp:3"),
-        ("g", "CUDA", None, "A.cpp:None"),
-        ("gather_out", "CUDA", ["Tensor", "int", "Tensor"], "Indexing.cpp:2"),
-        ("gather_out", "CompositeImplicitAutograd", None, "Named.cpp:2"),
-        ("gather_out", "CUDA", None, None),
-        ("a::details::inside", "CUDA", None, "details.cpp:1"),
-        ("inside", "CUDA", None, None),
-    ],
-)
+@cases("name", "key", "parameters", "place")
 def test_a_native_function(
     index: SourceIndex, name: str, key: str, parameters: list[str] | None, place: str | None
 ) -> None:
@@ -77,28 +55,7 @@ def test_a_native_function(
     assert (found and f"{found.file}:{found.line}") == (place and f"{NATIVE}/{place}")
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "parameters", "file"),
-    [
-        ("softmax_cuda_out", "CUDA", None, "native/cuda/SoftMax.cu"),
-        ("channel_shuffle", "CUDA", ["Tensor", "SymInt"], "native/ChanelShuffle.cpp"),
-        ("multiply", "CompositeImplicitAutograd", ["Tensor", "Tensor"], "native/BinaryOps.cpp"),
-        (
-            "gather_out",
-            "CompositeImplicitAutograd",
-            ["Tensor", "Dimname", "Tensor", "bool", "Tensor"],
-            "native/NamedTensor.cpp",
-        ),
-        (
-            "gather_out",
-            "CUDA",
-            ["Tensor", "int", "Tensor", "bool", "Tensor"],
-            "native/TensorAdvancedIndexing.cpp",
-        ),
-        ("gather_out", "CUDA", None, None),
-        ("is_vulkan_available", "CompositeImplicitAutograd", [], "vulkan/Context.cpp"),
-    ],
-)
+@cases("name", "key", "parameters", "file")
 def test_a_native_function_of_a_release(
     name: str, key: str, parameters: list[str] | None, file: str | None
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.model.origin import RecordedKernel, RecordedUnit
 from opscope.provenance.binaries import process
 from opscope.provenance.binaries.process import (
@@ -16,26 +17,7 @@ from opscope.provenance.binaries.process import (
 MAPS = Path("/proc/self/maps")
 
 
-@pytest.mark.parametrize(
-    ("file", "vendor"),
-    [
-        ("libcublas.so.13", "cublas"),
-        ("/usr/lib/libcublasLt.so.12.8.4.1", "cublasLt"),
-        ("libcublasLt-1ca44a9b.so.12", "cublasLt"),
-        ("libcudnn.so.9", "cudnn"),
-        ("libcudnn_engines_precompiled.so.9", "cudnn"),
-        ("libnccl.so", "nccl"),
-        ("libcufft.so.12", "cufft"),
-        ("libcusparseLt.so.0", "cusparseLt"),
-        ("libcusolverMg.so.12", "cusolverMg"),
-        ("libnvshmem_host.so.3", "nvshmem"),
-        ("libtorch_cuda.so", None),
-        ("libcublasXt.so.13", None),
-        ("libcublas.a", None),
-        ("cublas.so", None),
-        ("libcudnn_frontend.py", None),
-    ],
-)
+@cases("file", "vendor")
 def test_vendors_by_file_name(file, vendor):
     assert vendor_of_file(file) == vendor
 

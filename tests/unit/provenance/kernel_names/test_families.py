@@ -9,6 +9,7 @@ import pytest
 import tomli
 
 import opscope.provenance.kernel_names as room
+from case_tables import cases
 from opscope.provenance.categories import categories, category_title
 from opscope.provenance.kernel_names.libraries import _TRITON_KINDS, read_plain_words
 from opscope.provenance.kernel_names.vocabulary import FAMILIES, direction_of, family_by_rules
@@ -49,47 +50,12 @@ def test_families_written_in_code_are_declared() -> None:
     assert written <= NAMES
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
-        ("add_kernel", "elementwise"),
-        ("AddKernel", "elementwise"),
-        ("vector_add", "elementwise"),
-        ("relu_forward_kernel", "activation"),
-        ("fast_gelu", "activation"),
-        ("row_reduce_kernel", "reduction"),
-        ("tiled_matmul", "gemm"),
-        ("matrix_transpose_kernel_f32", "transpose"),
-        ("memset_kernel", "fill"),
-        ("inclusive_scan_v2", "scan"),
-        ("add_one_more_thing", None),
-        ("kernel", None),
-        ("reduced_precision", None),
-        ("expert", None),
-        ("", None),
-    ],
-)
+@cases("word", "expected")
 def test_plain_words(word: str, expected: str | None) -> None:
     reading = read_plain_words(word)
     assert (reading.inferred["family"] if reading is not None else None) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("softmax_warp_backward", "backward"),
-        ("softmax_warp_forward", "forward"),
-        ("max_pool", None),
-        ("avg_pool3d_cuda_update_grad_input", "backward"),
-        ("conv_depthwise2d_grad_weight_kernel", "backward"),
-        ("flash_bwd_convert_dq_kernel", "backward"),
-        ("bn_fw_tr_1C11_kernel_NCHW", "forward"),
-        ("bn_bw_1C11_kernel_new", "backward"),
-        ("upsample_nearest2d_out_frame", "forward"),
-        ("upsample_nearest2d_backward_out_frame", "backward"),
-        ("sgd_gradient", None),
-        ("grade_kernel", None),
-    ],
-)
+@cases("text", "expected")
 def test_direction_words(text: str, expected: str | None) -> None:
     assert direction_of(text) == expected

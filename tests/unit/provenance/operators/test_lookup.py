@@ -4,6 +4,7 @@ import msgspec
 import pytest
 import zstandard
 
+from case_tables import cases
 from opscope.errors import InputError
 from opscope.model.evidence import Grade
 from opscope.provenance import installation
@@ -34,22 +35,7 @@ def test_the_grade_says_how_near_the_table_is(version, recognized, answers, grad
     assert (table.version, table.grade) == (answers, grade)
 
 
-@pytest.mark.parametrize(
-    ("version", "nearest"),
-    [
-        ("2.4.1", "2.6.0"),
-        ("1.9.0", "2.6.0"),
-        ("2.8.0+cu126", "2.6.0"),
-        ("2.9.0", "2.11.0"),
-        ("2.12.1", "2.13.0"),
-        ("2.13.1", "2.13.0"),
-        ("2.14.0", "2.14.1"),
-        ("2.6.0a0+ecf3bae40a.nv25.01", "2.6.0"),
-        ("3.0.0", "2.14.1"),
-        ("unknown", "2.14.1"),
-        (None, "2.14.1"),
-    ],
-)
+@cases("version", "nearest")
 def test_the_nearest_release(version, nearest):
     assert installation.nearest_release(version, ("2.6.0", "2.11.0", "2.13.0", "2.14.1")) == nearest
 
@@ -102,41 +88,10 @@ def test_stored_tables_are_what_was_stored(table):
     assert content == lookup.TABLE_FORMAT.encode(again)
 
 
-@pytest.mark.parametrize(
-    ("name", "backend", "expected"),
-    [
-        ("aten::_softmax", "CUDA", ("CUDA", "softmax_cuda_out", "native", "out")),
-        ("aten::_softmax", "CPU", ("CPU", "softmax_cpu_out", "native", "out")),
-        ("aten::native_layer_norm", "CUDA", ("CUDA", "layer_norm_cuda", "native", "")),
-        ("aten::add.Tensor", "CUDA", ("CUDA", "ufunc_add_CUDA", "ufunc", "out")),
-        ("aten::linear", "CUDA", ("CompositeImplicitAutograd", "linear", "composite_implicit", "")),
-        ("aten::empty_like", "CUDA", ("CompositeExplicitAutograd", "empty_like", "composite_explicit", "")),
-        (
-            "aten::select_backward",
-            "CUDA",
-            (
-                "CompositeExplicitAutogradNonFunctional",
-                "select_backward_symint",
-                "composite_explicit",
-                "",
-            ),
-        ),
-        (
-            "aten::view_copy",
-            "CUDA",
-            ("CompositeExplicitAutogradNonFunctional", "view_copy_symint", "generated", ""),
-        ),
-        (
-            "aten::_cudnn_rnn.out",
-            "CUDA",
-            ("CompositeExplicitAutograd", "_cudnn_rnn_out_symint", "generated", "out"),
-        ),
-        ("aten::mkldnn_linear", "CUDA", None),
-    ],
-)
+@cases("name", "backend", "expected")
 def test_what_serves_an_operator(table, name, backend, expected):
     served = table.entry(*name.split(".")).served.get(backend)
-    assert (served and (served.key, served.function, served.kind, served.overload)) == expected
+    assert (served and [served.key, served.function, served.kind, served.overload]) == expected
 
 
 def test_a_ufunc_names_its_header(table):

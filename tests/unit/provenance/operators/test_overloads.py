@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.provenance.operators.overloads import InputRecord, input_record, resolve
 
@@ -18,40 +19,12 @@ def overload(table, name, types=None, record=InputRecord.ARGUMENTS, recorded=Non
     return found.entry and found.entry.overload
 
 
-@pytest.mark.parametrize(
-    ("name", "types", "expected"),
-    [
-        ("aten::add", ["float", "float", "Scalar"], "Tensor"),
-        ("aten::add", ["float", "Scalar", "Scalar"], "Scalar"),
-        ("aten::add", ["c10::BFloat16", "double", "Scalar", "c10::BFloat16"], "out"),
-        ("aten::sum", ["float", ""], ""),
-        ("aten::sum", ["float", "ScalarList", "Scalar", ""], "dim_IntList"),
-        ("aten::mean", ["float", "", "Scalar", "", "float"], "out"),
-        ("aten::index", ["float", ""], "Tensor"),
-        ("aten::_foreach_mul_", ["TensorList", "Scalar"], "Scalar"),
-        ("aten::_foreach_mul_", ["TensorList", "float"], "Tensor"),
-        ("aten::_foreach_add", ["TensorList", "TensorList", "Scalar"], "List"),
-        ("aten::empty", ["ScalarList", "Scalar", "", "", "Scalar", ""], "memory_format"),
-        ("aten::cat", ["TensorList", "Scalar"], ""),
-        ("aten::conv2d", ["float", "float", "", "ScalarList", "", "ScalarList", "Scalar"], "padding"),
-        ("aten::add", ["Int", "Scalar", "Scalar"], None),
-        ("aten::gelu", ["float", ""], ""),
-    ],
-)
+@cases("name", "types", "expected")
 def test_overloads_by_types(table, name, types, expected):
     assert overload(table, name, types) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "types", "expected"),
-    [
-        ("aten::empty", ["GenericList", "Int", "", "", "Bool", ""], "memory_format"),
-        ("aten::add", ["float", "float", "Int"], "Tensor"),
-        ("aten::add", ["float", "Double", "Int"], "Scalar"),
-        ("aten::sum", ["float", "GenericList", "Bool", ""], "dim_IntList"),
-        ("aten::var", ["float", "GenericList", "Bool", "Bool"], None),
-    ],
-)
+@cases("name", "types", "expected")
 def test_overloads_by_types_of_old_recorders(table, name, types, expected):
     assert overload(table, name, types) == expected
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
 
@@ -109,24 +110,7 @@ def test_at_equal_distance_the_later_release_answers(packaged):
     assert recognize(SHARED + OLD, torch_version="2.7.0").version == "2.8.0"
 
 
-@pytest.mark.parametrize(
-    ("name", "is_candidate"),
-    [
-        ("void at::native::k<float>()", True),
-        ("at::native::k()", True),
-        ("void at_cuda_detail::cub::DeviceScanKernel<int>(int)", True),
-        ("void cub::CUB_1_NS::DeviceScanKernel<int>(int)", True),
-        ("void thrust::cuda_cub::core::_kernel_agent<int>(int)", True),
-        ("void pytorch_flash::flash_fwd_kernel<int>(int)", True),
-        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(int)", True),
-        ("_ZN2at6native6kernelEv", True),
-        ("void (anonymous namespace)::softmax_warp_forward<float>(int)", False),
-        ("void mine::kernel<at::Tensor>(int)", False),
-        ("sm80_xmma_gemm_f32f32", False),
-        ("Cijk_Ailk_Bljk", False),
-        *((name, False) for name in FOREIGN),
-    ],
-)
+@cases("name", "is_candidate")
 def test_which_kernels_could_be_of_pytorchs_own_libraries(two_releases, name, is_candidate):
     assert recognize([name]).candidate_count == is_candidate
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from case_tables import cases
 from opscope.model.evidence import Grade
 from opscope.model.location import SourceLocation
 from opscope.provenance import installation, packaged
@@ -25,71 +26,25 @@ BLOB = f"https://github.com/pytorch/pytorch/blob/{COMMIT}"
 SOFTMAX = "aten/src/ATen/native/cuda/SoftMax.cu"
 
 
-@pytest.mark.parametrize(
-    ("line", "end_line", "anchor"),
-    [
-        (1091, 1099, "#L1091-L1099"),
-        (7, 7, "#L7"),
-        (7, None, "#L7"),
-        (None, None, ""),
-        (7, 3, "#L7"),
-        (0, 0, ""),
-    ],
-)
+@cases("line", "end_line", "anchor")
 def test_the_address_of_lines(line: int | None, end_line: int | None, anchor: str) -> None:
     assert permalink(COMMIT, SOFTMAX, line, end_line) == f"{BLOB}/{SOFTMAX}{anchor}"
 
 
-@pytest.mark.parametrize(
-    ("header", "file"),
-    [
-        ("ATen/native/cuda/CUDALoops.cuh", "aten/src/ATen/native/cuda/CUDALoops.cuh"),
-        ("THC/THCAtomics.cuh", "aten/src/THC/THCAtomics.cuh"),
-        ("c10/cuda/CUDAStream.h", "c10/cuda/CUDAStream.h"),
-        ("torch/csrc/autograd/function.h", "torch/csrc/autograd/function.h"),
-        ("ATen/TensorOperators.h", "aten/src/ATen/TensorOperators.h"),
-    ],
-)
+@cases("header", "file")
 def test_headers_lead_to_the_repository_and_back(header: str, file: str) -> None:
     assert repository_path(header) == file
     assert include_path(file) == header
     assert permalink(COMMIT, header, 3) == permalink(COMMIT, file, 3) == f"{BLOB}/{file}#L3"
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "ATen/ops/add.h",
-        "ATen/Functions.h",
-        "ATen/CUDAFunctions_inl.h",
-        "ATen/core/TensorBody.h",
-        "ATen/cuda/CUDAConfig.h",
-        "c10/macros/cmake_macros.h",
-        "torch/csrc/autograd/generated/Functions.h",
-        "pybind11/cast.h",
-        "fmt/core.h",
-        "dnnl.h",
-        "cutlass/gemm/device/gemm.h",
-        "",
-        "ATen",
-    ],
-)
+@cases("header")
 def test_generated_and_foreign_headers_are_not_in_the_repository(header: str) -> None:
     assert repository_path(header) is None
     assert permalink(COMMIT, header, 3) is None
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "third_party/cutlass/include/cutlass/gemm/gemm.h",
-        "third_party/flash-attention/csrc/flash_attn/src/flash_fwd_kernel.h",
-        "/etc/passwd",
-        "aten/../../x",
-        "build/aten/src/ATen/RegisterCUDA.cpp",
-        "aten/src/ATen/Functions.h",
-    ],
-)
+@cases("file")
 def test_no_permalink_for_what_the_repository_does_not_hold(file: str) -> None:
     assert permalink(COMMIT, file, 1) is None
 
@@ -123,17 +78,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "checkout"
 
 
-@pytest.mark.parametrize(
-    ("line", "end_line", "lines"),
-    [
-        (1, 2, ["one", "two"]),
-        (3, None, ["three\x0cx"]),
-        (4, 9, ["four"]),
-        (5, 9, None),
-        (0, 1, None),
-        (3, 2, None),
-    ],
-)
+@cases("line", "end_line", "lines")
 def test_lines_of_a_file(root: Path, line: int, end_line: int | None, lines: list[str] | None) -> None:
     assert read_lines(FILE, line, end_line, [root]) == lines
 

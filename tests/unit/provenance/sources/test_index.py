@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from case_tables import cases
 from opscope.provenance.sources.index import SourceIndex, named_arguments
 
 IndexOf = Callable[..., SourceIndex]
@@ -94,18 +95,7 @@ class TestFunctor:
             }
         )
 
-    @pytest.mark.parametrize(
-        ("owner", "units", "place", "kind"),
-        [
-            ("at::native::GeluCUDAKernelImpl", ["Gelu.cu"], "cuda/Gelu.cu:2", "function"),
-            ("at::native::MulFunctor", ["Gelu.cu"], "cuda/Mul.h:2", "class"),
-            ("at::native::MulFunctor::operator()", ["Gelu.cu"], "cuda/Mul.h:2", "class"),
-            ("at::native::Op", [], "cuda/Gelu.cu:4", "class"),
-            ("at::native::structured_relu_out::impl", [], "cuda/Gelu.cu:3", "structured"),
-            ("at::native::CUDAFunctor_add", ["UfuncCUDA_add.cu"], "ufunc/add.h:2", "function"),
-            ("at::native::CUDAFunctorOnOther_add", [], "ufunc/add.h:2", "function"),
-        ],
-    )
+    @cases("owner", "units", "place", "kind")
     def test_where_it_is_defined(
         self, index: SourceIndex, owner: str, units: list[str], place: str, kind: str
     ) -> None:

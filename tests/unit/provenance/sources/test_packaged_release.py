@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from case_tables import cases
 from opscope.provenance.sources.index import SourceIndex, named_arguments, source_index
 
 NATIVE = "aten/src/ATen/native"
 _TEMPLATE = re.compile(r"void (at::native::(?:\(anonymous namespace\)::|\w+::)*\w+)<")
-COMMIT = "2236df1770800ffea5697b11b0bb0d910b2e59e1"
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +36,7 @@ def test_it_is_small() -> None:
 
 
 class TestSpotFacts:
-    @pytest.mark.parametrize(
-        ("kernel", "unit", "place", "parameters"),
-        [
-            (
-                "(anonymous namespace)::softmax_warp_forward",
-                "SoftMax.cu",
-                "cuda/PersistentSoftmax.cuh:68",
-                "input_t output_t acc_t log2_elements is_log_softmax is_masked",
-            ),
-            (
-                "at::native::vectorized_elementwise_kernel",
-                "ActivationGeluKernel.cu",
-                "cuda/CUDALoops.cuh:92",
-                "vec_size func_t array_t",
-            ),
-            (
-                "fmha_cutlassF_f32_aligned_64x64_rf_sm80",
-                "cutlassF_f32_aligned.cu",
-                "transformers/cuda/mem_eff_attention/kernels/cutlassF_f32_aligned.cu:71",
-                "",
-            ),
-            (
-                "pytorch_flash::flash_fwd_splitkv_combine_kernel",
-                "flash_fwd_split_hdim64_fp16_sm80.cu",
-                "transformers/cuda/flash_attn/flash_fwd_launch_template.h:52",
-                "Kernel_traits kBlockM Log_max_splits Is_even_K",
-            ),
-        ],
-    )
+    @cases("kernel", "unit", "place", "parameters")
     def test_a_kernel(self, index: SourceIndex, kernel: str, unit: str, place: str, parameters: str) -> None:
         found = index.kernel(kernel, [unit])
         assert found is not None
@@ -80,19 +52,7 @@ class TestSpotFacts:
         assert named is not None
         assert (named["log2_elements"], named["is_log_softmax"]) == ("10", "false")
 
-    @pytest.mark.parametrize(
-        ("owner", "unit", "file", "line"),
-        [
-            (
-                "at::native::GeluCUDAKernelImpl",
-                "ActivationGeluKernel.cu",
-                "cuda/ActivationGeluKernel.cu",
-                21,
-            ),
-            ("at::native::binary_internal::MulFunctor", "BinaryMulKernel.cu", "cuda/BinaryInternal.h", 28),
-            ("at::native::CUDAFunctor_add", "UfuncCUDA_add.cu", "ufunc/add.h", 15),
-        ],
-    )
+    @cases("owner", "unit", "file", "line")
     def test_a_functor(self, index: SourceIndex, owner: str, unit: str, file: str, line: int) -> None:
         found = index.functor(owner, [unit])
         assert found is not None
