@@ -23,6 +23,8 @@ from pathlib import Path
 import zstandard
 
 import opscope
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from fakes import TraceBuilder
 
 __all__ = ["SIGNALS", "VERBS", "interrupted"]
