@@ -27,8 +27,6 @@ import opscope
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from fakes import TraceBuilder
 
-__all__ = ["SIGNALS", "VERBS", "interrupted"]
-
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
 _END_S = 10.0
 _TRACES = Path(__file__).parents[2] / "examples/traces"

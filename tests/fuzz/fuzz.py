@@ -60,18 +60,6 @@ from opscope.provenance.binaries.library import read_library
 from opscope.provenance.generated_code import parse_graph, parse_kernel
 from opscope.toolchain.ncu_reading import read_report
 
-__all__ = [
-    "TARGETS",
-    "Target",
-    "case",
-    "check",
-    "corpus",
-    "device_code",
-    "minimized",
-    "mutated",
-    "trace_text",
-]
-
 MOST_S, MOST_BYTES = 10.0, 1 << 30
 _CASES_OF_A_WORKER = 400
 CORPUS = Path(__file__).parent / "corpus"

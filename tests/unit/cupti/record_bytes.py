@@ -15,8 +15,6 @@ from opscope.cupti.recording import (
     TextTable,
 )
 
-__all__ = ["chunk", "every_kind", "header", "text"]
-
 
 def header(**values: object) -> bytes:
     """The header of a process that records, with other values."""
