@@ -75,26 +75,26 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 def ran(
     command: Sequence[str | Path], device: int, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """A process that sees one GPU, on its share of the cores."""
+    """A process that sees one GPU, on its share of the cores; SystemExit where it takes too long."""
     # Threads of one core side by side: those of two shares would disturb each other.
     cores = sorted(os.sched_getaffinity(0), key=lambda core: (first_sibling(core), core))
     count = len(cores) // max(torch.cuda.device_count(), 1)
     share = cores[device * count :][:count]
     visible = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
-    return subprocess.run(
-        ["taskset", "-c", ",".join(map(str, share)), *map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-        cwd=cwd,
-        env=os.environ
-        | {
-            "CUDA_VISIBLE_DEVICES": visible[device] if visible else str(device),
-            "OMP_NUM_THREADS": str(len(share)),
-        }
-        | environment,
-    )
+    own = {"OMP_NUM_THREADS": str(len(share))}
+    own["CUDA_VISIBLE_DEVICES"] = visible[device] if visible else str(device)
+    try:
+        return subprocess.run(
+            ["taskset", "-c", ",".join(map(str, share)), *map(str, command)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+            cwd=cwd,
+            env=os.environ | own | environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"{Path(command[-1]).stem} took longer than {LIMIT_S} s") from None
 
 
 def edited(text: str, trial: Trial) -> str:
@@ -214,7 +214,7 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
         row |= measured(path, first, device)
         for trial in others:
             row["changes"] |= measured(path, trial, device)["changes"]
-    except (SystemExit, subprocess.TimeoutExpired, statistics.StatisticsError) as error:
+    except (SystemExit, statistics.StatisticsError) as error:
         row["error_of_changes"] = str(error)[-500:]
     gains: dict[str, Measured | None] = {
         change: Measured(one["gain_ms"], *one["gain_interval_ms"])
@@ -230,7 +230,7 @@ def judged(path: Path, device: int, keep: Path | None, again: int) -> dict[str, 
         }
         if again > 1:
             row["again"] = [one | {"shown": [each._asdict() for each in one["shown"]]} for one in found]
-    except (SystemExit, subprocess.TimeoutExpired, KeyError) as error:
+    except (SystemExit, KeyError) as error:
         row["error"] = str(error)[-500:]
     row["took_s"] = round(time.perf_counter() - began, 1)
     return row
