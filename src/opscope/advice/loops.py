@@ -62,11 +62,9 @@ def _longest(
 
     A layer is like no other: what follows from it, and what weights it has, is not its neighbor's.
     """
-    ids = np.unique(names, return_inverse=True)[1] if names else np.zeros(0, dtype=np.int64)
-    is_layer = np.fromiter(
-        (LAYERS.match(name) is not None for name in names), dtype=np.bool_, count=len(names)
-    )
-    ids[is_layer] = -1 - np.flatnonzero(is_layer)
+    kinds = {name: number for number, name in enumerate(dict.fromkeys(names), 1)}
+    kinds |= {name: 0 for name in kinds if LAYERS.match(name)}
+    ids = np.array([kinds[name] or -place for place, name in enumerate(names, 1)], dtype=np.int64)
     best, longest = None, 0
     for period in range(int(least_operators), min(_LONGEST, int(len(ids) // least_rounds)) + 1):
         is_same = np.concatenate(([False], ids[period:] == ids[:-period], [False]))
