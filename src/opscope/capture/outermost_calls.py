@@ -51,9 +51,8 @@ class OutermostCalls:
                 return around(module, self._bound(module), args, kwargs)
             finally:
                 self._is_inside = False
-                # Torch's tracer of graphs, which the compiler uses, replaces it too, and puts back its own.
-                if self._is_watching and vars(module_class)["__call__"] is not self:
-                    module_class.__call__ = self
+                if self._is_watching:
+                    self.watch()
 
         self._call = call
 
@@ -63,8 +62,13 @@ class OutermostCalls:
         return self._bound(module) if self._is_inside else MethodType(self._call, module)
 
     def watch(self) -> None:
-        """Look at calls from now on."""
-        self._is_watching, self._module_class.__call__ = True, self
+        """Look at calls from now on; asked again where the compiler may have run outside of a model's call.
+
+        Torch's tracer of graphs, which the compiler uses, for backward passes too, puts back torch's own.
+        """
+        self._is_watching = True
+        if vars(self._module_class)["__call__"] is not self:
+            self._module_class.__call__ = self
 
     def stop(self) -> None:
         """Leave torch as it was."""

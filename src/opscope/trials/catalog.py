@@ -11,7 +11,9 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Callable, Iterator
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -340,9 +342,11 @@ def _graphed(hooks: Hooks) -> None:
                 # Leaves of its own: those of the program may hang on an open graph, whose stream a capture
                 # cannot wait for.
                 leaves = [one.detach().requires_grad_(one.requires_grad) for one in given.values()]
+                inputs = (*map(copied, tensors), *leaves)
                 with torch.autocast("cuda", *cast, cache_enabled=False), _own_workspaces(torch):
+                    _require_no_waits(torch, of_tensors, inputs)
                     graphed[key] = torch.cuda.make_graphed_callables(
-                        of_tensors, (*map(copied, tensors), *leaves), allow_unused_input=True
+                        of_tensors, inputs, allow_unused_input=True
                     )
             hooks.applied.add("model")
             return graphed[key](*tensors, *given.values())
@@ -351,6 +355,29 @@ def _graphed(hooks: Hooks) -> None:
 
     hooks.prepare.append(prepare)
     _take_over_gradients(hooks)
+
+
+def _require_no_waits(torch: Any, function: Callable[..., Any], inputs: Sequence[Any]) -> None:
+    """Refuse what waits for the device, forward or backward: a capture that fails breaks the process."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is called a prototype
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            outputs = [one for one in tensors_of(function(*inputs)) if one.requires_grad]
+            leaves = [one for one in inputs if one.requires_grad]
+            if outputs and leaves:
+                torch.autograd.grad(outputs, leaves, [*map(torch.ones_like, outputs)], allow_unused=True)
+        except RuntimeError as error:
+            if "synchronizing" not in str(error):
+                raise
+            frames = traceback.extract_tb(error.__traceback__)
+            *_, at = [one for one in frames if "site-packages" not in one.filename]
+            raise RuntimeError(
+                f"it waits for the device ({Path(at.filename).name}:{at.lineno}), which no graph can hold"
+            ) from None
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 `python -m opscope.trials.child REQUEST.json` runs what the request names and writes what it found beside it,
 after each round and at its end. It ends by itself once enough is known, or when the process that started it
 ends, and then removes the scratch folder it was given. Nothing here imports torch before the program does.
-With `--record` it is the command line of `opscope`, and ends as all of these do.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from contextlib import suppress
 from dataclasses import replace
 from inspect import isfunction
 from pathlib import Path
-from runpy import run_module
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -47,7 +45,6 @@ from opscope.trials.rounds import Rounds, TrialRequest, TrialRun
 from opscope.workloads.spec import resolve
 from opscope.workloads.workload import WorkloadOptions
 
-LEAST_STEPS = 6  # of a program as it is, or with changes that stay on
 _ACCUMULATED, _ACCUMULATED_S = 200, 60.0  # calls of a model with a backward pass that may be one step
 _PR_SET_PDEATHSIG = 1  # Source: linux/prctl.h
 _PAUSE_S = 0.005
@@ -196,10 +193,7 @@ class _Run:
 
     def _between_steps(self, rounds: Rounds) -> None:
         rounds.ended()
-        times_ns = self.found.step_ns
-        is_enough = sum(times_ns) >= self.request.seconds * 1e9 and len(times_ns) >= LEAST_STEPS
-        # All ranks run until the first one ends.
-        if is_first_rank() and (rounds.is_over or is_enough):
+        if is_first_rank() and rounds.is_over:  # all ranks run until the first one ends
             self.found.is_enough = True
             self.end(0)
 
@@ -418,12 +412,7 @@ def run_launcher(run: _Run, request: TrialRequest) -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the request says, or record it."""
-    if arguments[0] == "--record":
-        end_with_parent(arguments[1])
-        sys.argv[1:] = arguments[2:]
-        run_module("opscope", run_name="__main__", alter_sys=True)
-        return 0
+    """Run what the request says."""
     path = Path(arguments[0])
     request = msgspec.json.decode(path.read_bytes(), type=TrialRequest)
     end_with_parent(request.scratch)

@@ -107,10 +107,15 @@ class Switches:
 
     def install(self) -> None:
         """Look at calls from now on; inside of a model nothing is slower."""
-        OutermostCalls(self._call).watch()
+        self._calls = OutermostCalls(self._call)
+        self._calls.watch()
         optim = importlib.import_module("torch.optim.optimizer")
         optim.register_optimizer_step_pre_hook(lambda one, *_: self.stepping(one))
         optim.register_optimizer_step_post_hook(lambda one, *_: self.stepped(one))
+
+    def look_again(self) -> None:
+        """Look at calls again if the compiler, which may have run in a backward pass, took that away."""
+        self._calls.watch()
 
     def stepping(self, optimizer: Any) -> None:
         """An optimizer is about to step; in a replay it is told by that."""

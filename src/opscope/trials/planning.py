@@ -54,7 +54,7 @@ def trial_plan(
         seed: Of torch and random, and of the order of rounds.
         allow_precision: Recommend changes of the type too.
         in_place: Run in the working folder.
-        predict: Record the program once as well, for what advice says of it.
+        predict: Record the program at the end of its rounds, for what advice says of it.
         note: Told why there are no predictions.
 
     Raises:

@@ -1,29 +1,16 @@
-"""What advice expects of changes, from one recording of the program.
-
-The program is recorded by `opscope run` in a process like that of any other run: in an empty folder, with the
-same seed, ended with its parent. A workload is a script that calls its step.
-"""
+"""What advice expects of changes, from a recording that a process of the trial made of the program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from opscope.errors import OpscopeError
 from opscope.model.benchmark import Interval
-from opscope.trials.processes import ProgramRuns
-from opscope.trials.rounds import TrialRequest
-
-_WORKLOAD = """
-from opscope.workloads.spec import WorkloadOptions, resolve
-workload = resolve({target!r}, WorkloadOptions(**{options!r})).build(*{sizes!r})
-def step():
-    workload.step()
-while True:
-    step()
-"""
+from opscope.model.finding import Finding
+from opscope.trials.rounds import NO_RECORDING
 
 
 class SaidGain(msgspec.Struct, frozen=True):
@@ -43,45 +30,34 @@ class SaidGain(msgspec.Struct, frozen=True):
         return SaidGain(scale * self.gain_ns, interval, self.message, step_ns)
 
 
-def predicted(
-    request: TrialRequest, runs: ProgramRuns, limit_s: float, *, note: Callable[[str], object]
-) -> Mapping[str, SaidGain]:
-    """What advice on a recording of the program says, by its code without `advice.`; nothing if that fails.
+def predicted(folder: Path, *, note: Callable[[str], object]) -> Mapping[str, SaidGain]:
+    """What advice says of a folder's recording, by its code without `advice.`; `note` is told if it fails."""
+    from opscope.advice import assess  # noqa: PLC0415 - no trial needs them to start
+    from opscope.hardware.measured import LIMITS_FOLDER  # noqa: PLC0415
+    from opscope.ingest.reader import load  # noqa: PLC0415
+    from opscope.provenance.cache import cache_folder  # noqa: PLC0415
+    from opscope.provenance.demangle import demangle  # noqa: PLC0415
 
-    The recording may take so many seconds; `note` is told why there are no predictions.
-    """
-    folder = runs.scratch / "recording"
-    folder.mkdir()
-    target, steps = request.target, request.steps
-    if request.kind == "workload":
-        target, steps = str(folder / "program.py"), "step"
-        Path(target).write_text(
-            _WORKLOAD.format(target=request.target, options=request.options, sizes=request.sizes),
-            encoding="utf-8",
-        )
-    command = ["run", "--quiet", "--stop", "--steps", steps, "--output-dir", str(folder / "out")]
-    command += [*(["-m"] if request.kind == "module" else []), "--", target, *request.arguments]
-    said = runs.record(command, request, limit_s)
-    analysis = folder / "out" / "analysis.json"
-    if not analysis.exists():
-        note(f"no predictions: the recording failed ({said})")
+    failed = folder / NO_RECORDING
+    try:
+        if failed.exists():
+            note(f"no predictions: the recording failed ({failed.read_text(encoding='utf-8').strip()})")
+            return {}
+        with load([str(folder / "trace.json")], demangle=demangle) as session:
+            summary = assess(session, measured_dir=cache_folder() / LIMITS_FOLDER)
+            timed = summary.measured_step.unrecorded_ns
+            return gains_said(summary.advice or (), None if timed is None else timed.median)
+    except OpscopeError as error:
+        note(f"no predictions: {error}")
         return {}
-    return gains_said(msgspec.json.decode(analysis.read_bytes()))
 
 
-def gains_said(analysis: Mapping[str, Any]) -> dict[str, SaidGain]:
-    """Time per step that the findings of an analysis say is gained, by their codes without `advice.`.
-
-    Of several findings of one code, the first counts: they are sorted by their gain.
-    """
-    unrecorded_ns = (analysis.get("step") or {}).get("unrecorded_ns") or {}
+def gains_said(advice: Iterable[Finding], step_ns: float | None) -> dict[str, SaidGain]:
+    """Time per step that findings say is gained; of several of one code the first: they are sorted by it."""
     return {
-        one["code"].removeprefix("advice."): SaidGain(
-            one["estimated_gain_ns_per_step"],
-            one.get("gain_interval_ns_per_step"),
-            one.get("message", ""),
-            unrecorded_ns.get("median"),
+        one.code.removeprefix("advice."): SaidGain(
+            one.estimated_gain_ns_per_step, one.gain_interval_ns_per_step, one.message, step_ns
         )
-        for one in reversed(analysis["findings"])
-        if one["estimated_gain_ns_per_step"] is not None
+        for one in reversed(tuple(advice))
+        if one.estimated_gain_ns_per_step is not None
     }

@@ -66,15 +66,6 @@ class ProgramRuns:
                 found.error = _told(code, limit_s, lines)
             return found, "\n".join(lines)
 
-    def record(self, arguments: Sequence[str], request: TrialRequest, limit_s: float) -> str:
-        """Run `opscope` with these arguments as the program of a request is run; the last line it said."""
-        paths = [request.origin, *filter(None, [os.environ.get("PYTHONPATH")])]
-        variables = {"PYTHONPATH": os.pathsep.join(paths)}
-        with self._folder() as folder:
-            command = ["--record", str(self.scratch), *arguments]
-            code, lines = self._process(folder, command, request.seed, variables, limit_s)
-            return _told(code, limit_s, lines[-1:])
-
     @contextmanager
     def _folder(self) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(dir=self.scratch))

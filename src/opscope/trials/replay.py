@@ -135,6 +135,7 @@ class KeptStep:
         """Floating-point outputs of one call, after its backward pass."""
         torch, (device, dtype, is_on) = self._torch, made.autocast
         _set_random(torch, made.random)
+        self._switches.look_again()
         args, kwargs = _apart_from(made.inputs)
         with torch.set_grad_enabled(made.grad_enabled), torch.autocast(device, dtype, is_on):
             outputs = _floats(made.model(*args, **kwargs))

@@ -1,13 +1,15 @@
 """What happens between the steps of a running program: changes are checked, then switched in rounds.
 
-A round has every arm and the program as it is once in random order and once more mirrored, so that neither
-drift nor the neighbor before counts. After each switch some steps lead in and do not count. Arms are admitted
-in the order they are given, as many at once as can be told apart in the time there is; what is decided makes
-room. The best of them are combined into sets, which are arms as well.
+A round has every arm once and the program as it is twice or more, in random order; the next one mirrors it,
+so that neither drift nor the neighbor before counts. After each switch some steps lead in and do not count.
+Arms are admitted in the order they are given, as many at once as can be told apart in the time there is; what
+is decided makes room. The best of them are combined into sets, which are arms as well.
 
 The order was drawn, so the sign of each difference is a fair coin if both are equal: the interval of one
-process is exact. Between processes a ratio differs by more than that (addresses, clocks, what the compiler
-chose), so the pooled interval holds the scatter of both. Importing this module does not import torch.
+process is exact, but needs eight rounds, and many programs end before. Rounds of all arms of a program differ
+by about as much, so processes are pooled with the noise that all arms show. Between processes a ratio differs
+by more than that (addresses, clocks, what the compiler chose): the pooled interval holds the scatter of both.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise, takewhile
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -25,6 +28,7 @@ import msgspec
 import numpy as np
 
 from opscope.benchmarking.statistics import student_quantile
+from opscope.capture.profiler import Profiler
 from opscope.model.benchmark import Interval
 from opscope.model.trial import Correctness, TrialVerdict
 from opscope.trials.catalog import ROUNDINGS, ProgramTraits, TriedChange
@@ -33,11 +37,16 @@ from opscope.trials.replay import KeptStep, Numbers, Snapshot, compare, paramete
 
 _SLOW = 3.0  # times the median of the steps so far: something was compiled or loaded
 _STEADY_STEPS, _MOST_UNSTEADY, _MOST_UNSTEADY_S = 5, 60, 20.0
-_BLOCK_S, _LEAST_BLOCK, _LEAD_IN_S = 0.03, 2, 0.02
+_BLOCK_S, _LEAD_IN_S = 0.03, 0.02
 _GIVEN_UP = 3.0  # times the expected time
 _LEAST_LIMIT_S = 0.5  # a neighbor may hold up everything for a while
 _FIRST_S = 60.0  # the first steps after a switch: another form may be compiled
 _MOST_AT_ONCE = 50  # steps between two looks at the clock
+_LEAST_BASE = 2  # blocks of a round without a change
+_FIRST_LEAD_IN = 4  # steps more before the first block of all: memory is taken, kernels are chosen
+_TIMED_STEPS = 4
+RECORDED_STEPS = _TIMED_STEPS + 5  # with those for warm-up and for what is timed afterwards
+NO_RECORDING = "failed.txt"  # why there is none
 _HOPELESS = math.log(1.1)
 _COSTLY_AFTER = 0.35  # of the time: what compiles waits for the rest
 _LATE = 0.3  # of the time, beyond it, for what was compiled last
@@ -54,13 +63,18 @@ LOOKS, LOOK_ERROR = (8, 16, 32, 64, 128), 0.01
 _LOSS_ERROR = 0.001
 # What is called the same: within a process, and of processes together, whose ratios differ by more.
 _SAME_WITHIN, _SAME_POOLED = 0.02, 0.06
-# Ratios of one change differed by so much between processes of one program (standard deviation; prototype on
-# CPUs, 7 programs: 1.4 to 5.3 %). It counts like so many processes seen before.
-_SCATTER, _SEEN_BEFORE = 0.014, 4
+# Ratios of one change differ by so much between processes of one program (standard deviation: 1.4 to 5.3 % of
+# 7 programs on CPUs; 0 to 2 % on an H200 where a change does nothing, more where it does much). It counts
+# like so many processes seen before.
+_SCATTER, _SCATTER_OF_GAIN, _SEEN_BEFORE = 0.016, 0.05, 4
 # Of the step itself, between processes started anew: 5 to 30 % on H100s.
 APART = 0.05
-# With fewer rounds a process tells nothing of its error; what lies outside of one standard error, both sides.
-FEW_ROUNDS, _OF_ONE_ERROR, _WIDENED = 3, 0.32, 1.5
+ALONE_APART = 0.1  # of one that was started once
+LEAST_STEPS = 6  # of a program as it is, or with changes that stay on
+FEW_ROUNDS = 3  # with fewer, nothing is said of a change
+# What rounds of all arms differ by counts like so many rounds of each; how far out of it a round may lie.
+_SHARED_ROUNDS, _OUTLIER = 8, 4.0
+_NORMAL_DEVIATION = 1.4826  # standard deviation of a normal variable over the median of its distance
 
 
 class Middle(NamedTuple):
@@ -69,10 +83,6 @@ class Middle(NamedTuple):
     value: float
     low: float
     high: float
-
-    @property
-    def error(self) -> float:
-        return (self.high - self.low) / (2 * 2.576) if math.isfinite(self.high - self.low) else math.inf
 
 
 @lru_cache(maxsize=512)
@@ -114,40 +124,67 @@ class Pooled(NamedTuple):
     reason: str
 
 
-def pooled(processes: Sequence[Sequence[float]], scatter: float = _SCATTER) -> Pooled:
-    """Pool log-ratios by process and round; `scatter` is what processes differ by as far as is known.
+class RoundNoise(NamedTuple):
+    """What rounds of one program differ by."""
 
-    Source: A. Gelman et al., Bayesian Data Analysis, 3rd edition, §2.6 and §3.2 (scaled inverse χ² prior of a
-    variance; the posterior interval is Student's).
+    deviation: float = 0.0
+    freedom: int = 0
+
+
+def noise_of(processes: Iterable[Sequence[float]]) -> RoundNoise:
+    """The noise of rounds, from all arms of all processes; robust, for a neighbor may hold up any of them."""
+    several = [one for one in processes if len(one) > 1]
+    spread = [math.sqrt(len(one) / (len(one) - 1)) * abs(_centered(one)) for one in several]
+    if not spread:
+        return RoundNoise()
+    return RoundNoise(
+        _NORMAL_DEVIATION * float(np.median(np.concatenate(spread))), sum(len(one) - 1 for one in several)
+    )
+
+
+def _centered(rounds: Sequence[float]) -> np.ndarray:
+    return np.asarray(rounds) - signed_rank_interval(rounds).value
+
+
+def pooled(
+    processes: Sequence[Sequence[float]], noise: RoundNoise | None = None, scatter: float = _SCATTER
+) -> Pooled:
+    """Pool log-ratios by process and round.
+
+    `noise` is what rounds of the program differ by, that of these if None; `scatter` what processes differ by
+    as far as is known.
+
+    Source: A. Gelman et al., Bayesian Data Analysis, 3rd edition, §2.6 and §3.2 (scaled inverse χ² priors of
+    variances; the posterior interval is Student's); F. E. Satterthwaite, Biometrics Bulletin 2, 1946 (the
+    degrees of freedom of a sum of two).
     """
-    middles = [signed_rank_interval(one) for one in processes]
-    count, value = len(middles), fmean(one.value for one in middles)
-    within = [_error_within(rounds, one) for rounds, one in zip(processes, middles, strict=True)]
-    freedom = _SEEN_BEFORE + count - 1
-    seen = sum((one.value - value) ** 2 for one in middles)
-    variance = (_SEEN_BEFORE * scatter**2 + seen) / freedom
+    noise = noise_of(processes) if noise is None else noise
+    centers = np.array([signed_rank_interval(one).value for one in processes])
+    rounds, count = np.array([len(one) for one in processes]), len(processes)
+    shared, most = min(_SHARED_ROUNDS, noise.freedom), (_OUTLIER * noise.deviation) ** 2
+    own = sum(float(np.minimum(_centered(one) ** 2, most).sum()) for one in processes)
+    freedom_within = max(1, shared + int(rounds.sum()) - count)
+    within = (shared * noise.deviation**2 + own) / freedom_within / rounds  # by process
+    scatter = math.hypot(scatter, _SCATTER_OF_GAIN * float(centers.mean()))
+    seen = max(0.0, float(((centers - centers.mean()) ** 2).sum() - within.sum() * (count - 1) / count))
+    freedom_between = _SEEN_BEFORE + count - 1
+    between = (_SEEN_BEFORE * scatter**2 + seen) / freedom_between
     if count <= 2:  # that two agree does not make the third agree
-        variance = max(variance, scatter**2)
-    half = student_quantile(freedom) * math.sqrt(variance / count + sum(one**2 for one in within) / count**2)
+        between = max(between, scatter**2)
+    weights = 1 / (between + within)
+    value, variance = float(np.average(centers, weights=weights)), float(1 / weights.sum())
+    parts = between / count, max(0.0, variance - between / count)
+    freedom = variance**2 / (parts[0] ** 2 / freedom_between + parts[1] ** 2 / freedom_within)
+    half = student_quantile(max(1, int(freedom))) * math.sqrt(variance)
     low, high, band = value - half, value + half, math.log1p(_SAME_POOLED)
     if high < 0 or low > 0:
         verdict = TrialVerdict.FASTER if high < 0 else TrialVerdict.SLOWER
     else:
         verdict = TrialVerdict.SAME if -band <= low and high <= band else TrialVerdict.INCONCLUSIVE
-    told = ", ".join(f"{100 * math.exp(one.value):.1f} %" for one in middles)
+    told = ", ".join(f"{100 * math.exp(one):.1f} %" for one in centers)
     where = "one process" if count == 1 else f"{count} processes"
-    reason = f"{told} of the time in {where}, ± {100 * max(within):.1f} % within"
+    reason = f"{told} of the time in {where}, ± {100 * math.sqrt(float(within.max())):.1f} % within"
     return Pooled(math.exp(value), (math.exp(low), math.exp(high)), verdict, reason)
-
-
-def _error_within(rounds: Sequence[float], middle: Middle) -> float:
-    """Standard error of the middle of one process; of few rounds a wide guess: no interval holds it."""
-    if math.isfinite(middle.error):
-        return middle.error
-    if len(rounds) < FEW_ROUNDS:
-        return APART
-    _, low, high = signed_rank_interval(rounds, _OF_ONE_ERROR)
-    return _WIDENED * (high - low) / 2
 
 
 _Steps = Generator[None, None, Any]
@@ -180,6 +217,8 @@ class TrialRequest(msgspec.Struct, frozen=True, kw_only=True):
     is_constant: bool = False
     change_files: dict[str, str] = {}  # Changes of the user's own by name
     seconds: float = 20.0  # Of rounds; of steps where one arm stays
+    most_steps: int | None = None  # That the program makes, where that is known
+    recording: str | None = None  # Folder for a recording of the program as it is, after the rounds
     seed: int = 0  # Of torch, random and numpy
     scratch: str | None = None  # Folder to remove if the parent dies; None for none
     origin: str = "."  # Folder that a module, or the script of ranks, is looked for in
@@ -270,7 +309,10 @@ class Rounds:
         end: Callable[[int], object],
     ) -> None:
         self._switches, self._torch, self._found, self._facts = switches, switches.torch, found, found.facts
-        self._is_constant, self._seconds = request.is_constant, request.seconds
+        self._is_constant, self._seconds, self._most_steps = (
+            request.is_constant, request.seconds, request.most_steps
+        )  # fmt: skip
+        self._recording = request.recording
         self._random, self._is_early = random.Random(request.seed), is_early
         self._save, self._end = save, end
         self._arms: list[Arm] = []
@@ -285,6 +327,8 @@ class Rounds:
         self._sides: dict[Any, Any] = {}
         self._is_finite_alone, self._usual_ns, self._first_loss = True, math.inf, 0.0
         switches.gave_up = self._gave_up
+        self._mirrored: list[Arm | None] = []  # the order of the next round
+        self._timed: set[Arm | None] = set()  # what has had a block
         self.restart()
 
     def _add(self, arm: Arm) -> Arm:
@@ -303,6 +347,7 @@ class Rounds:
     def ended(self) -> None:
         if self.is_over or self._switches.is_replaying or self._switches.is_inside:
             return
+        self._switches.look_again()
         try:
             next(self._steps)
         except StopIteration:
@@ -392,10 +437,12 @@ class Rounds:
         for _ in range(2):  # lead in
             yield
         found, block = self._found, 1
-        while True:
+        while sum(found.step_ns) < self._seconds * 1e9 or len(found.step_ns) < LEAST_STEPS:
             found.step_ns += yield from self._times(block)
             block = max(1, min(_MOST_AT_ONCE, round(_BLOCK_S * 1e9 / median(found.step_ns))))
             found.base_ns = [] if found.arms else found.step_ns
+        if self._recording is not None:
+            yield from self._record(Path(self._recording))
 
     def _compare(self) -> _Steps:
         yield
@@ -403,18 +450,19 @@ class Rounds:
         self._usual_ns = median((yield from self._times(_STEADY_STEPS)))
         self._facts.allocates = self._segments() > segments
         step_s = self._usual_ns / 1e9
-        self._block = max(_LEAST_BLOCK, math.ceil(_BLOCK_S / step_s))
         self._lead_in = 1 if step_s > _LEAD_IN_S else 3
+        self._block = max(2 * self._lead_in + 1, math.ceil(_BLOCK_S / step_s))
         began, end = time.monotonic(), time.monotonic() + self._seconds
         live: list[Arm] = []
-        while time.monotonic() < end:
-            left_s = end - time.monotonic()
-            round_s = 2 * (self._block + self._lead_in) * step_s
-            slots = max(2, int(left_s / (LOOKS[0] * round_s)) - 1)
+        in_rounds_s = 0.0
+        while time.monotonic() < end and self._has_steps_for(live):
+            left_s = min(end - time.monotonic(), self._steps_left * step_s)
+            round_s = (self._block + self._lead_in) * step_s
+            slots = max(2, int(left_s / (LOOKS[0] * round_s)) - _LEAST_BASE)
             self._waiting += self._sets(live)
             while len(live) < slots and time.monotonic() < end:
                 others = live or any(one not in self._costly for one in self._waiting)
-                is_early = others and time.monotonic() - began < _COSTLY_AFTER * self._seconds
+                is_early = others and in_rounds_s < _COSTLY_AFTER * self._seconds
                 if not is_early and not self._is_compiling:
                     self._waiting = self._compiling()
                     self._is_compiling = True
@@ -432,7 +480,9 @@ class Rounds:
                     live.append(arm)
             if not live:
                 break
+            round_began = time.monotonic()
             yield from self._round(live)
+            in_rounds_s += time.monotonic() - round_began
             for arm in [arm for arm in live if arm.is_settled(self._noise)]:
                 live.remove(arm)
                 self._drop(arm)
@@ -445,8 +495,33 @@ class Rounds:
             return [arm for arm in few if not arm.is_settled(self._noise)]
 
         latest = time.monotonic() + _LATE * self._seconds
-        while (late() and time.monotonic() < latest) or len(self._found.base_logarithms) < FEW_ROUNDS:
+        while self._has_steps_for(late()) and (
+            (late() and time.monotonic() < latest) or len(self._found.base_logarithms) < FEW_ROUNDS
+        ):
             yield from self._round(late())
+        if self._recording is not None:
+            yield from self._record(Path(self._recording))
+
+    @property
+    def _steps_left(self) -> float:
+        """Steps that rounds may take, so that some are left to be recorded."""
+        if self._most_steps is None:
+            return math.inf
+        return self._most_steps - self._found.steps - (RECORDED_STEPS if self._recording else 0)
+
+    def _has_steps_for(self, live: Sequence[Arm]) -> bool:
+        return self._steps_left > (len(live) + _LEAST_BASE) * (self._block + self._lead_in)
+
+    def _record(self, folder: Path) -> _Steps:
+        """Record the program as it is, for what advice says of it; the device is timed no more."""
+        profiler = Profiler(folder, wait=_TIMED_STEPS, warmup=1, active=2)
+        try:
+            with profiler:
+                for _ in range(profiler.total_steps):
+                    yield
+                    profiler.step()
+        except Exception as error:  # noqa: BLE001 - the rounds count all the same
+            (folder / NO_RECORDING).write_text(str(error), encoding="utf-8")
 
     def _segments(self) -> int:
         """Pieces of memory that the driver has given so far."""
@@ -457,15 +532,20 @@ class Rounds:
         return max(map(abs, self._found.base_logarithms), default=0.0)
 
     def _round(self, live: Sequence[Arm]) -> _Steps:
-        order: list[Arm | None] = [None, *live]
-        self._random.shuffle(order)
+        order, self._mirrored = self._mirrored, []
+        if {*order} != {None, *live}:
+            order = [None] * max(_LEAST_BASE, round(math.sqrt(len(live)))) + list(live)
+            self._random.shuffle(order)
+            self._mirrored = order[::-1]
         times: dict[Arm | None, list[float]] = {arm: [] for arm in order}
         losses: dict[Arm | None, list[float]] = {arm: [] for arm in order}
-        for arm in [*order, *reversed(order)]:
+        for arm in order:
             if arm is not None and arm.found.error is not None:
                 continue
             self.turn(arm)
-            block = yield from self._times(self._block, self._lead_in)
+            is_first = arm not in self._timed
+            self._timed.add(arm)
+            block = yield from self._times(self._block, self._lead_in + (_FIRST_LEAD_IN if is_first else 0))
             if arm is not None and not all(one.applied for one in arm.hooks):
                 arm.found.error = arm.found.error or "it no longer takes hold of the program's steps"
             if arm is not None and (arm.found.error is not None or not block):
@@ -478,16 +558,16 @@ class Rounds:
             self._require_finite(arm)
         base = times.pop(None)
         self._found.base_ns += [math.exp(one) for one in base]
-        self._found.base_logarithms.append(base[1] - base[0])
+        self._found.base_logarithms.append(base[-1] - base[0])
         loss = losses.pop(None)
         for arm in live:
-            if len(times[arm]) == 2 and arm.found.error is None:
-                arm.found.logarithms.append(fmean(times[arm]) - fmean(base))
-                if len(losses[arm]) == len(loss) == 2 and math.isfinite(fmean(loss)) and fmean(loss):
+            if times[arm] and arm.found.error is None:
+                arm.found.logarithms.append(times[arm][0] - fmean(base))
+                if losses[arm] and loss and math.isfinite(fmean(loss)) and fmean(loss):
                     # A loss that has fallen to nothing is rounding itself.
                     self._first_loss = self._first_loss or abs(fmean(loss))
                     scale = max(abs(fmean(loss)), _LEAST_OF_FIRST * self._first_loss)
-                    arm.losses.append((fmean(losses[arm]) - fmean(loss)) / scale)
+                    arm.losses.append((losses[arm][0] - fmean(loss)) / scale)
                 self._compare_losses(arm)
 
     def _times(self, count: int, lead_in: int = 0) -> Generator[None, None, list[float]]:

@@ -31,22 +31,33 @@ from opscope.model.trial import (
     Variant,
 )
 from opscope.trials.catalog import CATALOG, ROUNDINGS, TriedChange
-from opscope.trials.child import LEAST_STEPS
 from opscope.trials.patches import edited, unified_diff
 from opscope.trials.predictions import SaidGain
 from opscope.trials.processes import ProgramRuns
 from opscope.trials.replay import compare
-from opscope.trials.rounds import APART, FEW_ROUNDS, Pooled, TrialRequest, TrialRun, pooled
+from opscope.trials.rounds import (
+    ALONE_APART,
+    APART,
+    FEW_ROUNDS,
+    LEAST_STEPS,
+    Pooled,
+    RoundNoise,
+    TrialRequest,
+    TrialRun,
+    noise_of,
+    pooled,
+    signed_rank_interval,
+)
 from opscope.units import format_duration
 from opscope.visible_text import without_secrets
 
 BASELINE = "baseline"
 BUDGET_S = 60.0
-_FIRST, _OF_PREDICTION = 0.45, 0.33  # of the budget: the first process; the recording, at most
-_FEWEST_ROUNDS = 4  # with less, a program has too few steps for rounds
+_FIRST = 0.45  # of the budget: the first process
+_FEWEST_STEPS = 50  # with less, a program has too few steps for rounds
 _LEAST_S, _SPARE_S = 2.0, 60.0  # rounds that are worth a process; what it may take beyond what was planned
 _CONSTANT_S = 2.0  # of steps with changes that stay on
-_PROCESSES, _MOST_PROCESSES = 2, 4  # of the program: that decide, and while time is left
+_PROCESSES, _MOST_PROCESSES = 2, 8  # of the program: that decide, and while time is left
 _HOPELESS, _NO_WORSE = 1.1, 1.005
 _RESTARTS = 3
 
@@ -65,9 +76,8 @@ class TrialPlan:
     run_s: float = 300.0  # Time for a start of the program
     allow_precision: bool = False  # Recommend changes whose numbers are within rounding of a coarser type
     in_place: bool = False  # Run in the working folder instead of an empty one
-    # Records the program of a request for what advice says of it, by its code, in so many seconds; None to go
-    # without
-    predict: Callable[[TrialRequest, ProgramRuns, float], Mapping[str, SaidGain]] | None = None
+    # What advice says of the recording in a folder, by its code; None to go without
+    predict: Callable[[Path], Mapping[str, SaidGain]] | None = None
     source: Path | None = None  # The script, for diffs; None if there is none
 
     def patch_of(self, changes: Sequence[TriedChange], *, is_training: bool) -> str:
@@ -102,6 +112,7 @@ class _Usual:
 
     logarithm: float = 0.0
     scatter: float = APART
+    noise: RoundNoise | None = None  # with any change
 
 
 @dataclass
@@ -122,13 +133,13 @@ class _Tried:
     def said(self) -> Pooled | None:
         """What its processes say; None if it was not timed."""
         if self.switched:
-            return pooled(self.switched)
+            said = pooled(self.switched, self.usual.noise)
+            is_enough = sum(map(len, self.switched)) >= FEW_ROUNDS
+            return said if is_enough else said._replace(verdict=TrialVerdict.INCONCLUSIVE)
         ratios = [[one - self.usual.logarithm] for one in self.apart]
-        said = pooled(ratios, self.usual.scatter) if ratios else None
-        if said is not None and said.verdict is TrialVerdict.FASTER and len(ratios) == 1:
-            # One process may be faster than the next for reasons of its own.
-            return said._replace(verdict=TrialVerdict.INCONCLUSIVE)
-        return said
+        # One process may be faster than the next for reasons of its own.
+        apart = self.usual.scatter if len(ratios) > 1 else max(self.usual.scatter, ALONE_APART)
+        return pooled(ratios, scatter=apart) if ratios else None
 
     @property
     def said_ratio(self) -> float:
@@ -164,7 +175,6 @@ class Trial:
         self._is_constant = plan.request.kind == "ranks"
         self._runs, self._restarts, self._stays = 0, 0, False  # the process that runs has no rounds
         self._began, self._startup_s = time.monotonic(), 0.0
-        self._most_s = math.inf  # of rounds, until the program ends by itself
         self._is_interrupted = False
 
     def run(self) -> TrialResult:
@@ -175,7 +185,6 @@ class Trial:
         """
         with self._processes.open():
             try:
-                self._predict()
                 self._switch_first()
                 self._go_on()
             except KeyboardInterrupt:
@@ -189,14 +198,6 @@ class Trial:
     @property
     def _left_s(self) -> float:
         return self._began + self._startup_s + self.plan.budget_s - time.monotonic()
-
-    def _predict(self) -> None:
-        """Ask advice what it expects of the program."""
-        if self.plan.predict is not None and self._by_name:
-            self._told("advice", self._runs, self._runs + 1 + _PROCESSES)
-            self._runs += 1
-            limit_s = max(_OF_PREDICTION * self.plan.budget_s, min(20.0, self.plan.budget_s))
-            self._said = self.plan.predict(self._request, self._processes, limit_s)
 
     def _gain_said_ns(self, change: TriedChange) -> float:
         said = self._suggested(change)[1]
@@ -224,26 +225,26 @@ class Trial:
             self._require_program(*self._stay(()))
         for change in self._ordered():
             reason = change.applies(self._bases[0].facts)
-            # What stays on costs two processes.
-            is_idle = self._said and change.findings and self._suggested(change)[0] is None
-            if reason is None and is_idle and not change.is_live and change.name not in self.plan.asked:
-                reason = "advice on a recording says nothing that it would help"
             if reason is not None:
                 self._not_tried[change.name] = reason
 
     def _has_few(self, run: TrialRun) -> bool:
-        most = max((len(one.logarithms) for one in run.arms), default=0)
-        return len(run.base_logarithms) < _FEWEST_ROUNDS or (most < _FEWEST_ROUNDS and bool(run.arms))
+        return not run.base_logarithms or run.steps < _FEWEST_STEPS
 
     def _go_on(self) -> None:
         """Further processes: of rounds for what is best and open; then of what stays on, and sets of it."""
         anew = [one for one in self._ordered() if self._is_constant or not one.is_live]
         while self._left_s > 0:
             count = sum(1 for one in self._bases if self._is_constant or one.base_logarithms)
+            for change in anew if self._said else ():  # what stays on costs two processes
+                is_idle = change.findings and self._suggested(change)[0] is None
+                if is_idle and not change.is_live and change.name not in self.plan.asked:
+                    reason = "advice on a recording says nothing that it would help"
+                    self._not_tried.setdefault(change.name, reason)
             waiting = [one for one in anew if self._is_waiting((one.name,), count)]
             arms, seconds = self._next_arms(), min(self._left_s, max(20.0, _FIRST * self.plan.budget_s))
-            seconds = min((seconds - self._overhead_s) / (2 if waiting else 1), self._most_s)
-            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and self._is_open() and not waiting)
+            seconds = (seconds - self._overhead_s) / (2 if waiting else 1)
+            is_due = count < _PROCESSES or (count < _MOST_PROCESSES and not waiting and self._has_open())
             if not self._is_constant and arms and is_due and seconds >= _LEAST_S:
                 if self._switch(arms, seconds)[0] is None:
                     break
@@ -283,31 +284,42 @@ class Trial:
                 self._stay(grown)  # one process may be faster for reasons of its own
 
     def _next_arms(self) -> tuple[_Names, ...]:
-        """Sets for the next process: the best ones with what they grew from, then the rest."""
-        found: dict[_Names, None] = {}
+        """Sets for the next process: the best with what they grew from, what was not tried, what is open."""
+        best: list[_Names] = []
         for takes_coarser in (False, True):
-            best = self._best_of(takes_coarser=takes_coarser, is_final=False, of=self._switched())
-            names = () if best is None else best.names
-            for count in range(len(names)):
-                found[names[: count + 1]] = None
-        rest = [one for one in self._switched() if not one.is_wrong]
-        rest.sort(key=lambda one: -abs(one.said_ratio - 1))
-        for change in self._ordered():
-            tried = self._of((change.name,))
-            is_new = not tried.count and not tried.is_wrong and change.name not in self._not_tried
-            if change.is_live and is_new:
-                found[tried.names] = None
-        for one in rest:
-            if one.said_ratio < _HOPELESS and len(one.names) == 1:
-                found[one.names] = None
-        return tuple(found)
+            one = self._best_of(takes_coarser=takes_coarser, is_final=False, of=self._switched())
+            best += [one.names[: count + 1] for count in range(len(one.names))] if one else []
+        open_ones = [
+            tried.names
+            for tried in sorted(self._switched(), key=lambda one: -abs(one.said_ratio - 1))
+            if len(tried.names) == 1 and not tried.is_wrong and self._is_open(tried)
+        ]
+        new = self._new()
+        # Compiling takes as long as many steps; a program that ends soon has too few for both.
+        is_short = self._request.most_steps is not None and len(self._bases) < _PROCESSES
+        if is_short and (open_ones or not all(one.is_costly for one in new)):
+            new = [one for one in new if not one.is_costly]
+        return tuple(dict.fromkeys([*best, *((one.name,) for one in new), *open_ones]))
+
+    def _is_open(self, tried: _Tried) -> bool:
+        """Whether more rounds may say more."""
+        said = tried.said
+        if said is None or said.ratio >= _HOPELESS:
+            return False
+        is_seen_once = said.verdict is TrialVerdict.FASTER and tried.count < _PROCESSES
+        return is_seen_once or said.verdict is TrialVerdict.INCONCLUSIVE
 
     def _switched(self) -> list[_Tried]:
         return [one for one in self._tried.values() if one.switched]
 
-    def _is_open(self) -> bool:
-        open_ones = (one.said for one in self._tried.values() if not one.is_wrong and len(one.names) == 1)
-        return any(one.verdict is TrialVerdict.INCONCLUSIVE for one in open_ones if one is not None)
+    def _new(self) -> list[TriedChange]:
+        """What can be switched and had no turn."""
+        live = [one for one in self._ordered() if one.is_live and one.name not in self._not_tried]
+        return [one for one in live if not self._of((one.name,)).count and not self._of((one.name,)).is_wrong]
+
+    def _has_open(self) -> bool:
+        singles = [one for one in self._tried.values() if len(one.names) == 1 and not one.is_wrong]
+        return bool(self._new()) or any(map(self._is_open, singles))
 
     def _switch(self, arms: Sequence[_Names], seconds: float) -> tuple[TrialRun | None, str]:
         """One process with rounds of these sets; once more without a change that ended the program."""
@@ -318,8 +330,8 @@ class Trial:
             return None, said
         self._take(run)
         has_broken = run.active or any(one.error for one in run.arms)
-        if not run.is_enough:
-            self._most_s = max(_LEAST_S, run.rounds_s)
+        if not run.is_enough and run.exit_code == 0:
+            self._request = replace(self._request, most_steps=run.steps)
         if run.is_enough or run.exit_code == 0 or not has_broken or self._restarts >= _RESTARTS:
             return run, said
         if run.active:
@@ -354,7 +366,17 @@ class Trial:
         self._told(told, self._runs, max(self._runs + 1, 1 + _PROCESSES))
         self._runs += 1
         environment = dict(pair for name in installed for pair in self._by_name[name].environment)
-        return self._processes.run(request, environment, limit_s)
+        folder = self._processes.scratch / "recording"
+        if self.plan.predict is not None and not folder.exists() and not installed:
+            folder.mkdir()
+            request = replace(request, recording=str(folder))
+        found = self._processes.run(request, environment, limit_s)
+        if request.recording is not None and self.plan.predict is not None:
+            if any(folder.iterdir()):
+                self._said = self.plan.predict(folder)
+            else:  # the program ended before
+                folder.rmdir()
+        return found
 
     def _of(self, names: _Names) -> _Tried:
         return self._tried.setdefault(frozenset(names), _Tried(names, self._usual))
@@ -379,8 +401,9 @@ class Trial:
             if arm.check_ns:
                 tried.warm_up_ns = max(tried.warm_up_ns or 0, arm.check_ns)
                 self._note_numbers(tried, arm.correctness, arm.numbers)
-            if len(arm.logarithms) >= FEW_ROUNDS:
+            if arm.logarithms:
                 tried.switched.append(arm.logarithms)
+        self._usual.noise = noise_of(one for tried in self._tried.values() for one in tried.switched)
 
     def _take_constant(self, run: TrialRun, names: _Names, said: str) -> None:
         """Take in what a process found in which these changes stayed on."""
@@ -537,7 +560,7 @@ class Trial:
             target = str(Path(target).relative_to(here))
         times_ns = [time_ns for run in self._bases for time_ns in run.base_ns]
         interval = median_interval(times_ns)
-        against = [one.base_logarithms for one in self._bases if len(one.base_logarithms) >= FEW_ROUNDS]
+        against = [one.base_logarithms for one in self._bases if one.base_logarithms]
         noise = pooled(against) if against else None
         variants, not_reached = [], []
         for change in self.plan.changes:
@@ -586,6 +609,6 @@ class Trial:
 
 
 def _by_process(tried: _Tried) -> tuple[float, ...]:
-    middles = (pooled([one]).ratio for one in tried.switched)
+    middles = (math.exp(signed_rank_interval(one).value) for one in tried.switched)
     apart = (math.exp(one - tried.usual.logarithm) for one in tried.apart)
     return tuple(middles if tried.switched else apart)
