@@ -9,7 +9,7 @@ none.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -76,7 +76,7 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
     found = [one for code, rule in rules.items() if code != _AT_LIMIT for one in _findings(run, rule)]
     if any(finding.estimated_gain_ns_per_step for finding, _ in found):
         found += _findings(run, rules[_AT_LIMIT])
-    found.sort(key=lambda one: _rank(one[0]))
+    found = sorted(_once(found), key=lambda one: _rank(one[0]))
     return summary.having(
         advice=tuple(finding for finding, _ in found),
         best_set=_best_set(run, found),
@@ -88,6 +88,23 @@ def advise(session: Session, summary: Summary, job: Job | None = None) -> Summar
 
 _MODEL = re.compile(r"\bmodel\b")  # what is compiled, where a program has none: its own function
 _Found = tuple[Finding, JobChange | None]
+
+
+def _once(found: Iterable[_Found]) -> Iterator[_Found]:
+    """A model is compiled once: a second rule that comes to that, without a number, only says what it found."""
+    codes: dict[str, str] = {}
+    for finding, change in found:
+        edit = (finding.change or "").partition("   #")[0].strip()
+        is_first = "torch.compile" not in edit or codes.setdefault(edit, finding.code) == finding.code
+        if is_first or finding.is_gain_known:
+            yield finding, change
+        else:
+            yield (
+                msgspec.structs.replace(
+                    finding, change=None, estimated_gain_ns_per_step=None, gain_interval_ns_per_step=None
+                ),
+                None,
+            )
 
 
 def _best_set(run: ProfiledRun, found: Sequence[_Found]) -> BestSet | None:

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from opscope.advice.capture import capture_of, in_the_way
 from opscope.advice.copies import PASSING, PINNED_BY_HAND, has_loader, pageable_copies
 from opscope.advice.profiled_run import Advice, Effect, ProfiledRun, finds, listed
 from opscope.advice.rules import Rule
-from opscope.analysis.step_model import IN_TURNS, StepModel
+from opscope.analysis.step_model import IN_TURNS, Gain, StepModel
 from opscope.analysis.timeline.values import IdleCause, IdleGap, StartUp, WaitingCall
 from opscope.analysis.timeline.windows import first_calls
+from opscope.model.finding import OPEN
 from opscope.units import counted, format_duration, format_fraction
 
 # DistributedDataParallel times its own first ten iterations and every hundredth with events.
@@ -26,6 +28,7 @@ _WITHOUT_GRAPH = (
     "Take out what stands in the way of a CUDA graph first, or use a larger batch, which costs the host "
     "nothing."
 )
+_COMPILED = "model = torch.compile(model)   # fewer launches, also around what no graph can hold"
 _HIDDEN = 1.5  # times what was recorded of waits: then the recording hides what they cost
 # What asks the device for a number: without it not even the copy is made.
 _QUESTIONS = ("aten::item", "aten::is_nonzero", "aten::_local_scalar_dense")
@@ -68,16 +71,30 @@ def launch_bound(run: ProfiledRun, rule: Rule) -> Iterator[Advice]:
     )
     if blocked:
         told += f" No CUDA graph can hold it as it is: {blocked}."
+    evidence = {
+        "host_ns": step.host_ns,
+        "recorded_host_ns": step.recorded_host_ns,
+        "recorder_ns": step.recorder_ns,
+        "device_busy_ns": step.busy_ns,
+        "launches_per_step": step.launches,
+        "idle_fraction": idle_fraction,
+    }
+    is_eager = run.summary.is_of_torch and run.summary.engine is None and not run.is_compiled
+    if blocked and is_eager and run.has_model and run.has_steps and step.is_host_bound:
+        most_ns = step.step_ns - step.device_ns
+        yield Advice(
+            told,
+            evidence,
+            gain=Gain(min(most_ns, rule.threshold("compiled_share") * step.step_ns), 0.0, most_ns),
+            suggestion=_WITHOUT_GRAPH,
+            change=_COMPILED,
+            applicability=msgspec.structs.replace(OPEN, blocked_by=found.blocked_by),
+            is_sure=False,
+        )
+        return
     yield Advice(
         told,
-        {
-            "host_ns": step.host_ns,
-            "recorded_host_ns": step.recorded_host_ns,
-            "recorder_ns": step.recorder_ns,
-            "device_busy_ns": step.busy_ns,
-            "launches_per_step": step.launches,
-            "idle_fraction": idle_fraction,
-        },
+        evidence,
         lambda change: change.replay(graph_ns),
         f"with one CUDA graph {'per step' if run.has_steps else 'of it all'} the "
         f"host needs {format_duration(graph_ns)}",
