@@ -20,13 +20,9 @@ from opscope.report.comparison import comparison_document
 from opscope.report.html.result_charts import (
     benchmark_charts,
     comparison_charts,
-    counter_charts,
-    statistics_charts,
-    trial_charts,
-    workload_charts,
 )
 from opscope.report.ncu import ncu_document
-from opscope.report.sweep import sweep_document, sweep_json
+from opscope.report.sweep import sweep_document
 from opscope.report.tables import stats_tables_document
 from opscope.report.trace_export import export_trace
 from opscope.report.trial import trial_document
@@ -39,10 +35,10 @@ PICTURES = {
     "compare": {"waterfall"},
     "bench": {"samples", "ratios"},
     "sweep": {"scaling0"},
-    "profile": {"latency", "throughput", "busy"},
-    "try": {"steps"},
-    "ncu": {"limits"},
-    "stats": {"table0"},
+    "profile": set(),
+    "try": set(),
+    "ncu": set(),
+    "stats": set(),
     "explain": set(),
 }
 
@@ -56,16 +52,10 @@ def files(
         "compare": (comparison_document(found.sessions), comparison_charts(found.sessions)),
         "bench": (benchmark_document(found.benchmark), benchmark_charts(found.benchmark)),
         "sweep": (benchmark_document(found.sweep), benchmark_charts(found.sweep)),
-        "profile": (
-            sweep_document(found.configurations),
-            workload_charts(sweep_json(found.configurations)["configurations"]),
-        ),
-        "try": (trial_document(found.trial, "opscope try x"), trial_charts(found.trial)),
-        "ncu": (ncu_document(found.counters), counter_charts(found.counters)),
-        "stats": (
-            stats_tables_document(found.statistics, title=f"Statistics of {HOSTILE}"),
-            statistics_charts(found.statistics),
-        ),
+        "profile": (sweep_document(found.configurations), ()),
+        "try": (trial_document(found.trial, "opscope try x"), ()),
+        "ncu": (ncu_document(found.counters), ()),
+        "stats": (stats_tables_document(found.statistics, title=f"Statistics of {HOSTILE}"), ()),
         "explain": (found.explanation, ()),
     }  # fmt: skip
     return {name: write_page(folder / f"{name}.html", *both) for name, both in parts.items()}

@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from opscope import api
 from opscope.cli.console import FORMAT, Force, Json, Output, check_outputs, open_source, show
-from opscope.report.html.result_charts import statistics_charts
 from opscope.report.tables import stats_csv, stats_json, stats_tables_document
 
 
@@ -47,6 +46,5 @@ def stats(
         json=json,
         is_printed=not csv,
         output=output,
-        charts=lambda: statistics_charts(tables),
     )
     return 0

@@ -1,13 +1,10 @@
-"""The pictures of what verbs other than `analyze` find: one or two each, of the values their tables hold."""
+"""The pictures of comparisons and benchmarks: one or two each, of the values their tables hold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from opscope.analysis.counters import CounterAnalysis
-from opscope.analysis.nsys_reports import ReportTable
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Interval, Verdict
 from opscope.model.comparison import (
@@ -18,16 +15,11 @@ from opscope.model.comparison import (
     TimeChange,
     UnattributedChange,
 )
-from opscope.model.trial import TrialResult
-from opscope.provenance.kernel_names.decoder import decode
 from opscope.report import benchmark
 from opscope.report.comparison import difference_text, point_title
 from opscope.report.html import figures as fig
-from opscope.report.html.figures import BLUE, GRAY, GREEN, ORANGE, RED, Bar, Chart
-from opscope.report.names import fitting_names
-from opscope.report.tables import total_column
-from opscope.toolchain.ncu_report import Quantity
-from opscope.units import NS_PER_MS, counted, format_duration, format_fraction, format_share
+from opscope.report.html.figures import BLUE, GRAY, RED, Bar, Chart
+from opscope.units import counted, format_duration, format_fraction
 
 _ROWS = 15  # of bars, that are read at once
 _TITLE = 36  # characters of a kernel beside its bars
@@ -232,107 +224,3 @@ def _scaling(
         "hovermode": "closest",
     }
     yield Chart(key, section, "Time over the sweep", note, {"data": data, "layout": layout}, 420)
-
-
-def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
-    """Maps over batch size and sequence length; of a sweep of one point none."""
-    done = [one for one in configurations if one["config"]]
-    sizes = [(one["config"].get("batch_size"), one["config"].get("seq_len")) for one in done]
-    batches = sorted({batch for batch, _ in sizes if batch is not None})
-    lengths = sorted({length for _, length in sizes if length is not None})
-    if len(done) < 2 or not batches or not lengths:
-        return ()
-    maps: tuple[tuple[str, str, str, Callable[[Any], float | None], Callable[[float], str]], ...] = (
-        (
-            "latency", "Latency", "Median of a step; the brightest is the longest.",
-            lambda one: one["latency_ms"] and one["latency_ms"]["median"] * NS_PER_MS, format_duration,
-        ),
-        (
-            "throughput", "Sequences per second", "The brightest is the most.",
-            itemgetter("throughput_sequences_per_s"), "{:,.1f}".format,
-        ),
-        (
-            "busy", "Device busy", "Share of a step in which the device works.",
-            lambda one: (one["step"] or {}).get("busy_fraction"), format_fraction,
-        ),
-    )  # fmt: skip
-    rows, columns = [f"length {one}" for one in lengths], [f"batch {one}" for one in batches]
-    places, charts = [(f"length {length}", f"batch {batch}") for batch, length in sizes], []
-    for key, title, note, value_of, form in maps:
-        values = zip(places, map(value_of, done), strict=True)
-        if known := {place: value for place, value in values if value is not None}:
-            drawing = fig.cells(known, form=form, rows=rows, columns=columns)
-            charts.append(Chart(key, "", title, note, *drawing))
-    return tuple(charts)
-
-
-def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
-    """The step of every change, and of the best set, beside that of the program as it is."""
-    base, best = result.baseline, result.best
-    timed = [(one, one.step_ns) for one in result.variants if one.step_ns is not None]
-    if not timed:
-        return ()
-    unit = fig.unit_of(max(base.step_ns, *(ns for _, ns in timed)))
-
-    def bar(
-        name: str, ns: float, kind: str, interval: Interval | None, ratio: float | None, *, more: str = ""
-    ) -> Bar:
-        ends = None if interval is None else (interval[0] / unit.ns, interval[1] / unit.ns)
-        time = format_duration(ns)
-        time = time if ratio is None else f"{time}, {100 * ratio:.1f} % of the time"
-        return Bar(name, ns / unit.ns, ends, kind=kind, hover=f"{time}{more}")
-
-    rows = [bar("unchanged", base.step_ns, "unchanged", base.interval_ns, None)]
-    for one, ns in timed:
-        kind = "recommended" if one.is_recommended else "not recommended"
-        rows.append(bar(one.name, ns, kind, one.interval_ns, one.ratio, more=f": {one.verdict}"))
-    if best is not None and len(best.names) > 1:
-        rows.append(bar(" + ".join(best.names), best.step_ns, "best together", None, best.ratio))
-    colors = {"unchanged": GRAY, "recommended": GREEN, "not recommended": ORANGE, "best together": BLUE}
-    note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
-    drawing = fig.bars(rows, title=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
-    return (Chart("steps", "Changes tried", "What each change brings", note, *drawing),)
-
-
-def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
-    ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:_ROWS]
-    titles = fitting_names([kernel.decoded.title for kernel in ranked], _TITLE)
-    rows = [
-        Bar(f"{counters.index}: {title}", 100 * share, kind=kind, hover=f"{kind} {format_fraction(share)}")
-        for title, counters in zip(titles, (kernel.counters for kernel in ranked), strict=True)
-        for kind, share in (
-            ("compute", counters.ratio(Quantity.SM_FRACTION)),
-            ("memory", counters.ratio(Quantity.MEMORY_FRACTION)),
-            ("occupancy", counters.occupancy.achieved),
-        )
-        if share is not None
-    ]
-    if not rows:
-        return ()
-    note = "Share of its peak that each unit reaches while a kernel runs; resident warps of the maximum."
-    if len(ranked) < len(analysis.kernels):
-        note += f" The longest {len(ranked)} of {counted(len(analysis.kernels), 'launch')}."
-    colors = {"compute": BLUE, "memory": ORANGE, "occupancy": GRAY}
-    drawing = fig.bars(rows, title="Share of the limit (%)", colors=colors, mark=100.0)
-    return (Chart("limits", "Kernels", "Counters relative to their limits", note, *drawing),)
-
-
-def statistics_charts(tables: Sequence[ReportTable]) -> tuple[Chart, ...]:
-    charts = []
-    for number, one in enumerate(tables):
-        whole = sum(row[total_column(one)] for row in one.rows)
-        if not whole:
-            continue
-        unit = fig.unit_of(max(row[total_column(one)] for row in one.rows))
-        divisor, name = (1.0, "MB") if one.report.is_size else unit
-        drawn = []
-        for row in one.rows[:_ROWS]:
-            # A kernel by its function; what is none stays as it is.
-            function = decode(label := str(row[one.report.name_column])).function
-            label, value = label if function is None else function.rpartition("::")[2], row[total_column(one)]
-            drawn.append(Bar(label, value / divisor, hover=format_share(value, whole)))
-        is_cut = len(drawn) < len(one.rows)
-        note = f"The largest {len(drawn)} of {len(one.rows)}." if is_cut else "All of the table."
-        drawing = fig.bars(drawn, title=f"Total ({name})", colors={"": BLUE})
-        charts.append(Chart(f"table{number}", one.report.title, one.report.title, note, *drawing))
-    return tuple(charts)
