@@ -463,7 +463,7 @@ def flamegraph(
         StackWeight,
         stack_profiles,
     )
-    from opscope.report.flamegraph import collapsed_text, speedscope_document  # noqa: PLC0415
+    from opscope.report.exports import collapsed_text, speedscope_document  # noqa: PLC0415
     from opscope.report.json_encoding import to_json_line  # noqa: PLC0415
 
     try:

@@ -17,6 +17,7 @@ from opscope.cli.console import write_page, write_recording_page
 from opscope.cli.page_server import PageServer
 from opscope.report.benchmark import benchmark_document
 from opscope.report.comparison import comparison_document
+from opscope.report.exports import export_trace
 from opscope.report.html.result_charts import (
     benchmark_charts,
     comparison_charts,
@@ -24,7 +25,6 @@ from opscope.report.html.result_charts import (
 from opscope.report.ncu import ncu_document
 from opscope.report.sweep import sweep_document
 from opscope.report.tables import stats_tables_document
-from opscope.report.trace_export import export_trace
 from opscope.report.trial import trial_document
 
 pytestmark = pytest.mark.browser

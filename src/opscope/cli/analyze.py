@@ -92,7 +92,7 @@ def analyze(
         if save is not None:
             written.append(session.save(save, overwrite=report.force))
         if export_trace is not None:
-            from opscope.report.trace_export import export_trace as write_trace  # noqa: PLC0415 - seldom asked
+            from opscope.report.exports import export_trace as write_trace  # noqa: PLC0415 - seldom asked
 
             written.append(write_trace(session, export_trace))
         console.say_wrote(written, on_stderr=report.json)

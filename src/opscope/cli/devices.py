@@ -23,7 +23,7 @@ from opscope.hardware.measured import (
     spec_of,
 )
 from opscope.provenance.cache import cache_folder
-from opscope.report.devices import (
+from opscope.report.machine import (
     device_details_document,
     device_list_document,
     devices_json,

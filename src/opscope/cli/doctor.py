@@ -8,7 +8,7 @@ from __future__ import annotations
 from opscope import api
 from opscope.cli.app import EXIT_ERROR
 from opscope.cli.console import Json, show, status
-from opscope.report.doctor import doctor_document, doctor_json
+from opscope.report.machine import doctor_document, doctor_json
 
 
 def doctor(*, json: Json = False) -> int:

@@ -34,7 +34,7 @@ _TYPES = {".html": "text/html; charset=utf-8", ".gz": "application/gzip"}
 
 def serve_recording(session: Session, summary: Summary, *, top: int | None) -> None:
     """Serve the page to this machine alone until Ctrl-C, and open a browser; nothing is left behind."""
-    from opscope.report.trace_export import export_trace  # noqa: PLC0415 - imports much
+    from opscope.report.exports import export_trace  # noqa: PLC0415 - imports much
 
     with TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         folder = Path(scratch)
