@@ -1,4 +1,4 @@
-"""Takes the pictures of the documents anew: the four main pages, and figures of them.
+"""Takes the pictures of the documents anew: pages of a recording and of several ranks, and figures of them.
 
 Needs Chromium on PATH and playwright. Every input lies in the repository. With a width other than 1280 the
 pictures go to a folder of that name, to be looked at: `scripts/page_images.py 390`.
@@ -15,49 +15,28 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from opscope.analysis.session_comparison import compare_sessions
-from opscope.benchmarking.result_file import load_benchmark
-from opscope.model.benchmark import BenchmarkResult
-from opscope.model.comparison import ComparisonOptions
-from opscope.report.benchmark import benchmark_document
-from opscope.report.comparison import comparison_document
-from opscope.report.html.page import render_page, session_page
-from opscope.report.html.result_charts import (
-    benchmark_charts,
-    comparison_charts,
-)
+from opscope.report.html.page import session_page
 from opscope.results import load, summarize
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs/images"
-RESULTS = ROOT / "benchmarks/results"
 BERT = "src/opscope/data/bert_h200.json.gz"
-COMPILED = "examples/traces/bert_compile_bf16.json.gz"
 RANKS = "examples/traces/ddp_straggler_w4"
 HEIGHT = 1250
 # Figures by themselves: the page, and the id of the figure.
 FIGURES = {
     "steps": ("analyze", "steps"),
     "timeline": ("analyze", "timeline"),
-    "waterfall": ("compare", "waterfall"),
-    "samples": ("bench", "samples"),
     "late": ("ranks", "late"),
 }
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Each main page by its verb."""
+    """Each page by its name."""
     for name, source in (("analyze", BERT), ("ranks", RANKS)):
         with load(str(ROOT / source)) as session:
             page = session_page(session, summarize(session), command=f"opscope analyze {source}")
             yield name, page.replace(f"{ROOT}/", "")
-    with load(str(ROOT / BERT)) as before, load(str(ROOT / COMPILED)) as after:
-        compared = compare_sessions(before, after, ComparisonOptions())
-    page = render_page(comparison_document(compared), comparison_charts(compared))
-    yield "compare", page.replace(f"{ROOT}/", "")
-    result = load_benchmark(RESULTS / "h200_gelu.json")
-    assert isinstance(result, BenchmarkResult)
-    yield "bench", render_page(benchmark_document(result), benchmark_charts(result))
 
 
 def take(width: int, folder: Path) -> None:

@@ -18,7 +18,6 @@ from opscope.report.comparison import (
     comparison_document,
     comparison_json,
 )
-from opscope.report.html.result_charts import comparison_charts
 
 
 def compare(
@@ -62,7 +61,6 @@ def compare(
     report.show(
         lambda: comparison_json(comparison, **gate),
         lambda: comparison_document(comparison, top=report.rows(top)),
-        charts=lambda: comparison_charts(comparison),
     )
     for failure in failures:
         console.say(f"fails --fail-on {fail_on}: {failure}")
