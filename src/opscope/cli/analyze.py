@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from cyclopts import Parameter
 from opscope.cli import console
 from opscope.errors import InputError
 from opscope.report.analysis import recording_document
-from opscope.report.document import Document, numbered
+from opscope.report.document import numbered
 from opscope.results import advised
 
 
@@ -75,13 +76,13 @@ def analyze(
 
             return analysis_json(summary, top=rows)
 
-        def printed() -> Document:
-            return recording_document(
-                summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
-            )
-
         if report.json or not open:
-            console.show(document, printed, json=report.json, reading=report)
+            replace(report, output=()).show(
+                document,
+                lambda: recording_document(
+                    summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
+                ),
+            )
         console.write_reports(
             report.output,
             document,

@@ -126,8 +126,21 @@ class Showing(Parts):
     output: Output = ()
     force: Force = False
 
-    def show(self, as_json: Callable[[], Any], as_document: Callable[[], Document], **more: Any) -> None:
-        show(as_json, as_document, json=self.json, reading=self, output=self.output, **more)
+    def show(
+        self,
+        as_json: Callable[[], Any],
+        as_document: Callable[[], Document],
+        *,
+        is_printed: bool = True,
+        on_stderr: bool = False,
+    ) -> None:
+        """Print a result: as the one JSON document on stdout, or as a report; and write it to files."""
+        if self.json:
+            print_json(as_json())
+        elif is_printed:
+            print_document(as_document(), reading=self, on_stderr=on_stderr)
+        write_reports(self.output, as_json, as_document, lambda path: write_page(path, as_document()))
+        say_wrote(self.output, on_stderr=self.json or on_stderr or not is_printed)
 
 
 @dataclass(frozen=True)
@@ -193,25 +206,6 @@ def load_noticed() -> Iterator[None]:
                 f"the machine is loaded, times may be too long: work waited for a CPU {told} of the time "
                 "(before and after measuring)"
             )
-
-
-def show(
-    as_json: Callable[[], Any],
-    as_document: Callable[[], Document],
-    *,
-    json: bool,
-    is_printed: bool = True,
-    reading: Parts = READING,
-    on_stderr: bool = False,
-    output: Iterable[Path] = (),
-) -> None:
-    """Print a result: as the one JSON document on stdout, or as a report; and write it to files."""
-    if json:
-        print_json(as_json())
-    elif is_printed:
-        print_document(as_document(), reading=reading, on_stderr=on_stderr)
-    write_reports(output, as_json, as_document, lambda path: write_page(path, as_document()))
-    say_wrote(output, on_stderr=json or on_stderr or not is_printed)
 
 
 def write_reports(

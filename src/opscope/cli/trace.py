@@ -166,7 +166,7 @@ def _record_with_nsys(
     console.say_wrote([report, export], on_stderr=json)
     with console.open_source([str(export)]) as session:
         tables = api.stats(session)
-    console.show(lambda: stats_json(tables), lambda: stats_tables_document(tables), json=json)
+    console.Showing(json=json).show(lambda: stats_json(tables), lambda: stats_tables_document(tables))
     return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 

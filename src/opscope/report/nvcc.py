@@ -60,7 +60,6 @@ def nvcc_document(
 
 
 def _runs_on(targets: Sequence[Target], ptx: Target | None) -> str:
-    """Compute capabilities, and what becomes of later ones."""
     machine = "compute capability " + ", ".join(dict.fromkeys(_range(one, targets) for one in targets))
     if ptx is not None:
         first = ptx.compute_capability
@@ -144,7 +143,6 @@ def nvcc_json(
     output: str | None = None,
     exit_code: int | None = None,
 ) -> dict[str, Any]:
-    """A compiled file as JSON values; kernels by target, then in the order of ptxas."""
     keys = Keys(
         "source=request.source product=request.product output command nvcc targets=request.targets ptx "
         "dynamic_shared_bytes=request.dynamic_shared_bytes kernels functions findings compiler_output=said "
