@@ -155,10 +155,11 @@ _FUNCTION_WORDS = frozenset((
 ))  # fmt: skip
 _SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
 _CLAUSE = re.compile(r"[.,;:] ")
-_NUMBER = re.compile("[\\d\ue000-\uf8ff]")
 _PLACE_IN_PROGRAM = re.compile(r"<[^<>]*>| at \S+:\d+")
 # What ends and joins clauses, the loosest joint first, in English and in Chinese.
-_STOPS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？"}
+_STOPS = str.maketrans(".:;,?", "。：；，？")
+# A clause behind a name begins with a joint.
+_EDGES = re.compile(r"\A((?:[,;:] )?\s*)(.*?)([.,:;?]?\s*)\Z", re.DOTALL)
 _JOINTS = (
     (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"),
     (" and ", " 和 "), (" or ", " 或 "), (" → ", " → "),
@@ -170,8 +171,6 @@ _WIDE = re.compile("[\u3000-\u9fff]")
 _BLANK = re.compile(
     "(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff])|(?<=[。：；，）（]) +| +(?=[。：；，）（])"
 )
-# A name or a joint before a clause.
-_LED = re.compile("([\ue000-\uf8ff] |[,;:] |\\([a-z_]+\\) )(.+)", re.DOTALL)
 _REMARK = re.compile(r"\([a-z_]+\) ")
 # Words in brackets: the last ones, else the first.
 _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
@@ -186,7 +185,6 @@ class _Template(msgspec.Struct, frozen=True):
 
     literals: tuple[str, ...]  # the words around the places
     text: str  # the translation, with `{}` or `{0}` for the places
-    is_count: bool  # `{} kernels`
 
     @property
     def weight(self) -> int:
@@ -218,16 +216,21 @@ class Catalog:
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._whole: dict[str, str] = {}
         self._found: dict[str, str | None] = {}
-        self._weak: set[str] = set()
         templates: list[_Template] = []
         for message, text in entries:
             if _PLACE in message:
-                is_count = re.fullmatch(r"\{\} \w+", message) is not None
-                templates.append(_Template(tuple(message.split(_PLACE)), text, is_count))
+                templates.append(_Template(tuple(message.split(_PLACE)), text))
             else:
                 self._whole[message] = text
         templates.sort(key=lambda one: -one.weight)
-        self._by_word = _indexed(templates)
+        # By the rarest word of each; with its rank.
+        words = [set(_WHOLE_WORD.findall("\0".join(one.literals))) for one in templates]
+        frequency = Counter(word for one in words for word in one)
+        self._by_word: dict[str, list[tuple[int, _Template]]] = defaultdict(list)
+        for rank, (template, found) in enumerate(zip(templates, words, strict=True)):
+            if found:
+                rarest = min(found, key=lambda word: (frequency[word], word))
+                self._by_word[rarest].append((rank, template))
 
     def translate(self, text: str) -> str | None:
         """The text in the language; itself if it has no words, None where it has an unknown one."""
@@ -241,24 +244,13 @@ class Catalog:
             return self._whole[text]
         if len(text) > _LONGEST:
             return None
-        core = text.strip()
-        if core != text:
-            found = self.translate(core)
-            return None if found is None else text.replace(core, found) if core else text
         if is_neutral(text):
             return text
-        if text[-1] in _STOPS and len(text) > 1:
-            found = self.translate(text[:-1])
-            return None if found is None else found + _STOPS[text[-1]]
-        ways: tuple[Callable[[str], str | None], ...] = (
-            self._matched,
-            self._joined,
-            self._bracketed,
-            self._led,
-            self._matched_loosely,
-            # A sentence may begin with a clause that is known from elsewhere.
-            lambda text: self.translate(text[0].lower() + text[1:]) if text[0].isupper() else None,
-        )
+        start, core, end = _EDGES.findall(text)[0]
+        if core != text:
+            found = self.translate(core)
+            return None if found is None else start.translate(_STOPS) + found + end.translate(_STOPS)
+        ways = (self._matched, self._joined, self._bracketed, self._matched_loosely)
         return next((found for way in ways if (found := way(text)) is not None), None)
 
     def _matched(self, text: str) -> str | None:
@@ -269,8 +261,7 @@ class Catalog:
             found = [self.translate(place) for place in places]
             first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
             is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
-            if None not in found and self._weak.isdisjoint(places) and is_begun:
-                self._weak.update([text] if template.weight < _LEAST_WEIGHT else [])
+            if None not in found and is_begun:
                 return template.filled(places, found)
         return None
 
@@ -284,19 +275,13 @@ class Catalog:
             return template.filled(places, named)
         return None
 
-    def _led(self, text: str) -> str | None:
-        """A name or a joint, then a clause."""
-        match = _LED.fullmatch(text)
-        found = None if match is None else self.translate(match.group(2))
-        return None if match is None or found is None else _STOPS.get(text[0], match.group(1)) + found
-
     def _matches(self, text: str) -> Iterator[tuple[_Template, list[str]]]:
         """Templates that fit, with what stands in their places; the one that explains most first."""
         ranked = {rank: one for word in set(_WORD.findall(text)) for rank, one in self._by_word[word]}
         for rank in sorted(ranked):
             template = ranked[rank]
             places = template.match(text)
-            if places is None or (template.is_count and not _NUMBER.search(places[0])):
+            if places is None:
                 continue
             # No place holds half of a bracket, nor begins after a remark in brackets.
             if any(one.count("(") != one.count(")") or _REMARK.match(one) for one in places):
@@ -339,8 +324,6 @@ def is_neutral(text: str) -> bool:
     """Whether it reads the same in every language: numbers, units, names; one word alone may be a name."""
     tokens = [token.strip(".,;:()[]'\"…–") for token in text.split()]
     if len(tokens) == 1:
-        if len(text) == 1 and text.isupper():
-            return True  # an argument: `A` is no article alone
         return tokens[0].lower() not in _FUNCTION_WORDS and not tokens[0].endswith("'s")
     if _MODEL.fullmatch(text) or (text.count(", ") > _MOST_CLAUSES and _is_list(text)):
         return True
@@ -361,17 +344,6 @@ def _is_list(text: str) -> bool:
 def _is_figure(text: str) -> bool:
     """Whether it is a number, with what it counts, or a name with a mark in it."""
     return bool(re.match(r"[^A-Za-z]|\S*[\d:_]\S*$", text)) and not re.search(" and |, |: ", text)
-
-
-def _indexed(templates: list[_Template]) -> dict[str, list[tuple[int, _Template]]]:
-    """By the rarest word of each; with its rank."""
-    of = [set(_WHOLE_WORD.findall("\0".join(one.literals))) for one in templates]
-    frequency = Counter(word for one in of for word in one)
-    by_word: dict[str, list[tuple[int, _Template]]] = defaultdict(list)
-    for rank, (template, found) in enumerate(zip(templates, of, strict=True)):
-        if found:
-            by_word[min(found, key=lambda word: (frequency[word], word))].append((rank, template))
-    return by_word
 
 
 def _split(text: str, joint: str) -> list[str]:
