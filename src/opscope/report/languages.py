@@ -177,7 +177,6 @@ _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 _BRACKETED = (re.compile(rf"(.*) {_INNER}()"), re.compile(rf"(.*?) ?{_INNER}(.*)"))
 # Longer texts are lists of names; and what a stranger's trace holds must not keep the report busy.
 _LONGEST = 2_000
-_MOST_CLAUSES = 12
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -190,11 +189,6 @@ class _Template(msgspec.Struct, frozen=True):
     def weight(self) -> int:
         """How much of a text it explains."""
         return sum(map(len, self.literals))
-
-    def filled(self, places: Iterable[str], found: Iterable[str | None]) -> str:
-        """Its text with what stands in its places: blanks around words are of the other language."""
-        pairs = zip(places, found, strict=True)
-        return self.text.format(*(place if own == place else str(own).strip() for place, own in pairs))
 
     def match(self, text: str) -> list[str] | None:
         """What stands in its places, each as short as can be."""
@@ -262,17 +256,15 @@ class Catalog:
             first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
             is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
             if None not in found and is_begun:
-                return template.filled(places, found)
+                return template.text.format(*found)
         return None
 
     def _matched_loosely(self, text: str) -> str | None:
         """By one whose places hold clauses, or what may be a name."""
         for template, places in self._matches(text):
-            found = [None if ". " in place else self.translate(place) for place in places]
-            named = [known or _name(place) for known, place in zip(found, places, strict=True)]
-            if None in named or template.weight < _LEAST_WEIGHT:
-                continue
-            return template.filled(places, named)
+            named = [self.translate(place) or _name(place) for place in places]
+            if None not in named:
+                return template.text.format(*named)
         return None
 
     def _matches(self, text: str) -> Iterator[tuple[_Template, list[str]]]:
@@ -294,7 +286,7 @@ class Catalog:
         for joint, own in _JOINTS:
             clauses = _split(text, joint)
             ways = (clauses, [clauses[0], joint.join(clauses[1:])])
-            for parts in ways[: 0 if len(clauses) == 1 else 1 if len(clauses) > _MOST_CLAUSES else 2]:
+            for parts in ways if len(clauses) > 1 else ():
                 found = [self.translate(part) for part in parts]
                 if None not in found:
                     said = [str(one) for one in found]
@@ -324,8 +316,8 @@ def is_neutral(text: str) -> bool:
     """Whether it reads the same in every language: numbers, units, names; one word alone may be a name."""
     tokens = [token.strip(".,;:()[]'\"…–") for token in text.split()]
     if len(tokens) == 1:
-        return tokens[0].lower() not in _FUNCTION_WORDS and not tokens[0].endswith("'s")
-    if _MODEL.fullmatch(text) or (text.count(", ") > _MOST_CLAUSES and _is_list(text)):
+        return tokens[0].lower() not in _FUNCTION_WORDS
+    if _MODEL.fullmatch(text):
         return True
     return not any(_PROSE.fullmatch(token) and token not in _UNITS for token in tokens)
 
