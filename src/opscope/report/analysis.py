@@ -16,7 +16,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
-from opscope.analysis.ranges import GraphTotal
 from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
@@ -400,9 +399,6 @@ def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
 
 
 def _graphs(summary: Summary) -> doc.Section | None:
-    def matched(one: GraphTotal) -> str:
-        return "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason)))
-
     if not summary.graphs:
         return None
     graphs = doc.table(
@@ -412,7 +408,10 @@ def _graphs(summary: Summary) -> doc.Section | None:
         doc.number("Activities", "activities"),
         doc.number("Device time", "device_ns"),
         doc.words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
-        doc.words("Matched", matched),
+        doc.words(
+            "Matched",
+            lambda one: "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason))),
+        ),
     )
     replayed_ns = sum(one.device_ns for one in summary.graphs)
     known_ns = sum(one.device_ns for one in summary.graphs if one.source is not None)

@@ -163,19 +163,24 @@ def device_list_document(
         doc.number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
     )
 
-    def build(one: Architecture) -> doc.Text:
-        return (
-            f"{one.name}, {one.compute_capability}, ",
-            doc.Code(one.arch_flag),
-            f", CUDA {_toolkits(one)}",
-        )
-
     listed = {one.compute_capability for one in devices}
     others = [one for one in architectures if one.compute_capability not in listed]
     shown = doc.blocks(
         known,
         doc.Paragraph(_DENSE),
-        doc.FactList(tuple((one.products or one.name, build(one)) for one in others)),
+        doc.facts(
+            *(
+                (
+                    one.products or one.name,
+                    (
+                        f"{one.name}, {one.compute_capability}, ",
+                        doc.Code(one.arch_flag),
+                        f", CUDA {_toolkits(one)}",
+                    ),
+                )
+                for one in others
+            )
+        ),
         doc.Paragraph(("Everything about one, with sources: ", doc.Code("opscope devices NAME"), ".")),
     )
     return doc.Document("GPUs", sections=(doc.Section("", shown),))
@@ -302,13 +307,6 @@ def devices_json(
     measured: Mapping[str, MeasuredLimits] | None = None,
 ) -> dict[str, Any]:
     """Devices and compute capabilities; a device's architecture is found by its compute capability."""
-
-    def of_device(device: DeviceSpec) -> list[dict[str, Any]]:
-        return [
-            measured_json(one, None if is_partition(one.device) else device)
-            for one in _measured_of(device, measured or {})
-        ]
-
     keys: dict[type, Keys] = {
         Architecture: Keys("... max_warps_per_sm target arch_flag"),
         DeviceSpec: Keys(
@@ -316,7 +314,10 @@ def devices_json(
             architecture=_of_architecture("name"),
             arch_flag=_of_architecture("arch_flag"),
             least_cuda_version=_of_architecture("least_cuda_version"),
-            measured=of_device,
+            measured=lambda device: [
+                measured_json(one, None if is_partition(one.device) else device)
+                for one in _measured_of(device, measured or {})
+            ],
             sources=lambda device: {
                 name: source for name in _NUMBERS if (source := device.source_of(name)) is not None
             },

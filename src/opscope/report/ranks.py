@@ -45,9 +45,6 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         named = "best seen" if one.link.evidence is LinkEvidence.BEST_SEEN else _LINKS[one.link.kind]
         return f"{format_fraction(one.link_fraction)} ({named})"
 
-    def last(one: CollectiveTotal) -> str:
-        return UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
-
     shown = doc.table(
         totals,
         doc.words("Group", group),
@@ -59,7 +56,12 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         doc.number("Exposed", "exposed_ns", format_duration, spare=True),
         doc.number("Bus bandwidth", "bus_bytes_per_s", units.format_byte_rate),
         doc.number("Of link", of_link, spare=True),
-        doc.words("Last", last),
+        doc.words(
+            "Last",
+            lambda one: (
+                None if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
+            ),
+        ),
         caption=(
             "Waiting and exposed: all ranks together. Transfer: from the arrival of the last rank "
             "on. Bus bandwidth: what each rank's link carried meanwhile."
