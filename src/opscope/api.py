@@ -315,8 +315,7 @@ def compare(
     from opscope.analysis.session_comparison import compare_sessions  # noqa: PLC0415
 
     with ExitStack() as opened:
-        sides = [_side(source, opened) for source in (reference, candidate)]
-        first, second = sides
+        first, second = (_side(source, opened) for source in (reference, candidate))
         if isinstance(first, Session) and isinstance(second, Session):
             return compare_sessions(first, second, options)
         if isinstance(first, Session) or isinstance(second, Session):

@@ -272,8 +272,7 @@ def print_document(document: Document, *, reading: Parts = READING, on_stderr: b
     """Print what is to be read of a report on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
     told = only_sections(document, reading.section, in_language) if reading.section else document
-    shown = translated(told, _language)
-    wide_console(stream).print(render_terminal(shown), crop=False)
+    wide_console(stream).print(render_terminal(translated(told, _language)), crop=False)
 
 
 def markdown(document: Document) -> str:

@@ -257,8 +257,7 @@ def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[doc.Block
 
 
 def _code(change: str) -> doc.CodeBlock:
-    is_command = re.match(r"\s*(opscope|python|ncu|nsys)\s", change)
-    return doc.CodeBlock(change, "bash" if is_command else "python")
+    return doc.CodeBlock(change, "bash" if re.match(r"\s*(opscope|python|ncu|nsys)\s", change) else "python")
 
 
 def short_edit(finding: Finding) -> str | None:

@@ -267,8 +267,7 @@ def _changed_variants(row: model.OperatorChange) -> list[model.VariantChange]:
 def _reason_blocks(
     comparison: SessionComparison, row: model.OperatorChange, top: int | None
 ) -> tuple[doc.Block, ...]:
-    is_common = row.presence is Presence.BOTH
-    times = _headline(row.time) if is_common else difference_text(row.time.difference_ns)
+    times = _headline(row.time) if row.presence is Presence.BOTH else difference_text(row.time.difference_ns)
     opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
     changed = kernels = [kernel for kernel in row.kernels if kernel.time.difference_ns]
     variants = _changed_variants(row)

@@ -52,21 +52,18 @@ _RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
 
 
 def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Document:
-    ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
-    shown = ranked[:top]
-    report = analysis.report
+    shown = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:top]
     read = doc.facts(
-        ("Report", doc.Code(str(report.source))),
+        ("Report", doc.Code(str(analysis.report.source))),
         *(("Recording", doc.Code(source)) for source in analysis.recordings),
     )
-    each = doc.Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
     return doc.Document(
         "Hardware counters",
         (_opening(analysis),),
         doc.sections(
             doc.Section("Kernels", tuple(_kernel_blocks(analysis, shown))),
             doc.Section("What to change", (doc.FindingList(analysis.findings),)),
-            each,
+            doc.Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown)),
             doc.Section("Not collected", _missing(analysis)),
             doc.Section("What was read", (read,)),
         ),

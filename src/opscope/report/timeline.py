@@ -58,7 +58,6 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
         for gap in timeline.start_gaps
     )
     longest = (gap for partition in timeline.partitions for gap in partition.longest_gaps)
-    gaps = sorted(longest, key=lambda gap: -gap.duration_ns)
     return doc.blocks(
         _partition_table(timeline.partitions),
         *start_gaps,
@@ -76,7 +75,7 @@ def time_blocks(summary: Summary, *, is_full: bool) -> tuple[doc.Block, ...]:
             caption="Calls that make the host wait for the device.",
         ),
         doc.table(
-            gaps[:_GAP_ROWS],
+            sorted(longest, key=lambda gap: -gap.duration_ns)[:_GAP_ROWS],
             doc.number("Longest gaps", "duration_ns"),
             doc.words("Cause", "cause", _spoken),
             doc.number("Step", "step", str, if_known=True),

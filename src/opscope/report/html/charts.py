@@ -80,8 +80,7 @@ def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     yield from _icicle_chart(session, summary)
     if shown := _typical(summary, times):
         paths = {model.trace.trace_id: model.recorded_path for model in step_models(session, records)}
-        view = step_view(session, records, shown, paths.get(shown[0].trace_id, ()))
-        yield _timeline_chart(view, summary)
+        yield _timeline_chart(step_view(session, records, shown, paths.get(shown[0].trace_id, ())), summary)
     yield from _queue_chart(summary)
 
 
@@ -332,10 +331,9 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
             )
         )
     rates = [one.roofline.achieved_flop_per_s or top for one in calls]
-    rate_axis = fig.log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, units.format_flop_rate)
     layout = {
         "xaxis": fig.log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
-        "yaxis": rate_axis,
+        "yaxis": fig.log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, units.format_flop_rate),
         "hovermode": "closest",
     }
     note = (
