@@ -369,14 +369,7 @@ def analyze(
     threads: int | None = None,
     merge: bool = False,
 ) -> Summary:
-    """Everything `opscope analyze` says of recorded traces: `load`, then `summarize`.
-
-    Args:
-        sources: As of `load`; several are the ranks of one job.
-        ceilings: As of `summarize`.
-        memory_limit: As of `load`.
-        threads: As of `load`.
-        merge: As of `load`.
+    """Everything `opscope analyze` says of recorded traces: `load`, then `summarize`, with their arguments.
 
     Raises:
         InputError: A source cannot be read, or the ceilings are of another GPU.
@@ -414,12 +407,9 @@ def explain(
 def stats(
     source: Source | Sequence[Source] | Session, reports: Sequence[str] | None = None, *, merge: bool = False
 ) -> tuple[ReportTable, ...]:
-    """The statistics reports of Nsight Systems.
+    """The statistics of Nsight Systems: kernels and copies in one table, or `reports` by name, or `["all"]`.
 
-    Args:
-        source: As of `load`, or a Session.
-        reports: Their names, `["all"]`, or kernels and copies in one table if None.
-        merge: As of `load`.
+    `source` and `merge` are as of `load`.
 
     Raises:
         InputError: There is no such report, or the source cannot be read.
@@ -443,15 +433,8 @@ def flamegraph(
 ) -> str:
     """Stacks from Python down to the kernels, as the text of a file for flame graph viewers.
 
-    Args:
-        source: As of `load`, or a Session.
-        weight: As of `opscope flamegraph`, like the next two.
-        by: What stands above the operators.
-        backward: Where the backward pass stands.
-        format: speedscope or collapsed.
-        step: Only what was launched in this step.
-        merge: As of `load`.
-        name: Title of a speedscope file.
+    `source` and `merge` are as of `load`, `name` is the title of a speedscope file; the others are those of
+    `opscope flamegraph`.
 
     Raises:
         InputError: The source cannot be read, or has no such step or stacks.

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Severity
 from opscope.report import document as doc
 from opscope.text_enum import TextEnum
 
@@ -83,7 +83,15 @@ class _Translation:
             ),
             doc.BulletList: lambda one: doc.BulletList(tuple(map(self._text, one.items))),
             doc.FindingList: lambda one: doc.FindingList(
-                tuple(map(self._finding, one.findings)), {each: self._words(str(each)) for each in Severity}
+                tuple(
+                    replace(
+                        each,
+                        message=self._words(each.message) + self._words(each.suggestion or ""),
+                        suggestion=None,
+                    )
+                    for each in one.findings
+                ),
+                {each: self._words(str(each)) for each in Severity},
             ),
             doc.CodeBlock: lambda one: one,
         }
@@ -97,10 +105,6 @@ class _Translation:
             self._words(table.left_out),
             table.fractions,
         )
-
-    def _finding(self, one: Finding) -> Finding:
-        said = self._words(one.message) + self._words(one.suggestion or "")
-        return replace(one, message=said, suggestion=None)
 
     def _words(self, text: str) -> str:
         return self._known.translate(text) or text

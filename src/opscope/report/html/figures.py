@@ -81,11 +81,6 @@ def scaled(ns: Iterable[float], unit: TimeUnit, exact_ns: float = 1.0) -> list[f
     return [round(one / unit.ns, digits) for one in ns]
 
 
-class Drawing(NamedTuple):
-    figure: dict[str, Any]
-    height_px: int
-
-
 def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
 
@@ -109,7 +104,8 @@ def cells(
     form: Callable[[float], str],
     rows: Sequence[str],
     columns: Sequence[str],
-) -> Drawing:
+) -> tuple[dict[str, Any], int]:
+    """A map of values by row and column, and its height in pixels."""
     most = max(values.values(), default=0) or 1
     places = {column: at for at, column in enumerate(columns)}
     shown = [(row, column, value) for (row, column), value in values.items()]
@@ -146,7 +142,7 @@ def cells(
         },
         "yaxis": {**NAMED_ROWS, "type": "category", "categoryorder": "array", "categoryarray": list(rows)},
     }
-    return Drawing({"data": [data], "layout": layout}, 60 + 40 * len(rows))
+    return {"data": [data], "layout": layout}, 60 + 40 * len(rows)
 
 
 NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "showgrid": False}
