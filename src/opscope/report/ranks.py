@@ -31,8 +31,6 @@ _LEAST_SHARE = 0.1
 def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     """The collectives that ranks share; nothing where there are none."""
     totals = summary.collectives.totals
-    if not totals:
-        return tuple(rank_blocks(summary))
 
     def group(one: CollectiveTotal) -> str:
         name = one.group_description or one.process_group or UNKNOWN
@@ -107,41 +105,36 @@ _PARALLELISMS = {
 }
 
 
-def rank_blocks(summary: Summary) -> Iterator[doc.Block]:
+def rank_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     """The ranks together; nothing of a single one."""
-    collectives, ranks = summary.collectives, _most_awaited(summary)
+    collectives, others = summary.collectives, max(1, len(summary.collectives.ranks) - 1)
+    awaited_ns = {(one.trace_id, one.step): one.awaited_ns for one in collectives.rank_steps}
     steps = sorted({one.step for one in collectives.rank_steps if one.step is not None})[:_STEPS]
-    if ranks and steps:
-        found = {(one.trace_id, one.step): one.awaited_ns for one in collectives.rank_steps}
-        others = max(1, len(collectives.ranks) - 1)
 
-        def waited(skew: Any, *, step: int) -> str:
-            return format_duration(found.get((skew.trace_id, step), 0) / others)
+    def waited(skew: Any, *, step: int) -> str:
+        return format_duration(awaited_ns.get((skew.trace_id, step), 0) / others)
 
-        yield doc.table(
-            ranks,
-            doc.number("Rank", "rank"),
-            doc.number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
-            *(
-                doc.number(f"Step {step}", partial(waited, step=step), spare=place > 1)
-                for place, step in enumerate(steps)
-            ),
-            caption="How long each of the other ranks waited for it, on average, by step.",
-        )
-    points = tuple(_points(summary))
-    if points:
-        yield doc.BulletList(points)
-    if collectives.stages:
-        shown = sorted(collectives.stages, key=lambda one: -one.bubble_ns)[:_STAGES]
-        yield doc.table(
-            sorted(shown, key=lambda one: one.trace_id),
-            doc.number("Rank", "rank"),
-            doc.number("Sends and receives", "transfers"),
-            doc.number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
-            doc.number("Of the step", "bubble_fraction", format_fraction),
-            doc.number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
-            caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
-        )
+    ranks = doc.table(
+        _most_awaited(summary) if steps else (),
+        doc.number("Rank", "rank"),
+        doc.number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
+        *(
+            doc.number(f"Step {step}", partial(waited, step=step), spare=place > 1)
+            for place, step in enumerate(steps)
+        ),
+        caption="How long each of the other ranks waited for it, on average, by step.",
+    )
+    longest = sorted(collectives.stages, key=lambda one: -one.bubble_ns)[:_STAGES]
+    stages = doc.table(
+        sorted(longest, key=lambda one: one.trace_id),
+        doc.number("Rank", "rank"),
+        doc.number("Sends and receives", "transfers"),
+        doc.number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
+        doc.number("Of the step", "bubble_fraction", format_fraction),
+        doc.number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
+        caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
+    )
+    return doc.blocks(ranks, doc.BulletList(tuple(_points(summary))), stages)
 
 
 def _most_awaited(summary: Summary) -> list[Any]:
