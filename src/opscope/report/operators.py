@@ -297,11 +297,10 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...
     for name, ns, why in coverage.uncosted:
         # The name stands beside it already.
         reasons.setdefault(why.removeprefix(f"{name} is ").replace(name, "it"), []).append((name, ns))
-    uncosted: list[tuple[doc.Text, int, str]] = []
-    for why, members in reasons.items():
-        first = doc.Code(members[0][0])
-        named: doc.Text = first if len(members) == 1 else (first, f" and {len(members) - 1:,} more")
-        uncosted.append((named, sum(ns for _, ns in members), why))
+    uncosted = [
+        (doc.joined([doc.Code(name) for name, _ in members], most=1), sum(ns for _, ns in members), why)
+        for why, members in reasons.items()
+    ]
     uncosted.sort(key=lambda row: -row[1])
     return doc.blocks(
         doc.Paragraph(_limits_text(summary)),

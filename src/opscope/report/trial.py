@@ -150,7 +150,7 @@ def _percents(ends: tuple[float, float]) -> str:
     return f"{100 * low:.1f} to {100 * high:.1f} %" if high < _TOO_WIDE * low else "too noisy"
 
 
-def _details(result: TrialResult) -> doc.Section | None:
+def _details(result: TrialResult) -> doc.Section:
     lines: list[doc.Text] = []
     for one in result.variants:
         if one.verdict is TrialVerdict.FAILED:
@@ -170,7 +170,7 @@ def _details(result: TrialResult) -> doc.Section | None:
             lines.append((doc.Code(one.name), f" no verdict: {one.reason}"))
         if one.pays_off_after_steps and one.is_recommended:
             lines.append((doc.Code(one.name), f" pays off after {counted(one.pays_off_after_steps, 'step')}"))
-    return doc.Section("Remarks", (doc.BulletList(tuple(lines)),)) if lines else None
+    return doc.Section("Remarks", (doc.BulletList(tuple(lines)),))
 
 
 def _ratio(ratio: float, interval: tuple[float, float]) -> str:
