@@ -13,9 +13,10 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -248,43 +249,34 @@ class Catalog:
         if core != text:
             found = self.translate(core)
             return None if found is None else start.translate(_STOPS) + found + end.translate(_STOPS)
-        ways = (self._matched, self._joined, self._bracketed, self._matched_loosely)
+        ways = (self._matched, self._joined, self._bracketed, partial(self._matched, is_loose=True))
         return next((found for way in ways if (found := way(text)) is not None), None)
 
-    def _matched(self, text: str) -> str | None:
-        """By the template that explains most, all of whose places are understood and hold no clauses."""
-        for template, places in self._matches(text):
-            if any(_CLAUSE.search(place) and not _is_list(place) for place in places):
-                continue
-            found = [self.translate(place) for place in places]
-            first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
-            is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
-            if None not in found and is_begun:
-                return template.text.format(*found)
-        return None
+    def _matched(self, text: str, *, is_loose: bool = False) -> str | None:
+        """By the template that fits and explains most, all of whose places are understood.
 
-    def _matched_loosely(self, text: str) -> str | None:
-        """By one whose places hold clauses, or what may be a name."""
-        for template, places in self._matches(text):
-            named = [self.translate(place) or _name(place) for place in places]
-            if None not in named:
-                return template.text.format(*named)
-        return None
-
-    def _matches(self, text: str) -> Iterator[tuple[_Template, list[str]]]:
-        """Templates that fit, with what stands in their places; the one that explains most first."""
+        Loosely its places may hold clauses, or what may be a name.
+        """
         ranked = {rank: one for word in set(_WORD.findall(text)) for rank, one in self._by_word[word]}
-        for rank in sorted(ranked):
-            template = ranked[rank]
+        for _, template in sorted(ranked.items(), key=itemgetter(0)):
             places = template.match(text)
-            if places is None:
-                continue
             # No place holds half of a bracket, nor begins after a remark in brackets.
-            if any(one.count("(") != one.count(")") or _REMARK.match(one) for one in places):
+            if places is None or any(
+                one.count("(") != one.count(")") or _REMARK.match(one) for one in places
+            ):
                 continue
             # `{} of {}` is found in many sentences.
-            if template.weight >= _LEAST_WEIGHT or all(_is_figure(one) and _name(one) for one in places):
-                yield template, places
+            is_telling = template.weight >= _LEAST_WEIGHT or all(
+                _is_figure(one) and _name(one) for one in places
+            )
+            first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
+            is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
+            is_plain = not any(_CLAUSE.search(place) and not _is_list(place) for place in places)
+            if is_telling and (is_loose or (is_begun and is_plain)):
+                found = [self.translate(place) or (_name(place) if is_loose else None) for place in places]
+                if None not in found:
+                    return template.text.format(*found)
+        return None
 
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
