@@ -146,10 +146,7 @@ def _record_with_nsys(
 
     Standard output is the program's own and then the statistics'.
     """
-    if shutil.which(program[0]) is None:
-        raise InputError(
-            f"there is no program '{program[0]}'", hint="opscope trace --nsys -- python script.py ARGS"
-        )
+    check_program(program[0], os.environ.get("PATH"))
     executable = find_nsys(os.environ.get("PATH"))
     export = report.with_suffix(".sqlite")
     console.check_outputs([report, export], force=force)
