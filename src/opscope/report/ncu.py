@@ -320,7 +320,6 @@ NCU_SCHEMA_VERSION = 3
 
 
 def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:
-    """The analysis of a report as JSON values; kernels in the order of the report."""
     keys = Keys(
         "report=report.source reader_version=report.reader_version recordings "
         "other_results=report.other_results kernels findings"

@@ -149,7 +149,6 @@ NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "show
 
 
 def row_axis(titles: Sequence[str]) -> dict[str, Any]:
-    """An axis of rows with titles, from top to bottom."""
     return {
         "tickvals": list(range(len(titles))),
         "ticktext": [as_text(title) for title in titles],
