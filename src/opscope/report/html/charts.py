@@ -175,7 +175,7 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
         f"The brightest is {format_duration(max(own_ns.values()))}."
     )
     columns, rows = [f"step {step}" for step in steps], [labels[rank] for rank in ranks]
-    drawing = fig.cells(own_ns, form=format_duration, rows=rows, columns=columns)
+    drawing = fig.cells(own_ns, rows, columns)
     yield Chart("ranks", "Overview", "Steps of the ranks", note, *drawing)
 
 
@@ -198,7 +198,6 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
         ranks = sorted({rank for rank in summary.ranks if rank is not None})
         drawing = fig.cells(
             waits,
-            form=format_duration,
             rows=[name for rank in ranks if any((name := f"rank {rank}") == of for of, _ in waits)],
             columns=[title for title, _ in columns.most_common()],
         )

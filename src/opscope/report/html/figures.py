@@ -99,17 +99,13 @@ def boxes(xs: Iterable[Any], ys: Iterable[Any], **more: Any) -> dict[str, Any]:
 
 
 def cells(
-    values: Mapping[tuple[str, str], float],
-    *,
-    form: Callable[[float], str],
-    rows: Sequence[str],
-    columns: Sequence[str],
+    durations_ns: Mapping[tuple[str, str], float], rows: Sequence[str], columns: Sequence[str]
 ) -> tuple[dict[str, Any], int]:
-    """A map of values by row and column, and its height in pixels."""
-    most = max(values.values(), default=0) or 1
+    """A map of durations by row and column, and its height in pixels."""
+    most_ns = max(durations_ns.values(), default=0) or 1
     places = {column: at for at, column in enumerate(columns)}
-    shown = [(row, column, value) for (row, column), value in values.items()]
-    shades = [value / most for *_, value in shown]
+    shown = [(row, column, ns) for (row, column), ns in durations_ns.items()]
+    shades = [ns / most_ns for *_, ns in shown]
     # From blue to yellow, lightness growing with the share: read without color too.
     ends = tuple(zip((0, 34, 78), (254, 232, 56), strict=True))
     mixed = [[round(low + (high - low) * shade) for low, high in ends] for shade in shades]
@@ -120,12 +116,12 @@ def cells(
         (row for row, *_ in shown),
         base=[places[column] - 0.48 for _, column, _ in shown],
         width=0.94,
-        text=[form(value) for *_, value in shown] if len(columns) <= _READ_CELLS else [],
+        text=[format_duration(ns) for *_, ns in shown] if len(columns) <= _READ_CELLS else [],
         textposition="inside",
         insidetextanchor="middle",
         insidetextfont={"color": ["#000000" if shade > 0.5 else "#ffffff" for shade in shades]},
         textangle=0,
-        hovertext=[f"{row}, {column}<br>{form(value)}" for row, column, value in shown],
+        hovertext=[f"{row}, {column}<br>{format_duration(ns)}" for row, column, ns in shown],
         hoverinfo="text",
         marker={"color": colors},
     )
