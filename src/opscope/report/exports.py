@@ -1,9 +1,12 @@
-"""The recorded trace with tracks of ours, for viewers of traces such as Perfetto.
+"""Files for other viewers: the recorded trace with tracks of ours, and stacks for flame graphs.
 
-The critical path; for each device why it idles, by step; for each of its streams the operator that every
-activity was attributed to, and how.
+The tracks, for Perfetto and its like: the critical path; for each device why it idles, by step; for each of
+its streams the operator that every activity was attributed to, and how. The recording is copied byte for
+byte; our events come first in its array, in a process named `opscope`.
 
-The recording is copied byte for byte; our events come first in its array, in a process named `opscope`.
+Weights of stacks are whole numbers and none is lost: those of a file sum to what the profiles hold.
+Source: https://www.speedscope.app/file-format-schema.json (`sampled` profiles); collapsed stacks as in
+Brendan Gregg's FlameGraph, `stackcollapse.pl`: one line `outer;…;inner WEIGHT` per stack.
 """
 
 from __future__ import annotations

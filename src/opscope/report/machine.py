@@ -21,7 +21,6 @@ from opscope.report import document as doc
 from opscope.report.json_encoding import Keys, encode, versions
 from opscope.toolchain.doctor.checks import CheckResult, CheckVerdict, Diagnosis
 from opscope.toolchain.doctor.machine import Driver, Gpu, MachineFacts, ProgramFacts, Torch
-from opscope.units import UNKNOWN, counted, format_fraction, listed
 
 _TYPE_TITLES = {
     DataType.FP64: "fp64",
@@ -163,8 +162,8 @@ def device_list_document(
         doc.number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
     )
 
-    listed = {one.compute_capability for one in devices}
-    others = [one for one in architectures if one.compute_capability not in listed]
+    known_ones = {one.compute_capability for one in devices}
+    others = [one for one in architectures if one.compute_capability not in known_ones]
     shown = doc.blocks(
         known,
         doc.Paragraph(_DENSE),
@@ -350,7 +349,7 @@ def doctor_document(diagnosis: Diagnosis) -> doc.Document:
     if diagnosis.can_profile:
         torch, driver = diagnosis.facts.get("torch"), diagnosis.facts.get("driver") or Driver()
         count = max(len(driver.devices or ()), len(torch.devices) if torch is not None else 0)
-        where = counted(count, "GPU") if count else "the CPU"
+        where = units.counted(count, "GPU") if count else "the CPU"
         title = f"Ready: programs can be profiled on {where}"
     by_verdict: dict[CheckVerdict, list[CheckResult]] = {verdict: [] for verdict in CheckVerdict}
     for one in diagnosis.results:
@@ -395,7 +394,7 @@ def _facts(facts: dict[str, Any]) -> doc.FactList:
     return doc.facts(
         (
             "Machine",
-            listed(
+            units.listed(
                 host.system,
                 host.processor,
                 f"{host.cpu_count} CPUs" if host.cpu_count else None,
@@ -408,29 +407,31 @@ def _facts(facts: dict[str, Any]) -> doc.FactList:
             "torch",
             installed
             if torch.version is None
-            else listed(torch.version, f"built for {built}", git, " ".join(torch.architectures)),
+            else units.listed(torch.version, f"built for {built}", git, " ".join(torch.architectures)),
         ),
         (
             "CUDA",
-            listed(
-                f"driver {driver.version or UNKNOWN}{served}" if is_there else "no driver",
+            units.listed(
+                f"driver {driver.version or units.UNKNOWN}{served}" if is_there else "no driver",
                 f"runtime {torch.cuda}" if torch.cuda else None,
                 f"cuDNN {torch.cudnn}" if torch.cudnn else None,
             ),
         ),
-        ("Packages", ", ".join(f"{title} {packages.get(name) or UNKNOWN}" for title, name in shown)),
+        ("Packages", ", ".join(f"{title} {packages.get(name) or units.UNKNOWN}" for title, name in shown)),
         ("Building", _versions(facts, "nvcc", "compiler", "ninja")),
         ("Tools", _versions(facts, "nsys", "ncu", "cuobjdump")),
         ("Profiler", _profiler(torch, facts)),
         *((f"GPU {one.index}", _gpu(one)) for one in gpus[:_SHOWN_DEVICES]),
         ("", f"and {len(gpus) - _SHOWN_DEVICES} more" if len(gpus) > _SHOWN_DEVICES else None),
-        ("Disk", listed(*reversed(free))),
+        ("Disk", units.listed(*reversed(free))),
     )
 
 
 def _versions(facts: dict[str, Any], *names: str) -> str:
     programs = [facts.get(name) or ProgramFacts(name) for name in names]
-    return ", ".join(f"{one.name} {one.version or ('found' if one.path else UNKNOWN)}" for one in programs)
+    return ", ".join(
+        f"{one.name} {one.version or ('found' if one.path else units.UNKNOWN)}" for one in programs
+    )
 
 
 def _profiler(torch: Torch, facts: dict[str, Any]) -> str:
@@ -457,7 +458,7 @@ def _gpu(gpu: Gpu) -> str:
     others = None
     if gpu.processes is not None:
         others = f"{len(gpu.processes) or 'no'} other process{'' if len(gpu.processes) == 1 else 'es'}"
-    return listed(
+    return units.listed(
         gpu.name,
         f"compute capability {gpu.compute_capability}" if gpu.compute_capability else None,
         f"{gpu.sm_count} SMs" if gpu.sm_count else None,
@@ -465,7 +466,7 @@ def _gpu(gpu: Gpu) -> str:
         f"{clock} of {highest} MHz" if clock is not None and highest is not None else None,
         f"{gpu.temperature_c} °C" if gpu.temperature_c is not None else None,
         f"{gpu.power_w:.0f} W" if gpu.power_w is not None else None,
-        f"busy {format_fraction(gpu.utilization_fraction)}" if gpu.utilization_fraction else None,
+        f"busy {units.format_fraction(gpu.utilization_fraction)}" if gpu.utilization_fraction else None,
         None if gpu.mig_mode is None else mig,
         others,
         "hidden from programs" if gpu.is_visible is False else None,
