@@ -1,4 +1,4 @@
-"""Takes the pictures of the documents anew: pages of a recording and of several ranks, and figures of them.
+"""Takes the pictures of the documents anew: the six main pages, and figures of them.
 
 Needs Chromium on PATH and playwright. Every input lies in the repository. With a width other than 1280 the
 pictures go to a folder of that name, to be looked at: `scripts/page_images.py 390`.
@@ -6,6 +6,7 @@ pictures go to a folder of that name, to be looked at: `scripts/page_images.py 3
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -13,30 +14,67 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from playwright.sync_api import sync_playwright
 
-from opscope.report.html.page import session_page
+from opscope.analysis.session_comparison import compare_sessions
+from opscope.benchmarking.result_file import load_benchmark
+from opscope.model.benchmark import BenchmarkResult
+from opscope.model.comparison import ComparisonOptions
+from opscope.model.trial import TrialResult
+from opscope.report.benchmark import benchmark_document
+from opscope.report.comparison import comparison_document
+from opscope.report.html.page import render_page, session_page
+from opscope.report.html.result_charts import (
+    benchmark_charts,
+    comparison_charts,
+    trial_charts,
+    workload_charts,
+)
+from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
+from opscope.report.trial import trial_document
 from opscope.results import load, summarize
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs/images"
+RESULTS = ROOT / "benchmarks/results"
 BERT = "src/opscope/data/bert_h200.json.gz"
+COMPILED = "examples/traces/bert_compile_bf16.json.gz"
 RANKS = "examples/traces/ddp_straggler_w4"
 HEIGHT = 1250
 # Figures by themselves: the page, and the id of the figure.
 FIGURES = {
     "steps": ("analyze", "steps"),
     "timeline": ("analyze", "timeline"),
+    "waterfall": ("compare", "waterfall"),
+    "samples": ("bench", "samples"),
     "late": ("ranks", "late"),
 }
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Each page by its name."""
+    """Each main page by its verb."""
     for name, source in (("analyze", BERT), ("ranks", RANKS)):
         with load(str(ROOT / source)) as session:
             page = session_page(session, summarize(session), command=f"opscope analyze {source}")
             yield name, page.replace(f"{ROOT}/", "")
+    with load(str(ROOT / BERT)) as before, load(str(ROOT / COMPILED)) as after:
+        compared = compare_sessions(before, after, ComparisonOptions())
+    page = render_page(comparison_document(compared), comparison_charts(compared))
+    yield "compare", page.replace(f"{ROOT}/", "")
+    result = load_benchmark(RESULTS / "h200_gelu.json")
+    assert isinstance(result, BenchmarkResult)
+    yield "bench", render_page(benchmark_document(result), benchmark_charts(result))
+    entries = [_entry(path) for path in sorted((RESULTS / "h200_bert").glob("profiling_stats_*.json"))]
+    maps = workload_charts(sweep_json(entries)["configurations"])
+    yield "profile", render_page(sweep_document(entries), maps)
+    tried = json.loads((RESULTS / "h200_try.json").read_bytes())["programs"]
+    trial = msgspec.convert(next(one for one in tried if one["best"] is not None), TrialResult)
+    yield "try", render_page(trial_document(trial, f"opscope try {trial.program}"), trial_charts(trial))
+
+
+def _entry(path: Path) -> SweepEntry:
+    return SweepEntry(path.stem.removeprefix("profiling_stats_"), json.loads(path.read_bytes()))
 
 
 def take(width: int, folder: Path) -> None:

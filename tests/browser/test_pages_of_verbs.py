@@ -18,8 +18,14 @@ from opscope.cli.page_server import PageServer
 from opscope.report.benchmark import benchmark_document
 from opscope.report.comparison import comparison_document
 from opscope.report.exports import export_trace
+from opscope.report.html.result_charts import (
+    benchmark_charts,
+    comparison_charts,
+    trial_charts,
+    workload_charts,
+)
 from opscope.report.ncu import ncu_document
-from opscope.report.sweep import sweep_document
+from opscope.report.sweep import sweep_document, sweep_json
 from opscope.report.tables import stats_tables_document
 from opscope.report.trial import trial_document
 
@@ -27,7 +33,16 @@ pytestmark = pytest.mark.browser
 
 HOSTILE = "<img src=x onerror=alert(1)></script>"
 SEEN = "document.querySelector('header').textContent + document.querySelector('main').textContent"
-VERBS = ("compare", "bench", "sweep", "profile", "try", "ncu", "stats", "explain")
+PICTURES = {
+    "compare": {"waterfall"},
+    "bench": {"samples", "ratios"},
+    "sweep": {"scaling0"},
+    "profile": {"latency", "throughput", "busy"},
+    "try": {"steps"},
+    "ncu": set(),
+    "stats": set(),
+    "explain": set(),
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +51,19 @@ def files(
 ) -> dict[str, Path]:
     found, folder = results_named(HOSTILE), tmp_path_factory.mktemp("pages")
     parts = {
-        "compare": comparison_document(found.sessions),
-        "bench": benchmark_document(found.benchmark),
-        "sweep": benchmark_document(found.sweep),
-        "profile": sweep_document(found.configurations),
-        "try": trial_document(found.trial, "opscope try x"),
-        "ncu": ncu_document(found.counters),
-        "stats": stats_tables_document(found.statistics, title=f"Statistics of {HOSTILE}"),
-        "explain": found.explanation,
+        "compare": (comparison_document(found.sessions), comparison_charts(found.sessions)),
+        "bench": (benchmark_document(found.benchmark), benchmark_charts(found.benchmark)),
+        "sweep": (benchmark_document(found.sweep), benchmark_charts(found.sweep)),
+        "profile": (
+            sweep_document(found.configurations),
+            workload_charts(sweep_json(found.configurations)["configurations"]),
+        ),
+        "try": (trial_document(found.trial, "opscope try x"), trial_charts(found.trial)),
+        "ncu": (ncu_document(found.counters), ()),
+        "stats": (stats_tables_document(found.statistics, title=f"Statistics of {HOSTILE}"), ()),
+        "explain": (found.explanation, ()),
     }  # fmt: skip
-    return {name: write_page(folder / f"{name}.html", one) for name, one in parts.items()}
+    return {name: write_page(folder / f"{name}.html", *both) for name, both in parts.items()}
 
 
 def recording(folder: Path) -> Any:
@@ -62,17 +80,22 @@ def recording(folder: Path) -> Any:
     "verb",
     [
         one if one == "compare" else pytest.param(one, marks=pytest.mark.exhaustive(few=False))
-        for one in VERBS
+        for one in PICTURES
     ],
 )
 def test_a_page_says_all_and_asks_for_nothing(
     verb: str,
     files: dict[str, Path],
     open_page: Callable[..., Any],
+    drawn: Callable[[Any, str], Any],
     axe: Callable[[Any], None],
 ) -> None:
     page = open_page(files[verb].as_uri())
+    keys = page.evaluate("[...document.querySelectorAll('.chart')].map((one) => one.id)")
+    assert set(keys) >= PICTURES[verb]
     page.set_viewport_size({"width": 390, "height": 800})
+    for key in keys:
+        drawn(page, key)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.set_viewport_size({"width": 1280, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280

@@ -39,6 +39,7 @@ from opscope.report.benchmark import (
     suite_list_document,
     suite_list_json,
 )
+from opscope.report.html.result_charts import benchmark_charts
 from opscope.report.json_encoding import encode
 
 _CLOCKS = {"events": Clock.CUDA_EVENT, "graph": Clock.CUDA_GRAPH, "wall": Clock.WALL}
@@ -170,7 +171,9 @@ def bench(
                     one["generated_code"] = encode(code)
             return whole
 
-        report.show(encoded, lambda: benchmark_document(result, extra=extra))
+        report.show(
+            encoded, lambda: benchmark_document(result, extra=extra), charts=lambda: benchmark_charts(result)
+        )
 
     if len(targets) == 1 and targets[0].endswith(".json"):
         if (given, measuring) != (_GIVEN, _MEASURING) or save is not None or kinds:

@@ -18,6 +18,7 @@ from opscope.report.comparison import (
     comparison_document,
     comparison_json,
 )
+from opscope.report.html.result_charts import comparison_charts
 
 
 def compare(
@@ -61,6 +62,7 @@ def compare(
     report.show(
         lambda: comparison_json(comparison, **gate),
         lambda: comparison_document(comparison, top=report.rows(top)),
+        charts=lambda: comparison_charts(comparison),
     )
     for failure in failures:
         console.say(f"fails --fail-on {fail_on}: {failure}")

@@ -28,6 +28,7 @@ from opscope.units import format_fraction
 if TYPE_CHECKING:
     from opscope.analysis.summary import Summary
     from opscope.model.session import Session
+    from opscope.report.html.figures import Chart
     from opscope.workloads.workload import WorkloadOptions
 from opscope.visible_text import visible, without_secrets
 
@@ -49,8 +50,8 @@ Output = Annotated[
     tuple[Path, ...],
     Parameter(
         name=["--output", "-o"],
-        help="Also write the report to FILE.md, as a page to FILE.html, as JSON to FILE.json; may be given "
-        "several times.",
+        help="Also write the report to FILE.md, with pictures to FILE.html, as JSON to FILE.json; may be "
+        "given several times.",
     ),
 ]
 Words = tuple[str, ...]  # one after each option
@@ -133,13 +134,16 @@ class Showing(Parts):
         *,
         is_printed: bool = True,
         on_stderr: bool = False,
+        charts: Callable[[], Sequence[Chart]] = tuple,
     ) -> None:
         """Print a result: as the one JSON document on stdout, or as a report; and write it to files."""
         if self.json:
             print_json(as_json())
         elif is_printed:
             print_document(as_document(), reading=self, on_stderr=on_stderr)
-        write_reports(self.output, as_json, as_document, lambda path: write_page(path, as_document()))
+        write_reports(
+            self.output, as_json, as_document, lambda path: write_page(path, as_document(), charts())
+        )
         say_wrote(self.output, on_stderr=self.json or on_stderr or not is_printed)
 
 
@@ -295,12 +299,12 @@ def command_line() -> str:
     return shlex.join(["opscope", *without_secrets(sys.argv[1:])])
 
 
-def write_page(path: Path, document: Document) -> Path:
-    """Write a report as one HTML file, with the command that made it."""
+def write_page(path: Path, document: Document, charts: Sequence[Chart] = ()) -> Path:
+    """Write a report with its pictures as one HTML file, with the command that made it."""
     from opscope.report.html.page import render_page  # noqa: PLC0415 - seldom asked
 
     with status("Drawing"):
-        return write_text(path, render_page(document, command=command_line(), language=_language))
+        return write_text(path, render_page(document, charts, command=command_line(), language=_language))
 
 
 def write_recording_page(

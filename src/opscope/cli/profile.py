@@ -30,6 +30,7 @@ from opscope.model.files import write_text
 from opscope.model.sidecar import sidecar_path
 from opscope.report.analysis import recording_document
 from opscope.report.document import Document, Section, numbered
+from opscope.report.html.result_charts import workload_charts
 from opscope.report.json_encoding import write_json
 from opscope.report.summary_json import stats_document
 from opscope.report.sweep import SweepEntry, sweep_document, sweep_json
@@ -232,7 +233,9 @@ def _show(entries: Sequence[SweepEntry], output_dir: Path, report: console.Showi
     is_one = len(entries) == len(traces) == 1
     pages = [path for path in report.output if is_one and console.is_page(path)]
     replace(report, output=tuple(path for path in report.output if path not in pages)).show(
-        lambda: sweep_json(entries), document
+        lambda: sweep_json(entries),
+        document,
+        charts=lambda: workload_charts(sweep_json(entries)["configurations"]),
     )
     if pages:
         with load(traces[0][1]) as session:

@@ -15,6 +15,7 @@ from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
 from opscope.errors import InputError
 from opscope.model.files import write_text
+from opscope.report.html.result_charts import trial_charts
 from opscope.report.trial import trial_document, trial_json
 from opscope.trials.planning import trial_plan
 from opscope.trials.trying import Told, Trial, TrialPlan
@@ -88,7 +89,7 @@ def try_changes(
     with _progress() as told:
         result = Trial(plan, told).run()
     document = trial_document(result, console.command_line())
-    report.show(lambda: trial_json(result), lambda: document)
+    report.show(lambda: trial_json(result), lambda: document, charts=lambda: trial_charts(result))
     if kept is not None and result.best is not None:
         console.say_wrote(_applied(plan, result.best.names, kept), on_stderr=report.json)
     if result.is_interrupted:

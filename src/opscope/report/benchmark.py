@@ -152,7 +152,7 @@ def benchmark_document(
     *before, findings = _benchmark_sections(result)
     conditions = doc.Section("Conditions", (_condition_facts(result),))
     shown = doc.sections(*before, *chain.from_iterable(extra), findings, conditions)
-    return doc.Document(_title(result), (_headline(result),), shown)
+    return doc.Document(benchmark_title(result), (_headline(result),), shown)
 
 
 def _headline(result: BenchmarkResult) -> doc.FactList:
@@ -192,7 +192,7 @@ def _benchmark_sections(result: BenchmarkResult) -> tuple[doc.Section, doc.Secti
     )
 
 
-def _title(result: BenchmarkResult) -> str:
+def benchmark_title(result: BenchmarkResult) -> str:
     return problem_title(result.suite, result.shape, result.dtype, parameters=result.parameters)
 
 
@@ -410,13 +410,19 @@ def code_sections(codes: Sequence[ImplementationCode]) -> tuple[doc.Section, ...
 _COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
 
 
-def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]]) -> doc.Document:
+def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
     suites: dict[str, list[BenchmarkResult]] = {}
     for point in sweep.points:
         suites.setdefault(point.suite, []).append(point)
-    shown = [section for points in suites.values() for section in _suite_sections(sweep, points)]
+    return suites
+
+
+def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]]) -> doc.Document:
+    shown = [
+        section for points in points_by_suite(sweep).values() for section in _suite_sections(sweep, points)
+    ]
     for point, further in zip(sweep.points, extra, strict=False):
-        shown += [replace(each, title=f"{each.title}: {_point_label(sweep, point)}") for each in further]
+        shown += [replace(each, title=f"{each.title}: {point_label(sweep, point)}") for each in further]
     wins: Counter[str] = Counter()
     for point in sweep.points:
         if timed := [row for row in point.rows if row.median_ns]:
@@ -445,7 +451,7 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
     return doc.Document(sweep.suite, (headline,), told)
 
 
-def _point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
+def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
     """`n=1024`: the swept parameters of a point; its suite where nothing was swept."""
     values = [f"{name}={point.parameters[name]}" for name in sweep.parameters if name in point.parameters]
     return ", ".join(values) or point.suite
@@ -454,14 +460,14 @@ def _point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:
 def _suite_sections(sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]) -> tuple[doc.Section, ...]:
     if len(points) == 1:
         first, *others = _benchmark_sections(points[0])
-        return doc.sections(replace(first, title=_title(points[0])), *others)
+        return doc.sections(replace(first, title=benchmark_title(points[0])), *others)
     swept = [name for name in sweep.parameters if name in points[0].parameters]
     # What was not measured and why, said once where it holds for every point.
     reasons: dict[str, tuple[doc.Text, list[str]]] = {}
     # Each kind of finding once for each implementation, where it came first, and where it came again.
     found: dict[tuple[str, str | None], tuple[Finding, list[str]]] = {}
     for point in points:
-        label = _point_label(sweep, point)
+        label = point_label(sweep, point)
         for text in _not_measured(point):
             reasons.setdefault(doc.plain(text), (text, []))[1].append(label)
         for finding in _further_findings(point):

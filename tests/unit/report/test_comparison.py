@@ -17,6 +17,7 @@ from opscope.model.comparison import FailOn, Presence, SessionComparison, TimeCh
 from opscope.model.environment import Environment
 from opscope.report import comparison
 from opscope.report.document import Strong
+from opscope.report.html.result_charts import _ratio_bar
 from opscope.report.json_encoding import to_json
 from opscope.report.markdown import render_markdown
 
@@ -176,6 +177,7 @@ def test_a_ratio_and_its_interval_are_of_one_quantity() -> None:
     assert comparison._headline(faster).endswith("(−46 ns, 1.46× faster [1.440, 1.480])")
     slower = TimeChange(100, 146, ratio=1.46, ratio_interval=(1.44, 1.48), verdict=benchmark.Verdict.SLOWER)
     assert comparison._headline(slower).endswith("(+46 ns, 1.46× slower [1.440, 1.480])")
+    assert _ratio_bar("one", faster).hover == "1.46× faster, 95 % interval 1.440 to 1.480"
 
 
 def test_a_ratio_without_an_interval_is_bare() -> None:

@@ -20,15 +20,14 @@ from opscope.analysis.timeline.values import IdleCause
 from opscope.ingest.nesting import Int64
 from opscope.model.session import Session
 from opscope.report.html import figures as fig
-from opscope.report.html.figures import Chart
-from opscope.report.names import fitting_names, trace_name
+from opscope.report.html.figures import Bar, Chart
+from opscope.report.names import trace_name
 from opscope.report.operators import call_arguments
 from opscope.units import UNKNOWN, counted, format_duration, format_share
 
 _STEP_BARS = 24
 _CELLS = 1_024  # of the map of ranks and steps
 _DIFFERENCES = 10  # operators of the rank that is waited for
-_BESIDE = 40  # characters of a name beside a bar
 _POINTS = 600  # of memory over time
 _MOST_PIECES = 8_000  # of a timeline: what a browser draws in half a second
 _FINEST = 4_000  # parts of a step that are told apart
@@ -207,35 +206,16 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
     if late is None or not shown:
         return
     unit = fig.unit_of(max(max(one.device_ns, one.host_ns) for one in shown))
-    data = []
-    for kind, color in (("device", fig.BLUE), ("host", fig.ORANGE)):
-        times = [(at, one.name, getattr(one, f"{kind}_ns")) for at, one in enumerate(shown)]
-        longer = [one for one in times if one[2] > 0]
-        if longer:
-            data.append(
-                fig.boxes(
-                    (ns / unit.ns for *_, ns in longer),
-                    (at for at, *_ in longer),
-                    name=kind,
-                    marker={"color": color},
-                    hovertext=[
-                        "<br>".join((fig.as_lines(name), f"{kind}: {format_duration(ns)} longer in a step"))
-                        for _, name, ns in longer
-                    ],
-                    hoverinfo="text",
-                )
-            )
-    layout = {
-        "barmode": "group",
-        "bargap": 0.3,
-        "xaxis": fig.axis(f"Longer per step ({unit.name})", rangemode="tozero"),
-        "yaxis": fig.row_axis(fitting_names([one.name for one in shown], _BESIDE)),
-        "hovermode": "closest",
-        "showlegend": len(data) > 1,
-    }
+    bars = [
+        Bar(one.name, ns / unit.ns, kind=kind, hover=f"{kind}: {format_duration(ns)} longer in a step")
+        for one in shown
+        for kind, ns in (("device", one.device_ns), ("host", one.host_ns))
+        if ns > 0
+    ]
     note = "Self time of operators in a mean step, beyond the median of the other ranks, which wait for it."
-    title, figure = f"What rank {late.rank} takes longer for", {"data": data, "layout": layout}
-    yield Chart("late", "Collectives", title, note, figure, 90 + 28 * len(shown))
+    colors = {"device": fig.BLUE, "host": fig.ORANGE}
+    drawing = fig.bars(bars, title=f"Longer per step ({unit.name})", colors=colors)
+    yield Chart("late", "Collectives", f"What rank {late.rank} takes longer for", note, *drawing)
 
 
 def _memory_chart(session: Session, summary: Summary) -> Iterator[Chart]:

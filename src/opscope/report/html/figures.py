@@ -6,12 +6,15 @@ What plotly would read as markup is escaped; colors are told apart by the color-
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
 import msgspec
 
+from opscope.model.benchmark import Interval
+from opscope.report.names import fitting_names
 from opscope.units import format_duration
 from opscope.visible_text import visible
 
@@ -19,6 +22,7 @@ from opscope.visible_text import visible
 BLUE, ORANGE, GREEN, RED, GRAY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#a5a9b5"
 LINE_COLORS = (BLUE, ORANGE, GREEN, "#cc79a7", "#56b4e9", RED, "#8c6d31", "#8a8fa0")
 LABEL = 90  # characters of a name in a picture; the tables have it whole
+_BESIDE = 40  # characters of a name beside a bar
 _FEW_POWERS = 4  # of ten on an axis, that need more ticks
 _LINE = 64  # characters of a line beside the pointer
 _READ_CELLS = 12  # side by side, that their text is read
@@ -81,6 +85,27 @@ def scaled(ns: Iterable[float], unit: TimeUnit, exact_ns: float = 1.0) -> list[f
     return [round(one / unit.ns, digits) for one in ns]
 
 
+class Bar(NamedTuple):
+    """One bar: where it ends, the interval of that, where it begins, and what it is.
+
+    Attributes:
+        kind: Bars of one kind have one color, which the legend explains.
+        hover: What is said of it beside its name.
+    """
+
+    label: str
+    end: float
+    interval: Interval | None = None
+    base: float = 0.0
+    kind: str = ""
+    hover: str = ""
+
+
+class Drawing(NamedTuple):
+    figure: dict[str, Any]
+    height_px: int
+
+
 def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
 
@@ -98,14 +123,77 @@ def boxes(xs: Iterable[Any], ys: Iterable[Any], **more: Any) -> dict[str, Any]:
     return {"type": "bar", "orientation": "h", "x": [*xs], "y": [*ys], **more}
 
 
+def bars(
+    rows: Sequence[Bar],
+    *,
+    title: str,
+    colors: Mapping[str, str],
+    mark: float | None = None,
+    is_ratio: bool = False,
+) -> Drawing:
+    """A row for each bar, from top to bottom, with whiskers where intervals are known.
+
+    Args:
+        rows: The bars.
+        title: What their length is.
+        colors: Of each kind; kinds of several bars of one row stand side by side.
+        mark: Where a line is drawn across all.
+        is_ratio: Ends alone are drawn, on a logarithmic axis: a length would mean nothing.
+    """
+    seen: Counter[tuple[str, str]] = Counter()
+    names: dict[tuple[str, int], str] = {}  # of rows; two things may have one label
+    placed: list[tuple[int, Bar]] = []
+    for one in rows:
+        row = (one.label, seen[one.label, one.kind])
+        seen[one.label, one.kind] += 1
+        names.setdefault(row, one.label)
+        placed.append((list(names).index(row), one))
+    data = []
+    for kind, color in colors.items():
+        mine = [one for _, one in placed if one.kind == kind]
+        at = [at for at, one in placed if one.kind == kind]
+        trace: dict[str, Any] = {
+            "name": kind,
+            "hovertext": [f"{as_lines(one.label)}<br>{as_text(one.hover)}" for one in mine],
+            "hoverinfo": "text",
+        }
+        if is_ratio:
+            trace = curve(xs=(one.end for one in mine), ys=at, mode="markers", **trace)
+        else:
+            trace = boxes((one.end - one.base for one in mine), at, base=[one.base for one in mine], **trace)
+        trace["marker"] = {"color": color, **({"size": 10} if is_ratio else {})}
+        if any(one.interval for one in mine):
+            ends = [(one.end, one.interval) for one in mine]
+            trace["error_x"] = {**whiskers(ends), "thickness": 1.4, "width": 4}
+        data += [trace] if mine else []
+    across = {"type": "line", "x0": mark, "x1": mark, "yref": "paper", "y0": 0, "y1": 1}
+    layout: dict[str, Any] = {
+        "barmode": "group",
+        "bargap": 0.3,
+        "xaxis": axis(title, rangemode="tozero"),
+        "yaxis": row_axis(fitting_names(list(names.values()), _BESIDE)),
+        "shapes": [] if mark is None else [{**across, "line": {"color": "#8a8fa0", "dash": "dot"}}],
+        "hovermode": "closest",
+        "showlegend": len(data) > 1,
+    }
+    if is_ratio:
+        reached = [end for one in rows for end in (one.end, *(one.interval or ()), mark or one.end)]
+        layout["xaxis"] = log_axis(title, min(reached) / 1.15, max(reached) * 1.15, "{:,.3g}".format)
+    each = 14 * max(2, len(data)) if len(rows) > len(names) else 28
+    return Drawing({"data": data, "layout": layout}, 90 + each * len(names))
+
+
 def cells(
-    durations_ns: Mapping[tuple[str, str], float], rows: Sequence[str], columns: Sequence[str]
-) -> tuple[dict[str, Any], int]:
-    """A map of durations by row and column, and its height in pixels."""
-    most_ns = max(durations_ns.values(), default=0) or 1
+    values: Mapping[tuple[str, str], float],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    form: Callable[[float], str] = format_duration,
+) -> Drawing:
+    """A map of values by row and column, from 0 to the largest."""
+    most = max(values.values(), default=0) or 1
     places = {column: at for at, column in enumerate(columns)}
-    shown = [(row, column, ns) for (row, column), ns in durations_ns.items()]
-    shades = [ns / most_ns for *_, ns in shown]
+    shown = [(row, column, value) for (row, column), value in values.items()]
+    shades = [value / most for *_, value in shown]
     # From blue to yellow, lightness growing with the share: read without color too.
     ends = tuple(zip((0, 34, 78), (254, 232, 56), strict=True))
     mixed = [[round(low + (high - low) * shade) for low, high in ends] for shade in shades]
@@ -116,12 +204,12 @@ def cells(
         (row for row, *_ in shown),
         base=[places[column] - 0.48 for _, column, _ in shown],
         width=0.94,
-        text=[format_duration(ns) for *_, ns in shown] if len(columns) <= _READ_CELLS else [],
+        text=[form(value) for *_, value in shown] if len(columns) <= _READ_CELLS else [],
         textposition="inside",
         insidetextanchor="middle",
         insidetextfont={"color": ["#000000" if shade > 0.5 else "#ffffff" for shade in shades]},
         textangle=0,
-        hovertext=[f"{row}, {column}<br>{format_duration(ns)}" for row, column, ns in shown],
+        hovertext=[f"{row}, {column}<br>{form(value)}" for row, column, value in shown],
         hoverinfo="text",
         marker={"color": colors},
     )
@@ -138,7 +226,7 @@ def cells(
         },
         "yaxis": {**NAMED_ROWS, "type": "category", "categoryorder": "array", "categoryarray": list(rows)},
     }
-    return {"data": [data], "layout": layout}, 60 + 40 * len(rows)
+    return Drawing({"data": [data], "layout": layout}, 60 + 40 * len(rows))
 
 
 NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "showgrid": False}
@@ -152,6 +240,17 @@ def row_axis(titles: Sequence[str]) -> dict[str, Any]:
         "automargin": True,
         "showgrid": False,
         "zeroline": False,
+    }
+
+
+def whiskers(ends: Iterable[tuple[float, Interval | None]]) -> dict[str, Any]:
+    """Error bars from values to the ends of their intervals; none where there is no interval."""
+    known = list(ends)
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [interval and interval[1] - value for value, interval in known],
+        "arrayminus": [interval and value - interval[0] for value, interval in known],
     }
 
 

@@ -1,0 +1,288 @@
+"""The pictures of comparisons, benchmarks, sweeps and trials: of what their tables hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
+from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Interval, Verdict
+from opscope.model.comparison import (
+    Basis,
+    BenchmarkComparison,
+    OperatorChange,
+    SessionComparison,
+    TimeChange,
+    UnattributedChange,
+)
+from opscope.model.trial import TrialResult
+from opscope.report import benchmark
+from opscope.report.comparison import difference_text, point_title
+from opscope.report.html import figures as fig
+from opscope.report.html.figures import BLUE, GRAY, GREEN, ORANGE, RED, Bar, Chart
+from opscope.units import NS_PER_MS, counted, format_duration, format_fraction
+
+_ROWS = 15  # of bars, that are read at once
+_TITLE = 36  # characters of a kernel beside its bars
+_EVERY_SAMPLE = 3_000  # points that a browser draws without delay
+_FEW_SAMPLES = 20
+_OUTLYING = 0.02  # of the samples of an implementation on each side may lie outside of the picture
+_VERDICTS = {"slower": RED, "faster": BLUE, "same, or no verdict": GRAY}
+
+
+def comparison_charts(comparison: SessionComparison | BenchmarkComparison) -> tuple[Chart, ...]:
+    if isinstance(comparison, SessionComparison):
+        return tuple(_waterfall(comparison))
+    several = len(comparison.points) > 1
+    rows = [
+        _ratio_bar(f"{row.name}, {point_title(point)}" if several else row.name, row.time)
+        for point, row in comparison.rows
+        if row.time.ratio is not None
+    ]
+    note = "Candidate over reference with its 95 % interval; left of the line the candidate is faster."
+    return tuple(_ratios("", note, rows))
+
+
+def _ratios(section: str, note: str, rows: Sequence[Bar], key: str = "ratios") -> Iterator[Chart]:
+    if not rows:
+        return
+    shown = sorted(rows, key=lambda row: -abs(row.end - 1))[: 2 * _ROWS]
+    if len(shown) < len(rows):
+        note += f" The {len(shown)} farthest from 1 of {len(rows)}."
+    ordered = [row for row in rows if row in shown]
+    drawing = fig.bars(ordered, title="Ratio of times", colors=_VERDICTS, mark=1.0, is_ratio=True)
+    yield Chart(key, section, "Time relative to the reference", note, *drawing)
+
+
+def _ratio_bar(label: str, judged: TimeChange | BenchmarkRow) -> Bar:
+    ratio, interval, verdict = judged.ratio or 0.0, judged.ratio_interval, judged.verdict
+    hover = benchmark.ratio_text(ratio, verdict)
+    if interval is not None:
+        low, high = benchmark.interval_beside(interval, verdict)
+        hover += f", 95 % interval {low:.3f} to {high:.3f}"
+    kind = str(verdict) if verdict in {Verdict.SLOWER, Verdict.FASTER} else "same, or no verdict"
+    return Bar(label, ratio, interval, kind=kind, hover=hover)
+
+
+def _waterfall(comparison: SessionComparison) -> Iterator[Chart]:
+    every: list[OperatorChange | UnattributedChange] = [*comparison.operators, *comparison.unattributed]
+    changed = sorted(
+        (one for one in every if one.time.difference_ns), key=lambda one: -abs(one.time.difference_ns)
+    )
+    if not changed:
+        return
+    reached, unit, rows = 0.0, fig.unit_of(abs(changed[0].time.difference_ns)), []
+
+    def add(name: str, ns: float, interval: Interval | None, more: str) -> None:
+        nonlocal reached
+        start, reached = reached, reached + ns
+        kind = "takes longer" if ns > 0 else "takes less"
+        rows.append(Bar(name, reached / unit.ns, interval, start / unit.ns, kind, difference_text(ns) + more))
+
+    for one in changed[:_ROWS]:
+        time, interval = one.time, None
+        if time.ratio_interval is not None and time.reference_ns:
+            low, high = ((reached + (end - 1) * time.reference_ns) / unit.ns for end in time.ratio_interval)
+            interval = (low, high)
+        more = "" if time.ratio is None else f", {benchmark.ratio_text(time.ratio, time.verdict)}"
+        name = one.name if isinstance(one, OperatorChange) else f"unattributed: {one.reason}"
+        add(name, time.difference_ns, interval, more)
+    if others := changed[_ROWS:]:
+        add(counted(len(others), "other"), sum(one.time.difference_ns for one in others), None, "")
+    rows.append(Bar("in all", reached / unit.ns, kind="in all", hover=difference_text(reached)))
+    per = " per step" if comparison.basis is Basis.STEP else ""
+    note = (
+        "Each bar begins where the one above ends; together they are the whole difference, candidate minus "
+        "reference."
+    )
+    if any(row.interval for row in rows):
+        note += " Whiskers: the 95 % interval of the ratio, times the reference's time."
+    colors = {"takes longer": RED, "takes less": BLUE, "in all": GRAY}
+    drawing = fig.bars(rows, title=f"Difference{per} ({unit.name})", colors=colors, mark=0.0)
+    title = f"Where the difference{per} comes from"
+    yield Chart("waterfall", "Operators by difference", title, note, *drawing)
+
+
+def benchmark_charts(result: BenchmarkResult | BenchmarkSweep) -> tuple[Chart, ...]:
+    """Of one problem every sample and the ratios; of a sweep the medians over its points."""
+    if isinstance(result, BenchmarkResult):
+        return tuple(_of_problem("", "", result))
+    charts: list[Chart] = []
+    for number, (suite, points) in enumerate(benchmark.points_by_suite(result).items()):
+        if len(points) > 1:
+            charts += _scaling(f"scaling{number}", f"Scaling of {suite}", result, points)
+        else:
+            charts += _of_problem(str(number), benchmark.benchmark_title(points[0]), points[0])
+    return tuple(charts)
+
+
+def _of_problem(key: str, section: str, result: BenchmarkResult) -> Iterator[Chart]:
+    rows = [(row, row.median_ns) for row in result.rows if row.samples_ns and row.median_ns]
+    if rows:
+        yield _samples(f"samples{key}", section, rows)
+    bars = [
+        _ratio_bar(row.name, row)
+        for row in result.rows
+        if row.ratio is not None and row.name != result.reference
+    ]
+    note = f"Median over that of {result.reference}, with its 95 % interval; left of the line is faster."
+    yield from _ratios(section, note, bars, f"ratios{key}")
+
+
+def _samples(key: str, section: str, rows: Sequence[tuple[BenchmarkRow, float]]) -> Chart:
+    spreads = [sorted(100 * (ns / median_ns - 1) for ns in row.samples_ns) for row, median_ns in rows]
+    cuts = [int(_OUTLYING * len(spread)) + (len(spread) > _FEW_SAMPLES) for spread in spreads]
+    low = min(spread[cut] for spread, cut in zip(spreads, cuts, strict=True))
+    high = max(spread[-1 - cut] for spread, cut in zip(spreads, cuts, strict=True))
+    margin = 0.05 * (high - low) or 1.0
+    outside = sum(not low - margin <= one <= high + margin for spread in spreads for one in spread)
+    count = sum(map(len, spreads))
+    data = [
+        {
+            "type": "box", "orientation": "h", "x": spread, "jitter": 0.7,
+            "name": f"{fig.as_text(row.name)}, {format_duration(median_ns)}",
+            "boxpoints": "all" if count <= _EVERY_SAMPLE else "outliers",
+            "pointpos": 0, "marker": {**fig.stroke(index), "size": 3, "opacity": 0.6}, "line": {"width": 1.5},
+            "hoverinfo": "skip",
+        }
+        for index, ((row, median_ns), spread) in enumerate(zip(rows, spreads, strict=True))
+    ]  # fmt: skip
+    layout = {
+        "xaxis": fig.axis("From the median (%)", range=[low - margin, high + margin]),
+        "yaxis": fig.NAMED_ROWS,
+        "showlegend": False,
+    }
+    note = "Deviation of each sample from the median of its implementation; boxes hold the middle half."
+    if outside:
+        note += f" {outside} of {counted(count, 'sample')} lie outside of the picture."
+    figure = {"data": data, "layout": layout}
+    return Chart(key, section, "How samples spread", note, figure, 90 + 42 * len(rows))
+
+
+def _scaling(
+    key: str, section: str, sweep: BenchmarkSweep, points: Sequence[BenchmarkResult]
+) -> Iterator[Chart]:
+    """Median times over the swept parameter, with what the device allows at best."""
+    labels = [benchmark.point_label(sweep, point) for point in points]
+    measured: dict[str, list[tuple[int, BenchmarkRow, float]]] = {}
+    for place, point in enumerate(points):
+        for row in point.rows:
+            if row.median_ns:
+                measured.setdefault(row.name, []).append((place, row, row.median_ns))
+    if not measured:
+        return
+    # An axis of numbers, if one parameter is swept and its values are some.
+    names = [name for name in sweep.parameters if name in points[0].parameters]
+    given = [point.parameters.get(names[0]) for point in points] if len(names) == 1 else []
+    values = [one for one in given if isinstance(one, int | float) and not isinstance(one, bool) and one > 0]
+    is_numeric = bool(values) and len(values) == len(points)
+    xs: Sequence[Any] = values if is_numeric else labels
+    data = []
+    for index, (name, rows) in enumerate(measured.items()):
+        ends = [(ns, row.interval_ns or (ns, ns)) for _, row, ns in rows]
+        data.append(
+            fig.curve(
+                fig.as_text(name),
+                (xs[place] for place, *_ in rows),
+                (ns for *_, ns in rows),
+                mode="lines+markers",
+                error_y={**fig.whiskers(ends), "thickness": 1.2},
+                line=fig.stroke(index, width=1.8),
+                marker={"symbol": index},
+                hovertext=[
+                    f"{fig.as_lines(name)}<br>{fig.as_text(labels[place])}<br>{format_duration(ns)}"
+                    + (
+                        f"<br>{format_fraction(row.ceiling_fraction)} of {fig.as_text(row.ceiling or '')}"
+                        if row.ceiling_fraction is not None
+                        else ""
+                    )
+                    for place, row, ns in rows
+                ],
+                hoverinfo="text",
+            )
+        )
+    times = [ns for point in points for row in point.rows for ns in row.interval_ns or (row.median_ns,) if ns]
+    note = "Medians with their 95 % intervals."
+    # The time that the binding ceiling allows the reference at each point.
+    floor = [
+        (xs[place], row.median_ns * row.ceiling_fraction)
+        for place, point in enumerate(points)
+        for row in point.rows
+        if row.name == point.reference and row.median_ns and row.ceiling_fraction
+    ]
+    if floor:
+        best = fig.curve("at the ceiling", *zip(*floor, strict=True), hoverinfo="skip", themed=True)
+        data.append({**best, "line": {"dash": "dash", "width": 1.5}})
+        times += [ns for _, ns in floor]
+        note += " The dashed line is what the measured ceiling allows at best."
+    x_axis: dict[str, Any] = {"type": "category", "automargin": True}
+    if is_numeric:
+        x_axis = fig.log_axis(fig.as_text(names[0]), min(values) / 1.2, max(values) * 1.2, "{:,.10g}".format)
+        x_axis |= {"tickvals": values, "ticktext": [f"{value:,.10g}" for value in values]}
+    layout = {
+        "xaxis": x_axis,
+        "yaxis": fig.log_axis("Median time per call", min(times) / 1.3, max(times) * 1.3, format_duration),
+        "hovermode": "closest",
+    }
+    yield Chart(key, section, "Time over the sweep", note, {"data": data, "layout": layout}, 420)
+
+
+def workload_charts(configurations: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
+    """Maps over batch size and sequence length; of a sweep of one point none."""
+    done = [one for one in configurations if one["config"]]
+    sizes = [(one["config"].get("batch_size"), one["config"].get("seq_len")) for one in done]
+    batches = sorted({batch for batch, _ in sizes if batch is not None})
+    lengths = sorted({length for _, length in sizes if length is not None})
+    if len(done) < 2 or not batches or not lengths:
+        return ()
+    maps: tuple[tuple[str, str, str, Callable[[Any], float | None], Callable[[float], str]], ...] = (
+        (
+            "latency", "Latency", "Median of a step; the brightest is the longest.",
+            lambda one: one["latency_ms"] and one["latency_ms"]["median"] * NS_PER_MS, format_duration,
+        ),
+        (
+            "throughput", "Sequences per second", "The brightest is the most.",
+            itemgetter("throughput_sequences_per_s"), "{:,.1f}".format,
+        ),
+        (
+            "busy", "Device busy", "Share of a step in which the device works.",
+            lambda one: (one["step"] or {}).get("busy_fraction"), format_fraction,
+        ),
+    )  # fmt: skip
+    rows, columns = [f"length {one}" for one in lengths], [f"batch {one}" for one in batches]
+    places, charts = [(f"length {length}", f"batch {batch}") for batch, length in sizes], []
+    for key, title, note, value_of, form in maps:
+        values = zip(places, map(value_of, done), strict=True)
+        if known := {place: value for place, value in values if value is not None}:
+            drawing = fig.cells(known, form=form, rows=rows, columns=columns)
+            charts.append(Chart(key, "", title, note, *drawing))
+    return tuple(charts)
+
+
+def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
+    """The step of every change, and of the best set, beside that of the program as it is."""
+    base, best = result.baseline, result.best
+    timed = [(one, one.step_ns) for one in result.variants if one.step_ns is not None]
+    if not timed:
+        return ()
+    unit = fig.unit_of(max(base.step_ns, *(ns for _, ns in timed)))
+
+    def bar(
+        name: str, ns: float, kind: str, interval: Interval | None, ratio: float | None, *, more: str = ""
+    ) -> Bar:
+        ends = None if interval is None else (interval[0] / unit.ns, interval[1] / unit.ns)
+        time = format_duration(ns)
+        time = time if ratio is None else f"{time}, {100 * ratio:.1f} % of the time"
+        return Bar(name, ns / unit.ns, ends, kind=kind, hover=f"{time}{more}")
+
+    rows = [bar("unchanged", base.step_ns, "unchanged", base.interval_ns, None)]
+    for one, ns in timed:
+        kind = "recommended" if one.is_recommended else "not recommended"
+        rows.append(bar(one.name, ns, kind, one.interval_ns, one.ratio, more=f": {one.verdict}"))
+    if best is not None and len(best.names) > 1:
+        rows.append(bar(" + ".join(best.names), best.step_ns, "best together", None, best.ratio))
+    colors = {"unchanged": GRAY, "recommended": GREEN, "not recommended": ORANGE, "best together": BLUE}
+    note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
+    drawing = fig.bars(rows, title=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
+    return (Chart("steps", "Changes tried", "What each change brings", note, *drawing),)

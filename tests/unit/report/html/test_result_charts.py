@@ -1,0 +1,114 @@
+"""Pictures of what verbs find: they draw the values that the tables say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opscope.report.html import result_charts
+from opscope.report.html.figures import Bar, Chart, bars, log_axis
+from opscope.report.sweep import sweep_json
+
+NAME = "aten::gelu"
+
+
+@pytest.fixture(scope="module")
+def found(results_named: Callable[[str], SimpleNamespace]) -> SimpleNamespace:
+    return results_named(NAME)
+
+
+def by_row(chart: Chart) -> dict[str, tuple[float, float]]:
+    """Beginning and end of the bar of each row."""
+    names = chart.figure["layout"]["yaxis"]["ticktext"]
+    return {
+        names[row]: (base, base + length)
+        for trace in chart.figure["data"]
+        for row, base, length in zip(trace["y"], trace["base"], trace["x"], strict=True)
+    }
+
+
+def test_maps_say_what_the_table_of_a_sweep_says(found: SimpleNamespace) -> None:
+    records = sweep_json(found.configurations)["configurations"]
+    latency, throughput, busy = result_charts.workload_charts(records)
+    assert latency.figure["layout"]["yaxis"]["categoryarray"] == ["length 128", "length 256"]
+    (cells,) = latency.figure["data"]
+    drawn = dict(zip(zip(cells["y"], cells["base"], strict=True), cells["text"], strict=True))
+    assert drawn["length 256", 1 - 0.48] == "2.05 s"  # batch 8
+    assert set(throughput.figure["data"][0]["text"]) == {"7.8", "3.9"}
+    assert set(busy.figure["data"][0]["text"]) == {"51.0 %", "58.0 %"}
+    assert result_charts.workload_charts(records[:1]) == ()
+
+
+def test_steps_of_changes_with_their_intervals(found: SimpleNamespace) -> None:
+    (chart,) = result_charts.trial_charts(found.trial)
+    ends = {name: end for name, (_, end) in by_row(chart).items()}
+    assert ends == {"unchanged": 10, NAME: 6, "tf32": 8, f"{NAME} + tf32": 5}
+    (recommended,) = [one for one in chart.figure["data"] if one["name"] == "recommended"]
+    assert recommended["error_x"]["array"] == [pytest.approx(0.2), None]
+
+
+def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found: SimpleNamespace) -> None:
+    (chart,) = result_charts.comparison_charts(found.sessions)
+    rows = by_row(chart)
+    assert list(rows)[-1] == "in all" and len(rows) == 2
+    changes = {one.name: one.time for one in found.sessions.operators}
+    start, end = rows[NAME]
+    assert (start, end) == (0, pytest.approx(changes[NAME].difference_ns / 1e3))
+    assert rows["in all"] == (0, pytest.approx(found.sessions.total.difference_ns / 1e3))
+    (trace,) = [one for one in chart.figure["data"] if one["name"] == "takes longer"]
+    low, high = changes[NAME].ratio_interval
+    reference_us = changes[NAME].reference_ns / 1e3
+    assert end - trace["error_x"]["arrayminus"][0] == pytest.approx((low - 1) * reference_us)
+    assert end + trace["error_x"]["array"][0] == pytest.approx((high - 1) * reference_us)
+
+
+def test_what_is_not_drawn_of_a_waterfall_is_one_bar(found: SimpleNamespace, monkeypatch: Any) -> None:
+    monkeypatch.setattr("opscope.report.html.result_charts._ROWS", 0)
+    (chart,) = result_charts.comparison_charts(found.sessions)
+    rows = by_row(chart)
+    assert rows["1 other"] == rows["in all"]
+
+
+def test_ratios_are_drawn_with_their_intervals(found: SimpleNamespace) -> None:
+    (chart,) = result_charts.comparison_charts(found.benchmarks)
+    drawn = [x for trace in chart.figure["data"] for x in trace["x"]]
+    assert sorted(drawn) == sorted(row.time.ratio for _, row in found.benchmarks.rows)
+    _, own = result_charts.benchmark_charts(found.benchmark)
+    (trace,) = own.figure["data"]
+    assert (trace["name"], trace["x"]) == ("slower", [2.0])
+    assert trace["error_x"]["arrayminus"] == [pytest.approx(0.02)]
+
+
+def test_every_sample_is_drawn_beside_its_median(found: SimpleNamespace) -> None:
+    samples, _ = result_charts.benchmark_charts(found.benchmark)
+    for trace, row in zip(samples.figure["data"], found.benchmark.rows, strict=True):
+        assert [row.median_ns * (1 + one / 100) for one in trace["x"]] == pytest.approx(
+            sorted(row.samples_ns)
+        )
+
+
+def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace) -> None:
+    (chart,) = result_charts.benchmark_charts(found.sweep)
+    torch, other, floor = chart.figure["data"]
+    assert torch["x"] == other["x"] == floor["x"] == [8, 64]
+    assert torch["y"] == [point.rows[0].median_ns for point in found.sweep.points]
+    assert floor["y"] == pytest.approx([0.4 * ns for ns in torch["y"]])
+    low, high = (10**end for end in chart.figure["layout"]["yaxis"]["range"])
+    assert low < min(floor["y"]) and max(other["y"]) < high
+
+
+def test_two_things_of_one_name_have_a_row_each() -> None:
+    chart = bars([Bar("a", 1), Bar("a", 2), Bar("b", 3)], title="x", colors={"": "#000000"})
+    assert chart.figure["layout"]["yaxis"]["ticktext"] == ["a", "a", "b"]
+    assert chart.figure["data"][0]["y"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0.9, 12, [1, 2, 5, 10]), (0.5, 20_000, [1, 10, 100, 1000, 10_000]), (0.96, 1.04, [1])],
+)
+def test_a_logarithmic_axis_has_ticks(low: float, high: float, ticks: list[float]) -> None:
+    assert log_axis("x", low, high, str)["tickvals"] == ticks
