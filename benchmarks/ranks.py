@@ -13,7 +13,7 @@ workers, in turns: every sample, and the best of either. The same job is read by
 a cluster, and by a cluster of which a worker is killed: all JSON documents must be the same, byte for byte.
 `--hta-python`: a Python with HolisticTraceAnalysis, whose overlap of communication and computation of 8 ranks
 (the four recorded ones twice, as they are and repeated to `--hta-mb` each) is held against that of
-`opscope.overlap`, with the time that both take in turns, imports left out. HTA is asked not to round
+opscope, with the time that both take in turns, imports left out. HTA is asked not to round
 nanoseconds away and not to leave the last step out; what it tells of rounded ones is kept beside it.
 """
 
@@ -81,27 +81,29 @@ if __name__ == "__main__":
             and (one.wait_ns or 0) > 0.9 * LATE_NS * (one.ranks - 1)],
     }))
 """.replace("LATE_NS", str(LATE_MS * 1_000_000))
-# Time of communication beside which computing kernels ran, of all that it takes; of what steps launched. Both
-# sides answer this one question; beside it stands what loading everything takes.
+# Time of communication beside which computing kernels ran, of all that it takes; of what steps launched.
 _OUR_OVERLAP = """
 import json, sys, time
 started = time.perf_counter()
-from opscope.analysis.communication import communication_overlap
+import opscope
+from opscope.analysis.arrays import merge, overlap, total
+from opscope.analysis.timeline.records import WorkKind, read_records
+
+def of_kind(device, kind):
+    mine = device.is_kernel & (device.step >= 0) & (device.work == kind)
+    return merge((device.start_ns[mine], device.end_ns[mine]))
 
 if __name__ == "__main__":
-    imported = time.perf_counter()
-    found = {one.rank: 100 * one.overlapped_fraction for one in communication_overlap(sys.argv[1:])}
+    imported, found = time.perf_counter(), {}
+    with opscope.load(sys.argv[1]) as session:
+        for one in read_records(session):
+            for device in one.devices:
+                computing = of_kind(device, WorkKind.COMPUTE)
+                communicating = of_kind(device, WorkKind.COMMUNICATION)
+                beside_ns = int(overlap(computing, *communicating).sum())
+                found[one.rank] = 100 * beside_ns / total(communicating)
     done = time.perf_counter()
     print(json.dumps({"s": done - imported, "whole_s": done - started, "overlap": found}))
-"""
-_OUR_LOAD = """
-import json, sys, time
-import opscope
-
-if __name__ == "__main__":
-    started = time.perf_counter()
-    opscope.load(sys.argv[1])
-    print(json.dumps({"s": time.perf_counter() - started}))
 """
 _HTA_OVERLAP = """
 import contextlib, json, logging, sys, time
@@ -221,14 +223,13 @@ def cluster(workers: int) -> Iterator[tuple[str, Callable[[], float], Callable[[
 
 def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> dict[str, Any]:
     """Overlap of communication and computation by both, and how long either took; in turns."""
-    ours, theirs, loads = [], [], []
+    ours, theirs = [], []
     with tempfile.TemporaryDirectory(prefix="opscope-ranks-") as folder:
         write_eight(recorded, Path(folder), size_mb)
         size_bytes = sum(one.stat().st_size for one in Path(folder).iterdir())
         for _ in range(rounds):
             ours.append(printed(sys.executable, _OUR_OVERLAP, folder))
             theirs.append(printed(python, _HTA_OVERLAP, folder))
-            loads.append(printed(sys.executable, _OUR_LOAD, folder))
         as_it_comes = printed(python, _HTA_OVERLAP, folder, HTA_DISABLE_NS_ROUNDING="0")
     return {
         "ranks": HTA_RANKS,
@@ -237,7 +238,6 @@ def against_hta(recorded: Path, python: str, size_mb: int, rounds: int = 3) -> d
         "hta_s": [one["s"] for one in theirs],
         "opscope_whole_s": [one["whole_s"] for one in ours],
         "hta_whole_s": [one["whole_s"] for one in theirs],
-        "opscope_load_of_everything_s": [one["s"] for one in loads],
         "ratio_of_medians": median_of(theirs) / median_of(ours),
         "ratio_of_whole_medians": median_of(theirs, "whole_s") / median_of(ours, "whole_s"),
         "opscope_overlap_percent": ours[0]["overlap"],

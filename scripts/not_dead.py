@@ -118,7 +118,7 @@ _.tempdir
 
 # What `http.server` looks up by name.
 _.daemon_threads
-_.do_GET
+_.translate_path
 _.handle_error
 _.log_message
 _.server_version

@@ -30,13 +30,10 @@ if TYPE_CHECKING:
         explain as explain,
         flamegraph as flamegraph,
         ncu as ncu,
-        overlap as overlap,
         print_table as print_table,
         profile as profile,
         profile_call as profile_call,
-        run as run,
         stats as stats,
-        trace as trace,
         try_changes as try_changes,
     )
     from opscope.benchmarking.decorator import benchmark as benchmark
@@ -67,8 +64,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "opscope.analysis.summary": "Summary",
-    "opscope.api": "analyze bench compare devices doctor explain flamegraph ncu overlap print_table profile "
-    "profile_call run stats trace try_changes",
+    "opscope.api": "analyze bench compare devices doctor explain flamegraph ncu print_table profile "
+    "profile_call stats try_changes",
     "opscope.benchmarking.decorator": "benchmark",
     "opscope.capture.calls": "profiled",
     "opscope.capture.cycle": "export_chrome_trace tensorboard_trace",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,12 +18,11 @@ from opscope.capture.cycle import ACTIVE_STEPS, Cycle, CycleHandler
 from opscope.capture.profiler import CaptureOptions, Profiler
 from opscope.errors import CaptureError, InputError, MeasurementError
 from opscope.model.session import Session
-from opscope.results import Source, load, print_report, several, summarize
+from opscope.results import Source, load, print_report, summarize
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from opscope.analysis.communication import CommunicationOverlap
     from opscope.analysis.counters import CounterAnalysis
     from opscope.analysis.explanation import Explanation
     from opscope.analysis.nsys_reports import ReportTable
@@ -317,8 +315,7 @@ def compare(
     from opscope.analysis.session_comparison import compare_sessions  # noqa: PLC0415
 
     with ExitStack() as opened:
-        sides = [_side(source, opened) for source in (reference, candidate)]
-        first, second = sides
+        first, second = (_side(source, opened) for source in (reference, candidate))
         if isinstance(first, Session) and isinstance(second, Session):
             return compare_sessions(first, second, options)
         if isinstance(first, Session) or isinstance(second, Session):
@@ -372,14 +369,7 @@ def analyze(
     threads: int | None = None,
     merge: bool = False,
 ) -> Summary:
-    """Everything `opscope analyze` says of recorded traces: `load`, then `summarize`.
-
-    Args:
-        sources: As of `load`; several are the ranks of one job.
-        ceilings: As of `summarize`.
-        memory_limit: As of `load`.
-        threads: As of `load`.
-        merge: As of `load`.
+    """Everything `opscope analyze` says of recorded traces: `load`, then `summarize`, with their arguments.
 
     Raises:
         InputError: A source cannot be read, or the ceilings are of another GPU.
@@ -417,12 +407,9 @@ def explain(
 def stats(
     source: Source | Sequence[Source] | Session, reports: Sequence[str] | None = None, *, merge: bool = False
 ) -> tuple[ReportTable, ...]:
-    """The statistics reports of Nsight Systems.
+    """The statistics of Nsight Systems: kernels and copies in one table, or `reports` by name, or `["all"]`.
 
-    Args:
-        source: As of `load`, or a Session.
-        reports: Their names, `["all"]`, or kernels and copies in one table if None.
-        merge: As of `load`.
+    `source` and `merge` are as of `load`.
 
     Raises:
         InputError: There is no such report, or the source cannot be read.
@@ -431,22 +418,6 @@ def stats(
 
     with _opened(source, merge=merge) as session:
         return report_tables(session, wanted_reports(reports))
-
-
-def overlap(source: Source | Sequence[Source]) -> tuple[CommunicationOverlap, ...]:
-    """How much of communication runs beside computation on each device, by rank.
-
-    No Session is made: only the activities of devices are read, which takes a tenth of the time.
-
-    Args:
-        source: Traces as of `load`: a file, a folder of rank files, a pattern, an address, or several.
-
-    Raises:
-        InputError: The source cannot be read.
-    """
-    from opscope.analysis.communication import communication_overlap  # noqa: PLC0415
-
-    return communication_overlap([os.fspath(one) for one in several(source)])
 
 
 def flamegraph(
@@ -462,15 +433,8 @@ def flamegraph(
 ) -> str:
     """Stacks from Python down to the kernels, as the text of a file for flame graph viewers.
 
-    Args:
-        source: As of `load`, or a Session.
-        weight: As of `opscope flamegraph`, like the next two.
-        by: What stands above the operators.
-        backward: Where the backward pass stands.
-        format: speedscope or collapsed.
-        step: Only what was launched in this step.
-        merge: As of `load`.
-        name: Title of a speedscope file.
+    `source` and `merge` are as of `load`, `name` is the title of a speedscope file; the others are those of
+    `opscope flamegraph`.
 
     Raises:
         InputError: The source cannot be read, or has no such step or stacks.
@@ -481,7 +445,7 @@ def flamegraph(
         StackWeight,
         stack_profiles,
     )
-    from opscope.report.flamegraph import collapsed_text, speedscope_document  # noqa: PLC0415
+    from opscope.report.exports import collapsed_text, speedscope_document  # noqa: PLC0415
     from opscope.report.json_encoding import to_json_line  # noqa: PLC0415
 
     try:
@@ -537,91 +501,6 @@ def ncu(report: Source, trace: Source | Session | None = None) -> CounterAnalysi
         return analyze_counters(read)
     with _opened(trace) as session:
         return analyze_counters(read, session)
-
-
-def run(
-    script: Source, arguments: Sequence[str] = (), *, output_dir: Source = "opscope_run", **options: Any
-) -> Session:
-    """Record an unmodified script, in a process of its own: `opscope run`.
-
-        session = opscope.run("train.py", ["--epochs", "1"], output_dir="out", record=["stack"])
-
-    Args:
-        script: A Python file, or the name of a module with `module=True`.
-        arguments: Of the script.
-        output_dir: Where trace, analysis and report go.
-        **options: As of the command line, with underscores: `steps="forward"`, `active=10`, `force=True`.
-
-    Returns:
-        The last recorded cycle.
-
-    Raises:
-        InputError: The recording is refused before the script runs, for what standard error says.
-        CaptureError: The script failed; what was recorded is kept.
-    """
-    words = [os.fspath(script), *arguments]
-    return load(
-        _recorded("run", words, "trace*.json", {"quiet": True, **options, "output_dir": output_dir})[-1]
-    )
-
-
-def trace(
-    program: Sequence[str],
-    *,
-    output_dir: Source = "opscope_trace",
-    name: str = "trace",
-    **options: Any,
-) -> Session:
-    """Record any CUDA program through CUPTI: `opscope trace`.
-
-        session = opscope.trace(["./vector_add", "1024"])
-
-    Args:
-        program: The program and its arguments.
-        output_dir: Where the traces go, one for each process that used CUDA.
-        name: Their name.
-        **options: As of the command line, with underscores: `force=True`, `max_trace_size="2GB"`.
-
-    Returns:
-        All processes together.
-
-    Raises:
-        InputError: The recording is refused before the program runs, for what standard error says.
-        CaptureError: The program failed or used no CUDA; what was recorded is kept.
-    """
-    given = {**options, "output_dir": output_dir, "name": name}
-    return load(_recorded("trace", program, f"{name}*.json", given), merge=True)
-
-
-def _recorded(verb: str, words: Sequence[str], pattern: str, options: Mapping[str, Any]) -> list[Path]:
-    """The traces that a verb writes in a process of its own, in their order; it has our standard streams."""
-    folder = Path(options["output_dir"])
-
-    def files() -> dict[Path, tuple[int, int]]:
-        # What tells files from later ones of their names; the clock does not, which may be set meanwhile.
-        there = {
-            path: path.stat() for path in folder.glob(pattern) if not path.name.endswith(".opscope.json")
-        }
-        return {path: (status.st_ino, status.st_mtime_ns) for path, status in there.items()}
-
-    before = files()
-    command = [sys.executable, "-m", "opscope", verb]
-    for name, value in options.items():
-        flag, several = f"--{name.replace('_', '-')}", value if isinstance(value, list | tuple) else [value]
-        for one in several:
-            command += [flag] if one is True else [] if one in (None, False) else [flag, str(one)]
-    done = subprocess.run([*command, "--", *words], check=False)
-    if done.returncode:
-        raise CaptureError(
-            f"opscope {verb} ended with exit code {done.returncode}",
-            source=words[0] if words else None,
-            hint="The standard error output says why; what was recorded is kept",
-        )
-    now = files()
-    found = sorted((path for path in now if before.get(path) != now[path]), key=lambda path: now[path][1])
-    if not found:
-        raise CaptureError("nothing was recorded", source=folder, hint="The standard error output says why")
-    return found
 
 
 def try_changes(

@@ -37,7 +37,8 @@ class OpscopeError(Exception):
         self.source = None if source is None else fspath(source)
         self.byte_offset = byte_offset
         self.hint = hint
-        super().__init__(self._text())
+        text = f"{self.where}{message}"
+        super().__init__(f"{text}. {hint}" if hint else text)
 
     @property
     def where(self) -> str:
@@ -45,10 +46,6 @@ class OpscopeError(Exception):
         place = [self.source] if self.source else []
         place += [] if self.byte_offset is None else [f"byte {self.byte_offset}"]
         return f"{', '.join(place)}: " if place else ""
-
-    def _text(self) -> str:
-        text = f"{self.where}{self.message}"
-        return f"{text}. {self.hint}" if self.hint else text
 
 
 class InputError(OpscopeError):

@@ -48,7 +48,7 @@ class Benches:
 
     def __init__(self, config: pytest.Config, test: str) -> None:
         self._config = config
-        self._test = test
+        self._test = _UNSAFE.sub("-", test)
         self._count = 0
 
     def bench(self, *targets: Any, **options: Any) -> Benched:
@@ -62,12 +62,9 @@ class Benches:
                 hint="Parametrize the test (pytest.mark.parametrize) in place of params",
             )
         self._count += 1
-        return Benched(measured, self._kept_path(), self._config)
-
-    def _kept_path(self) -> Path:
         folder = Path(self._config.getoption("--opscope-results") or self._config.rootpath / _FOLDER)
-        test = _UNSAFE.sub("-", self._test)
-        return folder / (f"{test}.json" if self._count == 1 else f"{test}-{self._count}.json")
+        name = self._test if self._count == 1 else f"{self._test}-{self._count}"
+        return Benched(measured, folder / f"{name}.json", self._config)
 
 
 class Benched:
@@ -96,54 +93,37 @@ class Benched:
             threshold: Times whose ratio lies within 1 ± this are the same.
         """
         __tracebackhide__ = True
-        if than is None:
-            if self._config.getoption("--opscope-update") or not self.kept_path.exists():
-                self._keep()
-                return
-            than = self.kept_path
-        from opscope.errors import OpscopeError  # noqa: PLC0415
-
-        try:
-            failures, undecided = self._compared(than, threshold)
-        except OpscopeError as error:
-            pytest.fail(str(error), pytrace=False)
-        if failures:
-            pytest.fail("\n".join(("slower than before:", *failures)), pytrace=False)
-        if undecided and self._config.getoption("--opscope-strict"):
-            pytest.fail("no verdict: " + "; ".join(undecided), pytrace=False)
-        for one in undecided:
-            warnings.warn(pytest.PytestWarning(f"no verdict: {one}"), stacklevel=2)
-
-    def _compared(
-        self, than: BenchmarkResult | Benched | Source, threshold: float
-    ) -> tuple[tuple[str, ...], list[str]]:
-        """Why it fails, and what has no verdict."""
         import opscope as library  # noqa: PLC0415
         from opscope.analysis.comparison_rules import gate_reasons  # noqa: PLC0415
-        from opscope.model.benchmark import Verdict  # noqa: PLC0415
+        from opscope.model.benchmark import Status, Verdict  # noqa: PLC0415
         from opscope.model.comparison import (  # noqa: PLC0415
             BenchmarkComparison,
             ComparisonOptions,
             FailOn,
         )
 
-        reference = than.result if isinstance(than, Benched) else than
-        comparison = library.compare(reference, self.result, ComparisonOptions(threshold=threshold))
+        if than is None and (self._config.getoption("--opscope-update") or not self.kept_path.exists()):
+            rows = self.result.rows
+            broken = [f"{row.name} is {row.status}" for row in rows if row.status is not Status.OK]
+            if broken or not self.result.complete:
+                pytest.fail("not accepted: " + "; ".join(broken or ["it was interrupted"]), pytrace=False)
+            self.kept_path.parent.mkdir(parents=True, exist_ok=True)
+            library.save_result(self.result, self.kept_path, overwrite=True)
+            return
+        reference = than.result if isinstance(than, Benched) else than or self.kept_path
+        try:
+            comparison = library.compare(reference, self.result, ComparisonOptions(threshold=threshold))
+        except library.OpscopeError as error:
+            pytest.fail(str(error), pytrace=False)
         assert isinstance(comparison, BenchmarkComparison)
         undecided = [
             f"{row.name} ({row.time.reason or f'it was {row.presence}'})"
             for _, row in comparison.rows
             if row.time.verdict in (None, Verdict.AMBIGUOUS)
         ]
-        return gate_reasons(comparison, FailOn.SLOWER), undecided
-
-    def _keep(self) -> None:
-        __tracebackhide__ = True
-        import opscope as library  # noqa: PLC0415
-        from opscope.model.benchmark import Status  # noqa: PLC0415
-
-        broken = [f"{row.name} is {row.status}" for row in self.result.rows if row.status is not Status.OK]
-        if broken or not self.result.complete:
-            pytest.fail("not accepted: " + "; ".join(broken or ["it was interrupted"]), pytrace=False)
-        self.kept_path.parent.mkdir(parents=True, exist_ok=True)
-        library.save_result(self.result, self.kept_path, overwrite=True)
+        if failures := gate_reasons(comparison, FailOn.SLOWER):
+            pytest.fail("\n".join(("slower than before:", *failures)), pytrace=False)
+        if undecided and self._config.getoption("--opscope-strict"):
+            pytest.fail("no verdict: " + "; ".join(undecided), pytrace=False)
+        for one in undecided:
+            warnings.warn(pytest.PytestWarning(f"no verdict: {one}"), stacklevel=2)

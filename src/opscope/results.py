@@ -202,7 +202,7 @@ _REPORTS = {
     "Explanation": ("explanation", "explanation_document", False),
     "CounterAnalysis": ("ncu", "ncu_document", True),
     "TrialResult": ("trial", "trial_document", False),
-    "Diagnosis": ("doctor", "doctor_document", False),
+    "Diagnosis": ("machine", "doctor_document", False),
 }
 
 

@@ -134,6 +134,11 @@ def counted(count: float, noun: str, plural: str | None = None) -> str:
     return f"{text} {noun if text == '1' else plural or plural_of(noun)}"
 
 
+def listed(*parts: str | None, joint: str = ", ") -> str:
+    """Those that say something, with commas between them; "–" for none."""
+    return joint.join(part for part in parts if part) or UNKNOWN
+
+
 def significant(value: float, *, below_one: int = 2) -> str:
     """Three significant digits at least; `below_one` decimals of what is less than one."""
     magnitude = abs(value)

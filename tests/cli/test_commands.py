@@ -31,12 +31,6 @@ COMMANDS = {
         analyze small.json --capture absent.json
         analyze small.json --memory-limit nonsense
         analyze small.json --workers nobody
-        analyze small.json --overlap
-        analyze small.json --overlap --top 3
-        analyze small.json --overlap --full
-        analyze small.json --overlap --output page.html
-        analyze small.json --overlap --save s.opscope
-        analyze small.json --overlap --workers 2
         """,
     "compare": """
         compare fast.json slow.json

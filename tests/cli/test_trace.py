@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import opscope
 from opscope.api import load
 from opscope.cli import trace as module
 from opscope.model.sidecar import read_sidecar
@@ -89,15 +88,6 @@ def test_the_trace_is_a_session_like_any(trace: Run, tmp_path: Path, opscope_and
         "cuLaunchKernel",
         "cudaMallocManaged",
     ]
-
-
-@pytest.mark.exhaustive(few=False)
-@pytest.mark.usefixtures("trace")
-def test_in_python_it_is_a_session_too() -> None:
-    with opscope.trace(["./program", "everything"]) as session:
-        assert session.scalar("SELECT count(*) FROM device_activities") == 8
-    with pytest.raises(opscope.CaptureError, match="exit code 3"):
-        opscope.trace(["./program", "exit", "3"], force=True)
 
 
 def test_json_is_alone_on_standard_output(trace: Run) -> None:

@@ -59,35 +59,3 @@ def test_nothing_to_try_is_one_clear_error(target: str) -> None:
     pytest.importorskip("torch")
     with pytest.raises(InputError):
         opscope.try_changes(target)
-
-
-SCRIPT = """
-import sys
-if sys.argv[1] != "0":
-    sys.exit(int(sys.argv[1]))
-import torch
-weight = torch.ones(8, 8, requires_grad=True)
-optimizer = torch.optim.SGD([weight])
-for step in range(4):
-    (weight @ weight).sum().backward()
-    optimizer.step()
-"""
-
-
-@pytest.mark.exhaustive(few=False)
-@pytest.mark.torch
-def test_run_records_in_a_process_of_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    script, out = tmp_path / "train.py", tmp_path / "out"
-    script.write_text(SCRIPT, "utf-8")
-    options = {"output_dir": out, "active": 2, "warmup": 0}
-    with opscope.run(script, ["0"], **options) as session:
-        assert session.scalar("SELECT count(*) FROM operators WHERE name = 'aten::mm'") > 0
-    with pytest.raises(opscope.CaptureError, match="exit code 3"):
-        opscope.run(script, ["3"], force=True, **options)
-
-
-def test_trace_says_that_there_is_no_such_program(tmp_path: Path) -> None:
-    with pytest.raises(opscope.CaptureError, match="opscope trace ended with exit code 1"):
-        opscope.trace([str(tmp_path / "none")], output_dir=tmp_path)
-    assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What ranks send each other: on which links, by which clocks, what beside computation, and pipeline bubbles.
+"""What ranks send each other: on which links, by which clocks, and pipeline bubbles.
 
 A group whose ranks name different devices is taken for one of one host, joined by NVLink where every such
 device has it, else by PCIe; where a number returns, a trace does not tell which network joins them. A stage
@@ -11,17 +11,14 @@ the error.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from opscope.analysis.arrays import NOTHING, Spans, merge, overlap, total
-from opscope.analysis.timeline.records import WorkKind, read_records
 from opscope.hardware.devices import DeviceSpec
-from opscope.ingest.reader import load
-from opscope.ingest.source import TraceFile, find_traces
 from opscope.text_enum import TextEnum
 
 if TYPE_CHECKING:
@@ -180,52 +177,3 @@ def _ideal_fractions(
         if members is not None and stages is not None and stages > 1 and microbatches:
             found |= dict.fromkeys(counts, (stages - 1) / (microbatches + stages - 1))
     return found
-
-
-class CommunicationOverlap(msgspec.Struct, frozen=True):
-    """One device of one trace."""
-
-    trace: str  # the file
-    rank: int | None  # None if the trace does not tell
-    device: int  # its ordinal
-    computation_ns: int  # time in which computing kernels ran
-    communication_ns: int  # time in which communicating ones did
-    overlapped_ns: int  # time in which both did
-
-    @property
-    def exposed_ns(self) -> int:
-        return self.communication_ns - self.overlapped_ns
-
-    @property
-    def overlapped_fraction(self) -> float | None:
-        """Share of communication (0–1) beside which something was computed; None without any."""
-        return self.overlapped_ns / self.communication_ns if self.communication_ns else None
-
-
-def communication_overlap(sources: Sequence[str]) -> tuple[CommunicationOverlap, ...]:
-    """The overlap on every device of every trace, by rank."""
-    traces = [trace for source in sources for trace in find_traces(source)]
-    found = [one for trace in traces for one in _of_trace(trace)]
-    return tuple(sorted(found, key=lambda one: (one.rank is None, one.rank or 0)))
-
-
-def _of_trace(trace: TraceFile) -> Iterator[CommunicationOverlap]:
-    with load([trace.name], merge=True) as session:
-        stepped = {trace_id for (trace_id,) in session.query("SELECT DISTINCT trace_id FROM steps")}
-        for one in read_records(session):
-            for device in one.devices:
-                counted = device.is_kernel & ((device.step >= 0) | (one.trace_id not in stepped))
-                of_kind = (
-                    counted & (device.work == kind) for kind in (WorkKind.COMPUTE, WorkKind.COMMUNICATION)
-                )
-                computation, communication = (
-                    merge((device.start_ns[part], device.end_ns[part])) for part in of_kind
-                )
-                yield CommunicationOverlap(
-                    trace=trace.name,
-                    rank=one.rank,
-                    device=device.device,
-                    computation_ns=total(computation),
-                    communication_ns=total(communication),
-                    overlapped_ns=int(overlap(computation, *communication).sum()),
-                )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inspect import signature
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +10,9 @@ from cyclopts import Parameter
 
 from opscope.cli import console
 from opscope.errors import InputError
+from opscope.report.analysis import recording_document
+from opscope.report.document import numbered
+from opscope.results import advised
 
 
 def analyze(
@@ -27,7 +30,6 @@ def analyze(
     capture: Annotated[console.Words, console.Several] = (),
     memory_limit: str | None = None,
     workers: str = "0",
-    overlap: bool = False,
 ) -> int:
     """Report where the device time of recorded traces goes.
 
@@ -50,15 +52,7 @@ def analyze(
         memory_limit: Limit of the database engine while reading, e.g. 1GB; more spills to disk.
         workers: Processes that read the files of many ranks, one for each core from 9 files on by default; or
             the address of the scheduler of a Dask cluster (tcp://HOST:8786), whose workers read them.
-        overlap: Tell only how much of communication runs beside computation, by rank: at once, for nothing
-            else is read.
     """
-    if overlap:
-        return _overlap(**locals())
-    from opscope.report.analysis import recording_document  # noqa: PLC0415 - longer than the overlap of 8 ranks
-    from opscope.report.document import Document, numbered  # noqa: PLC0415
-    from opscope.results import advised  # noqa: PLC0415
-
     outputs = [*report.output, save, export_trace]
     console.check_outputs(outputs, force=report.force, inputs=(*traces, ceilings))
     if not workers.isdecimal() and "://" not in workers:
@@ -82,13 +76,13 @@ def analyze(
 
             return analysis_json(summary, top=rows)
 
-        def printed() -> Document:
-            return recording_document(
-                summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
-            )
-
         if report.json or not open:
-            console.show(document, printed, json=report.json, reading=report)
+            replace(report, output=()).show(
+                document,
+                lambda: recording_document(
+                    summary, top=report.rows(top), is_full=report.full, is_screen=report.is_screen
+                ),
+            )
         console.write_reports(
             report.output,
             document,
@@ -99,7 +93,7 @@ def analyze(
         if save is not None:
             written.append(session.save(save, overwrite=report.force))
         if export_trace is not None:
-            from opscope.report.trace_export import export_trace as write_trace  # noqa: PLC0415 - seldom asked
+            from opscope.report.exports import export_trace as write_trace  # noqa: PLC0415 - seldom asked
 
             written.append(write_trace(session, export_trace))
         console.say_wrote(written, on_stderr=report.json)
@@ -107,22 +101,4 @@ def analyze(
             from opscope.cli.page_server import serve_recording  # noqa: PLC0415 - seldom asked
 
             serve_recording(session, summary, top=rows)
-    return 0
-
-
-def _overlap(*, traces: list[str], overlap: bool, report: console.Showing, **others: object) -> int:
-    from opscope.analysis.communication import communication_overlap  # noqa: PLC0415 - seldom asked
-    from opscope.report.overlap import overlap_document, overlap_json  # noqa: PLC0415
-
-    defaults = {one.name: one.default for one in signature(analyze).parameters.values()}
-    defaults |= vars(console.Showing(json=report.json))
-    for name, value in (others | vars(report)).items():
-        if value != defaults[name]:
-            raise InputError(
-                f"--overlap is a report of its own: --{name.replace('_', '-')} cannot be given with it",
-                hint="Leave one of them out",
-            )
-    with console.status("Reading"):
-        found = communication_overlap(traces)
-    console.show(lambda: overlap_json(found), lambda: overlap_document(found), json=report.json)
     return 0

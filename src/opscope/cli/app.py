@@ -85,7 +85,6 @@ _RUN_PROGRAMS = frozenset({"profile", "run", "bench"})
 
 
 def entry_point() -> None:
-    """Run the command line of this process and exit."""
     code = command_line()
     if _RUN_PROGRAMS.isdisjoint(sys.argv):
         with suppress(OSError, ValueError):  # then the interpreter says what it can

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -146,7 +146,7 @@ def bench(
     """
     if not targets:
         suites = list(SUITES.values())
-        console.show(lambda: suite_list_json(suites), lambda: suite_list_document(suites), json=report.json)
+        replace(report, output=()).show(lambda: suite_list_json(suites), lambda: suite_list_document(suites))
         return 0
     kinds = tuple(kind for kind in (CodeKind.PTX, CodeKind.SASS, CodeKind.TRITON) if str(kind) in show)
     has_kernels = report.full or "kernels" in show

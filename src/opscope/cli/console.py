@@ -127,8 +127,24 @@ class Showing(Parts):
     output: Output = ()
     force: Force = False
 
-    def show(self, as_json: Callable[[], Any], as_document: Callable[[], Document], **more: Any) -> None:
-        show(as_json, as_document, json=self.json, reading=self, output=self.output, **more)
+    def show(
+        self,
+        as_json: Callable[[], Any],
+        as_document: Callable[[], Document],
+        *,
+        is_printed: bool = True,
+        on_stderr: bool = False,
+        charts: Callable[[], Sequence[Chart]] = tuple,
+    ) -> None:
+        """Print a result: as the one JSON document on stdout, or as a report; and write it to files."""
+        if self.json:
+            print_json(as_json())
+        elif is_printed:
+            print_document(as_document(), reading=self, on_stderr=on_stderr)
+        write_reports(
+            self.output, as_json, as_document, lambda path: write_page(path, as_document(), charts())
+        )
+        say_wrote(self.output, on_stderr=self.json or on_stderr or not is_printed)
 
 
 @dataclass(frozen=True)
@@ -196,26 +212,6 @@ def load_noticed() -> Iterator[None]:
             )
 
 
-def show(
-    as_json: Callable[[], Any],
-    as_document: Callable[[], Document],
-    *,
-    json: bool,
-    is_printed: bool = True,
-    reading: Parts = READING,
-    on_stderr: bool = False,
-    output: Iterable[Path] = (),
-    charts: Callable[[], Sequence[Chart]] = tuple,
-) -> None:
-    """Print a result: as the one JSON document on stdout, or as a report; and write it to files."""
-    if json:
-        print_json(as_json())
-    elif is_printed:
-        print_document(as_document(), reading=reading, on_stderr=on_stderr)
-    write_reports(output, as_json, as_document, lambda path: write_page(path, as_document(), charts()))
-    say_wrote(output, on_stderr=json or on_stderr or not is_printed)
-
-
 def write_reports(
     output: Iterable[Path],
     as_json: Callable[[], Any],
@@ -280,8 +276,7 @@ def print_document(document: Document, *, reading: Parts = READING, on_stderr: b
     """Print what is to be read of a report on stdout, or on stderr where stdout is a program's own."""
     stream = sys.stderr if on_stderr else sys.stdout
     told = only_sections(document, reading.section, in_language) if reading.section else document
-    shown = translated(told, _language)
-    wide_console(stream).print(render_terminal(shown), crop=False)
+    wide_console(stream).print(render_terminal(translated(told, _language)), crop=False)
 
 
 def markdown(document: Document) -> str:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from opscope import api
 from opscope.benchmarking.limits import measure_device
-from opscope.cli.console import Force, Json, check_outputs, note, say_wrote, show, status
+from opscope.cli.console import Force, Json, Showing, check_outputs, note, say_wrote, status
 from opscope.errors import InputError
 from opscope.hardware.measured import (
     LIMITS_FOLDER,
@@ -23,7 +23,7 @@ from opscope.hardware.measured import (
     spec_of,
 )
 from opscope.provenance.cache import cache_folder
-from opscope.report.devices import (
+from opscope.report.machine import (
     device_details_document,
     device_list_document,
     devices_json,
@@ -67,14 +67,13 @@ def devices(
             measured[one.device if spec is None else spec.name] = one
         for reason in ignored:
             note(f"passed over: {reason}")
-    show(
+    Showing(json=json).show(
         lambda: devices_json(shown, capabilities, measured),
         lambda: (
             device_details_document(shown, capabilities, measured)
             if name
             else device_list_document(shown, capabilities)
         ),
-        json=json,
     )
     return 0
 
@@ -91,6 +90,6 @@ def _measure(device: str, save: Path | None, *, force: bool, json: bool) -> int:
             written.append(cache_measured(cache_folder() / LIMITS_FOLDER, measured))
         except InputError as error:
             note(f"not kept for later commands: {error}")
-    show(lambda: measured_json(measured, spec), lambda: measured_document(measured, spec), json=json)
+    Showing(json=json).show(lambda: measured_json(measured, spec), lambda: measured_document(measured, spec))
     say_wrote(written, on_stderr=json)
     return 0

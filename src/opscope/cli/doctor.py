@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from opscope import api
 from opscope.cli.app import EXIT_ERROR
-from opscope.cli.console import Json, show, status
-from opscope.report.doctor import doctor_document, doctor_json
+from opscope.cli.console import Json, Showing, status
+from opscope.report.machine import doctor_document, doctor_json
 
 
 def doctor(*, json: Json = False) -> int:
@@ -24,5 +24,5 @@ def doctor(*, json: Json = False) -> int:
     """
     with status("Looking at this machine"):
         diagnosis = api.doctor()
-    show(lambda: doctor_json(diagnosis), lambda: doctor_document(diagnosis), json=json)
+    Showing(json=json).show(lambda: doctor_json(diagnosis), lambda: doctor_document(diagnosis))
     return 0 if diagnosis.can_profile else EXIT_ERROR

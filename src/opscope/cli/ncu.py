@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +26,6 @@ from opscope.cli.app import EXIT_INTERRUPTED
 from opscope.errors import InputError
 from opscope.hardware.driver import visible_gpus
 from opscope.model.files import scratch_prefix
-from opscope.report.html.result_charts import counter_charts
 from opscope.report.ncu import ncu_document, ncu_json
 from opscope.toolchain import ncu_command
 from opscope.toolchain.ncu_reading import check_reader, is_report, read_report
@@ -101,8 +99,7 @@ def ncu(
         code = _profile(target, trace, collecting, read, force=report.force, stdout=stdout)
     analysis = api.ncu(read, trace)
     document = ncu_document(analysis, top=report.rows(top))
-    charts = partial(counter_charts, analysis)
-    shown.show(lambda: ncu_json(analysis), lambda: document, on_stderr=is_run, charts=charts)
+    shown.show(lambda: ncu_json(analysis), lambda: document, on_stderr=is_run)
     if is_run:
         console.say_wrote([read], on_stderr=True)
     return code

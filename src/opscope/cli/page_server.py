@@ -13,11 +13,10 @@ import threading
 import webbrowser
 from collections.abc import Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from shutil import copyfileobj
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opscope.cli.console import note, write_recording_page
 from opscope.errors import InputError
@@ -29,12 +28,11 @@ if TYPE_CHECKING:
 
 _ADDRESS = "127.0.0.1"
 _TRACE = "trace.json.gz"
-_TYPES = {".html": "text/html; charset=utf-8", ".gz": "application/gzip"}
 
 
 def serve_recording(session: Session, summary: Summary, *, top: int | None) -> None:
     """Serve the page to this machine alone until Ctrl-C, and open a browser; nothing is left behind."""
-    from opscope.report.trace_export import export_trace  # noqa: PLC0415 - imports much
+    from opscope.report.exports import export_trace  # noqa: PLC0415 - imports much
 
     with TemporaryDirectory(prefix=scratch_prefix()) as scratch:
         folder = Path(scratch)
@@ -75,24 +73,25 @@ class PageServer(ThreadingHTTPServer):
             note(f"a request failed: {type(error).__name__}: {error}")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(SimpleHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "opscope", ""
 
-    def do_GET(self) -> None:
-        file = self.server.files.get(self.path)
+    def send_head(self) -> Any:
+        """As in the base, of what is served alone."""
         # A name of another site may be made to lead here: its page must not read what is served.
-        if self.headers.get("Host") not in self.server.hosts or file is None:
+        if self.headers.get("Host") not in self.server.hosts or self.path not in self.server.files:
             self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        with file.open("rb") as content:
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", _TYPES[file.suffix])
-            self.send_header("Content-Length", str(file.stat().st_size))
-            for name, value in _HEADERS.items():
-                self.send_header(name, value)
-            self.end_headers()
-            copyfileobj(content, self.wfile)
+            return None
+        return super().send_head()
+
+    def translate_path(self, path: str) -> str:
+        return str(self.server.files[path])
+
+    def end_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base
         """Nothing: the terminal is the user's."""

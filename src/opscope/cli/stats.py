@@ -8,8 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from opscope import api
-from opscope.cli.console import FORMAT, Force, Json, Output, check_outputs, open_source, show
-from opscope.report.html.result_charts import statistics_charts
+from opscope.cli.console import FORMAT, Force, Json, Output, Showing, check_outputs, open_source
 from opscope.report.tables import stats_csv, stats_json, stats_tables_document
 
 
@@ -41,12 +40,7 @@ def stats(
     title = f"Statistics of {', '.join(source)}" if output else ""
     if csv:
         sys.stdout.write(stats_csv(tables))
-    show(
-        lambda: stats_json(tables),
-        lambda: stats_tables_document(tables, title=title),
-        json=json,
-        is_printed=not csv,
-        output=output,
-        charts=lambda: statistics_charts(tables),
+    Showing(json=json, output=output).show(
+        lambda: stats_json(tables), lambda: stats_tables_document(tables, title=title), is_printed=not csv
     )
     return 0

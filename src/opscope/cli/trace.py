@@ -146,10 +146,7 @@ def _record_with_nsys(
 
     Standard output is the program's own and then the statistics'.
     """
-    if shutil.which(program[0]) is None:
-        raise InputError(
-            f"there is no program '{program[0]}'", hint="opscope trace --nsys -- python script.py ARGS"
-        )
+    check_program(program[0], os.environ.get("PATH"))
     executable = find_nsys(os.environ.get("PATH"))
     export = report.with_suffix(".sqlite")
     console.check_outputs([report, export], force=force)
@@ -166,7 +163,7 @@ def _record_with_nsys(
     console.say_wrote([report, export], on_stderr=json)
     with console.open_source([str(export)]) as session:
         tables = api.stats(session)
-    console.show(lambda: stats_json(tables), lambda: stats_tables_document(tables), json=json)
+    console.Showing(json=json).show(lambda: stats_json(tables), lambda: stats_tables_document(tables))
     return EXIT_INTERRUPTED if run.was_interrupted else run.exit_code
 
 

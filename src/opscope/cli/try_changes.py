@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from opscope.cli import console
 from opscope.cli.app import EXIT_INTERRUPTED, EXIT_REGRESSION
@@ -87,7 +86,7 @@ def try_changes(
         predict="predict" not in skip,
         note=console.note,
     )
-    with _progress(plan.budget_s) as told:
+    with _progress() as told:
         result = Trial(plan, told).run()
     document = trial_document(result, console.command_line())
     report.show(lambda: trial_json(result), lambda: document, charts=lambda: trial_charts(result))
@@ -115,7 +114,6 @@ def _workload(param: Sequence[str]) -> tuple[WorkloadOptions, tuple[int, int]]:
 
 
 def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
-    """Write changes into the script; the files written."""
     edited = plan.edited([one for one in plan.changes if one.name in names])
     if edited is None or plan.source is None:
         console.note("--apply: the script holds no line for these changes; write them by hand")
@@ -125,31 +123,9 @@ def _applied(plan: TrialPlan, names: Sequence[str], kept: Path) -> list[Path]:
 
 
 @contextmanager
-def _progress(budget_s: float | None) -> Iterator[Told]:
+def _progress() -> Iterator[Told]:
     """A bar of the runs on standard error: what runs, how many ran, and about how long the rest takes."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    began = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console.stderr_console(), transient=True) as progress:
-        bar = progress.add_task("", total=None, left="")
-
-        def told(name: str, done: int, total: int) -> None:
-            left = left_text(time.monotonic() - began, done, total, budget_s)
-            progress.update(bar, description=name, completed=done, total=total, left=left)
-
-        yield told
-
-
-def left_text(took_s: float, done: int, total: int, budget_s: float | None) -> str:
-    """About how long it still takes: the rest of the runs, at most the rest of the budget."""
-    if not done:
-        return ""
-    left_s = took_s / done * (total - done)
-    if budget_s is not None:
-        left_s = min(left_s, max(0.0, budget_s - took_s))
-    minutes, seconds = divmod(round(left_s), 60)
-    return f"about {minutes}:{seconds:02d} left"
+        bar = progress.add_task("", total=None)
+        yield lambda name, done, total: progress.update(bar, description=name, completed=done, total=total)

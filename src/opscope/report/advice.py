@@ -42,8 +42,8 @@ def headline(summary: Summary) -> FactList:
     """At most a dozen lines, what cannot be trusted first; what is unknown is left to the sections."""
     defects = (("Defect", one.message) for one in most_severe_first(summary.defects))
     parts = (_bound, _exposed, _kernel, _ranges, _changes) if summary.is_usable else (_ranges,)
-    shown = (line for part in (_step, *parts, _basis) for line in part(summary))
-    return facts(*defects, *shown)
+    shown = (line for part in (_step, *parts) for line in part(summary))
+    return facts(*defects, *shown, ("Based on", _basis(summary)))
 
 
 def _step(summary: Summary) -> Iterator[tuple[str, Text]]:
@@ -181,27 +181,22 @@ def _changes(summary: Summary) -> Iterator[tuple[str, Text]]:
         )
 
 
-def _basis(summary: Summary) -> Iterator[tuple[str, Text]]:
-    known = []
-    if summary.has_device:
-        names = Counter(device.name or "an unknown device" for device in summary.devices)
-        known += [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
-    if summary.torch_release is not None:
-        known.append(f"PyTorch {summary.torch_release}")
-    if summary.operators and summary.attributed_fraction is not None:
-        known.append(f"{format_fraction(summary.attributed_fraction)} attributed")
+def _basis(summary: Summary) -> str | None:
+    names = Counter(device.name or "an unknown device" for device in summary.devices if summary.has_device)
+    has_share = bool(summary.operators) and summary.attributed_fraction is not None
     closed_ns = sum(one.device_ns for one in summary.graphs if one.source is None)
-    if closed_ns:
-        share = format_share(closed_ns, summary.device_time_ns)
-        known.append(f"{share} in CUDA graphs whose operators are unknown")
+    closed = f"{format_share(closed_ns, summary.device_time_ns)} in CUDA graphs whose operators are unknown"
     left_out = len(summary.steps) - len(summary.counted_steps) if summary.steps else 0
-    if left_out:
-        known.append(f"without {counted(left_out, 'start-up step')}")
     warnings = sum(one.severity is not Severity.INFO for one in merged_findings(summary))
-    if warnings:
-        known.append(counted(warnings, "warning"))
-    if known:
-        yield "Based on", ", ".join(known)
+    known = (
+        *(name if count == 1 else f"{count} × {name}" for name, count in names.items()),
+        None if summary.torch_release is None else f"PyTorch {summary.torch_release}",
+        f"{format_fraction(summary.attributed_fraction)} attributed" if has_share else None,
+        closed if closed_ns else None,
+        f"without {counted(left_out, 'start-up step')}" if left_out else None,
+        counted(warnings, "warning") if warnings else None,
+    )
+    return ", ".join(filter(None, known))
 
 
 _SHOWN = 6
@@ -262,8 +257,7 @@ def _points(summary: Summary, findings: Sequence[Finding]) -> Iterator[doc.Block
 
 
 def _code(change: str) -> doc.CodeBlock:
-    is_command = re.match(r"\s*(opscope|python|ncu|nsys)\s", change)
-    return doc.CodeBlock(change, "bash" if is_command else "python")
+    return doc.CodeBlock(change, "bash" if re.match(r"\s*(opscope|python|ncu|nsys)\s", change) else "python")
 
 
 def short_edit(finding: Finding) -> str | None:

@@ -16,7 +16,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from opscope.analysis.measured_step import MeasuredStep, UnrecordedTime
-from opscope.analysis.ranges import GraphTotal
 from opscope.analysis.step_model import StepBound
 from opscope.analysis.summary import Summary
 from opscope.analysis.totals import CategoryTotal
@@ -38,10 +37,9 @@ from opscope.report.operators import (
     top_operators,
     whole_ns,
 )
-from opscope.report.program import program_sections, recording_hint
 from opscope.report.provenance import accuracy_blocks
 from opscope.report.ranks import collective_blocks
-from opscope.report.timeline import time_blocks
+from opscope.report.timeline import program_sections, time_blocks
 from opscope.units import (
     NS_PER_S,
     counted,
@@ -101,10 +99,6 @@ def recording_document(
         (title,) = summary.traces
     if is_screen:
         return doc.Document(title, (headline(summary),), _screen(summary, top))
-    time = time_blocks(summary)
-    # How to record what is missing stands before what the section comes to.
-    place = len(time) - bool(time and isinstance(time[-1], doc.Meaning))
-    hint = recording_hint(summary) if time and is_full else None
     shown = doc.sections(
         _changes(summary, is_full=is_full),
         _overview(summary, latency, config or {}, is_full=is_full),
@@ -113,7 +107,7 @@ def recording_document(
         _ranges(summary, top),
         doc.Section("Kernels", _kernel_blocks(summary, top)) if summary.kernels else None,
         doc.Section("How far from the limit", efficiency_blocks(summary, top)),
-        doc.Section("Where the GPU waits", doc.blocks(*time[:place], hint, *time[place:])),
+        doc.Section("Where the GPU waits", time_blocks(summary, is_full=is_full)),
         None if is_full else _devices(summary),
         _graphs(summary),
         doc.Section("Collectives", collective_blocks(summary)),
@@ -173,58 +167,42 @@ def _overview(
     summary: Summary, latency: Latency | None, config: Mapping[str, Any], *, is_full: bool
 ) -> doc.Section:
     """The totals of a recording, a step without the profiler first, and its latency where measured."""
-    step, window = summary.measured_step, "the recording"
-    told: list[tuple[str, doc.Text]] = []
-    if step.unrecorded_ns is not None:
-        told.append(
-            (
-                "Step",
-                (doc.Strong(format_duration(step.unrecorded_ns.median)), _samples_text(step.unrecorded_ns)),
-            )
-        )
+    step, window, recorded = summary.measured_step, "the recording", None
+    timed, has_operators = step.unrecorded_ns, bool(summary.operators) or not summary.has_device
     if summary.steps:
         window = "the step" if len(summary.steps) == 1 else "the steps"
         used = summary.counted_steps
         duration_ns = sum(one.duration_ns for one in used) / len(used)
-        text = f"{len(used)}, {format_duration(duration_ns)} each on average"
+        recorded = f"{len(used)}, {format_duration(duration_ns)} each on average"
         if summary.has_device:
             device_ns = sum(one.device_ns for one in used) / len(used)
-            text += f", {format_duration(device_ns)} of device time each"
+            recorded += f", {format_duration(device_ns)} of device time each"
         if left_out := len(summary.steps) - len(used):
-            text += f", {left_out} of start-up left out"
-        told.append(("Recorded steps", f"{text}; {_stretch_text(step)}"))
-    operators: list[tuple[str, doc.Text]] = [
-        ("CPU time in operators", format_duration(summary.cpu_time_ns)),
-        ("Operator calls", f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"),
-    ]
-    if not summary.has_device:
-        told += [("Device time", doc.Strong("none: ranked by CPU time")), *operators]
-    else:
-        whole = f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}"
-        attributed = (
-            f"{format_duration(summary.attributed_ns)} ({format_fraction(summary.attributed_fraction)})"
-        )
-        busy = f"{format_fraction(summary.busy_fraction)} of {window} as recorded"
-        if step.busy_fraction is not None:
-            busy = f"{format_fraction(step.busy_fraction)} of the step; {busy}"
-        told += [
-            ("Device time", whole),
-            ("Attributed to operators", attributed if summary.operators else ""),
-            ("Set aside", format_duration(summary.set_aside_ns) if summary.set_aside_ns else ""),
-            ("Device busy", busy),
-            ("Kernel launches", format_count(summary.kernel_launches)),
-            *(operators if summary.operators else ()),
-        ]
-    if latency is not None:
-        low, high = format_duration(latency.p5_ns), format_duration(latency.p95_ns)
-        text = (
-            f"median {format_duration(latency.median_ns)} [5 %: {low}, 95 %: {high}], "
-            f"{len(latency.samples_ns)} samples by {latency.clock}"
-        )
-        told.append(("Latency without the profiler", text))
-        if (batch_size := config.get("batch_size")) and latency.median_ns:
-            rate = batch_size / latency.median_ns * NS_PER_S
-            told.append(("Throughput", f"{rate:,.1f} sequences/s"))
+            recorded += f", {left_out} of start-up left out"
+        recorded += f"; {_stretch_text(step)}"
+    unrecorded = None if timed is None else (doc.Strong(format_duration(timed.median)), _samples_text(timed))
+    whole = f"{format_duration(summary.device_time_ns)} in {counted(summary.activity_count, 'activity')}"
+    attributed = f"{format_duration(summary.attributed_ns)} ({format_fraction(summary.attributed_fraction)})"
+    busy = f"{format_fraction(summary.busy_fraction)} of {window} as recorded"
+    if step.busy_fraction is not None:
+        busy = f"{format_fraction(step.busy_fraction)} of the step; {busy}"
+    device = (
+        ("Device time", whole),
+        ("Attributed to operators", attributed if summary.operators else None),
+        ("Set aside", format_duration(summary.set_aside_ns) if summary.set_aside_ns else None),
+        ("Device busy", busy),
+        ("Kernel launches", format_count(summary.kernel_launches)),
+    )
+    none = ("Device time", doc.Strong("none: ranked by CPU time"))
+    calls = f"{summary.operator_calls:,}, of {summary.operator_names:,} operators"
+    told = doc.facts(
+        ("Step", unrecorded),
+        ("Recorded steps", recorded),
+        *(device if summary.has_device else (none,)),
+        ("CPU time in operators", format_duration(summary.cpu_time_ns) if has_operators else None),
+        ("Operator calls", calls if has_operators else None),
+        *_latency_facts(latency, config.get("batch_size")),
+    )
     first, count = summary.steps[:_STEP_ROWS], len(summary.steps)
     steps = doc.table(
         first,
@@ -235,7 +213,22 @@ def _overview(
         caption=f"The first {len(first)} of {count} steps." if len(first) < count else None,
     )
     each = (_device_table(summary), steps) if is_full else ()
-    return doc.Section("Overview", doc.blocks(doc.facts(*told), *each, doc.Meaning(_deciding_side(summary))))
+    return doc.Section("Overview", doc.blocks(told, *each, doc.Meaning(_deciding_side(summary))))
+
+
+def _latency_facts(latency: Latency | None, batch_size: int | None) -> tuple[tuple[str, str | None], ...]:
+    if latency is None:
+        return ()
+    low, high = format_duration(latency.p5_ns), format_duration(latency.p95_ns)
+    text = (
+        f"median {format_duration(latency.median_ns)} [5 %: {low}, 95 %: {high}], "
+        f"{len(latency.samples_ns)} samples by {latency.clock}"
+    )
+    rate = batch_size / latency.median_ns * NS_PER_S if batch_size and latency.median_ns else None
+    return (
+        ("Latency without the profiler", text),
+        ("Throughput", None if rate is None else f"{rate:,.1f} sequences/s"),
+    )
 
 
 def _samples_text(time: UnrecordedTime) -> str:
@@ -273,25 +266,16 @@ def _deciding_side(summary: Summary) -> str:
         return f"The GPU was busy for {format_fraction(summary.busy_fraction)} of the recording."
     device, host = format_duration(step.device_ns), format_duration(step.host_ns)
     whole = "a step" if summary.steps else "the recording" if len(summary.traces) < 2 else "each trace"
-    if step.bound is StepBound.TURNS:
-        return (
-            f"CPU and GPU wait for each other: {whole} needs {host} of the CPU and {device} of the GPU. "
-            "Fewer waits, and less work of the CPU between steps, shorten it."
-        )
-    if step.bound is StepBound.BALANCE:
-        return (
-            f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
-            "Only what saves both shortens it much."
-        )
-    if step.bound is StepBound.HOST:
-        return (
-            f"CPU-bound: {whole} needs {host} of the CPU and {device} of the GPU. Fewer or cheaper launches "
-            "shorten it; faster kernels alone do not."
-        )
-    return (
-        f"GPU-bound: {whole} needs {device} of the GPU and {host} of the CPU. "
-        "Faster or fewer kernels shorten it."
-    )
+    return {
+        StepBound.TURNS: f"CPU and GPU wait for each other: {whole} needs {host} of the CPU and {device} "
+        "of the GPU. Fewer waits, and less work of the CPU between steps, shorten it.",
+        StepBound.BALANCE: f"Balanced: {whole} needs {host} of the CPU and {device} of the GPU. "
+        "Only what saves both shortens it much.",
+        StepBound.HOST: f"CPU-bound: {whole} needs {host} of the CPU and {device} of the GPU. Fewer or "
+        "cheaper launches shorten it; faster kernels alone do not.",
+        StepBound.DEVICE: f"GPU-bound: {whole} needs {device} of the GPU and {host} of the CPU. "
+        "Faster or fewer kernels shorten it.",
+    }[step.bound]
 
 
 def _device_table(summary: Summary) -> doc.Table:
@@ -415,9 +399,6 @@ def _ranges(summary: Summary, top: int | None) -> doc.Section | None:
 
 
 def _graphs(summary: Summary) -> doc.Section | None:
-    def matched(one: GraphTotal) -> str:
-        return "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason)))
-
     if not summary.graphs:
         return None
     graphs = doc.table(
@@ -427,7 +408,10 @@ def _graphs(summary: Summary) -> doc.Section | None:
         doc.number("Activities", "activities"),
         doc.number("Device time", "device_ns"),
         doc.words("Operators known from", lambda one: one.source.meaning if one.source else "unknown"),
-        doc.words("Matched", matched),
+        doc.words(
+            "Matched",
+            lambda one: "; ".join(filter(None, (one.evidence and one.evidence.meaning, one.reason))),
+        ),
     )
     replayed_ns = sum(one.device_ns for one in summary.graphs)
     known_ns = sum(one.device_ns for one in summary.graphs if one.source is not None)

@@ -65,17 +65,21 @@ _VISIBLE = 0.02
 
 
 def median_cell(row: BenchmarkRow) -> str:
+    return median_text(row.median_ns, row.interval_ns, is_exact=row.inner_repeats > 1)
+
+
+def median_text(median_ns: float | None, interval_ns: Interval | None, *, is_exact: bool) -> str:
     """`131.2 ± 0.1 µs`: the median and half the width of its interval, with digits that mean something."""
-    if row.median_ns is None:
+    if median_ns is None:
         return units.UNKNOWN
     factor, unit = next(
-        ((factor, unit) for factor, unit in _UNITS if abs(row.median_ns) >= 0.9995 * factor), _UNITS[-1]
+        ((factor, unit) for factor, unit in _UNITS if abs(median_ns) >= 0.9995 * factor), _UNITS[-1]
     )
-    median = row.median_ns / factor
-    digits = _decimals(median) if unit != "ns" or row.inner_repeats > 1 else 0
-    if row.interval_ns is None:
+    median = median_ns / factor
+    digits = _decimals(median) if unit != "ns" or is_exact else 0
+    if interval_ns is None:
         return f"{median:.{digits}f} {unit}"
-    low, high = row.interval_ns
+    low, high = interval_ns
     half = (high - low) / 2 / factor
     if 0 < half < 10.0**-digits:
         # A little less than the exponent, so that 0.0999999 counts as 0.1.
@@ -406,6 +410,13 @@ def code_sections(codes: Sequence[ImplementationCode]) -> tuple[doc.Section, ...
 _COMMON_FACTS = ("Device", "Clock", "Reference", "Check")
 
 
+def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
+    suites: dict[str, list[BenchmarkResult]] = {}
+    for point in sweep.points:
+        suites.setdefault(point.suite, []).append(point)
+    return suites
+
+
 def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]]) -> doc.Document:
     shown = [
         section for points in points_by_suite(sweep).values() for section in _suite_sections(sweep, points)
@@ -438,13 +449,6 @@ def _sweep_document(sweep: BenchmarkSweep, extra: Sequence[Sequence[doc.Section]
     failed = doc.Section("Points without a result", (doc.BulletList(sweep.failures),))
     told = doc.sections(*shown, failed, doc.Section("Conditions", (conditions,)))
     return doc.Document(sweep.suite, (headline,), told)
-
-
-def points_by_suite(sweep: BenchmarkSweep) -> dict[str, list[BenchmarkResult]]:
-    suites: dict[str, list[BenchmarkResult]] = {}
-    for point in sweep.points:
-        suites.setdefault(point.suite, []).append(point)
-    return suites
 
 
 def point_label(sweep: BenchmarkSweep, point: BenchmarkResult) -> str:

@@ -12,13 +12,13 @@ from typing import Any
 
 from opscope.analysis.comparison_rules import no_verdict
 from opscope.model import comparison as model
-from opscope.model.benchmark import BenchmarkRow, Interval, Status, Verdict
+from opscope.model.benchmark import Interval, Status, Verdict
 from opscope.model.comparison import Metric, Presence, SessionComparison, TimeChange
 from opscope.model.finding import Finding
 from opscope.model.schema import Attribution
 from opscope.provenance.categories import category_title
 from opscope.report import document as doc
-from opscope.report.benchmark import interval_beside, median_cell, problem_title, ratio_text
+from opscope.report.benchmark import interval_beside, median_text, problem_title, ratio_text
 from opscope.report.json_encoding import Keys, encode, parsed, versions
 from opscope.units import UNKNOWN, counted, format_duration, format_fraction, format_mean_count, format_ratio
 
@@ -42,10 +42,7 @@ def difference_text(difference_ns: float) -> str:
 
 def measured_text(time_ns: float | None, interval_ns: Interval | None = None) -> str:
     """`131.2 ± 0.1 µs`; without an interval `131 µs`."""
-    if time_ns is None or interval_ns is None:
-        return format_duration(time_ns)
-    row = BenchmarkRow(name="", status=Status.OK, median_ns=time_ns, interval_ns=interval_ns, inner_repeats=2)
-    return median_cell(row)
+    return median_text(time_ns, interval_ns, is_exact=interval_ns is not None)
 
 
 def ratio_words(time: TimeChange) -> str:
@@ -270,8 +267,7 @@ def _changed_variants(row: model.OperatorChange) -> list[model.VariantChange]:
 def _reason_blocks(
     comparison: SessionComparison, row: model.OperatorChange, top: int | None
 ) -> tuple[doc.Block, ...]:
-    is_common = row.presence is Presence.BOTH
-    times = _headline(row.time) if is_common else difference_text(row.time.difference_ns)
+    times = _headline(row.time) if row.presence is Presence.BOTH else difference_text(row.time.difference_ns)
     opening = f"{category_title(row.category)}, {_uses(comparison, row, what='calls')} calls: {times}"
     changed = kernels = [kernel for kernel in row.kernels if kernel.time.difference_ns]
     variants = _changed_variants(row)

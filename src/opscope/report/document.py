@@ -9,7 +9,6 @@ column: its heading and the attribute it shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from operator import attrgetter
 from typing import Any
 
@@ -48,26 +47,19 @@ Inline = str | Code | Strong | Link
 Text = Inline | tuple[Inline, ...]
 
 
-class Align(str, Enum):
-    """Side a table column is set flush with."""
-
-    LEFT = "left"
-    RIGHT = "right"
-
-
 class Column(msgspec.Struct, frozen=True):
-    """Heading and alignment of one table column.
+    """Heading of one table column; numbers are set flush right.
 
     A `spare` one may be left out where all are too wide: the one with the largest number first.
     """
 
     title: str
-    align: Align = Align.LEFT
+    is_number: bool = False
     spare: int = 0
 
 
 def numeric(title: str, *, spare: int = 0) -> Column:
-    return Column(title, Align.RIGHT, spare)
+    return Column(title, is_number=True, spare=spare)
 
 
 class Paragraph(msgspec.Struct, frozen=True):

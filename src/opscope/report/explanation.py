@@ -145,8 +145,7 @@ def _opening(explanation: Explanation) -> doc.FactList:
     release = release_text(version, explanation.torch_version_grade, explanation.torch_version_reason)
     if summary is None and explanation.torch_version_grade is not Grade.NEIGHBOR_VERSION:
         release = version or "not recognized"
-    is_one = explanation.subject in (Subject.OPERATOR, Subject.KERNEL)
-    place = _beginning(explanation) if is_one else None
+    place = _beginning(explanation) if explanation.subject in (Subject.OPERATOR, Subject.KERNEL) else None
     is_near = any(one.line_grade is Grade.NEIGHBOR_VERSION for one in explanation.locations)
     longest: doc.Text | None = None
     if uses and explanation.subject is not Subject.KERNEL:

@@ -118,7 +118,6 @@ def to_json(document: Any) -> str:
 
 
 def to_json_line(document: Any) -> str:
-    """The document as JSON text on one line, without a newline."""
     encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
     try:
         return encoder.encode(document)

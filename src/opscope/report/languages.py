@@ -13,15 +13,16 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from opscope.model.finding import Finding, Severity
+from opscope.model.finding import Severity
 from opscope.report import document as doc
 from opscope.text_enum import TextEnum
 
@@ -83,7 +84,15 @@ class _Translation:
             ),
             doc.BulletList: lambda one: doc.BulletList(tuple(map(self._text, one.items))),
             doc.FindingList: lambda one: doc.FindingList(
-                tuple(map(self._finding, one.findings)), {each: self._words(str(each)) for each in Severity}
+                tuple(
+                    replace(
+                        each,
+                        message=self._words(each.message) + self._words(each.suggestion or ""),
+                        suggestion=None,
+                    )
+                    for each in one.findings
+                ),
+                {each: self._words(str(each)) for each in Severity},
             ),
             doc.CodeBlock: lambda one: one,
         }
@@ -97,10 +106,6 @@ class _Translation:
             self._words(table.left_out),
             table.fractions,
         )
-
-    def _finding(self, one: Finding) -> Finding:
-        said = self._words(one.message) + self._words(one.suggestion or "")
-        return replace(one, message=said, suggestion=None)
 
     def _words(self, text: str) -> str:
         return self._known.translate(text) or text
@@ -155,10 +160,11 @@ _FUNCTION_WORDS = frozenset((
 ))  # fmt: skip
 _SENTENCE = re.compile(r"^ |\. |(?<!\S)[a-z]+ [a-z]+(?!\S)")
 _CLAUSE = re.compile(r"[.,;:] ")
-_NUMBER = re.compile("[\\d\ue000-\uf8ff]")
 _PLACE_IN_PROGRAM = re.compile(r"<[^<>]*>| at \S+:\d+")
 # What ends and joins clauses, the loosest joint first, in English and in Chinese.
-_STOPS = {".": "。", ":": "：", ";": "；", ",": "，", "?": "？"}
+_STOPS = str.maketrans(".:;,?", "。：；，？")
+# A clause behind a name begins with a joint.
+_EDGES = re.compile(r"\A((?:[,;:] )?\s*)(.*?)([.,:;?]?\s*)\Z", re.DOTALL)
 _JOINTS = (
     (". ", "。"), ("; ", "；"), (": ", "："), (", ", "，"),
     (" and ", " 和 "), (" or ", " 或 "), (" → ", " → "),
@@ -170,15 +176,12 @@ _WIDE = re.compile("[\u3000-\u9fff]")
 _BLANK = re.compile(
     "(?<=[\u3000-\u9fff\uff00-\uffef]) +(?=[\u3000-\u9fff])|(?<=[。：；，）（]) +| +(?=[。：；，）（])"
 )
-# A name or a joint before a clause.
-_LED = re.compile("([\ue000-\uf8ff] |[,;:] |\\([a-z_]+\\) )(.+)", re.DOTALL)
 _REMARK = re.compile(r"\([a-z_]+\) ")
 # Words in brackets: the last ones, else the first.
 _INNER = r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
 _BRACKETED = (re.compile(rf"(.*) {_INNER}()"), re.compile(rf"(.*?) ?{_INNER}(.*)"))
 # Longer texts are lists of names; and what a stranger's trace holds must not keep the report busy.
 _LONGEST = 2_000
-_MOST_CLAUSES = 12
 
 
 class _Template(msgspec.Struct, frozen=True):
@@ -186,17 +189,11 @@ class _Template(msgspec.Struct, frozen=True):
 
     literals: tuple[str, ...]  # the words around the places
     text: str  # the translation, with `{}` or `{0}` for the places
-    is_count: bool  # `{} kernels`
 
     @property
     def weight(self) -> int:
         """How much of a text it explains."""
         return sum(map(len, self.literals))
-
-    def filled(self, places: Iterable[str], found: Iterable[str | None]) -> str:
-        """Its text with what stands in its places: blanks around words are of the other language."""
-        pairs = zip(places, found, strict=True)
-        return self.text.format(*(place if own == place else str(own).strip() for place, own in pairs))
 
     def match(self, text: str) -> list[str] | None:
         """What stands in its places, each as short as can be."""
@@ -218,16 +215,21 @@ class Catalog:
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._whole: dict[str, str] = {}
         self._found: dict[str, str | None] = {}
-        self._weak: set[str] = set()
         templates: list[_Template] = []
         for message, text in entries:
             if _PLACE in message:
-                is_count = re.fullmatch(r"\{\} \w+", message) is not None
-                templates.append(_Template(tuple(message.split(_PLACE)), text, is_count))
+                templates.append(_Template(tuple(message.split(_PLACE)), text))
             else:
                 self._whole[message] = text
         templates.sort(key=lambda one: -one.weight)
-        self._by_word = _indexed(templates)
+        # By the rarest word of each; with its rank.
+        words = [set(_WHOLE_WORD.findall("\0".join(one.literals))) for one in templates]
+        frequency = Counter(word for one in words for word in one)
+        self._by_word: dict[str, list[tuple[int, _Template]]] = defaultdict(list)
+        for rank, (template, found) in enumerate(zip(templates, words, strict=True)):
+            if found:
+                rarest = min(found, key=lambda word: (frequency[word], word))
+                self._by_word[rarest].append((rank, template))
 
     def translate(self, text: str) -> str | None:
         """The text in the language; itself if it has no words, None where it has an unknown one."""
@@ -241,75 +243,46 @@ class Catalog:
             return self._whole[text]
         if len(text) > _LONGEST:
             return None
-        core = text.strip()
-        if core != text:
-            found = self.translate(core)
-            return None if found is None else text.replace(core, found) if core else text
         if is_neutral(text):
             return text
-        if text[-1] in _STOPS and len(text) > 1:
-            found = self.translate(text[:-1])
-            return None if found is None else found + _STOPS[text[-1]]
-        ways: tuple[Callable[[str], str | None], ...] = (
-            self._matched,
-            self._joined,
-            self._bracketed,
-            self._led,
-            self._matched_loosely,
-            # A sentence may begin with a clause that is known from elsewhere.
-            lambda text: self.translate(text[0].lower() + text[1:]) if text[0].isupper() else None,
-        )
+        start, core, end = _EDGES.findall(text)[0]
+        if core != text:
+            found = self.translate(core)
+            return None if found is None else start.translate(_STOPS) + found + end.translate(_STOPS)
+        ways = (self._matched, self._joined, self._bracketed, partial(self._matched, is_loose=True))
         return next((found for way in ways if (found := way(text)) is not None), None)
 
-    def _matched(self, text: str) -> str | None:
-        """By the template that explains most, all of whose places are understood and hold no clauses."""
-        for template, places in self._matches(text):
-            if any(_CLAUSE.search(place) and not _is_list(place) for place in places):
-                continue
-            found = [self.translate(place) for place in places]
-            first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
-            is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
-            if None not in found and self._weak.isdisjoint(places) and is_begun:
-                self._weak.update([text] if template.weight < _LEAST_WEIGHT else [])
-                return template.filled(places, found)
-        return None
+    def _matched(self, text: str, *, is_loose: bool = False) -> str | None:
+        """By the template that fits and explains most, all of whose places are understood.
 
-    def _matched_loosely(self, text: str) -> str | None:
-        """By one whose places hold clauses, or what may be a name."""
-        for template, places in self._matches(text):
-            found = [None if ". " in place else self.translate(place) for place in places]
-            named = [known or _name(place) for known, place in zip(found, places, strict=True)]
-            if None in named or template.weight < _LEAST_WEIGHT:
-                continue
-            return template.filled(places, named)
-        return None
-
-    def _led(self, text: str) -> str | None:
-        """A name or a joint, then a clause."""
-        match = _LED.fullmatch(text)
-        found = None if match is None else self.translate(match.group(2))
-        return None if match is None or found is None else _STOPS.get(text[0], match.group(1)) + found
-
-    def _matches(self, text: str) -> Iterator[tuple[_Template, list[str]]]:
-        """Templates that fit, with what stands in their places; the one that explains most first."""
+        Loosely its places may hold clauses, or what may be a name.
+        """
         ranked = {rank: one for word in set(_WORD.findall(text)) for rank, one in self._by_word[word]}
-        for rank in sorted(ranked):
-            template = ranked[rank]
+        for _, template in sorted(ranked.items(), key=itemgetter(0)):
             places = template.match(text)
-            if places is None or (template.is_count and not _NUMBER.search(places[0])):
-                continue
             # No place holds half of a bracket, nor begins after a remark in brackets.
-            if any(one.count("(") != one.count(")") or _REMARK.match(one) for one in places):
+            if places is None or any(
+                one.count("(") != one.count(")") or _REMARK.match(one) for one in places
+            ):
                 continue
             # `{} of {}` is found in many sentences.
-            if template.weight >= _LEAST_WEIGHT or all(_is_figure(one) and _name(one) for one in places):
-                yield template, places
+            is_telling = template.weight >= _LEAST_WEIGHT or all(
+                _is_figure(one) and _name(one) for one in places
+            )
+            first = places[0]  # `gelu takes 3 ms` does not begin `{} of device time`
+            is_begun = template.literals[0] or first in self._whole or is_neutral(first) or _is_figure(first)
+            is_plain = not any(_CLAUSE.search(place) and not _is_list(place) for place in places)
+            if is_telling and (is_loose or (is_begun and is_plain)):
+                found = [self.translate(place) or (_name(place) if is_loose else None) for place in places]
+                if None not in found:
+                    return template.text.format(*found)
+        return None
 
     def _joined(self, text: str) -> str | None:
         for joint, own in _JOINTS:
             clauses = _split(text, joint)
             ways = (clauses, [clauses[0], joint.join(clauses[1:])])
-            for parts in ways[: 0 if len(clauses) == 1 else 1 if len(clauses) > _MOST_CLAUSES else 2]:
+            for parts in ways if len(clauses) > 1 else ():
                 found = [self.translate(part) for part in parts]
                 if None not in found:
                     said = [str(one) for one in found]
@@ -339,10 +312,8 @@ def is_neutral(text: str) -> bool:
     """Whether it reads the same in every language: numbers, units, names; one word alone may be a name."""
     tokens = [token.strip(".,;:()[]'\"…–") for token in text.split()]
     if len(tokens) == 1:
-        if len(text) == 1 and text.isupper():
-            return True  # an argument: `A` is no article alone
-        return tokens[0].lower() not in _FUNCTION_WORDS and not tokens[0].endswith("'s")
-    if _MODEL.fullmatch(text) or (text.count(", ") > _MOST_CLAUSES and _is_list(text)):
+        return tokens[0].lower() not in _FUNCTION_WORDS
+    if _MODEL.fullmatch(text):
         return True
     return not any(_PROSE.fullmatch(token) and token not in _UNITS for token in tokens)
 
@@ -361,17 +332,6 @@ def _is_list(text: str) -> bool:
 def _is_figure(text: str) -> bool:
     """Whether it is a number, with what it counts, or a name with a mark in it."""
     return bool(re.match(r"[^A-Za-z]|\S*[\d:_]\S*$", text)) and not re.search(" and |, |: ", text)
-
-
-def _indexed(templates: list[_Template]) -> dict[str, list[tuple[int, _Template]]]:
-    """By the rarest word of each; with its rank."""
-    of = [set(_WHOLE_WORD.findall("\0".join(one.literals))) for one in templates]
-    frequency = Counter(word for one in of for word in one)
-    by_word: dict[str, list[tuple[int, _Template]]] = defaultdict(list)
-    for rank, (template, found) in enumerate(zip(templates, of, strict=True)):
-        if found:
-            by_word[min(found, key=lambda word: (frequency[word], word))].append((rank, template))
-    return by_word
 
 
 def _split(text: str, joint: str) -> list[str]:

@@ -23,7 +23,6 @@ _DEEPEST_HEADING = 6
 
 
 def render_markdown(document: doc.Document) -> str:
-    """The document as Markdown, ending in a newline."""
     parts = [f"# {_prose(document.title)}", *(_block(block) for block in document.blocks)]
     for section in document.sections:
         parts.extend(_section(section, depth=2))
@@ -57,7 +56,7 @@ def _block(block: doc.Block) -> str:  # noqa: PLR0911 - a case for each kind
             return f"{fence}{language}\n{visible(text, most=len(text))}\n{fence}"
         case doc.Table(columns, rows, caption):
             cells = [[_prose(column.title) for column in columns]]
-            cells.append(["---:" if column.align is doc.Align.RIGHT else "---" for column in columns])
+            cells.append(["---:" if column.is_number else "---" for column in columns])
             cells += [[_text(cell, in_table=True) for cell in row] for row in rows]
             lines = [f"| {' | '.join(row)} |" for row in cells]
             return "\n".join(lines if caption is None else [f"{_text(caption)}\n", *lines])

@@ -34,7 +34,6 @@ from opscope.toolchain.ncu_report import (
     metrics_to_collect,
 )
 from opscope.units import (
-    UNKNOWN,
     counted,
     format_bytes,
     format_count,
@@ -52,21 +51,18 @@ _RESOURCES = {"shared_memory": "shared memory", "threads": "block size"}
 
 
 def ncu_document(analysis: CounterAnalysis, *, top: int | None = 10) -> doc.Document:
-    ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))
-    shown = ranked[:top]
-    report = analysis.report
+    shown = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:top]
     read = doc.facts(
-        ("Report", doc.Code(str(report.source))),
+        ("Report", doc.Code(str(analysis.report.source))),
         *(("Recording", doc.Code(source)) for source in analysis.recordings),
     )
-    each = doc.Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown))
     return doc.Document(
         "Hardware counters",
         (_opening(analysis),),
         doc.sections(
-            doc.Section("Kernels", tuple(_kernel_blocks(analysis, shown))),
+            doc.Section("Kernels", _kernel_blocks(analysis, shown)),
             doc.Section("What to change", (doc.FindingList(analysis.findings),)),
-            each,
+            doc.Section("Each kernel", sections=tuple(_details(kernel, analysis) for kernel in shown)),
             doc.Section("Not collected", _missing(analysis)),
             doc.Section("What was read", (read,)),
         ),
@@ -111,13 +107,13 @@ def _limit(kernel: CountedKernel) -> str:
     return "DRAM" if limit == "dram" else limit
 
 
-def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> Iterator[doc.Block]:
-    def operator(kernel: CountedKernel) -> doc.Text:
+def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) -> tuple[doc.Block, ...]:
+    def operator(kernel: CountedKernel) -> doc.Text | None:
         names = kernel.operators
-        return UNKNOWN if not names else doc.Code(names[0]) if len(names) == 1 else f"{len(names)} operators"
+        return None if not names else doc.Code(names[0]) if len(names) == 1 else f"{len(names)} operators"
 
-    has_recording = bool(analysis.recordings)
-    yield doc.table(
+    has_recording, other = bool(analysis.recordings), len(analysis.report.other_results)
+    table = doc.table(
         shown,
         doc.number("#", "counters.index", str),
         doc.identifier("Kernel", "decoded.title"),
@@ -130,34 +126,40 @@ def _kernel_blocks(analysis: CounterAnalysis, shown: Sequence[CountedKernel]) ->
         doc.number("Occupancy", lambda kernel: format_fraction(kernel.counters.occupancy.achieved)),
         doc.words("Limited by", _limit),
     )
-    if len(shown) < len(analysis.kernels):
-        yield doc.Paragraph(f"The longest {len(shown)} of {len(analysis.kernels)} launches.")
-    if analysis.report.other_results:
-        count = len(analysis.report.other_results)
-        yield doc.Paragraph(f"{count} results are not kernel launches (ranges, graphs) and are not shown.")
-    yield doc.Paragraph(
-        "Times are ncu's: it runs a kernel alone, once per group of counters, and unless told otherwise "
-        "empties the caches before each and holds the base clock, so they are not those of the program."
-    )
-    lost = [kernel for kernel in analysis.kernels if kernel.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)]
-    if lost:
-        which: Iterator[doc.Text] = (
-            (
-                f"launch {one.counters.index} (",
-                doc.Code(one.decoded.title),
-                f", {one.match.meaning if one.match else ''})",
-            )
-            for one in lost
+    lost: list[doc.Text] = [
+        (
+            f"launch {one.counters.index} (",
+            doc.Code(one.decoded.title),
+            f", {one.match.meaning if one.match else ''})",
         )
-        yield doc.Paragraph(("Without a certain call in the recording: ", *doc.joined(which, "; "), "."))
-    times = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels]
+        for one in analysis.kernels
+        if one.match in (Match.NOT_RECORDED, Match.AMBIGUOUS)
+    ]
+    times, meaning = [kernel.counters.duration_ns or 0 for kernel in analysis.kernels], None
     if sum(times):
         limit, ns = _limits(analysis).most_common(1)[0]
         longest = format_share(max(times), sum(times))
-        yield doc.Meaning(
+        meaning = doc.Meaning(
             f"{format_share(ns, sum(times))} of the kernel time is limited by {limit}; "
             f"the longest launch takes {longest}."
         )
+    told = doc.blocks(
+        doc.Paragraph(f"The longest {len(shown)} of {len(analysis.kernels)} launches.")
+        if len(shown) < len(analysis.kernels)
+        else None,
+        doc.Paragraph(f"{other} results are not kernel launches (ranges, graphs) and are not shown.")
+        if other
+        else None,
+        doc.Paragraph(
+            "Times are ncu's: it runs a kernel alone, once per group of counters, and unless told otherwise "
+            "empties the caches before each and holds the base clock, so they are not those of the program."
+        ),
+        doc.Paragraph(("Without a certain call in the recording: ", *doc.joined(lost, "; "), "."))
+        if lost
+        else None,
+        meaning,
+    )
+    return (table, *told)
 
 
 def _limits(analysis: CounterAnalysis) -> Counter[str]:
@@ -318,7 +320,6 @@ NCU_SCHEMA_VERSION = 3
 
 
 def ncu_json(analysis: CounterAnalysis) -> dict[str, Any]:
-    """The analysis of a report as JSON values; kernels in the order of the report."""
     keys = Keys(
         "report=report.source reader_version=report.reader_version recordings "
         "other_results=report.other_results kernels findings"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ def nvcc_document(
         ),
     )
     shown = doc.sections(
-        doc.Section("Kernels", tuple(_kernels(compilation))),
+        doc.Section("Kernels", _kernels(compilation)),
         doc.Section("Findings", (doc.FindingList(findings_of(compilation)),)),
         doc.Section("Compiler", (doc.CodeBlock(compilation.said),) if compilation.said else ()),
         *(
@@ -60,7 +60,6 @@ def nvcc_document(
 
 
 def _runs_on(targets: Sequence[Target], ptx: Target | None) -> str:
-    """Compute capabilities, and what becomes of later ones."""
     machine = "compute capability " + ", ".join(dict.fromkeys(_range(one, targets) for one in targets))
     if ptx is not None:
         first = ptx.compute_capability
@@ -80,47 +79,48 @@ def _range(target: Target, targets: Sequence[Target]) -> str:
     return f"{generation} of its family" if target.suffix else generation
 
 
-def _kernels(compilation: Compilation) -> Iterator[doc.Block]:
+def _kernels(compilation: Compilation) -> tuple[doc.Block, ...]:
     kernels, dynamic = compilation.kernels, compilation.request.dynamic_shared_bytes
+    none = "The file has no kernels, or none that anything launches: unused templates make none."
     if not kernels:
-        none = "The file has no kernels, or none that anything launches: unused templates make none."
-        yield doc.Paragraph(none)
-        return
-    target = doc.words("Target", "target.name")
-    yield doc.table(
-        kernels,
-        doc.identifier("Kernel", "name"),
-        target,
-        doc.number("Registers", "registers", str),
-        doc.number("Shared", "use.shared_bytes", format_bytes_exactly),
-        doc.number("Stack", "stack_bytes", format_bytes_exactly),
-        doc.number("Spilled", "use.spill_store_bytes", format_bytes_exactly),
-        doc.number("Reloaded", "use.spill_load_bytes", format_bytes_exactly),
-        doc.number("Constant", "constant_bytes", format_bytes_exactly),
-    )
+        return (doc.Paragraph(none),)
 
     def share_at(kernel: CompiledKernel, threads: int) -> str | None:
         known = (block for block in kernel.occupancy.blocks if block.threads == threads)
         return next((_share(block) for block in known), None)
 
+    target = doc.words("Target", "target.name")
     sizes = dict.fromkeys(block.threads for one in kernels for block in one.occupancy.blocks)
-    yield doc.table(
-        kernels,
-        doc.identifier("Occupancy by block size", "name"),
-        target,
-        *(doc.words(str(size), partial(share_at, threads=size)) for size in sizes),
-        doc.words("Best", "occupancy.best", lambda best: f"{_share(best)} at {best.threads}"),
-        doc.number("Largest block", "occupancy.largest_threads", str),
-    )
     assumed = f"{format_bytes(dynamic)} of" if dynamic else "no"
-    yield doc.Paragraph(
-        "Registers, stack and spills are of each thread, shared memory is of each block. Occupancy: resident "
-        f"warps as a share of what a multiprocessor can hold, with {assumed} dynamic shared memory. The "
-        "best block is the largest of those with most threads; how a kernel performs with them, only a run "
-        "shows."
+    reasons = dict.fromkeys(one.occupancy.reason for one in kernels if one.occupancy.reason)
+    return (
+        doc.table(
+            kernels,
+            doc.identifier("Kernel", "name"),
+            target,
+            doc.number("Registers", "registers", str),
+            doc.number("Shared", "use.shared_bytes", format_bytes_exactly),
+            doc.number("Stack", "stack_bytes", format_bytes_exactly),
+            doc.number("Spilled", "use.spill_store_bytes", format_bytes_exactly),
+            doc.number("Reloaded", "use.spill_load_bytes", format_bytes_exactly),
+            doc.number("Constant", "constant_bytes", format_bytes_exactly),
+        ),
+        doc.table(
+            kernels,
+            doc.identifier("Occupancy by block size", "name"),
+            target,
+            *(doc.words(str(size), partial(share_at, threads=size)) for size in sizes),
+            doc.words("Best", "occupancy.best", lambda best: f"{_share(best)} at {best.threads}"),
+            doc.number("Largest block", "occupancy.largest_threads", str),
+        ),
+        doc.Paragraph(
+            "Registers, stack and spills are of each thread, shared memory is of each block. Occupancy: "
+            f"resident warps as a share of what a multiprocessor can hold, with {assumed} dynamic shared "
+            "memory. The best block is the largest of those with most threads; how a kernel performs with "
+            "them, only a run shows."
+        ),
+        *(doc.Paragraph(f"No occupancy: {reason}.") for reason in reasons),
     )
-    for reason in dict.fromkeys(one.occupancy.reason for one in kernels if one.occupancy.reason):
-        yield doc.Paragraph(f"No occupancy: {reason}.")
 
 
 def _share(block: BlockOccupancy) -> str:
@@ -144,7 +144,6 @@ def nvcc_json(
     output: str | None = None,
     exit_code: int | None = None,
 ) -> dict[str, Any]:
-    """A compiled file as JSON values; kernels by target, then in the order of ptxas."""
     keys = Keys(
         "source=request.source product=request.product output command nvcc targets=request.targets ptx "
         "dynamic_shared_bytes=request.dynamic_shared_bytes kernels functions findings compiler_output=said "

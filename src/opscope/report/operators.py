@@ -40,6 +40,7 @@ from opscope.units import (
     format_flop_rate,
     format_fraction,
     format_share,
+    listed,
 )
 
 _NO_DEVICE_CODE = "trace.no_device_activity"  # as ingest writes it
@@ -296,11 +297,10 @@ def efficiency_blocks(summary: Summary, top: int | None) -> tuple[doc.Block, ...
     for name, ns, why in coverage.uncosted:
         # The name stands beside it already.
         reasons.setdefault(why.removeprefix(f"{name} is ").replace(name, "it"), []).append((name, ns))
-    uncosted: list[tuple[doc.Text, int, str]] = []
-    for why, members in reasons.items():
-        first = doc.Code(members[0][0])
-        named: doc.Text = first if len(members) == 1 else (first, f" and {len(members) - 1:,} more")
-        uncosted.append((named, sum(ns for _, ns in members), why))
+    uncosted = [
+        (doc.joined([doc.Code(name) for name, _ in members], most=1), sum(ns for _, ns in members), why)
+        for why, members in reasons.items()
+    ]
     uncosted.sort(key=lambda row: -row[1])
     return doc.blocks(
         doc.Paragraph(_limits_text(summary)),
@@ -338,24 +338,25 @@ def _lost(summary: Summary) -> doc.Meaning | None:
     )
 
 
-def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, doc.Text]]:
+def operator_limit_facts(summary: Summary, operator: str) -> tuple[tuple[str, doc.Text], ...]:
     """What one operator reached, and why it was not more; unknown is said."""
-    roofline = summary.efficiency.operators.get(operator)
+    roofline, limits = summary.efficiency.operators.get(operator), summary.efficiency.limits
     if roofline is None or not roofline.costed_ns:
-        return [("Distance from the limit", "unknown: the cost of its calls is not known")]
-    work = [f"{format_bytes(roofline.min_bytes)} at least"] if roofline.min_bytes is not None else []
-    if roofline.flop_count is not None:
-        work.append(format_flop_count(roofline.flop_count) if roofline.flop_count else "no FLOP")
-    if roofline.arithmetic_intensity:
-        work.append(f"{roofline.arithmetic_intensity:,.3g} FLOP/byte")
+        return (("Distance from the limit", "unknown: the cost of its calls is not known"),)
+    flop_count, intensity = roofline.flop_count, roofline.arithmetic_intensity
+    work = (
+        None if roofline.min_bytes is None else f"{format_bytes(roofline.min_bytes)} at least",
+        None if flop_count is None else format_flop_count(flop_count) if flop_count else "no FLOP",
+        f"{intensity:,.3g} FLOP/byte" if intensity else None,
+    )
     share = roofline.costed_ns / roofline.device_ns if roofline.device_ns else 1.0
     known = "" if share >= _KNOWN else f" (known for {format_fraction(share)} of its time)"
-    achieved = format_byte_rate(roofline.achieved_bytes_per_s)
-    if roofline.flop_count:
-        achieved += f", {format_flop_rate(roofline.achieved_flop_per_s)}"
-    facts: list[tuple[str, doc.Text]] = [("Work", ", ".join(work) + known), ("Achieved", achieved)]
+    achieved = (
+        format_byte_rate(roofline.achieved_bytes_per_s),
+        format_flop_rate(roofline.achieved_flop_per_s) if flop_count else None,
+    )
+    held, reached, bound = "", None, None
     if roofline.fraction is not None:
-        limits, held = summary.efficiency.limits, ""
         peak = limits and roofline.data_type and limits.peaks.get(roofline.data_type)
         if roofline.bound is Bound.COMPUTE and peak:
             held = f" ({roofline.data_type} {_limit_text(peak, format_flop_rate)})"
@@ -366,16 +367,21 @@ def operator_limit_facts(summary: Summary, operator: str) -> list[tuple[str, doc
             doc.Strong(format_fraction(roofline.fraction)),
             f" of the attainable: the same work needs {needed} at the limits{held}",
         )
-        facts.append(("Distance from the limit", reached))
     if roofline.bound is not None:
         whole = sum(roofline.bound_ns.values())
         parts = sorted(roofline.bound_ns.items(), key=lambda item: -item[1])
         shares = ", ".join(f"{bound} {format_share(ns, whole)}" for bound, ns in parts)
         of_time = f" ({shares} of its time)" if len(parts) > 1 and whole else ""
-        facts.append(("Bound", f"{roofline.bound}: {roofline.bound.meaning}{of_time}"))
-    if roofline.tensor_cores is not None and roofline.tensor_cores is not TensorCoreUse.NOT_APPLICABLE:
-        facts.append(("Tensor cores", f"{roofline.tensor_cores}: {roofline.tensor_cores.meaning}"))
-    return facts
+        bound = f"{roofline.bound}: {roofline.bound.meaning}{of_time}"
+    cores = roofline.tensor_cores
+    has_cores = cores is not None and cores is not TensorCoreUse.NOT_APPLICABLE
+    return doc.facts(
+        ("Work", listed(*work) + known),
+        ("Achieved", listed(*achieved)),
+        ("Distance from the limit", reached),
+        ("Bound", bound),
+        ("Tensor cores", f"{cores}: {cores.meaning}" if cores and has_cores else None),
+    ).facts
 
 
 _SHOWN_PEAKS = (DataType.FP32, DataType.TF32, DataType.BF16, DataType.FP16)

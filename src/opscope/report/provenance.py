@@ -27,45 +27,43 @@ _UNKNOWN = "unknown"
 _CALLED = 4
 
 
-def operator_chain_facts(operator: OperatorTotal, *, has_device: bool) -> list[tuple[str, doc.Text]]:
+def operator_chain_facts(operator: OperatorTotal, *, has_device: bool) -> tuple[tuple[str, doc.Text], ...]:
     """Native function, its dispatch, and the file of the device code; unknown is said."""
-    label = "CUDA source file" if has_device else "Source file"
+    label, source = "CUDA source file" if has_device else "Source file", operator.source
     if not operator.native_functions:
-        return [("Native function", _UNKNOWN), (label, _UNKNOWN)]
+        return (("Native function", _UNKNOWN), (label, _UNKNOWN))
     first, *others = operator.native_functions
-    source = operator.source
-    told = function_facts(first, said=source)
-    if others:
-        overloads = (
-            "some that the trace does not tell"
-            if one.overload is None
-            else one.overload or "the default overload"
-            for one in others
-        )
-        told.append(("Other overloads", ", ".join(dict.fromkeys(overloads))))
-    if operator.called_operators:
-        called = (
-            (doc.Code(name), f" ×{format_count(calls)}") for name, calls, _ in operator.called_operators
-        )
-        told.append(("Called operators", doc.joined(called, most=_CALLED)))
-    told.append((label, _UNKNOWN if source is None else location_text(source)))
-    return told
+    overloads = (
+        "some that the trace does not tell"
+        if one.overload is None
+        else one.overload or "the default overload"
+        for one in others
+    )
+    called = ((doc.Code(name), f" ×{format_count(calls)}") for name, calls, _ in operator.called_operators)
+    return doc.facts(
+        *function_facts(first, said=source),
+        ("Other overloads", ", ".join(dict.fromkeys(overloads))),
+        ("Called operators", doc.joined(called, most=_CALLED)),
+        (label, _UNKNOWN if source is None else location_text(source)),
+    ).facts
 
 
 def function_facts(
     function: NativeFunctionUse, *, said: SourceLocation | None = None
-) -> list[tuple[str, doc.Text]]:
+) -> tuple[tuple[str, doc.Text], ...]:
     if function.kind != "backward":
-        return [entry_fact(function), *implementation_facts(function, said=said)]
+        return (entry_fact(function), *implementation_facts(function, said=said))
     details = function.details
     if not details.get("forward"):
-        return [("Native function", "an autograd node; its forward operator is unknown")]
+        return (("Native function", "an autograd node; its forward operator is unknown"),)
     known = (*doc.joined(map(doc.Code, details["forward"])), graded(function.overload_grade))
-    told: list[tuple[str, doc.Text]] = [("Backward of", known)]
-    for name, formula in (details.get("formulas") or {}).items():
-        told.append((f"Gradient of {name}", doc.Code(formula, is_whole=True)))
+    formulas = (details.get("formulas") or {}).items()
     line, url = details.get("derivatives_line"), details.get("yaml_url")
-    return [*told, ("Defined in", doc.Link(f"derivatives.yaml:{line}", url))] if line and url else told
+    return doc.facts(
+        ("Backward of", known),
+        *((f"Gradient of {name}", doc.Code(formula, is_whole=True)) for name, formula in formulas),
+        ("Defined in", doc.Link(f"derivatives.yaml:{line}", url) if line and url else None),
+    ).facts
 
 
 def entry_fact(function: NativeFunctionUse) -> tuple[str, doc.Text]:
@@ -89,7 +87,7 @@ def entry_fact(function: NativeFunctionUse) -> tuple[str, doc.Text]:
 
 def implementation_facts(
     function: NativeFunctionUse, *, said: SourceLocation | None = None
-) -> list[tuple[str, doc.Text]]:
+) -> tuple[tuple[str, doc.Text], ...]:
     """What serves calls of a native function on the device, down to where it launches; arguments as above."""
     dispatch: list[doc.Inline] = []
     if function.structured_delegate:
@@ -102,23 +100,28 @@ def implementation_facts(
         implemented = "code that is generated when PyTorch is built"
     elif function.location is not None and function.location != said:
         implemented = location_text(function.location)
-    told = [*doc.facts(("Dispatch", tuple(dispatch)), ("Implemented in", implemented)).facts]
     # What the recording process's dispatcher said: code that replaced PyTorch's, or serves a custom one.
     registration = function.details.get("registration") or {}
     label = "Overridden by" if registration.get("overrides") else "Registered"
-    for key, registered in (registration.get("kernels") or {}).items():
-        code = doc.Code(registered or "code of unknown place")
-        told.append((label, (f"{key} → ", code, graded(Grade.EXACT))))
-    launchers = function.details.get("launchers") or []
-    place = function.stub_location
-    if place is None:
-        return [*told, ("May launch through", doc.joined(map(doc.Code, launchers)))] if launchers else told
-    parts: tuple[doc.Inline, ...] = () if place == said else doc.inlines(location_text(place))
-    if function.stub is not None:
-        parts = (doc.Code(function.stub), " → " if parts else "", *parts)
-    elif len(launchers) == 1:
-        parts = (doc.Code(launchers[0]), " in " if parts else "", *parts)
-    return [*told, ("Launches through", parts)] if parts else told
+    registered = (
+        (label, (f"{key} → ", doc.Code(code or "code of unknown place"), graded(Grade.EXACT)))
+        for key, code in (registration.get("kernels") or {}).items()
+    )
+    launchers, place = function.details.get("launchers") or [], function.stub_location
+    parts: tuple[doc.Inline, ...] = ()
+    if place is not None:
+        parts = () if place == said else doc.inlines(location_text(place))
+        if function.stub is not None:
+            parts = (doc.Code(function.stub), " → " if parts else "", *parts)
+        elif len(launchers) == 1:
+            parts = (doc.Code(launchers[0]), " in " if parts else "", *parts)
+    return doc.facts(
+        ("Dispatch", tuple(dispatch)),
+        ("Implemented in", implemented),
+        *registered,
+        ("May launch through", doc.joined(map(doc.Code, launchers)) if place is None else None),
+        ("Launches through", parts),
+    ).facts
 
 
 def location_text(location: SourceLocation) -> doc.Text:
@@ -222,7 +225,7 @@ def kernel_meaning(facts: KernelFacts) -> str | None:
     return _MEANINGS.get(facts.family or "")
 
 
-def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[str, doc.Text]]:
+def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> tuple[tuple[str, doc.Text], ...]:
     meaning, family, units = kernel_meaning(facts), facts.grades.get("family"), facts.units
     stated = []
     for grade in Grade:  # the fields its name states, one text for each grade
@@ -241,7 +244,7 @@ def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[
         for name, value in facts.template_arguments
         if not name or len(value) <= _LONG_ARGUMENT
     ]
-    known = doc.facts(
+    return doc.facts(
         ("Name", None if title == facts.name else doc.Code(facts.name, is_whole=True)),
         ("Does", meaning and (meaning, graded(Grade(family) if family else None))),
         ("By its name", "; ".join(stated)),
@@ -251,8 +254,10 @@ def kernel_facts(facts: KernelFacts, *, title: str | None = None) -> list[tuple[
         ("Template", location_text(template) if template and template != facts.location else None),
         # A text: one argument alone is no name to shorten.
         ("Template arguments", ("", *doc.joined(short)) if short else None),
-    )
-    return [*known.facts, *long, *_computed(facts), *_launched(facts)]
+        *long,
+        *_computed(facts),
+        *_launched(facts),
+    ).facts
 
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -367,24 +372,13 @@ def explained_launches(summary: Summary, operator: str | None, kernel: str) -> t
 _OPEN = "not in the recording; hardware counters show it"
 
 
-def improvement_blocks(found: OperatorImprovement) -> list[doc.Block]:
+def improvement_blocks(found: OperatorImprovement) -> tuple[doc.Block, ...]:
     """What is known by topic, and the ncu command for what is not."""
-    facts: list[tuple[str, doc.Text]] = [
-        (str(one.topic).capitalize(), one.known) for one in found.topics if one.known is not None
-    ]
     still_open = [str(one.topic) for one in found.topics if one.known is None and one.needs_counters]
-    if still_open:
-        facts.append((", ".join(still_open).capitalize(), _OPEN))
-    blocks: list[doc.Block] = [
-        doc.Paragraph(("Room for improvement, ", doc.Code(found.kernel), ":")),
-        doc.FactList(tuple(facts)),
-    ]
-    if found.command is not None:
-        blocks += [
-            doc.Paragraph(
-                "To read what only counters show, for its longest launch (counted from the start of the "
-                "recording):"
-            ),
-            doc.CodeBlock(found.command, "bash"),
-        ]
-    return blocks
+    known = doc.facts(
+        *((str(one.topic).capitalize(), one.known) for one in found.topics),
+        (", ".join(still_open).capitalize(), _OPEN if still_open else None),
+    )
+    how = "To read what only counters show, for its longest launch (counted from the start of the recording):"
+    command = found.command and (doc.Paragraph(how), doc.CodeBlock(found.command, "bash"))
+    return (doc.Paragraph(("Room for improvement, ", doc.Code(found.kernel), ":")), known, *(command or ()))

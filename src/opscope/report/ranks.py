@@ -31,8 +31,6 @@ _LEAST_SHARE = 0.1
 def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     """The collectives that ranks share; nothing where there are none."""
     totals = summary.collectives.totals
-    if not totals:
-        return tuple(rank_blocks(summary))
 
     def group(one: CollectiveTotal) -> str:
         name = one.group_description or one.process_group or UNKNOWN
@@ -45,9 +43,6 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         named = "best seen" if one.link.evidence is LinkEvidence.BEST_SEEN else _LINKS[one.link.kind]
         return f"{format_fraction(one.link_fraction)} ({named})"
 
-    def last(one: CollectiveTotal) -> str:
-        return UNKNOWN if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
-
     shown = doc.table(
         totals,
         doc.words("Group", group),
@@ -59,7 +54,12 @@ def collective_blocks(summary: Summary) -> tuple[doc.Block, ...]:
         doc.number("Exposed", "exposed_ns", format_duration, spare=True),
         doc.number("Bus bandwidth", "bus_bytes_per_s", units.format_byte_rate),
         doc.number("Of link", of_link, spare=True),
-        doc.words("Last", last),
+        doc.words(
+            "Last",
+            lambda one: (
+                None if one.last_rank is None else f"rank {one.last_rank}: {one.last_count} of {one.calls}"
+            ),
+        ),
         caption=(
             "Waiting and exposed: all ranks together. Transfer: from the arrival of the last rank "
             "on. Bus bandwidth: what each rank's link carried meanwhile."
@@ -105,41 +105,36 @@ _PARALLELISMS = {
 }
 
 
-def rank_blocks(summary: Summary) -> Iterator[doc.Block]:
+def rank_blocks(summary: Summary) -> tuple[doc.Block, ...]:
     """The ranks together; nothing of a single one."""
-    collectives, ranks = summary.collectives, _most_awaited(summary)
+    collectives, others = summary.collectives, max(1, len(summary.collectives.ranks) - 1)
+    awaited_ns = {(one.trace_id, one.step): one.awaited_ns for one in collectives.rank_steps}
     steps = sorted({one.step for one in collectives.rank_steps if one.step is not None})[:_STEPS]
-    if ranks and steps:
-        found = {(one.trace_id, one.step): one.awaited_ns for one in collectives.rank_steps}
-        others = max(1, len(collectives.ranks) - 1)
 
-        def waited(skew: Any, *, step: int) -> str:
-            return format_duration(found.get((skew.trace_id, step), 0) / others)
+    def waited(skew: Any, *, step: int) -> str:
+        return format_duration(awaited_ns.get((skew.trace_id, step), 0) / others)
 
-        yield doc.table(
-            ranks,
-            doc.number("Rank", "rank"),
-            doc.number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
-            *(
-                doc.number(f"Step {step}", partial(waited, step=step), spare=place > 1)
-                for place, step in enumerate(steps)
-            ),
-            caption="How long each of the other ranks waited for it, on average, by step.",
-        )
-    points = tuple(_points(summary))
-    if points:
-        yield doc.BulletList(points)
-    if collectives.stages:
-        shown = sorted(collectives.stages, key=lambda one: -one.bubble_ns)[:_STAGES]
-        yield doc.table(
-            sorted(shown, key=lambda one: one.trace_id),
-            doc.number("Rank", "rank"),
-            doc.number("Sends and receives", "transfers"),
-            doc.number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
-            doc.number("Of the step", "bubble_fraction", format_fraction),
-            doc.number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
-            caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
-        )
+    ranks = doc.table(
+        _most_awaited(summary) if steps else (),
+        doc.number("Rank", "rank"),
+        doc.number("Came last", lambda one: f"{one.last_count:,} of {one.collectives:,}"),
+        *(
+            doc.number(f"Step {step}", partial(waited, step=step), spare=place > 1)
+            for place, step in enumerate(steps)
+        ),
+        caption="How long each of the other ranks waited for it, on average, by step.",
+    )
+    longest = sorted(collectives.stages, key=lambda one: -one.bubble_ns)[:_STAGES]
+    stages = doc.table(
+        sorted(longest, key=lambda one: one.trace_id),
+        doc.number("Rank", "rank"),
+        doc.number("Sends and receives", "transfers"),
+        doc.number("Bubble per step", lambda one: format_duration(one.bubble_ns / one.steps)),
+        doc.number("Of the step", "bubble_fraction", format_fraction),
+        doc.number("Ideal schedule", "ideal_fraction", format_fraction, spare=True),
+        caption="Pipeline bubbles: the device computes nothing and waits in a send or a receive.",
+    )
+    return doc.blocks(ranks, doc.BulletList(tuple(_points(summary))), stages)
 
 
 def _most_awaited(summary: Summary) -> list[Any]:

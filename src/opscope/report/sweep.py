@@ -1,9 +1,4 @@
-"""The stats file of one configuration, `profiling_stats_bs{N}_seq{M}.json`: a published contract.
-
-Its field names are fixed (`schema_version` 2, times in milliseconds as floats) and every key is present in
-every file; what is not known is null. Times cover all recorded steps. Without a device `cuda_*` are 0.0 and
-CPU time ranks the operators.
-"""
+"""What the configurations of `opscope profile` come to: one table, of the stats file of each."""
 
 from __future__ import annotations
 
@@ -17,7 +12,6 @@ from opscope.report import document as doc
 from opscope.report.json_encoding import versions
 from opscope.units import (
     NS_PER_MS,
-    UNKNOWN,
     counted,
     format_duration,
     format_fraction,
@@ -55,43 +49,36 @@ def sweep_document(entries: Sequence[SweepEntry]) -> doc.Document:
     on_device = any(record["summary"]["kernel_launches"] for record in records)
     key = "cuda_time_ms_per_step" if on_device else "cpu_time_ms_per_step"
 
-    def of_summary(key: str, form: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str]:
-        # What failed has no figures; the reason stands below.
-        return lambda record: UNKNOWN if record["status"] == "failed" else form(record["summary"][key])
-
-    def of_step(key: str) -> Callable[[Mapping[str, Any]], Any]:
-        return lambda record: (record["step"] or {}).get(key)
+    def at(part: str, key: str) -> Callable[[Mapping[str, Any]], Any]:
+        return lambda record: (record[part] or {}).get(key)
 
     def launches(record: Mapping[str, Any]) -> float | None:
         # A step's: the summary counts those of all recorded steps.
-        count, steps = record["summary"]["kernel_launches"], (record["config"] or {}).get("steps")
+        count, steps = record["summary"]["kernel_launches"], at("config", "steps")(record)
         return count / steps if count is not None and steps else None
 
-    def unrecorded(step: Mapping[str, Any]) -> str:
+    def unrecorded(time: Mapping[str, float]) -> str:
         """A step without the profiler, by the clock of the program's own loop."""
-        if (time := step.get("unrecorded_ms")) is None:
-            return UNKNOWN
         median, low, high = (significant(time[key], below_one=3) for key in ("median", "low", "high"))
         return f"{median} ms ({low}–{high})" if time["coverage"] >= CONFIDENCE else f"{median} ms"
 
     def latency(ms: Mapping[str, float]) -> str:
         return "{} ({}–{})".format(*(significant(ms[key], below_one=3) for key in ("median", "p5", "p95")))
 
-    def top_operator(record: Mapping[str, Any]) -> doc.Text:
-        top = record["top_operator"]
+    def top_operator(record: Mapping[str, Any]) -> doc.Text | None:
         if record["status"] == "failed":
             return doc.Strong("failed")
-        return doc.Code(top["name"]) if top else UNKNOWN
+        return record["top_operator"] and doc.Code(record["top_operator"]["name"])
 
     configurations = doc.table(
         records,
         doc.words("Config", itemgetter("label")),
-        doc.number("Step, median (95 %)", itemgetter("step"), unrecorded),
-        doc.number("Busy", of_step("busy_fraction"), format_fraction, spare=1) if on_device else None,
-        doc.number("Recorded step", of_summary("wall_time_ms_per_step", _milliseconds), spare=4),
-        doc.number("Profiler slowdown", of_step("host_stretch"), format_ratio, spare=6),
+        doc.number("Step, median (95 %)", at("step", "unrecorded_ms"), unrecorded),
+        doc.number("Busy", at("step", "busy_fraction"), format_fraction, spare=1) if on_device else None,
+        doc.number("Recorded step", at("summary", "wall_time_ms_per_step"), _milliseconds, spare=4),
+        doc.number("Profiler slowdown", at("step", "host_stretch"), format_ratio, spare=6),
         doc.number(
-            "Device per step" if on_device else "CPU per step", of_summary(key, _milliseconds), spare=3
+            "Device per step" if on_device else "CPU per step", at("summary", key), _milliseconds, spare=3
         ),
         doc.number("Kernel launches per step", launches, format_mean_count, spare=5) if on_device else None,
         doc.words("Latency ms, median (5–95 %)", itemgetter("latency_ms"), latency, spare=2),
@@ -192,5 +179,5 @@ def _rate(per_s: float) -> str:
     return f"{per_s:,.1f}" if per_s >= _TENTH_TELLS else f"{per_s:.3g}"
 
 
-def _milliseconds(duration_ms: float | None) -> str:
-    return format_duration(None if duration_ms is None else duration_ms * NS_PER_MS)
+def _milliseconds(duration_ms: float) -> str:
+    return format_duration(duration_ms * NS_PER_MS)

@@ -30,7 +30,7 @@ def query_document(names: Sequence[str], rows: Sequence[Sequence[Any]], *, width
         is_number = all(
             isinstance(one, int | float | Decimal) and not isinstance(one, bool) for one in values
         )
-        columns.append(doc.Column(name, doc.Align.RIGHT if values and is_number else doc.Align.LEFT))
+        columns.append(doc.Column(name, bool(values) and is_number))
     cells = tuple(tuple(_cell(value) for value in row) for row in rows)
     least = [column_widths(column, [row[index] for row in cells])[1] for index, column in enumerate(columns)]
     if not rows or sum(least) + GAP * (len(least) - 1) <= width:
@@ -64,7 +64,7 @@ _SPREAD = ("Med ", "Min ", "Max ", "StdDev ")
 def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> doc.Document:
     totals: list[tuple[str, doc.Text]] = []
     for one in tables:
-        amounts = [row[total_column(one)] for row in one.rows]
+        amounts = [row[_total_column(one)] for row in one.rows]
         text: doc.Text = "nothing"
         if whole := sum(amounts):
             first = one.rows[amounts.index(max(amounts))]
@@ -75,8 +75,7 @@ def stats_tables_document(tables: Sequence[ReportTable], *, title: str = "") -> 
     return doc.Document(title, (doc.FactList(tuple(totals)),), tuple(map(_section, tables)))
 
 
-def total_column(shown: ReportTable) -> str:
-    """The column that says how much a row takes."""
+def _total_column(shown: ReportTable) -> str:
     return "Total (MB)" if shown.report.is_size else "Total Time (ns)"
 
 
@@ -119,7 +118,7 @@ def _section(shown: ReportTable) -> doc.Section:
         for name in report.columns
     )
     # How few rows make up most of the report.
-    totals = sorted((row[total_column(shown)] for row in shown.rows), reverse=True)
+    totals = sorted((row[_total_column(shown)] for row in shown.rows), reverse=True)
     sums = list(accumulate(totals))
     count = next((index for index, total in enumerate(sums, 1) if total >= _MOST * sums[-1]), len(sums))
     share = format_share(sums[count - 1], sums[-1])

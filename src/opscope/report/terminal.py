@@ -41,7 +41,7 @@ def column_widths(column: doc.Column, cells: Sequence[doc.Text]) -> Widths:
     longest = max(map(cell_len, texts), default=0)
     heading, full = _longest_word(column.title), max(longest, cell_len(column.title))
     floor, names = max(_NARROWEST, heading), [doc.plain(cell) for cell in cells if _holds_name(cell)]
-    if column.align is doc.Align.RIGHT:
+    if column.is_number:
         least = floor = max(longest, heading)
     elif names:
         least = max(min(longest, max(_SHORTEST_NAME, least_width(texts))), heading)
@@ -143,7 +143,7 @@ class _FittedTable:
         grid = Grid(box=box.SIMPLE_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False)
         columns = []
         for index, each in zip(shown, widths, strict=True):
-            justify: JustifyMethod = "right" if titles[index].align is doc.Align.RIGHT else "left"
+            justify: JustifyMethod = "right" if titles[index].is_number else "left"
             grid.add_column(titles[index].title, justify=justify, width=each, overflow="fold")
             columns.append(_cells(self._cells[index], each))
         bar_width = min(_BAR_WIDTH, available - sum(widths) - GAP) if self._fractions else 0

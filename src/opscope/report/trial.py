@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -60,8 +60,8 @@ def trial_document(result: TrialResult, command: str | None = None) -> doc.Docum
         f"Changes tried on {result.program}",
         (_opening(result, good),),
         doc.sections(
-            doc.Section("What to change", tuple(_best(result, result.best))) if result.best else None,
-            doc.Section("With reduced precision", tuple(_best(result, reduced))) if reduced else None,
+            doc.Section("What to change", _best(result, result.best)) if result.best else None,
+            doc.Section("With reduced precision", _best(result, reduced)) if reduced else None,
             doc.Section("Changes tried", (tried, doc.Meaning(meaning))) if result.variants else None,
             _details(result),
             doc.Section("Not tried", (doc.BulletList(not_tried),)),
@@ -126,21 +126,23 @@ def _to_write(best: BestChanges, section: str) -> doc.Text:
     return f"{counted(len(lines), 'line')}: see {section}"
 
 
-def _best(result: TrialResult, best: BestChanges) -> Iterator[doc.Block]:
+def _best(result: TrialResult, best: BestChanges) -> tuple[doc.Block, ...]:
     before_ns, lines, names = result.baseline.step_ns, [], []
     for name, step_ns in zip(best.names, best.steps_ns, strict=True):
         names.append(name)
         if step_ns is not None:
             lines.append(f"{' + '.join(names)}: {format_duration(before_ns)} → {format_duration(step_ns)}")
             before_ns, names = step_ns, []
-    yield doc.BulletList(tuple(lines))
-    yield doc.CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python")
     takes = f"{_ratio(best.ratio, best.ratio_interval)} of the time"
     if len(best.process_ratios) > 1:
         each = ", ".join(f"{100 * one:.1f} %" for one in best.process_ratios)
         takes += f", by process {each}"
     together = "It takes" if len(best.names) == 1 else "Together they take"
-    yield doc.Meaning(f"{together} {takes}; {_numbers(best.correctness)}.")
+    return (
+        doc.BulletList(tuple(lines)),
+        doc.CodeBlock(best.patch, "diff" if best.patch.startswith("---") else "python"),
+        doc.Meaning(f"{together} {takes}; {_numbers(best.correctness)}."),
+    )
 
 
 def _percents(ends: tuple[float, float]) -> str:
@@ -148,7 +150,7 @@ def _percents(ends: tuple[float, float]) -> str:
     return f"{100 * low:.1f} to {100 * high:.1f} %" if high < _TOO_WIDE * low else "too noisy"
 
 
-def _details(result: TrialResult) -> doc.Section | None:
+def _details(result: TrialResult) -> doc.Section:
     lines: list[doc.Text] = []
     for one in result.variants:
         if one.verdict is TrialVerdict.FAILED:
@@ -168,7 +170,7 @@ def _details(result: TrialResult) -> doc.Section | None:
             lines.append((doc.Code(one.name), f" no verdict: {one.reason}"))
         if one.pays_off_after_steps and one.is_recommended:
             lines.append((doc.Code(one.name), f" pays off after {counted(one.pays_off_after_steps, 'step')}"))
-    return doc.Section("Remarks", (doc.BulletList(tuple(lines)),)) if lines else None
+    return doc.Section("Remarks", (doc.BulletList(tuple(lines)),))
 
 
 def _ratio(ratio: float, interval: tuple[float, float]) -> str:

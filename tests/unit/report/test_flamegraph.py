@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.program.stacks import StackProfile
-from opscope.report.flamegraph import collapsed_text, speedscope_document
+from opscope.report.exports import collapsed_text, speedscope_document
 
 UNITS = {"none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"}
 

@@ -122,7 +122,7 @@ KNOWN = Catalog((
         ("a matter of great taste", None),
         # Clause by clause; names in a row are enumerated.
         ("the host waits; 3 kernels, not recorded", "主机等待；3 个内核，未记录"),
-        ("The host waits: not recorded. 8 kernels.", "主机等待：未记录。8 个内核。"),
+        ("the host waits: not recorded. 8 kernels.", "主机等待：未记录。8 个内核。"),
         ("launched by mm, bmm and gelu", "由 mm、bmm 和 gelu 启动"),
         ("3 kernels (not recorded)", "3 个内核（未记录）"),
         ("3 kernels (exact)", "3 个内核 (exact)"),

@@ -8,7 +8,6 @@ from markdown_it.token import Token
 
 from opscope.model.finding import Finding, Severity
 from opscope.report.document import (
-    Align,
     BulletList,
     Code,
     CodeBlock,
@@ -137,7 +136,7 @@ def test_blocks_render_to_valid_markdown() -> None:
             BulletList(("one", (Strong("two"), "!"))),
             CodeBlock("```\ninner\n```\n", "text"),
             FindingList((Finding("a.b", Severity.WARNING, "Lost | bytes.", "Record again."),)),
-            Table((Column("n", Align.RIGHT),), (("1",),), caption="Caption"),
+            Table((Column("n", is_number=True),), (("1",),), caption="Caption"),
         ),
     )
     markdown = render_markdown(document)

@@ -11,7 +11,7 @@ from opscope.analysis.program.places import LineKind, LineTotal, ModuleTotal, Pr
 from opscope.analysis.summary import Summary
 from opscope.report.document import Document, Section, blocks
 from opscope.report.markdown import render_markdown
-from opscope.report.program import program_sections, recording_hint
+from opscope.report.timeline import program_sections, recording_hint
 
 
 def module(path: str, class_name: str, depth: int, total_ns: int, own_ns: int = 0) -> ModuleTotal:

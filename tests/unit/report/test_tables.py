@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from opscope.report.document import Align, Code, FactList, Table
+from opscope.report.document import Code, FactList, Table
 from opscope.report.tables import query_document
 
 
@@ -10,7 +10,7 @@ def test_null_is_a_dash_and_numbers_stand_right() -> None:
     rows = [(1, "a", 0.123456789), (None, None, Decimal("1.50"))]
     table = query_document(["n", "name", "x"], rows, width=80).sections[0].blocks[0]
     assert isinstance(table, Table)
-    assert [column.align for column in table.columns] == [Align.RIGHT, Align.LEFT, Align.RIGHT]
+    assert [column.is_number for column in table.columns] == [True, False, True]
     assert table.rows == (("1", Code("a"), "0.123457"), ("–", "–", "1.50"))
 
 

@@ -11,7 +11,6 @@ from rich.console import Console
 from opscope.analysis.summary import Summary
 from opscope.report.analysis import recording_document
 from opscope.report.document import (
-    Align,
     BulletList,
     Code,
     CodeBlock,
@@ -118,14 +117,14 @@ def test_blocks_stand_apart_but_a_paragraph_leads_on() -> None:
 
 
 def test_every_block_renders() -> None:
-    table = Table((Column("n", Align.RIGHT), Column("name")), (("1", Code("x")),), caption="Caption")
+    table = Table((Column("n", is_number=True), Column("name")), (("1", Code("x")),), caption="Caption")
     blocks = (Paragraph("text"), BulletList(("point",)), CodeBlock("code", "c"), FindingList(()), table)
     text = rendered(Document("Title", blocks, (Section("", (Paragraph("plain"),)),)), 80)
     for word in ("Title", "text", "• point", "code", "Caption", "x", "plain"):
         assert word in text
 
 
-NUMBER = column_widths(Column("Self time", Align.RIGHT), ["1.00 ms"])
+NUMBER = column_widths(Column("Self time", is_number=True), ["1.00 ms"])
 NAME = column_widths(Column("Kernel"), [Code("k" * 50)])
 TEXT = column_widths(Column("Meaning"), ["several short words"])
 

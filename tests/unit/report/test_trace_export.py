@@ -13,7 +13,7 @@ from fakes import TraceBuilder
 from opscope.analysis.summary import summarize
 from opscope.errors import InputError
 from opscope.model.session import Session
-from opscope.report.trace_export import export_trace
+from opscope.report.exports import export_trace
 
 Load = Callable[..., Session]
 

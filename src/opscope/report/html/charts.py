@@ -79,8 +79,7 @@ def session_charts(session: Session, summary: Summary) -> Iterator[Chart]:
     yield from _icicle_chart(session, summary)
     if shown := _typical(summary, times):
         paths = {model.trace.trace_id: model.recorded_path for model in step_models(session, records)}
-        view = step_view(session, records, shown, paths.get(shown[0].trace_id, ()))
-        yield _timeline_chart(view, summary)
+        yield _timeline_chart(step_view(session, records, shown, paths.get(shown[0].trace_id, ())), summary)
     yield from _queue_chart(summary)
 
 
@@ -175,7 +174,7 @@ def _ranks_chart(times: Sequence[StepTime]) -> Iterator[Chart]:
         f"The brightest is {format_duration(max(own_ns.values()))}."
     )
     columns, rows = [f"step {step}" for step in steps], [labels[rank] for rank in ranks]
-    drawing = fig.cells(own_ns, form=format_duration, rows=rows, columns=columns)
+    drawing = fig.cells(own_ns, rows, columns)
     yield Chart("ranks", "Overview", "Steps of the ranks", note, *drawing)
 
 
@@ -198,7 +197,6 @@ def _waits_charts(summary: Summary) -> Iterator[Chart]:
         ranks = sorted({rank for rank in summary.ranks if rank is not None})
         drawing = fig.cells(
             waits,
-            form=format_duration,
             rows=[name for rank in ranks if any((name := f"rank {rank}") == of for of, _ in waits)],
             columns=[title for title, _ in columns.most_common()],
         )
@@ -312,10 +310,9 @@ def _roofline_chart(efficiency: Efficiency) -> Iterator[Chart]:
             )
         )
     rates = [one.roofline.achieved_flop_per_s or top for one in calls]
-    rate_axis = fig.log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, units.format_flop_rate)
     layout = {
         "xaxis": fig.log_axis("Arithmetic intensity (FLOP/byte)", left, right, "{:,.10g}".format),
-        "yaxis": rate_axis,
+        "yaxis": fig.log_axis("Achieved rate", min(rates) / 3, max(*rates, top) * 3, units.format_flop_rate),
         "hovermode": "closest",
     }
     note = (

@@ -185,11 +185,11 @@ def bars(
 
 def cells(
     values: Mapping[tuple[str, str], float],
-    *,
-    form: Callable[[float], str],
     rows: Sequence[str],
     columns: Sequence[str],
+    form: Callable[[float], str] = format_duration,
 ) -> Drawing:
+    """A map of values by row and column, from 0 to the largest."""
     most = max(values.values(), default=0) or 1
     places = {column: at for at, column in enumerate(columns)}
     shown = [(row, column, value) for (row, column), value in values.items()]
@@ -233,7 +233,6 @@ NAMED_ROWS: dict[str, Any] = {"autorange": "reversed", "automargin": True, "show
 
 
 def row_axis(titles: Sequence[str]) -> dict[str, Any]:
-    """An axis of rows with titles, from top to bottom."""
     return {
         "tickvals": list(range(len(titles))),
         "ticktext": [as_text(title) for title in titles],

@@ -184,6 +184,5 @@ def _plotly() -> str:
     for folder in (found and found.submodule_search_locations) or ():
         script = Path(folder) / "package_data" / "plotly.min.js"
         if script.is_file():
-            text = script.read_text("utf-8")
-            return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+            return script.read_text("utf-8").replace("</script", "<\\/script").replace("<!--", "<\\!--")
     raise DependencyError("plotly's script is not installed", hint="pip install 'plotly>=6'")

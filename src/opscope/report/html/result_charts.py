@@ -1,4 +1,4 @@
-"""The pictures of what verbs other than `analyze` find: one or two each, of the values their tables hold."""
+"""The pictures of comparisons, benchmarks, sweeps and trials: of what their tables hold."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from opscope.analysis.counters import CounterAnalysis
-from opscope.analysis.nsys_reports import ReportTable
 from opscope.benchmarking.benchmark_sweep import BenchmarkSweep
 from opscope.model.benchmark import BenchmarkResult, BenchmarkRow, Interval, Verdict
 from opscope.model.comparison import (
@@ -19,15 +17,11 @@ from opscope.model.comparison import (
     UnattributedChange,
 )
 from opscope.model.trial import TrialResult
-from opscope.provenance.kernel_names.decoder import decode
 from opscope.report import benchmark
 from opscope.report.comparison import difference_text, point_title
 from opscope.report.html import figures as fig
 from opscope.report.html.figures import BLUE, GRAY, GREEN, ORANGE, RED, Bar, Chart
-from opscope.report.names import fitting_names
-from opscope.report.tables import total_column
-from opscope.toolchain.ncu_report import Quantity
-from opscope.units import NS_PER_MS, counted, format_duration, format_fraction, format_share
+from opscope.units import NS_PER_MS, counted, format_duration, format_fraction
 
 _ROWS = 15  # of bars, that are read at once
 _TITLE = 36  # characters of a kernel beside its bars
@@ -292,47 +286,3 @@ def trial_charts(result: TrialResult) -> tuple[Chart, ...]:
     note = "Median step of each change, and of those that help together; whiskers are 95 % intervals."
     drawing = fig.bars(rows, title=f"Step ({unit.name})", colors=colors, mark=base.step_ns / unit.ns)
     return (Chart("steps", "Changes tried", "What each change brings", note, *drawing),)
-
-
-def counter_charts(analysis: CounterAnalysis) -> tuple[Chart, ...]:
-    ranked = sorted(analysis.kernels, key=lambda kernel: -(kernel.counters.duration_ns or 0))[:_ROWS]
-    titles = fitting_names([kernel.decoded.title for kernel in ranked], _TITLE)
-    rows = [
-        Bar(f"{counters.index}: {title}", 100 * share, kind=kind, hover=f"{kind} {format_fraction(share)}")
-        for title, counters in zip(titles, (kernel.counters for kernel in ranked), strict=True)
-        for kind, share in (
-            ("compute", counters.ratio(Quantity.SM_FRACTION)),
-            ("memory", counters.ratio(Quantity.MEMORY_FRACTION)),
-            ("occupancy", counters.occupancy.achieved),
-        )
-        if share is not None
-    ]
-    if not rows:
-        return ()
-    note = "Share of its peak that each unit reaches while a kernel runs; resident warps of the maximum."
-    if len(ranked) < len(analysis.kernels):
-        note += f" The longest {len(ranked)} of {counted(len(analysis.kernels), 'launch')}."
-    colors = {"compute": BLUE, "memory": ORANGE, "occupancy": GRAY}
-    drawing = fig.bars(rows, title="Share of the limit (%)", colors=colors, mark=100.0)
-    return (Chart("limits", "Kernels", "Counters relative to their limits", note, *drawing),)
-
-
-def statistics_charts(tables: Sequence[ReportTable]) -> tuple[Chart, ...]:
-    charts = []
-    for number, one in enumerate(tables):
-        whole = sum(row[total_column(one)] for row in one.rows)
-        if not whole:
-            continue
-        unit = fig.unit_of(max(row[total_column(one)] for row in one.rows))
-        divisor, name = (1.0, "MB") if one.report.is_size else unit
-        drawn = []
-        for row in one.rows[:_ROWS]:
-            # A kernel by its function; what is none stays as it is.
-            function = decode(label := str(row[one.report.name_column])).function
-            label, value = label if function is None else function.rpartition("::")[2], row[total_column(one)]
-            drawn.append(Bar(label, value / divisor, hover=format_share(value, whole)))
-        is_cut = len(drawn) < len(one.rows)
-        note = f"The largest {len(drawn)} of {len(one.rows)}." if is_cut else "All of the table."
-        drawing = fig.bars(drawn, title=f"Total ({name})", colors={"": BLUE})
-        charts.append(Chart(f"table{number}", one.report.title, one.report.title, note, *drawing))
-    return tuple(charts)

@@ -30,6 +30,26 @@ def by_row(chart: Chart) -> dict[str, tuple[float, float]]:
     }
 
 
+def test_maps_say_what_the_table_of_a_sweep_says(found: SimpleNamespace) -> None:
+    records = sweep_json(found.configurations)["configurations"]
+    latency, throughput, busy = result_charts.workload_charts(records)
+    assert latency.figure["layout"]["yaxis"]["categoryarray"] == ["length 128", "length 256"]
+    (cells,) = latency.figure["data"]
+    drawn = dict(zip(zip(cells["y"], cells["base"], strict=True), cells["text"], strict=True))
+    assert drawn["length 256", 1 - 0.48] == "2.05 s"  # batch 8
+    assert set(throughput.figure["data"][0]["text"]) == {"7.8", "3.9"}
+    assert set(busy.figure["data"][0]["text"]) == {"51.0 %", "58.0 %"}
+    assert result_charts.workload_charts(records[:1]) == ()
+
+
+def test_steps_of_changes_with_their_intervals(found: SimpleNamespace) -> None:
+    (chart,) = result_charts.trial_charts(found.trial)
+    ends = {name: end for name, (_, end) in by_row(chart).items()}
+    assert ends == {"unchanged": 10, NAME: 6, "tf32": 8, f"{NAME} + tf32": 5}
+    (recommended,) = [one for one in chart.figure["data"] if one["name"] == "recommended"]
+    assert recommended["error_x"]["array"] == [pytest.approx(0.2), None]
+
+
 def test_bars_of_a_waterfall_follow_each_other_to_the_whole_difference(found: SimpleNamespace) -> None:
     (chart,) = result_charts.comparison_charts(found.sessions)
     rows = by_row(chart)
@@ -78,40 +98,6 @@ def test_curves_of_a_sweep_are_medians_above_the_ceiling(found: SimpleNamespace)
     assert floor["y"] == pytest.approx([0.4 * ns for ns in torch["y"]])
     low, high = (10**end for end in chart.figure["layout"]["yaxis"]["range"])
     assert low < min(floor["y"]) and max(other["y"]) < high
-
-
-def test_maps_say_what_the_table_of_a_sweep_says(found: SimpleNamespace) -> None:
-    records = sweep_json(found.configurations)["configurations"]
-    latency, throughput, busy = result_charts.workload_charts(records)
-    assert latency.figure["layout"]["yaxis"]["categoryarray"] == ["length 128", "length 256"]
-    (cells,) = latency.figure["data"]
-    drawn = dict(zip(zip(cells["y"], cells["base"], strict=True), cells["text"], strict=True))
-    assert drawn["length 256", 1 - 0.48] == "2.05 s"  # batch 8
-    assert set(throughput.figure["data"][0]["text"]) == {"7.8", "3.9"}
-    assert set(busy.figure["data"][0]["text"]) == {"51.0 %", "58.0 %"}
-    assert result_charts.workload_charts(records[:1]) == ()
-
-
-def test_steps_of_changes_with_their_intervals(found: SimpleNamespace) -> None:
-    (chart,) = result_charts.trial_charts(found.trial)
-    ends = {name: end for name, (_, end) in by_row(chart).items()}
-    assert ends == {"unchanged": 10, NAME: 6, "tf32": 8, f"{NAME} + tf32": 5}
-    (recommended,) = [one for one in chart.figure["data"] if one["name"] == "recommended"]
-    assert recommended["error_x"]["array"] == [pytest.approx(0.2), None]
-
-
-def test_counters_are_shares_of_their_limits(found: SimpleNamespace) -> None:
-    (chart,) = result_charts.counter_charts(found.counters)
-    assert {trace["name"]: trace["x"] for trace in chart.figure["data"]} == {
-        "compute": [25], "memory": [75], "occupancy": [25]
-    }  # fmt: skip
-
-
-def test_bars_of_statistics_are_the_totals(found: SimpleNamespace) -> None:
-    charts = {chart.title: chart for chart in result_charts.statistics_charts(found.statistics)}
-    (table,) = [one for one in found.statistics if one.report.name == "cuda_gpu_kern_sum"]
-    drawn = charts[table.report.title].figure["data"][0]["x"]
-    assert drawn == [row["Total Time (ns)"] / 1e6 for row in table.rows]
 
 
 def test_two_things_of_one_name_have_a_row_each() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from opscope.report.doctor import doctor_document, doctor_json
+from opscope.report.machine import doctor_document, doctor_json
 from opscope.report.markdown import render_markdown
 from opscope.toolchain.doctor import checks
 from opscope.toolchain.doctor.checks import (

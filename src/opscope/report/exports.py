@@ -1,9 +1,12 @@
-"""The recorded trace with tracks of ours, for viewers of traces such as Perfetto.
+"""Files for other viewers: the recorded trace with tracks of ours, and stacks for flame graphs.
 
-The critical path; for each device why it idles, by step; for each of its streams the operator that every
-activity was attributed to, and how.
+The tracks, for Perfetto and its like: the critical path; for each device why it idles, by step; for each of
+its streams the operator that every activity was attributed to, and how. The recording is copied byte for
+byte; our events come first in its array, in a process named `opscope`.
 
-The recording is copied byte for byte; our events come first in its array, in a process named `opscope`.
+Weights of stacks are whole numbers and none is lost: those of a file sum to what the profiles hold.
+Source: https://www.speedscope.app/file-format-schema.json (`sampled` profiles); collapsed stacks as in
+Brendan Gregg's FlameGraph, `stackcollapse.pl`: one line `outer;…;inner WEIGHT` per stack.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import gzip
 import mmap
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +24,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
+from opscope._version import __version__
+from opscope.analysis.program.stacks import StackProfile
 from opscope.analysis.summary import Summary
 from opscope.analysis.timeline.host import read_session
 from opscope.analysis.timeline.idle import CAUSES
@@ -28,9 +34,11 @@ from opscope.errors import InputError
 from opscope.ingest.source import find_traces, is_export, local_text
 from opscope.ingest.staging import locate_events
 from opscope.model.files import replacing
+from opscope.model.location import parse_frame
 from opscope.model.schema import Attribution
 from opscope.model.session import Session
 from opscope.units import UNKNOWN
+from opscope.visible_text import visible
 
 _CATEGORY = "opscope"
 # Of processes: recorders use those of the operating system, devices and, for their own tracks, words.
@@ -162,3 +170,59 @@ def _microseconds(ns: int) -> msgspec.Raw:
     """Exact to the nanosecond, which a float of that many microseconds is not."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     return msgspec.Raw(f"{sign}{ns // 1000}.{ns % 1000:03d}".encode())
+
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+_UNNAMED = "[unnamed]"
+
+
+def speedscope_document(profiles: Sequence[StackProfile], *, name: str) -> dict[str, Any]:
+    """A speedscope file: one sampled profile per trace, all of them of the same frames."""
+
+    def described(name: str) -> dict[str, Any]:
+        parsed = parse_frame(name)
+        return (
+            {"name": name or _UNNAMED}
+            if parsed is None
+            else {"name": name, "file": parsed.file, "line": parsed.line}
+        )
+
+    used = sorted({frame for profile in profiles for stack in profile.stacks for frame in stack})
+    position = {frame: index for index, frame in enumerate(used)}
+    names = profiles[0].names if profiles else ()
+    return {
+        "$schema": _SCHEMA,
+        "exporter": f"opscope@{__version__}",
+        "name": name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [described(names[frame]) for frame in used]},
+        "profiles": [
+            {
+                "type": "sampled",
+                "name": profile.name,
+                "unit": profile.unit,
+                "startValue": 0,
+                "endValue": profile.total,
+                "samples": [[position[frame] for frame in stack] for stack in profile.stacks],
+                "weights": list(profile.weights),
+            }
+            for profile in profiles
+        ],
+    }
+
+
+def collapsed_text(profiles: Sequence[StackProfile]) -> str:
+    """One line per stack, in order; where there are several profiles, each under its name."""
+    weights: dict[str, int] = {}
+    for profile in profiles:
+        root = [_word(profile.name)] if len(profiles) > 1 else []
+        words = [_word(name) for name in profile.names]
+        for stack, weight in zip(profile.stacks, profile.weights, strict=True):
+            line = ";".join((*root, *(words[frame] for frame in stack)))
+            weights[line] = weights.get(line, 0) + weight
+    return "".join(f"{line} {weight}\n" for line, weight in weights.items())
+
+
+def _word(name: str) -> str:
+    """A name without what separates frames and lines; the format has no escapes."""
+    return visible(re.sub(r"\s+", " ", name.replace(";", ":")).strip(), most=len(name)) or _UNNAMED

@@ -1,10 +1,15 @@
-"""GPUs for people: the table of all known ones, and everything known of some."""
+"""GPUs for people: the table of all known ones, everything known of some; and the diagnosis of a machine."""
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
+
+import msgspec
 
 from opscope import units
 from opscope.hardware.architectures import Architecture, SpecEvidence
@@ -13,7 +18,9 @@ from opscope.hardware.limits import measured_type, published_rate
 from opscope.hardware.measured import MeasuredLimits, MeasuredRate
 from opscope.model.files import finite
 from opscope.report import document as doc
-from opscope.report.json_encoding import Keys, encode
+from opscope.report.json_encoding import Keys, encode, versions
+from opscope.toolchain.doctor.checks import CheckResult, CheckVerdict, Diagnosis
+from opscope.toolchain.doctor.machine import Driver, Gpu, MachineFacts, ProgramFacts, Torch
 
 _TYPE_TITLES = {
     DataType.FP64: "fp64",
@@ -155,19 +162,24 @@ def device_list_document(
         doc.number("fp32 peak", lambda device: _rate(device.peak(DataType.FP32)), spare=True),
     )
 
-    def build(one: Architecture) -> doc.Text:
-        return (
-            f"{one.name}, {one.compute_capability}, ",
-            doc.Code(one.arch_flag),
-            f", CUDA {_toolkits(one)}",
-        )
-
-    listed = {one.compute_capability for one in devices}
-    others = [one for one in architectures if one.compute_capability not in listed]
+    known_ones = {one.compute_capability for one in devices}
+    others = [one for one in architectures if one.compute_capability not in known_ones]
     shown = doc.blocks(
         known,
         doc.Paragraph(_DENSE),
-        doc.FactList(tuple((one.products or one.name, build(one)) for one in others)),
+        doc.facts(
+            *(
+                (
+                    one.products or one.name,
+                    (
+                        f"{one.name}, {one.compute_capability}, ",
+                        doc.Code(one.arch_flag),
+                        f", CUDA {_toolkits(one)}",
+                    ),
+                )
+                for one in others
+            )
+        ),
         doc.Paragraph(("Everything about one, with sources: ", doc.Code("opscope devices NAME"), ".")),
     )
     return doc.Document("GPUs", sections=(doc.Section("", shown),))
@@ -198,7 +210,7 @@ def device_details_document(
         sources = ", ".join(dict.fromkeys(derived))
         meaning = f"Derived: {SpecEvidence.DERIVED.meaning}; the rates are those of {sources}."
         told = doc.blocks(
-            doc.FactList(tuple(_device_facts(device))),
+            _device_facts(device),
             peaks,
             doc.Paragraph(meaning) if derived else None,
             doc.Paragraph(device.note) if device.note else None,
@@ -211,11 +223,9 @@ def device_details_document(
     return doc.Document("", sections=(*shown, *map(_architecture_section, architectures)))
 
 
-def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, doc.Text]]:
-    found = device.architecture
-    if found is not None:
-        yield "Architecture", f"{found.name}, compute capability {found.compute_capability}"
-        yield "nvcc", (doc.Code(found.arch_flag), f", CUDA {_toolkits(found)}")
+def _device_facts(device: DeviceSpec) -> doc.FactList:
+    found, known, left_out = device.architecture, list[tuple[str, str]](), list[str]()
+    family = None if found is None else f"{found.name}, compute capability {found.compute_capability}"
     bandwidth = units.format_byte_rate(device.memory_bandwidth_bytes_per_s)
     values = (
         ("Multiprocessors", "sm_count", units.format_count(device.sm_count)),
@@ -229,16 +239,19 @@ def _device_facts(device: DeviceSpec) -> Iterator[tuple[str, doc.Text]]:
         ("PCIe, each way", "pcie_bytes_per_s", units.format_byte_rate(device.pcie_bytes_per_s)),
         ("Power", "tdp_watts", f"{device.tdp_watts} W"),
     )
-    left_out = []
     for label, key, text in values:
         source = device.source_of(key)
         if source is not None:
-            yield label, text if source == device.source else f"{text} ({source})"
+            known.append((label, text if source == device.source else f"{text} ({source})"))
         elif key not in ("tensor_clock_hz", "memory_bus_bits", "nvlink_bytes_per_s", "pcie_bytes_per_s"):
             left_out.append(label if label.startswith("L2") else label.lower())
-    if left_out:
-        yield "Not known for certain", ", ".join(left_out)
-    yield "Source", str(device.source)
+    return doc.facts(
+        ("Architecture", family),
+        ("nvcc", None if found is None else (doc.Code(found.arch_flag), f", CUDA {_toolkits(found)}")),
+        *known,
+        ("Not known for certain", ", ".join(left_out)),
+        ("Source", str(device.source)),
+    )
 
 
 def _architecture_section(one: Architecture) -> doc.Section:
@@ -293,13 +306,6 @@ def devices_json(
     measured: Mapping[str, MeasuredLimits] | None = None,
 ) -> dict[str, Any]:
     """Devices and compute capabilities; a device's architecture is found by its compute capability."""
-
-    def of_device(device: DeviceSpec) -> list[dict[str, Any]]:
-        return [
-            measured_json(one, None if is_partition(one.device) else device)
-            for one in _measured_of(device, measured or {})
-        ]
-
     keys: dict[type, Keys] = {
         Architecture: Keys("... max_warps_per_sm target arch_flag"),
         DeviceSpec: Keys(
@@ -307,7 +313,10 @@ def devices_json(
             architecture=_of_architecture("name"),
             arch_flag=_of_architecture("arch_flag"),
             least_cuda_version=_of_architecture("least_cuda_version"),
-            measured=of_device,
+            measured=lambda device: [
+                measured_json(one, None if is_partition(one.device) else device)
+                for one in _measured_of(device, measured or {})
+            ],
             sources=lambda device: {
                 name: source for name in _NUMBERS if (source := device.source_of(name)) is not None
             },
@@ -328,3 +337,157 @@ def measured_json(measured: MeasuredLimits, spec: DeviceSpec | None) -> dict[str
         record["published_per_s"] = published
         record["published_fraction"] = None if published is None else rate.per_s / published
     return document
+
+
+_SHOWN_DEVICES = 8
+_MOST_SEVERE_FIRST = (CheckVerdict.PROBLEM, CheckVerdict.WARNING, CheckVerdict.UNKNOWN)
+
+
+def doctor_document(diagnosis: Diagnosis) -> doc.Document:
+    """The facts in a panel, then the checks that need attention, then the names of the others."""
+    title = "Programs cannot be profiled on this machine"
+    if diagnosis.can_profile:
+        torch, driver = diagnosis.facts.get("torch"), diagnosis.facts.get("driver") or Driver()
+        count = max(len(driver.devices or ()), len(torch.devices) if torch is not None else 0)
+        where = units.counted(count, "GPU") if count else "the CPU"
+        title = f"Ready: programs can be profiled on {where}"
+    by_verdict: dict[CheckVerdict, list[CheckResult]] = {verdict: [] for verdict in CheckVerdict}
+    for one in diagnosis.results:
+        by_verdict[one.outcome.verdict].append(one)
+    bullets: list[doc.Text] = []
+    for one in chain.from_iterable(by_verdict[verdict] for verdict in _MOST_SEVERE_FIRST):
+        outcome, said = one.outcome, f" {one.check.code}: {one.outcome.reason.removesuffix('.')}"
+        remedy = () if outcome.remedy is None else (". → ", doc.Code(outcome.remedy, is_whole=True))
+        bullets.append((doc.Strong(str(outcome.verdict)), said, *remedy))
+    named = (
+        doc.Paragraph(
+            f"{str(verdict).replace('_', ' ')} ({len(found)}): {', '.join(one.check.code for one in found)}"
+        )
+        for verdict in (CheckVerdict.OK, CheckVerdict.NOT_APPLICABLE)
+        if (found := by_verdict[verdict])
+    )
+    return doc.Document(
+        title,
+        (_facts(diagnosis.facts),),
+        (
+            *doc.sections(doc.Section("Findings", (doc.BulletList(tuple(bullets)),))),
+            doc.Section("Checks", tuple(named)),
+        ),
+    )
+
+
+def _facts(facts: dict[str, Any]) -> doc.FactList:
+    """What was not found out in time is left out, or said to be unknown."""
+    host, driver = facts.get("machine") or MachineFacts(""), facts.get("driver") or Driver()
+    packages, torch = facts.get("packages") or {}, facts.get("torch") or Torch()
+    gpus = facts.get("devices") or ()
+    built = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}" if torch.hip else "the CPU"
+    git = f"git {torch.git_version[:10]}" if torch.git_version else None
+    installed = f"{packages['torch']}, does not come up" if packages.get("torch") else "not installed"
+    served = f" (serves CUDA {driver.cuda_version})" if driver.cuda_version else ""
+    is_there = driver.version is not None or driver.cuda_version is not None
+    triton = next((name for name, version in packages.items() if "triton" in name and version), "triton")
+    shown = (("Triton", triton), ("transformers", "transformers"), ("vLLM", "vllm"))
+    folders = [one for one in facts.get("folders") or () if one.file_system is not None]
+    disks = {one.file_system: one for one in reversed(folders)}  # the first folder of each
+    free = [f"{_gib(one.free_bytes)} free for {one.purpose} ({one.path})" for one in disks.values()]
+    return doc.facts(
+        (
+            "Machine",
+            units.listed(
+                host.system,
+                host.processor,
+                f"{host.cpu_count} CPUs" if host.cpu_count else None,
+                f"{_gib(host.memory_bytes)} of memory" if host.memory_bytes else None,
+                f"in a container ({host.container})" if host.container else None,
+            ),
+        ),
+        ("Python", f"{platform.python_version()}, {sys.executable}"),
+        (
+            "torch",
+            installed
+            if torch.version is None
+            else units.listed(torch.version, f"built for {built}", git, " ".join(torch.architectures)),
+        ),
+        (
+            "CUDA",
+            units.listed(
+                f"driver {driver.version or units.UNKNOWN}{served}" if is_there else "no driver",
+                f"runtime {torch.cuda}" if torch.cuda else None,
+                f"cuDNN {torch.cudnn}" if torch.cudnn else None,
+            ),
+        ),
+        ("Packages", ", ".join(f"{title} {packages.get(name) or units.UNKNOWN}" for title, name in shown)),
+        ("Building", _versions(facts, "nvcc", "compiler", "ninja")),
+        ("Tools", _versions(facts, "nsys", "ncu", "cuobjdump")),
+        ("Profiler", _profiler(torch, facts)),
+        *((f"GPU {one.index}", _gpu(one)) for one in gpus[:_SHOWN_DEVICES]),
+        ("", f"and {len(gpus) - _SHOWN_DEVICES} more" if len(gpus) > _SHOWN_DEVICES else None),
+        ("Disk", units.listed(*reversed(free))),
+    )
+
+
+def _versions(facts: dict[str, Any], *names: str) -> str:
+    programs = [facts.get(name) or ProgramFacts(name) for name in names]
+    return ", ".join(
+        f"{one.name} {one.version or ('found' if one.path else units.UNKNOWN)}" for one in programs
+    )
+
+
+def _profiler(torch: Torch, facts: dict[str, Any]) -> str:
+    capture, counters = torch.capture, facts.get("counters")
+    recorded = "records nothing"
+    if capture is not None and capture.error is None:
+        recorded = f"{capture.operator_count} CPU operators recorded"
+        if capture.kernels_launched:
+            recorded = f"{capture.kernels_recorded} of {capture.kernels_launched} kernels recorded"
+    if not facts.get("devices"):
+        return recorded
+    words = {
+        None: "hardware counters not tried",
+        True: "hardware counters readable",
+        False: "hardware counters not readable",
+    }
+    return f"{recorded}, {words[None if counters is None else counters.is_readable]}"
+
+
+def _gpu(gpu: Gpu) -> str:
+    used = f" ({_gib(gpu.memory_used_bytes)} in use)" if gpu.memory_used_bytes is not None else ""
+    clock, highest = gpu.sm_clock_mhz, gpu.max_sm_clock_mhz
+    mig = f"MIG with {gpu.mig_instance_count} instances" if gpu.mig_mode else "no MIG"
+    others = None
+    if gpu.processes is not None:
+        others = f"{len(gpu.processes) or 'no'} other process{'' if len(gpu.processes) == 1 else 'es'}"
+    return units.listed(
+        gpu.name,
+        f"compute capability {gpu.compute_capability}" if gpu.compute_capability else None,
+        f"{gpu.sm_count} SMs" if gpu.sm_count else None,
+        f"{_gib(gpu.memory_bytes)}{used}" if gpu.memory_bytes else None,
+        f"{clock} of {highest} MHz" if clock is not None and highest is not None else None,
+        f"{gpu.temperature_c} °C" if gpu.temperature_c is not None else None,
+        f"{gpu.power_w:.0f} W" if gpu.power_w is not None else None,
+        f"busy {units.format_fraction(gpu.utilization_fraction)}" if gpu.utilization_fraction else None,
+        None if gpu.mig_mode is None else mig,
+        others,
+        "hidden from programs" if gpu.is_visible is False else None,
+    )
+
+
+DOCTOR_SCHEMA_VERSION = 3
+_CHECK_KEYS = Keys(
+    "code=check.code question=check.question is_required=check.is_required verdict=outcome.verdict "
+    "reason=outcome.reason remedy=outcome.remedy"
+)
+
+
+def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as JSON values; checks in the order of the table in docs/doctor.md."""
+    facts = {name: value for name, value in diagnosis.facts.items() if not name.startswith("_")}
+    python = {"version": platform.python_version(), "executable": sys.executable}
+    return {
+        **versions(DOCTOR_SCHEMA_VERSION),
+        "verdict": str(diagnosis.verdict),
+        "can_profile": diagnosis.can_profile,
+        "facts": {"python": python, **dict(sorted(msgspec.to_builtins(facts).items()))},
+        "checks": encode(diagnosis.results, {CheckResult: _CHECK_KEYS}),
+    }
