@@ -91,7 +91,7 @@ _Found = tuple[Finding, JobChange | None]
 
 
 def _once(found: Iterable[_Found]) -> Iterator[_Found]:
-    """A model is compiled once: a second rule that comes to that, without a number, only says what it found."""
+    """A model is compiled once: what comes to that again, without a number, only says what it found."""
     codes: dict[str, str] = {}
     for finding, change in found:
         edit = (finding.change or "").partition("   #")[0].strip()

@@ -21,7 +21,9 @@ from .conftest import MS, Program, host, only, partition, trace
 Captured = Callable[[TraceBuilder], Applicability]
 
 
-def forwards(*waits_after: int, steps: int = 2, rows: int = 8, last_rows: int = 8) -> TraceBuilder:
+def forwards(
+    *waits_after: int, steps: int = 2, rows: int = 8, last_rows: int = 8, name: str = "aten::mm"
+) -> TraceBuilder:
     """Steps of 40 launches of one kernel each; `aten::nonzero` waits behind the launches of these numbers."""
     builder = trace()
     for step in range(steps):
@@ -30,9 +32,7 @@ def forwards(*waits_after: int, steps: int = 2, rows: int = 8, last_rows: int = 
         shapes = [[last_rows if step == steps - 1 else rows, 8]]
         for number in range(40):
             at = start + 10 + 20 * number
-            builder.operator("aten::mm", at, 8, **{"Input Dims": shapes}).launch(at + 2).kernel(
-                "gemm", at + 4, 6
-            )
+            builder.operator(name, at, 8, **{"Input Dims": shapes}).launch(at + 2).kernel("gemm", at + 4, 6)
             if number in waits_after:
                 builder.operator("aten::nonzero", at + 9, 8).launch(at + 10, 6, name="cudaStreamSynchronize")
     return builder
@@ -86,6 +86,12 @@ def test_a_graph_that_cannot_be_is_no_numbered_change(advise_on: Program) -> Non
     assert (blocked.estimated_gain_ns_per_step, blocked.change) == (None, None)
     assert "No CUDA graph can hold it as it is: aten::mm 40 times per step" in blocked.message
     assert "CUDAGraph" not in json.dumps([blocked.message, blocked.suggestion])
+    # A model can be compiled around what no graph can hold: how much that brings nobody knows.
+    compiled = told(forwards(last_rows=9, name="aten::addmm"))
+    assert (compiled.change or "").startswith("model = torch.compile(model)   #")
+    assert compiled.is_to_try
+    assert not compiled.is_gain_known
+    assert [one.operator for one in compiled.applicability.blocked_by] == ["aten::addmm"]
 
 
 @pytest.mark.parametrize(("lengths", "grows"), [(8, True), (3, False)])
