@@ -312,7 +312,7 @@ def test_what_advice_said_is_shown(opscope, script: str, tmp_path: Path) -> None
     outcome = opscope("try", *quick, "--", script).fine()
     assert "no predictions" not in outcome.err
     result = json.loads(outcome.out)
-    assert result["runs"] >= 3  # the recording, two processes of the program or more
+    assert result["runs"] >= 2  # one of them records at its end
     assert {"finding", "predicted_gain_ns"} <= set(result["variants"][0])
     assert left_behind(tmp_path) == before
 
