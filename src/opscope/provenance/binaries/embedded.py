@@ -1,10 +1,13 @@
-"""Kernel -> translation unit from device code alone: for libraries without symbols or not for x86-64.
+"""Kernel -> translation unit, from the device code that a library holds.
 
-A container is what nvcc makes of one translation unit, and the internal names in it tell which; its entries
-are cubins (ELF files) and PTX (text), mostly compressed, for several architectures. Relocatable device code
-is the exception: the linker joins units into one container, and the separate ones remain beside it. All
-architectures hold the same kernels, but for a few that older ones lack, so one is enough: per container the
-one with the most entries, of several the one most frequent in the library, then the newest.
+A container is what nvcc makes of one translation unit; its entries are cubins (ELF files) and PTX (text),
+mostly compressed, for several architectures. Relocatable device code is the exception: the linker joins units
+into one container, and the separate ones remain beside it. All architectures hold the same kernels, but for a
+few that older ones lack, so one is enough: per container the one with the most entries, of several the one
+most frequent in the library, then the newest.
+
+Where the library has its symbols, each unit has a local one where its container begins, behind the symbol of
+its file. Else internal names in a container tell its unit, as far as it has any.
 
 Source: the format of containers is undocumented. Field order and flags as observed in the libraries of CUDA
 11.8 to 13.0, and as described by the public readers n-eiling/cuda-fatbin-decompression and
@@ -17,7 +20,7 @@ from __future__ import annotations
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import lz4.block
@@ -25,12 +28,22 @@ import numpy as np
 import zstandard
 
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.binaries.elf import FUNCTION, NO_CONTENT, SYMBOLS, ElfFile, ElfSection
+from opscope.provenance.binaries.elf import (
+    FILE,
+    FUNCTION,
+    LOCAL_OBJECT,
+    NO_CONTENT,
+    SYMBOLS,
+    ElfFile,
+    ElfSection,
+)
 from opscope.provenance.binaries.translation_unit import (
     InternalName,
     UnitKernels,
+    host_stem,
     internal_names,
     named_unit,
+    written_stem,
 )
 from opscope.provenance.packaged import lazy_pattern
 
@@ -173,7 +186,7 @@ def code_of(elf: ElfFile, code: DeviceCode) -> bytes:
 
 
 # Code whose units are apart, and code as it is loaded.
-_SECTIONS = ("__nv_relfatbin", ".nv_fatbin")
+_SECTIONS = _RELOCATABLE, _LINKED = "__nv_relfatbin", ".nv_fatbin"
 
 
 def holds_device_code(elf: ElfFile) -> bool:
@@ -183,16 +196,50 @@ def holds_device_code(elf: ElfFile) -> bool:
 
 def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
     """The kernels of each unit; those whose unit is not named are together, without one."""
-    sections = [_section(elf, name) for name in _SECTIONS]
-    relocatable, linked = (
-        [_names(elf, codes) for codes in most_telling(containers(elf, section) if section else ())]
-        for section in sections
-    )
-    separate = frozenset[str]().union(*(names.kernels for names in relocatable))
+    units: list[UnitKernels] = []
+    others: list[DeviceNames] = []
+    separate: set[str] = set()
+    for section in filter(None, (_section(elf, name) for name in _SECTIONS)):
+        files = _unit_files(elf, section)
+        for codes in most_telling(containers(elf, section)):
+            names, file = _names(elf, codes), files.get(codes[0].container)
+            if section.name == _RELOCATABLE:
+                separate |= names.kernels
+            if file is not None:
+                units.append(UnitKernels(_unit_of(file, names), names.kernels))
+            else:
+                others.append(_without(names, separate) if section.name == _LINKED else names)
     kernels: dict[RecordedUnit | None, set[str]] = {}
-    for unit, kernel in _owners([*relocatable, *(_without(names, separate) for names in linked)]):
+    for unit, kernel in _owners(others):
         kernels.setdefault(unit, set()).add(kernel)
-    return [UnitKernels(unit, frozenset(names), is_name_exact=False) for unit, names in kernels.items()]
+    return units + [UnitKernels(unit, frozenset(of), is_name_exact=False) for unit, of in kernels.items()]
+
+
+def _unit_files(elf: ElfFile, section: ElfSection) -> dict[int, str]:
+    """The file symbol of the unit of each container, by the byte at which that begins; none if stripped."""
+    table, names = elf.sections.get(".symtab"), elf.sections.get(".strtab")
+    if table is None or names is None:
+        return {}
+    symbols = elf.symbols(table)
+    files = np.flatnonzero((symbols["info"] & 15) == FILE)
+    offsets = symbols["value"] - np.uint64(section.address)  # those below it are the largest
+    rows = np.flatnonzero((symbols["info"] <= LOCAL_OBJECT) & (offsets < section.size_bytes))
+    before = np.searchsorted(files, rows)
+    found = {}
+    for row, file in zip(rows[before > 0].tolist(), files[before[before > 0] - 1].tolist(), strict=True):
+        name = elf.string_at(names, int(symbols["name"][file])).decode("utf-8", "replace")
+        # Those of tools other than nvcc have the name of the source; nvcc's link stub is no unit.
+        if host_stem(name) is not None or name.endswith(".cu"):
+            found[int(offsets[row]) + section.offset] = name
+    return found
+
+
+def _unit_of(file: str, names: DeviceNames) -> RecordedUnit:
+    stem = host_stem(file)
+    if stem is None:
+        return RecordedUnit(file)
+    internal = next((one for one in names.units if one.stem == written_stem(file)), None)
+    return RecordedUnit(f"{stem}.cu") if internal is None else named_unit(internal, stem)
 
 
 def _section(elf: ElfFile, name: str) -> ElfSection | None:
@@ -215,7 +262,7 @@ def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:
     return DeviceNames(frozenset(kernels), frozenset(units))
 
 
-def _without(linked: DeviceNames, separate: frozenset[str]) -> DeviceNames:
+def _without(linked: DeviceNames, separate: Set[str]) -> DeviceNames:
     """A container less the kernels that separate ones hold; if there are any, it joins several units."""
     if linked.kernels.isdisjoint(separate):
         return linked

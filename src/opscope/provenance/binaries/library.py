@@ -1,9 +1,7 @@
 """The kernels of a shared library and the translation unit each comes from, read once per build and kept.
 
-Two routes lead to the kernels: the code that registers them (`registration`), and, for stripped libraries
-and for host code of other machines than x86-64, the device code itself (`embedded`). Where both can be had
-they find the same kernels; only the first knows every unit. What is kept is like the kernel table of a
-release (`releases.table_file`): each kernel goes by the hashes of its mangled and its demangled name.
+What is kept is like the kernel table of a release (`releases.table_file`): each kernel goes by the hashes of
+its mangled and its demangled name.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import ElfFile, open_elf
 from opscope.provenance.binaries.embedded import embedded_kernels, holds_device_code
-from opscope.provenance.binaries.registration import registered_kernels
-from opscope.provenance.binaries.translation_unit import UnitKernels, with_source_paths
+from opscope.provenance.binaries.translation_unit import with_source_paths
 from opscope.provenance.cache import cache_folder, kept
 from opscope.provenance.demangle import demangle_all
 from opscope.provenance.releases.table_file import HashMap, PackedMap, hash_map, numbered_sets, text_hash
@@ -82,11 +79,8 @@ def units_by_kernel(elf: ElfFile) -> dict[str, frozenset[RecordedUnit]]:
     if not holds_device_code(elf):
         hint = "It holds HIP code, which opscope does not read" if _HIP_SECTION in elf.sections else None
         raise InputError("no CUDA device code in it", source=elf.source, hint=hint)
-    found: list[UnitKernels] = registered_kernels(elf)
-    if not any(kernels.kernels for kernels in found):
-        found = embedded_kernels(elf)
     units: dict[str, set[RecordedUnit]] = {}
-    for kernels in with_source_paths(elf, found):
+    for kernels in with_source_paths(elf, embedded_kernels(elf)):
         for name in kernels.kernels:
             units.setdefault(name, set()).update(() if kernels.unit is None else (kernels.unit,))
     return {name: frozenset(units[name]) for name in sorted(units)}

@@ -53,10 +53,7 @@ def library(save, write):
     """Writes a library of one unit."""
 
     def write_library(file, stem, *kernels):
-        content = write.library(
-            [write.Unit(stem, kernels)], device_code=write.container(), build_id=file.encode()
-        )
-        return save(content, file)
+        return save(write.library([write.Unit(stem, kernels)], build_id=file.encode()), file)
 
     return write_library
 
