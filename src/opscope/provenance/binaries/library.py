@@ -34,7 +34,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 # The number changes with the format and with what the readers find.
-_FORMAT = TableFormat("the kernels of a library", _Stored, 2, has_checksum=True)
+_FORMAT = TableFormat("the kernels of a library", _Stored, 3, has_checksum=True)
 
 
 class LibraryKernels:
