@@ -72,7 +72,6 @@ class CollectiveKernel(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str | None:
-        """Which collective, by the record or else by the kernel's name."""
         return self.collective or decode(self.kernel).collective
 
     @property

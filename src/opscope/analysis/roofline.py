@@ -146,8 +146,6 @@ class CostCoverage(msgspec.Struct, frozen=True):
 
 
 class Efficiency(msgspec.Struct, frozen=True):
-    """Everything known of a Session's distance from the limits."""
-
     limits: DeviceLimits | None = None  # of the device; None where devices differ or are unknown
     coverage: CostCoverage = CostCoverage()
     operators: Mapping[str, Roofline] = msgspec.field(default_factory=dict)  # by operator name

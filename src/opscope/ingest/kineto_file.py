@@ -131,7 +131,6 @@ class CaptureTraces:
 
     @cached_property
     def captures(self) -> list[tuple[Capture, ...]]:
-        """Those of each file."""
         return [_read(one, ReplaySource.CAPTURE_TRACE) for one in self.files]
 
 

@@ -29,8 +29,6 @@ _MARKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_", "META_DATA_", "
 
 
 class Export(msgspec.Struct, frozen=True):
-    """An open export."""
-
     name: str  # The file, for people
     connection: sqlite3.Connection  # Read-only
     columns: Mapping[str, frozenset[str]]  # Names of the columns by table

@@ -105,7 +105,6 @@ class _Reader:
         return chosen, [process for process, _, _ in rows if process not in chosen]
 
     def fill(self, trace_id: int, process: int, *, is_only: bool) -> None:
-        """The rows of one process."""
         events, owners = self._stage_process(process)
         census = fill_tables(self.session, trace_id, events)
         self._run("kernel_symbols")

@@ -61,8 +61,6 @@ _LEFT_OUT = frozenset(("metadata",))
 
 
 class ReadOptions(NamedTuple):
-    """How files are read."""
-
     demangle: Demangle | None = None  # As of `load`
     examine: Examine | None = None  # Worked out of each file where it is read
     captures: CaptureTraces = CaptureTraces(
@@ -85,8 +83,6 @@ class Part(msgspec.Struct):
 
 
 class Workers(NamedTuple):
-    """Processes that read."""
-
     make: Callable[[], Executor]  # Gives an executor of them; asked again when one broke
     number: int = 1  # How many there are
     # A folder that they share with this process; None where they may be on other machines

@@ -101,7 +101,6 @@ def _origin_rows(kernel: RecordedKernel, ids: Mapping[str, int]) -> Iterator[dic
 
 
 def _distinct(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows without repetitions, in order."""
     return list({msgspec.json.encode(row): row for row in rows}.values())
 
 

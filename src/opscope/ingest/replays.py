@@ -334,7 +334,6 @@ class _Writer:
     def write(
         self, found: Sequence[tuple[Replay, tuple[Capture | None, ReplayMatch]]], graphs: dict[int, int]
     ) -> Added:
-        """Write all replays."""
         for replay, (capture, matched) in found:
             if capture is not None and matched.evidence is not None:
                 self._repeat(replay, capture, matched)

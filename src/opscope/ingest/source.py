@@ -41,8 +41,6 @@ _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "https", 
 
 
 class TraceFile(msgspec.Struct, frozen=True):
-    """One trace: its name for people, and its local path or remote address."""
-
     name: str
     path: Path | None = None
     address: str | None = None
@@ -269,7 +267,6 @@ class EventArray(msgspec.Struct, frozen=True):
 
 @contextmanager
 def mapped_text(path: Path, name: str) -> Iterator[mmap.mmap]:
-    """The text of a local file, mapped."""
     with path.open("rb") as file:
         try:
             text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

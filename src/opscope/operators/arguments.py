@@ -53,7 +53,6 @@ class TensorArgument:
 
     @property
     def element_count(self) -> int:
-        """Elements of the shape."""
         return prod(self.shape)
 
 
@@ -74,7 +73,6 @@ class ScalarArgument:
 
     @cached_property
     def value(self) -> Any:
-        """The Python value; None if not recorded or no literal."""
         try:
             return None if self.text is None else ast.literal_eval(self.text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -87,8 +85,6 @@ Argument: TypeAlias = TensorArgument | TensorListArgument | ScalarArgument | Non
 
 @dataclass(frozen=True)
 class CallArguments:
-    """One recorded call of an operator."""
-
     name: str  # with namespace: `"aten::mm"`
     overload: str | None = None  # None where the trace does not record it
     # In the order of the schema, keyword-only ones after the others; empty if there is a defect
@@ -133,7 +129,6 @@ class CallArguments:
         return next((self._by_name[name] for name in names if name in self._by_name), None)
 
     def tensor(self, *names: str) -> TensorArgument | None:
-        """The tensor of a name; None if another kind of argument, or nothing, is there."""
         argument = self.at(*names)
         return argument if isinstance(argument, TensorArgument) else None
 
@@ -148,22 +143,18 @@ class CallArguments:
         return (self.tensor_list(name) or ()) if tensor is None else (tensor,)
 
     def value(self, *names: str) -> Any:
-        """The scalar, or list of scalars, of a name; None if absent or not recorded."""
         argument = self.at(*names)
         return argument.value if isinstance(argument, ScalarArgument) else None
 
     def number(self, *names: str) -> float | None:
-        """The number of a name."""
         value = self.value(*names)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def integer(self, *names: str) -> int | None:
-        """The integer of a name."""
         value = self.value(*names)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def boolean(self, *names: str) -> bool | None:
-        """The truth value of a name."""
         value = self.value(*names)
         return value if isinstance(value, bool) else None
 
@@ -251,13 +242,11 @@ def with_list_types(call: CallArguments, types: Mapping[int, str]) -> CallArgume
 
 
 def with_arguments(call: CallArguments, changed: Mapping[int, Argument]) -> CallArguments:
-    """The call with other arguments at some positions."""
     given = enumerate(call.arguments)
     return replace(call, arguments=tuple(changed.get(position, argument) for position, argument in given))
 
 
 def type_of(tensor: TensorArgument) -> ElementType | None:
-    """The element type of a tensor; None if not recorded or unknown."""
     return element_type(tensor.type_name)
 
 

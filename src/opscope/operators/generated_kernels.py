@@ -75,7 +75,6 @@ class _Generated:
 
     @property
     def element_count(self) -> int | None:
-        """Elements the kernel runs over; None if not recorded."""
         return prod(self.extents) if self.extents else None
 
     @property
@@ -96,7 +95,6 @@ class _Generated:
 def cost_of_generated(
     call: CallArguments, launch: TritonLaunch, source: Mapping[str, Any] | None = None
 ) -> CallCost:
-    """What one launch must do at least."""
     stated = source or {}
     generated = _Generated(decode(launch.kernel), call.tensors, _extents(call))
     flop_count, flop_source = _flops(generated, launch.flop or stated.get("kernel_flop"))
@@ -116,7 +114,6 @@ def cost_of_generated(
 
 
 def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | None) -> tuple[int, int]:
-    """Bytes read and written."""
     lists = _operators()
     sizes = [size for tensor in generated.tensors if (size := distinct_bytes(tensor)) is not None]
     if not sizes or len(sizes) != len(generated.tensors):
@@ -236,7 +233,6 @@ def _flops(generated: _Generated, recorded: Any) -> tuple[int | None, FlopSource
 
 
 def _extents(call: CallArguments) -> tuple[int, ...]:
-    """The numbers of elements at the end of the arguments."""
     extents: list[int] = []
     for argument in reversed(call.arguments):
         value = argument.value if isinstance(argument, ScalarArgument) else None

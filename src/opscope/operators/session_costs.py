@@ -39,8 +39,6 @@ _DONE = "costs"
 
 
 class CostedCall(AlikeCalls, frozen=True, kw_only=True):
-    """One row of `call_costs`."""
-
     cost: CallCost  # of one call
 
 
@@ -179,7 +177,6 @@ def _known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, C
 
 
 def _unruled(call: CallArguments) -> str:
-    """Why no rule tells the cost of a call."""
     namespace, separator, _ = call.name.partition("::")
     if namespace in _UNDESCRIBED:
         return "the collective and its sizes were not recorded"

@@ -52,8 +52,6 @@ _OPERATOR = re.compile(r"(\w+)\.(\w+)")
 
 
 class GeneratedKernel(msgspec.Struct, frozen=True):
-    """One Triton kernel's generated source."""
-
     function: str  # Name of its function, which is the kernel's name on the device
     decorator_line: int  # First line of the function's decorators
     line: int  # Of its `def`
@@ -238,8 +236,6 @@ _CARETS = re.compile(r"^[\s^~]+$")
 
 
 class CompiledGraph(msgspec.Struct, frozen=True):
-    """One compiled graph."""
-
     code: GraphCode  # Its generated code
     # Its cache key, which annotations of a trace name; None if caches were off or it is not known
     key: str | None = None
@@ -319,7 +315,6 @@ def recorded_source(
 
 
 def _stated(parsed: GeneratedKernel | None) -> dict[str, Any]:
-    """What a kernel's own text tells."""
     names = ("line", "end_line", "heuristic", "meta")
     return {} if parsed is None else {name: getattr(parsed, name) for name in names}
 

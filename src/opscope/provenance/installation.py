@@ -60,8 +60,6 @@ _RELEASE = lazy_pattern(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 class TorchVersion(msgspec.Struct, frozen=True):
-    """A version label."""
-
     release: tuple[int, int, int]  # major, minor and patch number
     # What marks a build before or after the release (`a0`, `rc1`, `.dev20260101`, `.post1`), or empty
     suffix: str
@@ -79,7 +77,6 @@ class TorchVersion(msgspec.Struct, frozen=True):
 
 
 def parse_version(label: str) -> TorchVersion | None:
-    """The version in a label; None if it is none."""
     match = _LABEL.fullmatch(label)
     if match is None:
         return None

@@ -29,7 +29,6 @@ class _LazyPattern:
 
 
 def packaged_releases() -> Path:
-    """The folder with the packaged tables of each release."""
     return packaged_path("releases", "data")
 
 
@@ -39,5 +38,4 @@ def release_file(release: str, name: str) -> Path:
 
 
 def release_files(name: str) -> dict[str, Path]:
-    """The files of this name by release."""
     return {path.parent.name: path for path in sorted(packaged_releases().glob(f"*/{name}"))}

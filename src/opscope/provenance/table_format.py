@@ -19,8 +19,6 @@ Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class TableFormat(Generic[Stored]):
-    """How one kind of table is stored."""
-
     what: str  # what it is to people, `an operator table`
     content: type[Stored]  # what is stored; its field `format_version` (of a list: the first) is `number`
     number: int = 1  # of the format that is read and written
@@ -33,7 +31,6 @@ class TableFormat(Generic[Stored]):
         return bytes(compressor.compress(msgspec.msgpack.encode(table)))
 
     def decode(self, content: bytes, source: str | Path | None) -> Stored:
-        """The table that `encode` wrote."""
         try:
             # The decompressor believes the size a frame declares, whatever limit it is given.
             if zstandard.frame_content_size(content) > _LARGEST_BYTES:
@@ -51,7 +48,6 @@ class TableFormat(Generic[Stored]):
         raise InputError(message, source=source, hint=self.hint)
 
     def read(self, path: Path) -> Stored:
-        """The table in a file."""
         try:
             content = path.read_bytes()
         except OSError as error:

@@ -335,8 +335,6 @@ def _lines_of_texts(
 
 
 class ModulePlace(msgspec.Struct, frozen=True):
-    """One place."""
-
     parent: int  # index of the place around it; -1 for none
     depth: int  # places above it
     name: str  # the recorder's name of the module

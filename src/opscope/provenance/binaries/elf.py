@@ -63,7 +63,6 @@ class ElfSection:
 
 @contextmanager
 def open_elf(path: str | os.PathLike[str]) -> Iterator[ElfFile]:
-    """Opens an ELF file for reading."""
     source = os.fspath(path)
     try:
         if not stat.S_ISREG(Path(source).stat().st_mode):
@@ -123,7 +122,6 @@ class ElfFile:
 
     @cached_property
     def section_table(self) -> Table:
-        """Section headers, as in the file."""
         offset, count = self._section_table_offset, self._section_count
         if offset == 0:
             return np.empty(0, _SECTIONS)
@@ -151,14 +149,12 @@ class ElfFile:
         return sections
 
     def section(self, index: int, name: str = "") -> ElfSection:
-        """One row of the section table."""
         if index >= len(self.section_table):
             self.fail(f"refers to section {index} of {len(self.section_table)}", self._section_table_offset)
         row = self.section_table[index]
         return ElfSection(name, *(int(row[one]) for one in ("kind", "address", "offset", "size", "link")))
 
     def content(self, section: ElfSection) -> bytes:
-        """All bytes of a section."""
         if section.kind == NO_CONTENT:
             return b""
         what = f"section {section.name}" if section.name else "a table"
@@ -176,7 +172,6 @@ class ElfFile:
         return np.frombuffer(content, _SYMBOLS, count=len(content) // _SYMBOLS.itemsize)
 
     def string_in(self, table: bytes, offset: int) -> bytes:
-        """The string at an offset of a string table."""
         end = table.find(b"\0", offset, offset + _LONGEST_NAME)
         if not 0 <= offset < len(table) or end < 0:
             self.fail(
@@ -192,7 +187,6 @@ class ElfFile:
         return self.read(table.offset + offset, size, "a string").partition(b"\0")[0]
 
     def embedded(self, image: bytes, offset: int) -> ElfFile:
-        """An ELF file that this one contains, uncompressed."""
         return ElfFile(io.BytesIO(image), self.source, image_offset=offset)
 
     @cached_property

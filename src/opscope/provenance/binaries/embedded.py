@@ -60,7 +60,6 @@ class DeviceNames:
 
 
 def cubin_names(elf: ElfFile) -> DeviceNames:
-    """The names in a cubin."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
     for index in np.flatnonzero(elf.section_table["kind"] == SYMBOLS).tolist():
@@ -78,7 +77,6 @@ def cubin_names(elf: ElfFile) -> DeviceNames:
 
 
 def ptx_names(text: bytes) -> DeviceNames:
-    """The names in PTX."""
     kernels = frozenset(name.decode() for name in _PTX_ENTRY.findall(text))
     return DeviceNames(kernels, frozenset(internal_names(text)))
 
@@ -105,8 +103,6 @@ class EntryKind:
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """One entry of a container."""
-
     container: int  # byte at which its container begins; its identity within the file
     kind: int  # `EntryKind`
     architecture: int  # compute capability times ten, 90 for sm_90 and sm_90a
@@ -248,7 +244,6 @@ def _section(elf: ElfFile, name: str) -> ElfSection | None:
 
 
 def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:
-    """The names in one container."""
     kernels: set[str] = set()
     units: set[InternalName] = set()
     for code in codes:

@@ -38,8 +38,6 @@ _FORMAT = TableFormat("the kernels of a library", _Stored, 3, has_checksum=True)
 
 
 class LibraryKernels:
-    """The kernels a shared library brings along."""
-
     def __init__(self, path: str, stored: _Stored) -> None:
         self.path = path
         self.build_id = stored.build_id  # the linker's identification of the build; None if it left none
@@ -61,7 +59,6 @@ class LibraryKernels:
 
 
 def read_library(path: str | os.PathLike[str]) -> LibraryKernels:
-    """The kernels of a shared library."""
     with open_elf(path) as elf:
         return LibraryKernels(elf.source, _read(elf))
 

@@ -26,8 +26,6 @@ from opscope.provenance.packaged import lazy_pattern
 
 @dataclass(frozen=True)
 class UnitKernels:
-    """Kernels one unit brings into a library."""
-
     unit: RecordedUnit | None  # None where the library holds the kernels but does not tell whose they are
     kernels: frozenset[str]  # mangled names
     # False where only device code names the unit, which writes `-` and others as `_`
@@ -217,7 +215,6 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def paths_by_name(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Paths by the names of their files."""
     found: dict[str, set[str]] = {}
     for path in paths:
         found.setdefault(path.rpartition("/")[2], set()).add(path)

@@ -47,7 +47,6 @@ _MICROSOFT_TEMPLATE = lazy_pattern(r"\?\?\$([A-Za-z_]\w*)@")
 
 
 def is_mangled(text: str) -> bool:
-    """The text looks like a mangled name."""
     return text.startswith(("_Z", "?"))
 
 
@@ -157,8 +156,6 @@ _MODULE_NAMESPACE = lazy_pattern(
 
 
 class CxxName(msgspec.Struct, frozen=True):
-    """One function name taken apart."""
-
     function: str | None  # qualified name without template arguments; None if the text is no function name
     template_arguments: tuple[str, ...] = ()  # text of each template argument of the function itself
     # Text from the function's opening parenthesis to the last closing one, both left out
@@ -166,7 +163,6 @@ class CxxName(msgspec.Struct, frozen=True):
 
 
 def template_arguments(name: str) -> tuple[str, ...]:
-    """Template arguments of the function, as they are printed."""
     return parse(name).template_arguments
 
 

@@ -60,7 +60,6 @@ class DecodedKernel:
 
     @property
     def category(self) -> str | None:
-        """Category of its family; None if it has none."""
         return None if self.family is None else CATEGORY_OF_FAMILY[self.family]
 
     @property
@@ -100,7 +99,6 @@ class Reading(msgspec.Struct):
 
 
 def integer(text: str | None) -> int | None:
-    """The number a text is; None if it is none."""
     return int(text) if text and text.isdigit() else None
 
 

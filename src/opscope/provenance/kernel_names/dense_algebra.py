@@ -42,7 +42,6 @@ _XMMA_PLAIN = lazy_pattern(r"(?:^|_)ff(?:ma)?(?:_|$)")
 
 
 def read_xmma(text: str) -> Reading | None:
-    """What an xmma kernel says."""
     found = find_grammar("xmma", text)
     if found is None:
         return None
@@ -165,7 +164,6 @@ _MAGMA = lazy_pattern(r"magma|_template_batched|_smallsq|_native_kernel|pivinfo|
 
 
 def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
-    """What another kernel of a dense algebra library says."""
     function = cxx.function or ""
     if lettered := _LETTERED.match(function):
         family = family_by_rules("lapack_routine", lettered["routine"]) or "linear_algebra"

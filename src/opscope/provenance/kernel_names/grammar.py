@@ -20,8 +20,6 @@ _FLAGS = frozenset(("tensor_core", "split_k"))
 
 
 class Found(msgspec.Struct):
-    """What a grammar found in a name."""
-
     fields: dict[str, Any]
     groups: Mapping[str, str | None]  # of the pattern
     stated: frozenset[str]  # fields of a documented grammar
@@ -43,7 +41,6 @@ class _Grammar(msgspec.Struct):
 
 
 def find_grammar(name: str, text: str) -> Found | None:
-    """What a grammar finds in a text; None if that is not of it."""
     grammar = _grammar(name)
     match = grammar.match(text)
     if match is None:

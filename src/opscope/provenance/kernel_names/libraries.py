@@ -125,7 +125,6 @@ _FLASH = lazy_pattern(
 
 
 def read_attention(cxx: CxxName, text: str) -> Reading | None:
-    """What an attention kernel says; None if the name names none."""
     function = cxx.function or ""
     if (found := find_grammar("memory_efficient", function)) is not None:
         words = (found.groups["aligned"], (found.groups["words"] or "").strip("_"))
@@ -182,7 +181,6 @@ _CUDNN_NAMESPACE = lazy_pattern(r"cudnn|cask")
 
 
 def read_cudnn(cxx: CxxName, text: str) -> Reading | None:
-    """What a kernel of cuDNN says; None if the name is not one."""
     function = cxx.function or ""
     if (generated := find_grammar("cudnn_generated", function)) is not None:
         family = family_by_rules("cudnn_generated", function)
@@ -221,7 +219,6 @@ _OTHER_NCCL = lazy_pattern(r"nccl(?:SymkDev|SymDev|Dev)?Kernel|oneRankReduce|ncc
 
 
 def read_nccl(function: str) -> Reading | None:
-    """What a kernel of NCCL says."""
     stated: dict[str, Any] = {"library": "nccl", "family": "collective"}
     match = _NCCL.match(function)
     if match is None:
@@ -339,7 +336,6 @@ _MOST_OPERATORS = 10  # config.kernel_name_max_ops
 
 
 def read_triton(text: str) -> Reading | None:
-    """What a generated name says."""
     match = _TRITON.fullmatch(text)
     family, variant = _TRITON_KINDS[match["kind"]] if match else (None, None)
     match = match or _OLD_TRITON.fullmatch(text)

@@ -72,8 +72,6 @@ class InputRecord(str, Enum):
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The native function a recorded call reached."""
-
     entry: NativeFunction | None  # the one it must be; None if several are possible or none is known
     grade: Grade | None  # of the answer; None if nothing is known of the name
     # All that are possible, with `entry` if it is known. Facts they share hold in any case.

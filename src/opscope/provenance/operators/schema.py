@@ -67,7 +67,6 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def kind(self) -> Kind:
-        """What it does with its arguments."""
         if is_inplace(self.name):
             return Kind.INPLACE
         if self.out:

@@ -36,8 +36,6 @@ _MAY_BE_TORCH = lazy_pattern(
 
 
 class Recognition(msgspec.Struct, frozen=True):
-    """What is known of the release that made a trace."""
-
     version: str | None  # of the table to ask, or None
     grade: Grade  # `RELEASE_INDEX` if the trace was made by that release, else `NEIGHBOR_VERSION`
     # By version, the fraction (0 to 1) of the candidates its table knows; empty without candidates
@@ -169,8 +167,6 @@ def _cuda_major(version: str) -> int:
 
 
 class UnitAnswer(msgspec.Struct, frozen=True):
-    """The units that register a kernel."""
-
     # Paths in PyTorch's repository where known, else file names. One entry: exactly this unit.
     units: tuple[str, ...]
     # `RELEASE_INDEX`, or `NEIGHBOR_VERSION` where it is known from another release or another kernel

@@ -177,8 +177,6 @@ def _is_functor(name: str) -> bool:
 
 
 class ReleaseTable:
-    """Kernels and units of one release."""
-
     def __init__(self, content: UnitTableFile) -> None:
         self._unit_sets = content.unit_sets
         self._exact = HashMap.unpacked(content.exact)
@@ -218,7 +216,6 @@ TABLE_NAME = "units.msgpack.zst"
 
 @cache
 def release_versions() -> tuple[str, ...]:
-    """Every version there is a table of, oldest first."""
     return tuple(sorted(release_files(TABLE_NAME), key=label_order))
 
 

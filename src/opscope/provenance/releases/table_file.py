@@ -30,8 +30,6 @@ _KEY_END = 1 << (8 * _KEY_BYTES)
 
 
 class PackedMap(msgspec.Struct, frozen=True):
-    """A `HashMap` in a file."""
-
     count: int
     # Steps between the sorted hashes, big-endian, the first bytes of all before the second bytes of all
     keys: bytes
@@ -62,13 +60,11 @@ class HashMap(msgspec.Struct, frozen=True, eq=False):
         return np.equal(self.hashes[positions], hashes)
 
     def packed(self) -> PackedMap:
-        """The map as it is stored."""
         steps = np.diff(self.hashes, prepend=np.uint64(0))
         return PackedMap(len(self), _by_weight(steps, _KEY_BYTES), _by_weight(self.values, _VALUE_BYTES))
 
     @classmethod
     def unpacked(cls, packed: PackedMap) -> HashMap:
-        """The map of its stored form."""
         steps = _from_weights(packed.keys, packed.count, _KEY_BYTES)
         values = _from_weights(packed.values, packed.count, _VALUE_BYTES)
         hashes = np.cumsum(steps, dtype=np.uint64)
@@ -79,7 +75,6 @@ class HashMap(msgspec.Struct, frozen=True, eq=False):
 
 
 def hash_map(entries: Mapping[int, int]) -> HashMap:
-    """The map from hash to number."""
     if any(not 0 <= value <= LARGEST_VALUE for value in entries.values()):
         raise ValueError(f"a number of a map is not within 0 and {LARGEST_VALUE}")
     hashes = np.fromiter(entries.keys(), dtype=np.uint64, count=len(entries))
@@ -107,7 +102,6 @@ def text_hash(text: str) -> int:
 
 
 def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """The hashes of texts in their order: uint64[n]."""
     return np.fromiter(map(text_hash, texts), dtype=np.uint64)
 
 
@@ -135,8 +129,6 @@ class Origin(TextEnum):
 
 
 class Unit(msgspec.Struct, frozen=True, array_like=True):
-    """A unit of a release."""
-
     name: str  # file name (`SoftMax.cu`)
     path: str | None = None  # path in the repository, None where it is not known or there is none
     origin: Origin = Origin.UNKNOWN  # where the file lies
@@ -160,8 +152,6 @@ class Library(msgspec.Struct, frozen=True):
 
 
 class UnitTableFile(msgspec.Struct, frozen=True):
-    """What one file holds."""
-
     version: str  # release, `2.11.0`
     units: tuple[Unit, ...]  # every unit that has a kernel
     unit_sets: tuple[tuple[int, ...], ...]  # sets of indexes into `units`
@@ -187,7 +177,6 @@ def encode_table(table: UnitTableFile) -> bytes:
 
 
 def decode_table(content: bytes, source: str) -> UnitTableFile:
-    """The table in a file."""
     table = _FORMAT.decode(content, source)
     try:
         _check(table)

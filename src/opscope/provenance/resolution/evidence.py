@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 
 class KernelProvenance(msgspec.Struct, frozen=True):
-    """What is known of one kernel name."""
-
     decoded: DecodedKernel  # the fields its name states
     category: str  # kind of work
     # (parameter name in the source or None, argument), in order
@@ -99,8 +97,6 @@ class IndexedSource(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The evidence for one Session."""
-
     recognition: Recognition  # which torch release made the trace, and how that is known
     operators: OperatorTable  # the table of native functions that fits it best
     sources: tuple[IndexedSource, ...]  # source indexes, the best first
@@ -207,7 +203,6 @@ FROM kernel_origins o JOIN kernel_names n USING (name_id) ORDER BY ALL"""
 
 
 def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
-    """All evidence for a Session with these kernel names."""
     recorded = session.query("SELECT DISTINCT torch_version, torch_git_version FROM traces")
     version, commit = recorded[0] if len(recorded) == 1 else (None, None)  # where all traces agree
     complete_sources(session)

@@ -138,7 +138,6 @@ HEADERS_FILE = "headers.msgpack.zst"
 
 
 def indexed_versions() -> tuple[str, ...]:
-    """Releases with a source index, oldest first."""
     return tuple(sorted(release_files(FILE_NAME), key=label_order))
 
 

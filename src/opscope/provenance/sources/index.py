@@ -22,8 +22,6 @@ from opscope.provenance.table_format import TableFormat
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """Where something is defined."""
-
     # Function, structured (TORCH_IMPL_FUNC), kernel (`__global__`), class, or stub (a dispatch stub)
     kind: str
     name: str  # without its scope and without template arguments
@@ -85,8 +83,6 @@ _TEXTS = ("kind", "scope", "file", "template_parameters", "parameters", "stubs",
 
 
 class SourceIndex:
-    """The definitions of one source tree, and look-ups in them."""
-
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
         self.version = wire.version  # of PyTorch, "2.6.0"
@@ -301,7 +297,6 @@ FILE_NAME = "sources.msgpack.zst"
 
 
 def load_index(path: Path) -> SourceIndex:
-    """The index in a file."""
     return SourceIndex(_FORMAT.read(path))
 
 
