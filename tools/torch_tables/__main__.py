@@ -36,13 +36,12 @@ from opscope.errors import InputError, OpscopeError
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
+from opscope.provenance.packaged import TableFormat
 from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, StoredLines
-from opscope.provenance.releases.release_table import TABLE_NAME
-from opscope.provenance.releases.table_file import Unit, decode_table, encode_table
+from opscope.provenance.releases.release_table import TABLE_NAME, Unit, decode_table, encode_table
 from opscope.provenance.sources.at_hand import HEADERS_FILE, nearest_index
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
 from opscope.provenance.sources.index import load_index
-from opscope.provenance.table_format import TableFormat
 from torch_tables.defining_files import defining_files
 from torch_tables.line_constants import Sites, anchors, segments, sites_of
 from torch_tables.operator_table import build_operator_table

@@ -17,8 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from opscope.provenance.operators.schema import parse_schema
-from opscope.provenance.operators.table import Derivative, NativeFunction, OperatorTable, Served
+from opscope.provenance.operators.table import Derivative, NativeFunction, OperatorTable, Served, parse_schema
 from torch_tables.places import Places
 
 # In a folder `torchgen/packaged` of a PyTorch installation.

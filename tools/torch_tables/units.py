@@ -13,8 +13,7 @@ from opscope.model.origin import RecordedUnit
 from opscope.provenance.binaries.elf import open_elf
 from opscope.provenance.binaries.library import by_shown_name, units_by_kernel
 from opscope.provenance.binaries.translation_unit import paths_by_name
-from opscope.provenance.releases.release_table import loose_keys
-from opscope.provenance.releases.table_file import (
+from opscope.provenance.releases.release_table import (
     LARGEST_VALUE,
     SEVERAL_UNITS,
     Library,
@@ -22,6 +21,7 @@ from opscope.provenance.releases.table_file import (
     Unit,
     UnitTableFile,
     hash_map,
+    loose_keys,
     numbered_sets,
     text_hash,
 )

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from opscope.operators.element_types import ElementType, element_type
 from opscope.provenance.operators.overloads import signature
-from opscope.provenance.operators.schema import Schema, out_of_place
+from opscope.provenance.operators.table import Schema, out_of_place
 
 # More than any device addresses: a recorded size beyond it is no size.
 _ABSURD_BYTES = 1 << 48

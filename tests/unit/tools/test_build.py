@@ -10,8 +10,7 @@ import pytest
 
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import OperatorTable, Place
-from opscope.provenance.releases.release_table import ReleaseTable
-from opscope.provenance.releases.table_file import Library, decode_table
+from opscope.provenance.releases.release_table import Library, ReleaseTable, decode_table
 from opscope.provenance.sources.index import load_index
 
 

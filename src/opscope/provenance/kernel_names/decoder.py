@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 
 from opscope.provenance.kernel_names.aten import read_aten
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part, parse
-from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded
+from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel, Reading, decoded, read_grammar
 from opscope.provenance.kernel_names.dense_algebra import (
     read_cutlass,
     read_dense_algebra,
@@ -18,7 +18,6 @@ from opscope.provenance.kernel_names.dense_algebra import (
     read_rocm,
     read_xmma,
 )
-from opscope.provenance.kernel_names.grammar import read_grammar
 from opscope.provenance.kernel_names.libraries import (
     read_attention,
     read_cudnn,

@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 
 from opscope.provenance.kernel_names.cxx_name import CxxName
-from opscope.provenance.kernel_names.decoded_kernel import Reading
-from opscope.provenance.kernel_names.grammar import Found, find_grammar, read_grammar
+from opscope.provenance.kernel_names.decoded_kernel import Found, Reading, find_grammar, read_grammar
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
     direction_of,

@@ -12,8 +12,7 @@ from typing import Any
 
 from opscope.data import packaged_toml
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
-from opscope.provenance.kernel_names.decoded_kernel import Reading
-from opscope.provenance.kernel_names.grammar import find_grammar
+from opscope.provenance.kernel_names.decoded_kernel import Reading, find_grammar
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
     direction_of,

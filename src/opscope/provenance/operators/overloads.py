@@ -20,12 +20,14 @@ from functools import lru_cache, partial
 import msgspec
 
 from opscope.model.evidence import Grade, weakest
-from opscope.provenance.operators.schema import Argument, Schema, parse_schema
 from opscope.provenance.operators.table import (
+    Argument,
     NativeFunction,
     OperatorTable,
+    Schema,
     packaged_table,
     packaged_versions,
+    parse_schema,
 )
 from opscope.provenance.packaged import lazy_pattern
 

@@ -13,9 +13,8 @@ import msgspec
 
 from opscope.model.evidence import Grade
 from opscope.provenance.operators.table import Place
-from opscope.provenance.packaged import release_file
+from opscope.provenance.packaged import TableFormat, release_file
 from opscope.provenance.sources.index import Definition
-from opscope.provenance.table_format import TableFormat
 
 LINES_FILE = "lines.msgpack.zst"
 # A wider range of lines helps nobody to find a function.

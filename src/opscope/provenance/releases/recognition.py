@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from opscope.model.evidence import Grade
 from opscope.provenance.installation import TorchVersion, nearest_release, parse_version
 from opscope.provenance.packaged import lazy_pattern
-from opscope.provenance.releases.release_table import release, release_versions
-from opscope.provenance.releases.table_file import text_hashes
+from opscope.provenance.releases.release_table import release, release_versions, text_hashes
 
 # Releases five minor versions apart share half of a trace's kernel names.
 _LOWEST_HIT_RATE = 0.6

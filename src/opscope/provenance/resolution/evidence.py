@@ -35,7 +35,7 @@ from opscope.provenance.sources.at_hand import nearest_index, permalink, release
 from opscope.provenance.sources.index import Definition, SourceIndex, source_index
 
 if TYPE_CHECKING:
-    from opscope.provenance.binaries.process import LocalLibraries
+    from opscope.provenance.binaries.library import LocalLibraries
 
 
 class KernelProvenance(msgspec.Struct, frozen=True):
@@ -214,7 +214,7 @@ def gather_evidence(session: Session, kernel_names: Sequence[str]) -> Evidence:
         operators = operators.graded(Grade.NEIGHBOR_VERSION)
     libraries = None
     if _is_installed(commit):
-        from opscope.provenance.binaries.process import installed_libraries  # noqa: PLC0415 - seldom that build
+        from opscope.provenance.binaries.library import installed_libraries  # noqa: PLC0415 - seldom that build
 
         libraries = installed_libraries()
     # By kernel name. Libraries that share a name cannot be told apart in a trace: their units are joined; if

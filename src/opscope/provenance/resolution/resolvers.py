@@ -42,7 +42,7 @@ def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
     if decoded.name in evidence.triton_kernels:
         library = "triton"
     elif binary is not None and not binary.startswith(_TORCH_BINARIES):
-        from opscope.provenance.binaries.process import vendor_of_file  # noqa: PLC0415 - seldom known
+        from opscope.provenance.binaries.library import vendor_of_file  # noqa: PLC0415 - seldom known
 
         library = vendor_of_file(binary) or binary.partition(".so")[0]
     if library is not None:

@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 
 from opscope.provenance.installation import RELEASE_NAME
-from opscope.provenance.packaged import lazy_pattern, release_files
-from opscope.provenance.table_format import TableFormat
+from opscope.provenance.packaged import TableFormat, lazy_pattern, release_files
 
 
 class Definition(msgspec.Struct, frozen=True):

@@ -124,7 +124,7 @@ def test_a_loaded_library_is_asked_by_its_process(build, tmp_path):
     source, library = build()
     code = """
 import ctypes, pathlib, sys
-from opscope.provenance.binaries.process import mapped_libraries, units_of_process
+from opscope.provenance.binaries.library import mapped_libraries, units_of_process
 ctypes.CDLL(sys.argv[1])
 maps = pathlib.Path("/proc/self/maps")
 origin = units_of_process(["plain", "other"], pathlib.Path(sys.argv[2]), maps=maps)["plain"]

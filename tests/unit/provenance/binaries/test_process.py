@@ -6,8 +6,8 @@ import pytest
 
 from case_tables import cases
 from opscope.model.origin import RecordedKernel, RecordedUnit
-from opscope.provenance.binaries import process
-from opscope.provenance.binaries.process import (
+from opscope.provenance.binaries import library as process
+from opscope.provenance.binaries.library import (
     mapped_libraries,
     units_of_process,
     vendor_libraries,

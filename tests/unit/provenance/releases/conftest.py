@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from opscope.provenance import packaged as packaged_data
-from opscope.provenance.releases.release_table import TABLE_NAME, _table, release_versions
-from opscope.provenance.releases.table_file import Origin, Unit, UnitTableFile, encode_table
+from opscope.provenance.releases.release_table import (
+    TABLE_NAME,
+    Origin,
+    Unit,
+    UnitTableFile,
+    _table,
+    encode_table,
+    release_versions,
+)
 from torch_tables.units import build_table
 
 MakeTable = Callable[..., UnitTableFile]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.errors import InputError
-from opscope.provenance import table_format
-from opscope.provenance.releases.table_file import (
+from opscope.provenance import packaged
+from opscope.provenance.releases.release_table import (
     HashMap,
     PackedMap,
     decode_table,
@@ -120,6 +120,6 @@ def test_another_format_is_named_whatever_else_it_holds():
 
 def test_a_file_that_unpacks_to_more_than_any_table_is_refused(make_table, monkeypatch):
     content = encode_table(make_table(KERNELS))
-    monkeypatch.setattr(table_format, "_LARGEST_BYTES", 100)
+    monkeypatch.setattr(packaged, "_LARGEST_BYTES", 100)
     with pytest.raises(InputError):
         decode_table(content, "here")

@@ -5,8 +5,7 @@ import pytest
 import torch_tables.units as builder
 from opscope.errors import InputError
 from opscope.model.origin import RecordedUnit
-from opscope.provenance.releases.release_table import LooseKeys, ReleaseTable
-from opscope.provenance.releases.table_file import Origin, Unit
+from opscope.provenance.releases.release_table import LooseKeys, Origin, ReleaseTable, Unit
 from torch_tables.units import (
     PathEvidence,
     build_folders,
