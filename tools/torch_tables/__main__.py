@@ -38,10 +38,10 @@ from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
 from opscope.provenance.packaged import TableFormat
 from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, StoredLines
-from opscope.provenance.releases.release_table import TABLE_NAME, Unit, decode_table, encode_table
+from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT, Unit, decode_table
 from opscope.provenance.sources.at_hand import HEADERS_FILE, nearest_index
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
-from opscope.provenance.sources.index import load_index
+from opscope.provenance.sources.index import INDEX_FORMAT
 from torch_tables.defining_files import defining_files
 from torch_tables.line_constants import Sites, anchors, segments, sites_of
 from torch_tables.operator_table import build_operator_table
@@ -113,7 +113,7 @@ def write_units(options: argparse.Namespace) -> None:
     table = build_table(
         located(kernels, units), options.version, git_version=commit, cuda=cuda, libraries=tuple(read_from)
     )
-    write(options, TABLE_NAME, encode_table(table))
+    write(options, TABLE_NAME, UNITS_FORMAT.encode(table))
     counts = Counter(unit.origin.value for unit in table.units)
     print(f"  {table.exact.count:,} kernels of {len(table.units):,} units: {dict(counts)}")
 
@@ -122,7 +122,7 @@ def write_sources(options: argparse.Namespace) -> None:
     """The index of definitions."""
     if options.checkout is not None:
         table = tree_index(options.checkout, options.version, release_facts(options.torch)[0])
-        write(options, SOURCES_FILE, table.encode())
+        write(options, SOURCES_FILE, INDEX_FORMAT.encode(table))
         print(f"  {sum(1 for _ in table):,} definitions")
 
 
@@ -131,7 +131,7 @@ def write_headers(options: argparse.Namespace) -> None:
     include = options.torch / "include"
     if include.is_dir() and not packaged_file(options, SOURCES_FILE):
         table = header_index(include, options.version, release_facts(options.torch)[0])
-        write(options, HEADERS_FILE, table.encode())
+        write(options, HEADERS_FILE, INDEX_FORMAT.encode(table))
 
 
 class StoredChecks(msgspec.Struct, array_like=True):
@@ -179,7 +179,7 @@ def write_operators(options: argparse.Namespace) -> None:
     indexed, lines = (packaged_file(options, name) for name in (SOURCES_FILE, LINES_FILE))
     own, neighbor = indexed or packaged_file(options, HEADERS_FILE), nearest_index(options.version)
     places = Places(
-        load_index(own) if own else None,
+        INDEX_FORMAT.read(own) if own else None,
         None if indexed else neighbor,
         LINES_FORMAT.read(lines) if lines else None,
         {name: sorted(found) for name, found in files.items()},

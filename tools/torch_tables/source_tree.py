@@ -7,11 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from opscope.errors import InputError
 from opscope.provenance.sources.at_hand import repository_path, without_guard
-from opscope.provenance.sources.index import Definition, Registration, SourceIndex, is_member
+from opscope.provenance.sources.index import (
+    INDEX_FORMAT,
+    INDEX_TEXTS,
+    Definition,
+    IndexRow,
+    Registration,
+    SourceIndex,
+    is_member,
+)
 from torch_tables.definitions import FileFacts, Found
 from torch_tables.preprocess import MacroTable, Source
 
@@ -50,7 +59,7 @@ def tree_index(checkout: Path, version: str, git_version: str | None) -> SourceI
             source=checkout,
             hint="Give the root folder of a checkout of pytorch/pytorch",
         )
-    return SourceIndex.from_definitions(version, git_version, *read_tree(texts))
+    return index_of(version, git_version, *read_tree(texts))
 
 
 def header_index(include_folder: Path, version: str, git_version: str | None) -> SourceIndex:
@@ -62,7 +71,27 @@ def header_index(include_folder: Path, version: str, git_version: str | None) ->
     }
     if not texts:
         raise InputError("no ATen headers", source=include_folder, hint="Give the folder torch/include")
-    return SourceIndex.from_definitions(version, git_version, *read_tree(texts))
+    return index_of(version, git_version, *read_tree(texts))
+
+
+def index_of(
+    version: str,
+    git_version: str | None,
+    definitions: Iterable[Definition],
+    registrations: Iterable[Registration],
+) -> SourceIndex:
+    """The index of definitions whose lines are known, in any order."""
+    numbers: dict[str | tuple[str, ...], int] = {}
+    rows: dict[str, list[IndexRow]] = {}
+    for one in sorted(definitions, key=lambda one: (one.file, one.line or 0)):
+        texts = {field: numbers.setdefault(getattr(one, field), len(numbers)) for field in INDEX_TEXTS}
+        line = one.line or 0
+        lines = {"line": line, "span": max(0, (one.end_line or 0) - line)}
+        row = IndexRow(**texts, **lines, is_specialization=one.is_specialization)
+        rows.setdefault(one.name, []).append(row)
+    packed = {name: msgspec.Raw(msgspec.msgpack.encode(of)) for name, of in rows.items()}
+    listed = tuple(sorted(registrations, key=lambda entry: (entry.file, entry.line, entry.stub)))
+    return SourceIndex(INDEX_FORMAT.number, version, git_version, list(numbers), packed, listed)
 
 
 def _files(root: Path, tops: Iterable[str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:

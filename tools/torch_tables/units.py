@@ -21,6 +21,7 @@ from opscope.provenance.releases.release_table import (
     Unit,
     UnitTableFile,
     hash_map,
+    loose_hash,
     loose_keys,
     numbered_sets,
     text_hash,
@@ -71,10 +72,9 @@ def _loose_entries(members: Mapping[str, Sequence[int]], version: str) -> dict[i
     units_of_key: dict[str, set[int]] = {}
     hashes: dict[str, int] = {}
     for name, unit_set in members.items():
-        keys = loose_keys(name)
-        for kind, number in keys.hashes().items():
-            text = f"{kind} {getattr(keys, kind)}"
-            hashes[text] = number
+        for kind, key in loose_keys(name).items():
+            text = f"{kind} {key}"
+            hashes[text] = loose_hash(kind, key)
             units_of_key.setdefault(text, set()).update(unit_set)
     return {
         number: next(iter(units_of_key[text])) if len(units_of_key[text]) == 1 else SEVERAL_UNITS

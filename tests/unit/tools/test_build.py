@@ -11,7 +11,7 @@ import pytest
 from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import OperatorTable, Place
 from opscope.provenance.releases.release_table import Library, ReleaseTable, decode_table
-from opscope.provenance.sources.index import load_index
+from opscope.provenance.sources.index import INDEX_FORMAT
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_headers_make_a_table(script, torch, tmp_path):
     arguments = ["2.9.0", "--torch", str(torch), "--table", "headers", "--output", str(tmp_path / "data")]
     assert script.main(arguments) == 0
     file = tmp_path / "data" / "2.9.0" / "headers.msgpack.zst"
-    table = load_index(file)
+    table = INDEX_FORMAT.read(file)
     assert [(row.name, row.file, row.line) for row in table] == [
         ("scale_kernel", "aten/src/ATen/native/cuda/Scale.cuh", 2)
     ]

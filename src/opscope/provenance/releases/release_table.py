@@ -169,7 +169,7 @@ class UnitTableFile(msgspec.Struct, frozen=True):
     format_version: int = 1
 
 
-_FORMAT = TableFormat(
+UNITS_FORMAT = TableFormat(
     "a kernel table of opscope",
     UnitTableFile,
     hint="Delete the file and add the library again, or reinstall opscope",
@@ -177,17 +177,12 @@ _FORMAT = TableFormat(
 )
 
 
-def encode_table(table: UnitTableFile) -> bytes:
-    """The bytes of the file; equal tables give equal bytes."""
-    return _FORMAT.encode(table)
-
-
 def decode_table(content: bytes, source: str) -> UnitTableFile:
-    table = _FORMAT.decode(content, source)
+    table = UNITS_FORMAT.decode(content, source)
     try:
         _check(table)
     except ValueError as error:
-        raise _FORMAT.damaged(error, source) from error
+        raise UNITS_FORMAT.damaged(error, source) from error
     return table
 
 
@@ -244,31 +239,24 @@ _ARGUMENT_TYPE = lazy_pattern(
 )
 
 
-class LooseKeys(msgspec.Struct, frozen=True):
-    """The keys of one kernel name; None where the name has no such part."""
-
-    owner: str | None
-    launch: str | None
-
-    def hashes(self) -> dict[str, int]:
-        """The hash that a table holds for each key there is, `owner` first."""
-        keys = {"owner": self.owner, "launch": self.launch}
-        return {kind: text_hash(f"{kind}\0{key}") for kind, key in keys.items() if key is not None}
+def loose_hash(kind: str, key: str) -> int:
+    """The hash that a table holds for a loose key."""
+    return text_hash(f"{kind}\0{key}")
 
 
-def loose_keys(kernel_name: str) -> LooseKeys:
-    """The keys of a demangled kernel name; both None for a mangled one."""
+def loose_keys(kernel_name: str) -> dict[str, str]:
+    """`owner` and `launch` of a demangled kernel name, as far as it has them; a mangled one has none."""
     if kernel_name.startswith("_Z"):
-        return LooseKeys(None, None)
+        return {}
     scan = _Scan()
     for token in _TOKEN.finditer(kernel_name):
         scan.feed(token.group())
     scan.end_path()
-    owner = scan.owners[0] if scan.owners else None
-    if scan.function is None or (not scan.functors and scan.function.startswith(_ARGUMENT_NAMESPACES)):
-        # A template library's kernel without anybody's functor is anybody's.
-        return LooseKeys(owner, None)
-    return LooseKeys(owner, "|".join(dict.fromkeys((scan.function, *scan.functors))))
+    keys = {"owner": scan.owners[0]} if scan.owners else {}
+    # A template library's kernel without anybody's functor is anybody's.
+    if scan.function and (scan.functors or not scan.function.startswith(_ARGUMENT_NAMESPACES)):
+        keys["launch"] = "|".join(dict.fromkeys((scan.function, *scan.functors)))
+    return keys
 
 
 class _Path(msgspec.Struct):
@@ -373,7 +361,8 @@ class ReleaseTable:
 
     def loose_units_of(self, kernel_name: str) -> tuple[str, ...]:
         """The one unit whose kernels launch the same code; empty unless there is exactly one."""
-        hashes = loose_keys(demangle(kernel_name) or kernel_name).hashes()
+        keys = loose_keys(demangle(kernel_name) or kernel_name)
+        hashes = {kind: loose_hash(kind, key) for kind, key in keys.items()}
         found = self._loose.get(hashes["owner"]) if "owner" in hashes else SEVERAL_UNITS
         # The owner of a lambda that no kernel here has is not of this release: its launcher says nothing.
         if found == SEVERAL_UNITS:

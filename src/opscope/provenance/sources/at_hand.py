@@ -14,7 +14,7 @@ from opscope.model.location import SourceLocation
 from opscope.provenance.generated_code import is_generated
 from opscope.provenance.installation import COMMIT, label_order, nearest_release, package_folders
 from opscope.provenance.packaged import lazy_pattern, release_file, release_files
-from opscope.provenance.sources.index import FILE_NAME, SourceIndex, load_index, source_index
+from opscope.provenance.sources.index import FILE_NAME, INDEX_FORMAT, SourceIndex, source_index
 
 _ADDRESS = "https://github.com/pytorch/pytorch/blob"
 # Folders of the include folder → those of the repository; other folders belong to third parties.
@@ -148,7 +148,7 @@ def release_headers(version: str) -> SourceIndex | None:
     Most kernel templates are in headers, so their lines are the release's own even without its source tree.
     """
     file = release_file(version, HEADERS_FILE)
-    return load_index(file) if file.is_file() else None
+    return INDEX_FORMAT.read(file) if file.is_file() else None
 
 
 def nearest_index(version: str | None) -> SourceIndex | None:

@@ -10,11 +10,11 @@ import pytest
 from opscope.provenance import packaged as packaged_data
 from opscope.provenance.releases.release_table import (
     TABLE_NAME,
+    UNITS_FORMAT,
     Origin,
     Unit,
     UnitTableFile,
     _table,
-    encode_table,
     release_versions,
 )
 from torch_tables.units import build_table
@@ -49,7 +49,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_table: MakeTa
     def package(version: str, kernels: Mapping[str, Sequence[str]], **facts: str) -> Path:
         file = folder / version / TABLE_NAME
         file.parent.mkdir()
-        file.write_bytes(encode_table(make_table(kernels, version, **facts)))
+        file.write_bytes(UNITS_FORMAT.encode(make_table(kernels, version, **facts)))
         forget_tables()
         return file
 
