@@ -37,9 +37,14 @@ from opscope.model.origin import RecordedUnit
 from opscope.provenance.operators.table import TABLE_FILE as OPERATORS_FILE
 from opscope.provenance.operators.table import TABLE_FORMAT as OPERATORS_FORMAT
 from opscope.provenance.packaged import TableFormat
-from opscope.provenance.releases.lines import LINES_FILE, LINES_FORMAT, StoredLines
 from opscope.provenance.releases.release_table import TABLE_NAME, UNITS_FORMAT, Unit, decode_table
-from opscope.provenance.sources.at_hand import HEADERS_FILE, nearest_index
+from opscope.provenance.sources.at_hand import (
+    HEADERS_FILE,
+    LINES_FILE,
+    LINES_FORMAT,
+    StoredLines,
+    nearest_index,
+)
 from opscope.provenance.sources.index import FILE_NAME as SOURCES_FILE
 from opscope.provenance.sources.index import INDEX_FORMAT
 from torch_tables.defining_files import defining_files

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from opscope.provenance.binaries.elf import open_elf
-from opscope.provenance.releases.lines import Segment
+from opscope.provenance.sources.at_hand import Segment
 
 # lea rsi / rdi / rdx, [rip + displacement]; mov edx / ecx, constant.
 _LEA_FIRST, _LEA_THIRD = b"\x48\x8d\x3d", b"\x48\x8d\x15"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from opscope.provenance.operators.table import Place, Registered
-from opscope.provenance.releases.lines import StoredLines, place_of
+from opscope.provenance.sources.at_hand import StoredLines, place_of
 from opscope.provenance.sources.index import Definition, SourceIndex, is_compiled, is_member, only, split_name
 from torch_tables.cpp_types import signature_distance
 

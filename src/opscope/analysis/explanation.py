@@ -35,7 +35,7 @@ from opscope.provenance.kernel_names.vocabulary import FAMILIES
 from opscope.provenance.operators.table import OperatorTable, packaged_versions, table_for
 from opscope.provenance.releases.recognition import recognize
 from opscope.provenance.releases.release_table import release_versions
-from opscope.provenance.resolution.annotate import session_of_names
+from opscope.provenance.resolution.resolvers import session_of_names
 from opscope.provenance.sources.at_hand import nearest_index
 from opscope.text_enum import TextEnum
 

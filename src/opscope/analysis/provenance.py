@@ -22,8 +22,8 @@ from opscope.model.location import SourceLocation
 from opscope.model.queries import sql
 from opscope.model.session import Session
 from opscope.provenance.kernel_names.decoded_kernel import title_of
-from opscope.provenance.resolution.annotate import annotate
 from opscope.provenance.resolution.evidence import NativeFunctionFacts
+from opscope.provenance.resolution.resolvers import annotate
 
 
 class GeneratedCode(msgspec.Struct, frozen=True):

@@ -31,8 +31,7 @@ import numpy as np
 from opscope._version import __version__
 from opscope.errors import DependencyError, InputError
 from opscope.ingest.captured import Demangle
-from opscope.ingest.kineto_file import CaptureTraces, read_kineto
-from opscope.ingest.recorded import keep_sidecars
+from opscope.ingest.kineto_file import CaptureTraces, keep_sidecars, read_kineto
 from opscope.ingest.source import TraceFile, is_export, local_text
 from opscope.model.files import scratch_prefix
 from opscope.model.schema import TABLES, Table

@@ -28,10 +28,15 @@ from opscope.provenance.generated_code import generated_sources, read_generated
 from opscope.provenance.installation import package_folders, torch_build
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.operators.table import OperatorTable, Place, table_for
-from opscope.provenance.releases.lines import place_of, release_lines
 from opscope.provenance.releases.recognition import Recognition, UnitAnswer, kernel_units, recognize
 from opscope.provenance.releases.release_table import git_version, release
-from opscope.provenance.sources.at_hand import nearest_index, permalink, release_headers
+from opscope.provenance.sources.at_hand import (
+    nearest_index,
+    permalink,
+    place_of,
+    release_headers,
+    release_lines,
+)
 from opscope.provenance.sources.index import Definition, SourceIndex, source_index
 
 if TYPE_CHECKING:

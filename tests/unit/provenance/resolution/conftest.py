@@ -18,8 +18,8 @@ from opscope.model.sidecar import RecordedSchedule, RecordedSettings, Sidecar, s
 from opscope.provenance.operators.table import packaged_table
 from opscope.provenance.releases.recognition import Recognition
 from opscope.provenance.resolution import evidence as gather
-from opscope.provenance.resolution.annotate import annotate
 from opscope.provenance.resolution.evidence import Evidence, IndexedSource
+from opscope.provenance.resolution.resolvers import annotate
 from opscope.provenance.sources.index import SourceIndex
 from torch_tables.source_tree import tree_index
 
