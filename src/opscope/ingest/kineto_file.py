@@ -163,13 +163,13 @@ def open_graphs(
     nodes = [graph.nodes for graph in graphs if graph.file is None]
     told = nodes if len(nodes) == len(phases) else [None] * len(phases)
     captures += (with_nodes(one, known, demangle) for one, known in zip(phases, told, strict=True))
-    added = open_replays(events, trace_id, [*captures, *chain.from_iterable(given.captures)])
+    modules, details = open_replays(events, trace_id, [*captures, *chain.from_iterable(given.captures)])
     if unread:
         lost = finding("graphs.note_unreadable", trace_id, count=len(unread), reason=unread[0])
         session.add_findings([lost])
     # What is nested and written later depends on what the trace holds.
-    counts = {"python_function": added.modules, **census.categories} if added.modules else census.categories
-    events.census = replace(census, categories=counts, detailed_count=census.detailed_count + added.details)
+    counts = {"python_function": modules, **census.categories} if modules else census.categories
+    events.census = replace(census, categories=counts, detailed_count=census.detailed_count + details)
 
 
 def _read(trace: TraceFile, source: ReplaySource) -> tuple[Capture, ...]:

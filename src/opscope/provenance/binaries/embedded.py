@@ -51,12 +51,8 @@ _KERNEL_FLAG = 0x10
 _PTX_ENTRY = lazy_pattern(rb"\.entry\s+([A-Za-z_$%][\w$]*)", re.ASCII)
 
 
-@dataclass(frozen=True)
-class DeviceNames:
-    """Mangled names of kernels, and the units named."""
-
-    kernels: frozenset[str]
-    units: frozenset[InternalName]
+# Mangled names of kernels, and the units named.
+DeviceNames = tuple[set[str], set[InternalName]]
 
 
 def cubin_names(elf: ElfFile) -> DeviceNames:
@@ -73,12 +69,7 @@ def cubin_names(elf: ElfFile) -> DeviceNames:
             for name in symbols["name"][is_kernel].tolist()
         )
         units |= internal_names(names)
-    return DeviceNames(frozenset(kernels), frozenset(units))
-
-
-def ptx_names(text: bytes) -> DeviceNames:
-    kernels = frozenset(name.decode() for name in _PTX_ENTRY.findall(text))
-    return DeviceNames(kernels, frozenset(internal_names(text)))
+    return kernels, units
 
 
 _MAGIC = 0xBA55ED50
@@ -198,13 +189,15 @@ def embedded_kernels(elf: ElfFile) -> list[UnitKernels]:
     for section in filter(None, (_section(elf, name) for name in _SECTIONS)):
         files = _unit_files(elf, section)
         for codes in most_telling(containers(elf, section)):
-            names, file = _names(elf, codes), files.get(codes[0].container)
+            (names, named), file = _names(elf, codes), files.get(codes[0].container)
             if section.name == _RELOCATABLE:
-                separate |= names.kernels
+                separate |= names
             if file is not None:
-                units.append(UnitKernels(_unit_of(file, names), names.kernels))
+                units.append(UnitKernels(_unit_of(file, named), frozenset(names)))
+            elif section.name == _LINKED and not names.isdisjoint(separate):
+                others.append((names - separate, set()))  # it joins several units
             else:
-                others.append(_without(names, separate) if section.name == _LINKED else names)
+                others.append((names, named))
     kernels: dict[RecordedUnit | None, set[str]] = {}
     for unit, kernel in _owners(others):
         kernels.setdefault(unit, set()).add(kernel)
@@ -230,11 +223,11 @@ def _unit_files(elf: ElfFile, section: ElfSection) -> dict[int, str]:
     return found
 
 
-def _unit_of(file: str, names: DeviceNames) -> RecordedUnit:
+def _unit_of(file: str, named: Set[InternalName]) -> RecordedUnit:
     stem = host_stem(file)
     if stem is None:
         return RecordedUnit(file)
-    internal = next((one for one in names.units if one.stem == written_stem(file)), None)
+    internal = next((one for one in named if one.stem == written_stem(file)), None)
     return RecordedUnit(f"{stem}.cu") if internal is None else named_unit(internal, stem)
 
 
@@ -249,25 +242,19 @@ def _names(elf: ElfFile, codes: Iterable[DeviceCode]) -> DeviceNames:
     for code in codes:
         content = code_of(elf, code)
         if code.kind == EntryKind.CUBIN:
-            names = cubin_names(elf.embedded(content, code.offset))
+            names, named = cubin_names(elf.embedded(content, code.offset))
         else:
-            names = ptx_names(content)
-        kernels |= names.kernels
-        units |= names.units
-    return DeviceNames(frozenset(kernels), frozenset(units))
-
-
-def _without(linked: DeviceNames, separate: Set[str]) -> DeviceNames:
-    """A container less the kernels that separate ones hold; if there are any, it joins several units."""
-    if linked.kernels.isdisjoint(separate):
-        return linked
-    return DeviceNames(linked.kernels - separate, frozenset())
+            names = {name.decode() for name in _PTX_ENTRY.findall(content)}
+            named = internal_names(content)
+        kernels |= names
+        units |= named
+    return kernels, units
 
 
 def _owners(found: Iterable[DeviceNames]) -> Iterator[tuple[RecordedUnit | None, str]]:
     """Each kernel with its unit: the only one its container names, else the one its own name has in it."""
-    for names in found:
-        only = named_unit(next(iter(names.units))) if len(names.units) == 1 else None
-        for kernel in names.kernels:
+    for kernels, units in found:
+        only = named_unit(next(iter(units))) if len(units) == 1 else None
+        for kernel in kernels:
             own = internal_names(kernel.encode()) if only is None else ()
             yield named_unit(next(iter(own))) if len(own) == 1 else only, kernel

@@ -46,10 +46,6 @@ _MICROSOFT = lazy_pattern(r"\?([A-Za-z_]\w*)@((?:[A-Za-z_]\w*@)*)@")
 _MICROSOFT_TEMPLATE = lazy_pattern(r"\?\?\$([A-Za-z_]\w*)@")
 
 
-def is_mangled(text: str) -> bool:
-    return text.startswith(("_Z", "?"))
-
-
 def mangled_function(text: str) -> str | None:
     """Qualified function of a mangled name; a Microsoft template gives its unqualified name."""
     if text.startswith("_Z"):
@@ -181,7 +177,7 @@ def without_module(qualified: str) -> str:
 def parse(name: str) -> CxxName:
     """Takes a kernel name apart; text of another kind gives `CxxName(None)`."""
     text = name.strip()
-    if is_mangled(text):
+    if text.startswith(("_Z", "?")):
         return CxxName(mangled_function(text))
     if "<unnamed>" in text:
         text = text.replace("<unnamed>", ANONYMOUS)

@@ -33,7 +33,7 @@ class DecodedKernel:
     function: str | None = None  # qualified, without template arguments
     template_arguments: tuple[str, ...] = ()  # as printed
     library: str | None = None  # or generator, as the name itself says: `aten`, `nccl`, `triton`, `cub`, …
-    family: str | None = None  # a name of `families.FAMILIES`
+    family: str | None = None  # a name of `families.toml`
     variant: str | None = None  # form of its family: `vectorized`, `unrolled`, `strided`
     direction: str | None = None  # `forward` or `backward`
     architecture: str | None = None  # it was compiled for, `sm90`

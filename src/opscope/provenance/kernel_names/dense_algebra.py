@@ -15,10 +15,10 @@ from opscope.provenance.kernel_names.cxx_name import CxxName
 from opscope.provenance.kernel_names.decoded_kernel import Found, Reading, find_grammar, read_grammar
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
+    LETTERS,
     direction_of,
     element_type,
     family_by_rules,
-    letter_type,
 )
 from opscope.provenance.packaged import lazy_pattern
 
@@ -105,7 +105,7 @@ def read_cutlass(cxx: CxxName, text: str) -> Reading | None:
 def _cutlass_types(found: Found) -> dict[str, str | None]:
     """Types by `extended_name`: 2.x names only those unlike the accumulator's, 3.x names all five."""
     letters = found.groups["letters"] or ""
-    accumulator = letter_type(letters)
+    accumulator = LETTERS.get(letters)
     named = [element_type(part) for part in (found.groups["types"] or "").split("_") if part]
     if found.groups["version"] and len(named) == 5:
         first, second, summed, _, result = named
@@ -166,7 +166,7 @@ def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
     function = cxx.function or ""
     if lettered := _LETTERED.match(function):
         family = family_by_rules("lapack_routine", lettered["routine"]) or "linear_algebra"
-        operand = letter_type(lettered["letter"])
+        operand = LETTERS.get(lettered["letter"])
         return Reading({"family": family, "operand_type": operand}, {"library": "magma"})
     if function.endswith("kernel_blasl3"):
         if "Kernel_triangular_input" in text:

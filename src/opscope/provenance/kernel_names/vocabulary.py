@@ -11,13 +11,11 @@ import re
 from functools import cache, lru_cache
 from typing import cast
 
-import msgspec
-
 from opscope.data import packaged_toml
 from opscope.provenance.packaged import lazy_pattern
 
 _WORDS = packaged_toml(__package__, "vocabulary.toml")
-LETTERS: dict[str, str] = _WORDS["letters"]
+LETTERS: dict[str, str] = _WORDS["letters"]  # types by BLAS-like letters, `s` for f32
 _BY_SPELLING: dict[str, str] = {
     spelling: short for short, every in _WORDS["element_types"].items() for spelling in every
 }
@@ -43,11 +41,6 @@ def element_type(spelling: str) -> str | None:
     return short
 
 
-def letter_type(letters: str) -> str | None:
-    """Type of a BLAS-like letter, `s` for f32."""
-    return LETTERS.get(letters)
-
-
 @cache
 def type_positions(kernel: str) -> dict[str, int] | None:
     """Field → position of the template argument, for kernels of ATen whose types have their own order."""
@@ -57,20 +50,9 @@ def type_positions(kernel: str) -> dict[str, int] | None:
     return {f"{field}_type": position for position, field in enumerate(listed.split()) if field != "-"}
 
 
-class Family(msgspec.Struct, frozen=True):
-    """One kind of kernel; `category` is a name of `categories.toml`."""
-
-    name: str
-    category: str
-    meaning: str
-
-
-FAMILIES = tuple(
-    Family(name, category, meaning)
-    for category, members in packaged_toml(__package__, "families.toml").items()
-    for name, meaning in members.items()
-)
-CATEGORY_OF_FAMILY = {family.name: family.category for family in FAMILIES}
+_FAMILIES = packaged_toml(__package__, "families.toml").items()
+CATEGORY_OF_FAMILY = {name: category for category, members in _FAMILIES for name in members}
+MEANING_OF_FAMILY = {name: meaning for _, members in _FAMILIES for name, meaning in members.items()}
 
 _BACKWARD = lazy_pattern(
     r"[bB]ackward|[bB]prop|[dwDW]grad|dot_do_o|convert_dq|dbias|_bwd|bwd_|Bwd|[gG]rad_?[iI]nput|gradinput"

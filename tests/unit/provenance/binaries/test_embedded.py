@@ -23,9 +23,9 @@ from opscope.provenance.binaries.translation_unit import InternalName
 def test_kernels_are_the_functions_with_the_flag(write, many_sections):
     hidden = write.internal("/src/a.cu")
     image = write.cubin(["_Z1av", "plain"], ["_Z6devicev", hidden], many_sections=many_sections)
-    names = cubin_names(ElfFile(io.BytesIO(image), "libsmall.so"))
-    assert names.kernels == {"_Z1av", "plain"}
-    assert names.units == {InternalName(write.module_id("/src/a.cu"), "a_cu")}
+    kernels, units = cubin_names(ElfFile(io.BytesIO(image), "libsmall.so"))
+    assert kernels == {"_Z1av", "plain"}
+    assert units == {InternalName(write.module_id("/src/a.cu"), "a_cu")}
 
 
 def test_a_symbol_table_without_its_strings_is_refused(write):

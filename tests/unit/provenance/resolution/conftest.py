@@ -38,7 +38,7 @@ def recorded_units(
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The empty cache folder; what is known comes from recordings and packaged tables."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(gather, "package_folders", lambda name: ())
+    monkeypatch.setattr(gather, "installed_torch", lambda: (None, None))
     packaged_table.cache_clear()
     yield tmp_path / "cache" / "opscope"
     packaged_table.cache_clear()
