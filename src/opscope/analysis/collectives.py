@@ -148,7 +148,6 @@ class JobCollectives(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def activities(self) -> list[dict[int, int]]:
-        """Activities that are one collective each, by trace id."""
         return [{one.trace_id: one.activity_id for one in kernels} for kernels in self.matched]
 
     @cached_property

@@ -173,7 +173,6 @@ class _Asked(msgspec.Struct, frozen=True):
         return table_for(self.summary.torch_version if self.summary else self.version)
 
     def known(self, operators: Sequence[tuple[str, str | None]], kernels: Iterable[str] = ()) -> Provenance:
-        """Provenance of names, recorded or not."""
         version = self.version if self.summary is None else self.summary.torch_version
         with session_of_names(operators, kernels, torch_version=version) as names:
             known = read_provenance(names)

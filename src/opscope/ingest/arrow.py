@@ -153,7 +153,6 @@ class RowPart(NamedTuple):
         return place, first
 
     def values(self, row: int, *names: str) -> list[Any]:
-        """Values of one row; None where there is none."""
         found: list[Any] = []
         for name in names:
             values, bits = self.columns.get(name, _NOTHING)
@@ -176,7 +175,6 @@ class RowPart(NamedTuple):
         return told
 
     def is_text(self, name: str) -> bool:
-        """Whether a column has places of texts."""
         return name in self.columns and self.columns[name][0].dtype == np.int32
 
     def given(self, computed: Mapping[str, npt.NDArray[Any]]) -> RowPart:

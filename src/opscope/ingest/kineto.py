@@ -342,7 +342,6 @@ class _Filler:
         return found["name_id"]
 
     def _write_modules(self) -> _Modules | None:
-        """Write the modules; None if there are none."""
         if not self._has("python_function"):
             return None
         ids: dict[tuple[str, int | None], int] = {}

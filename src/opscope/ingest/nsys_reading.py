@@ -289,7 +289,6 @@ def _rank(export: Export) -> tuple[int | None, int | None]:
 
 
 def _problems(export: Export) -> list[str]:
-    """What nsys warned of while it recorded."""
     named = export.of("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name")
     levels = {number for number, name in named if name in _PROBLEMS} if named else {2, 3}
     rows = export.of("DIAGNOSTIC_EVENT", "severity", "text")

@@ -162,7 +162,6 @@ Told = Callable[[RowPart], npt.NDArray[Any]]
 
 
 def module_calls(part: RowPart) -> RowPart:
-    """Of frames, the calls of modules."""
     return part.taken(part.told(lambda name: (name or "").startswith(MODULE), "name"))
 
 
@@ -388,7 +387,6 @@ class Stager:
     def _count(
         self, rows: RowPart, is_usable: npt.NDArray[np.bool_], detailed: npt.NDArray[np.bool_]
     ) -> None:
-        """Count the rows of each category, phase and thread."""
         group, first = rows.distinct("category", "ph", "thread_key")
         counts, unusable, details = (
             np.bincount(group[chosen], minlength=len(first)) for chosen in (slice(None), ~is_usable, detailed)

@@ -284,5 +284,4 @@ class BenchmarkComparison:
 
     @property
     def rows(self) -> tuple[tuple[BenchmarkPoint, BenchmarkRowChange], ...]:
-        """Every row with its point."""
         return tuple((change.point, row) for change in self.points for row in change.rows)

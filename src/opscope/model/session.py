@@ -329,7 +329,6 @@ class Session:
         )
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
-        """Append findings to the Session."""
         rows = [
             [f.code, f.severity.value, f.message, f.suggestion, f.trace_id, json.dumps(f.evidence)]
             for f in findings

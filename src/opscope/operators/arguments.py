@@ -29,7 +29,6 @@ _NUMBER_TYPES = frozenset({"float64", "int64", "bool", "complex128"})
 
 
 def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The common shape of operands under broadcasting; None if they have none."""
     result: list[int] = []
     for shape in shapes:
         reversed_shape = shape[::-1]
@@ -183,13 +182,11 @@ class CallArguments:
 
     @cached_property
     def list_positions(self) -> list[int]:
-        """Where lists of tensors stand."""
         given = enumerate(self.arguments)
         return [position for position, argument in given if isinstance(argument, TensorListArgument)]
 
     @cached_property
     def has_unrecorded_list(self) -> bool:
-        """Whether a list of tensors is given without its members."""
         return any(
             isinstance(argument, TensorListArgument) and argument.tensors is None
             for argument in self.arguments
@@ -204,7 +201,6 @@ def operator_stem(name: str) -> str | None:
 
 
 def _kind(argument: Argument) -> str:
-    """The recorded type of an argument."""
     if isinstance(argument, ScalarArgument):
         return argument.recorded_type
     if isinstance(argument, TensorListArgument):

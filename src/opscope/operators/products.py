@@ -60,7 +60,6 @@ class MatrixProduct:
         return self.batch * self.m * self.n, self.batch * self.m * self.k, self.batch * self.k * self.n
 
     def bytes(self, item_bytes: int) -> int:
-        """Operands and result, each once."""
         return item_bytes * sum(self.elements)
 
 

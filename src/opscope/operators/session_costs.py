@@ -127,7 +127,6 @@ WHERE s.meta IS NOT NULL"""
 
 
 def _known_costs(session: Session, calls: Sequence[DistinctCall]) -> dict[int, CallCost]:
-    """Costs by call_id."""
     # A recorder that writes overloads leaves out only the default one.
     default = "" if any(call.overload for call in calls) else None
 

@@ -86,8 +86,6 @@ _FIRST_WINDOW_BYTES, _WINDOW_BYTES = 64, 1 << 20
 
 
 class EntryKind:
-    """What an entry holds."""
-
     PTX = 1
     CUBIN = 2
 

@@ -107,7 +107,6 @@ def integer(text: str | None) -> int | None:
 
 
 def decoded(name: str, cxx: CxxName, reading: Reading | None) -> DecodedKernel:
-    """The record of a name and of what a grammar read from it (None: nothing)."""
     reading = reading or Reading()
     values: dict[str, Any] = {}
     grades: dict[str, Grade] = {}

@@ -66,7 +66,6 @@ _FORWARD = lazy_pattern(
 
 @lru_cache(maxsize=4096)
 def direction_of(text: str) -> str | None:
-    """`backward` or `forward` if the words of the text say so."""
     if _BACKWARD.search(text):
         return "backward"
     return "forward" if _FORWARD.search(text) else None

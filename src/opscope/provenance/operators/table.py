@@ -91,7 +91,6 @@ class Schema(msgspec.Struct, frozen=True, dict=True):
 
 @lru_cache(maxsize=8192)
 def parse_schema(text: str) -> Schema:
-    """The schema a line of text states, without namespace."""
     head, arrow, _ = text.rpartition(" -> ")
     name, opened, inside = head.partition("(")
     if not (arrow and opened and inside.endswith(")") and name):
@@ -234,7 +233,6 @@ class OperatorTable(msgspec.Struct, frozen=True, eq=False, dict=True, array_like
         return {derivative.node: derivative for derivative in self.derivatives}
 
     def entry(self, name: str, overload: str = "") -> NativeFunction | None:
-        """One native function, by `aten::add` and `Tensor`."""
         return next((one for one in self.overloads(name) if one.overload == overload), None)
 
     def overloads(self, name: str) -> tuple[NativeFunction, ...]:
@@ -286,5 +284,4 @@ def packaged_table(version: str | None) -> OperatorTable | None:
 
 
 def packaged_versions() -> tuple[str, ...]:
-    """Releases with a table, oldest first."""
     return tuple(sorted(release_files(TABLE_FILE), key=label_order))

@@ -101,7 +101,6 @@ def numbered_sets(
 
 
 def text_hash(text: str) -> int:
-    """The 48-bit hash of a text."""
     return int.from_bytes(
         blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest(), "big"
     )
@@ -150,8 +149,6 @@ SEVERAL_UNITS = LARGEST_VALUE
 
 
 class Library(msgspec.Struct, frozen=True):
-    """A library the table was read from."""
-
     name: str
     build_id: str | None = None
     kernel_count: int = 0
@@ -295,7 +292,6 @@ class _Scan:
             self._after_colons = False
 
     def end_path(self) -> None:
-        """Note the path just read, by where it stands."""
         parts = [part for part in self._path.parts if not _VERSION_NAMESPACE.fullmatch(part)]
         if not parts:
             return
@@ -395,7 +391,6 @@ def release(version: str) -> ReleaseTable:
 
 
 def git_version(version: str) -> str | None:
-    """The commit a release was built from; None if it is not known."""
     parsed = parse_version(version)
     name = version if parsed is None else parsed.name
     return release(name).git_version if name in release_versions() else None

@@ -366,7 +366,6 @@ def _place(source: RecordedSource) -> SourceLocation | None:
 
 
 def _recorded(session: Session) -> list[RecordedSource]:
-    """The table as it stands."""
     sources = []
     for record in session.records(_SOURCES_SQL):
         for name in ("stacks", "meta"):

@@ -41,7 +41,6 @@ _TORCH_BINARIES = ("libtorch_cuda", "libtorch_hip")
 
 
 def resolve_kernel(name: str, evidence: Evidence) -> KernelProvenance:
-    """Everything the evidence supports about one kernel name."""
     units, unit_grade, binary = evidence.units(name)
     decoded = decode(name)
     # The library by membership outweighs what the name suggests. Of PyTorch's own binaries the name tells
@@ -137,7 +136,6 @@ class RecordedCall(msgspec.Struct, frozen=True):
 def resolve_operator(
     call: RecordedCall, evidence: Evidence, record: InputRecord = InputRecord.UNKNOWN
 ) -> NativeFunctionFacts:
-    """The native function a recorded call reached, as far as the evidence goes."""
     if _BACKWARD_NODE.search(call.name):
         return _backward(call, evidence)
     found = resolve(evidence.operators, call.name, call.overload, call.input_types, record)

@@ -108,7 +108,6 @@ def read_lines(file: str, line: int, end_line: int | None, roots: Sequence[Path]
 
 
 def _candidates(file: str, roots: Sequence[Path]) -> Iterable[Path]:
-    """Real paths of the file within each root."""
     header = include_path(file)
     for root in roots:
         try:
@@ -204,8 +203,6 @@ Segment = tuple[int, int, int]
 
 
 class StoredLines(msgspec.Struct, array_like=True):
-    """What a file of the package holds."""
-
     format_version: int
     indexed: str  # the release whose source tree is indexed
     files: dict[str, tuple[Segment, ...]]  # in the order of their lines
@@ -247,7 +244,6 @@ def place_of(found: Definition, lines: StoredLines | None, *, is_own: bool) -> P
 
 
 def moved_in(table: StoredLines, file: str, line: int) -> Moved:
-    """Where a line of a file lies, by a table."""
     segments = table.files.get(file, ())
     if not segments:
         return Moved(line)

@@ -75,7 +75,6 @@ class SourceIndex(msgspec.Struct, frozen=True, array_like=True, eq=False):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Files that hold a definition, sorted."""
         return tuple(sorted({one.file for one in self}))
 
     def __iter__(self) -> Iterator[Definition]:
