@@ -7,8 +7,7 @@ facts only (names, paths, hashes of names), and is checked wholly when it is rea
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from opscope.errors import InputError
 from opscope.provenance.demangle import demangle
 from opscope.provenance.installation import label_order, parse_version
+from opscope.provenance.kernel_names.cxx_name import ANONYMOUS, Entity, names_in
 from opscope.provenance.packaged import TableFormat, lazy_pattern, release_file, release_files
 from opscope.text_enum import TextEnum
 
@@ -202,17 +202,6 @@ def _check(table: UnitTableFile) -> None:
 # `launch`, the kernel's function with the functors of its template arguments. Element types, sizes and
 # argument holders are left out of both. Packaged tables hold hashes of these keys: a change here asks for new
 # tables.
-_TOKEN = lazy_pattern(
-    r"""\(anonymous\ namespace\)|<unnamed>
-    | \{(?:lambda|unnamed)
-    | operator(?:\(\)|\[\]|<<=?|>>=?|->\*?|<=>|[-+*/%^&|!=<>~]=?|(?=\W))
-    | [A-Za-z_$~][\w$]*(?:\[abi:\w+\])?
-    | ::|->|[<>(){}\[\],]|\d\w*""",
-    re.VERBOSE,
-)
-_CLOSING = {"<": ">", "(": ")", "{": "}", "[": "]"}
-_ANONYMOUS = "(anonymous namespace)"
-
 # Namespaces that carry their library's version, and nvcc's namespace of what is local to a unit.
 _VERSION_NAMESPACE = lazy_pattern(r"(?:THRUST|CUB)_\w+_NS|__\d+|_INTERNAL_[0-9a-f]{8}_\d+_\w+")
 _KEYWORD = lazy_pattern(
@@ -245,90 +234,32 @@ def loose_keys(kernel_name: str) -> dict[str, str]:
     """`owner` and `launch` of a demangled kernel name, as far as it has them; a mangled one has none."""
     if kernel_name.startswith("_Z"):
         return {}
-    scan = _Scan()
-    for token in _TOKEN.finditer(kernel_name):
-        scan.feed(token.group())
-    scan.end_path()
-    keys = {"owner": scan.owners[0]} if scan.owners else {}
+    entities, is_whole = names_in(kernel_name.replace("<unnamed>", ANONYMOUS))
+    owners, functors, function = [], [], None
+    for entity in _inner_first(entities):
+        path = entity.name.split("::") + ([] if entity.operator is None else [entity.operator])
+        name = "::".join(part for part in path if not _VERSION_NAMESPACE.fullmatch(part))
+        if not entity.depth:
+            function = function if not name or _KEYWORD.fullmatch(name) else name
+        elif entity.owns_lambda:
+            owners.append(name)
+        elif name and _is_functor(name):
+            functors.append(name)
+    keys = {"owner": owners[0]} if owners else {}
     # A template library's kernel without anybody's functor is anybody's.
-    if scan.function and (scan.functors or not scan.function.startswith(_ARGUMENT_NAMESPACES)):
-        keys["launch"] = "|".join(dict.fromkeys((scan.function, *scan.functors)))
+    if is_whole and function and (functors or not function.startswith(_ARGUMENT_NAMESPACES)):
+        keys["launch"] = "|".join(dict.fromkeys((function, *functors)))
     return keys
 
 
-class _Path(msgspec.Struct):
-    """A qualified name while it is read; inside a lambda, the name of the function that owns it."""
-
-    parts: list[str] = msgspec.field(default_factory=list)
-    owns_lambda: bool = False
-
-
-class _Scan:
-    """Reads tokens one by one; brackets set the path around them aside until they close."""
-
-    def __init__(self) -> None:
-        self.function: str | None = None
-        self.owners: list[str] = []
-        self.functors: list[str] = []
-        self._path = _Path()
-        self._outer: list[tuple[str, _Path]] = []
-        self._other_brackets = 0  # open ones that are not <>
-        self._after_colons = False
-
-    def feed(self, token: str) -> None:
-        if token == "::":
-            self._after_colons = True
-            return
-        if token[0] in _CLOSING and token not in (_ANONYMOUS, "<unnamed>"):
-            self._open(token[0], is_lambda=len(token) > 1)
-        elif token in ">)}]":
-            self._close(token)
-        elif token == ",":
-            self.end_path()
-            self._path = _Path()
-        elif token != "const" and not token[0].isdigit() and token != "->":
-            self._name(_ANONYMOUS if token == "<unnamed>" else token)
-        if token != "const":
-            self._after_colons = False
-
-    def end_path(self) -> None:
-        parts = [part for part in self._path.parts if not _VERSION_NAMESPACE.fullmatch(part)]
-        if not parts:
-            return
-        name = "::".join(parts)
-        if not self._outer:
-            if not _KEYWORD.fullmatch(name):
-                self.function = name
-        elif self._path.owns_lambda:
-            if self._outer[0][0] == "<":
-                self.owners.append(name)
-        elif not self._other_brackets and _is_functor(name):
-            self.functors.append(name)
-
-    def _open(self, bracket: str, *, is_lambda: bool) -> None:
-        path = self._path
-        if is_lambda:
-            path.owns_lambda = True
-        self._outer.append((bracket, path))
-        self._other_brackets += bracket != "<"
-        self._path = _Path()
-
-    def _close(self, token: str) -> None:
-        self.end_path()
-        self._path = _Path()
-        while self._outer:
-            bracket, path = self._outer.pop()
-            self._other_brackets -= bracket != "<"
-            if _CLOSING[bracket] == token:
-                self._path = path
-                break
-
-    def _name(self, token: str) -> None:
-        if not self._after_colons:
-            self.end_path()
-            self._path = _Path([token])
-        elif not self._path.owns_lambda:
-            self._path.parts.append(token)
+def _inner_first(entities: Iterable[Entity]) -> Iterator[Entity]:
+    """In the order in which they end."""
+    unended: list[Entity] = []
+    for entity in entities:
+        while unended and unended[-1].depth >= entity.depth:
+            yield unended.pop()
+        unended.append(entity)
+    yield from reversed(unended)
 
 
 def _is_functor(name: str) -> bool:
