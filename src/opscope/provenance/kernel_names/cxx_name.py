@@ -297,7 +297,7 @@ def _is_less_than(text: str, start: int) -> bool:
 # parentheses or braces there are parameter types, and element types, layouts and accessors are data: no work.
 
 _TOKEN = lazy_pattern(
-    rf"{OPERATOR}|(?<!\w)({NAME}(?:::{NAME})*)|{LAMBDA_GROUP}|{PARENTHESES}|{LAMBDA}|->|[<>(){{}},]"
+    rf"{OPERATOR}|(?<!\w)({NAME}(?:::(?!{OPERATOR}){NAME})*)|{LAMBDA_GROUP}|{PARENTHESES}|{LAMBDA}|->|[<>(){{}},]"
 )
 _OPENING_OF = {")": "(", "}": "{"}
 _QUALIFIERS = frozenset(("const", "volatile"))

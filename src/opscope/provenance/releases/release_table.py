@@ -202,6 +202,7 @@ def _check(table: UnitTableFile) -> None:
 # `launch`, the kernel's function with the functors of its template arguments. Element types, sizes and
 # argument holders are left out of both. Packaged tables hold hashes of these keys: a change here asks for new
 # tables.
+
 # Namespaces that carry their library's version, and nvcc's namespace of what is local to a unit.
 _VERSION_NAMESPACE = lazy_pattern(r"(?:THRUST|CUB)_\w+_NS|__\d+|_INTERNAL_[0-9a-f]{8}_\d+_\w+")
 _KEYWORD = lazy_pattern(
