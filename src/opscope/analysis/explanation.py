@@ -37,6 +37,7 @@ from opscope.provenance.releases.recognition import recognize
 from opscope.provenance.releases.release_table import release_versions
 from opscope.provenance.resolution.resolvers import session_of_names
 from opscope.provenance.sources.at_hand import nearest_index
+from opscope.provenance.sources.index import is_unit
 from opscope.text_enum import TextEnum
 
 _SIMILAR = 5
@@ -333,12 +334,7 @@ def _files_of(one: NativeFunctionUse | KernelFacts) -> list[str]:
 
 
 def _touches(one: NativeFunctionUse | KernelFacts, name: str) -> bool:
-    return any(is_file(file, name) for file in _files_of(one))
-
-
-def is_file(path: str, name: str) -> bool:
-    """Whether a path is the file meant by a name or by the end of a path."""
-    return path == name or path.endswith(f"/{name}")
+    return any(is_unit(file, (name,)) for file in _files_of(one))
 
 
 def _unknown_name(

@@ -62,9 +62,8 @@ _LEFT_OUT = frozenset(("metadata",))
 class ReadOptions(NamedTuple):
     demangle: Demangle | None = None  # As of `load`
     examine: Examine | None = None  # Worked out of each file where it is read
-    captures: CaptureTraces = CaptureTraces(
-        ()
-    )  # Traces in which CUDA graphs were captured that these may replay
+    # Traces in which CUDA graphs were captured that these may replay
+    captures: CaptureTraces = CaptureTraces(())
     folder: str | None = None  # Where to leave Parquet; None to answer with it
 
 

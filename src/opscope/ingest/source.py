@@ -24,6 +24,7 @@ import msgspec
 
 from opscope.errors import DependencyError, InputError
 from opscope.model.files import check_ratio
+from opscope.units import natural_order
 
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
@@ -85,7 +86,7 @@ def find_traces(source: str) -> list[TraceFile]:
         raise InputError(
             "no traces have names like this", source=text, hint=f"Traces end in {', '.join(_SUFFIXES)}"
         )
-    return [TraceFile(str(one), path=one) for one in sorted(traces, key=lambda one: _natural(str(one)))]
+    return [TraceFile(str(one), path=one) for one in sorted(traces, key=natural_order)]
 
 
 def _is_trace_name(name: str) -> bool:
@@ -104,13 +105,6 @@ def _is_other_json(file: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and "traceEvents" not in document
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort key under which rank2 comes before rank10."""
-    return [
-        (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part
-    ]
 
 
 def _find_remote(address: str, protocol: str) -> list[TraceFile]:
@@ -136,7 +130,7 @@ def _find_remote(address: str, protocol: str) -> list[TraceFile]:
         raise InputError(f"cannot be reached ({type(error).__name__}: {error})", source=address) from error
     if names is None:
         raise InputError("no such file", source=address, hint="Check the address and your credentials")
-    traces = sorted((one for one in names if _is_trace_name(one.rsplit("/", 1)[-1])), key=_natural)
+    traces = sorted((one for one in names if _is_trace_name(one.rsplit("/", 1)[-1])), key=natural_order)
     if not traces:
         raise _no_traces(address)
     return [TraceFile(full, address=full) for full in map(system.unstrip_protocol, traces)]

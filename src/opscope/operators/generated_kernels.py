@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from math import prod
 from typing import Any
@@ -32,13 +31,9 @@ from opscope.operators.operator_table import OPERATORS
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.kernel_names.decoder import decode
 
-
-class _Role(Enum):
-    """What a kernel does with a tensor: whether it reads, and whether it writes it."""
-
-    READ = (True, False)
-    WRITTEN = (False, True)
-    CHANGED = (True, True)
+# What a kernel does with a tensor: whether it reads, and whether it writes it.
+_Role = tuple[bool, bool]
+_READ, _WRITTEN, _CHANGED = (True, False), (False, True), (True, True)
 
 
 _SOFTMAX = frozenset(("_softmax", "_log_softmax"))
@@ -125,10 +120,10 @@ def _moved(generated: _Generated, stated: Mapping[str, Any], num_gb: float | Non
         raise UnrecordedError(_PARTS)
     if roles is None:
         raise UnrecordedError("which of its tensors the generated kernel writes is not recorded")
-    read_sizes = [size if role.value[0] else 0 for size, role in zip(sizes, roles, strict=True)]
+    read_sizes = [size if role[0] else 0 for size, role in zip(sizes, roles, strict=True)]
     if len(sizes) > 1 and not lists["choosing"].isdisjoint(generated.operators):
         read_sizes = _chosen(generated, stated, read_sizes)
-    return sum(read_sizes), sum(size for size, role in zip(sizes, roles, strict=True) if role.value[1])
+    return sum(read_sizes), sum(size for size, role in zip(sizes, roles, strict=True) if role[1])
 
 
 _PARTS = "the generated kernel touches parts of tensors that its arguments do not tell"
@@ -160,7 +155,7 @@ def _split(total: int, roles: Sequence[_Role] | None, sizes: Sequence[int]) -> t
     if roles is None:
         written = sizes[0] if total > sum(sizes) else sizes[-1]
     else:
-        written = sum(size for size, role in zip(sizes, roles, strict=True) if role.value[1])
+        written = sum(size for size, role in zip(sizes, roles, strict=True) if role[1])
     written = min(written, total)
     return total - written, written
 
@@ -178,8 +173,8 @@ def _stated_roles(generated: _Generated, stated: Mapping[str, Any]) -> tuple[_Ro
     if made < 0 or given < 0 or not stores:
         return None
     # Each tensor given to be read is loaded once at least; loads for no more leave none for the others.
-    reused = _Role.WRITTEN if stated.get("num_load") == given else _Role.CHANGED
-    return *[reused] * in_place, *[_Role.READ] * given, *[_Role.WRITTEN] * made
+    reused = _WRITTEN if stated.get("num_load") == given else _CHANGED
+    return *[reused] * in_place, *[_READ] * given, *[_WRITTEN] * made
 
 
 def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
@@ -192,8 +187,8 @@ def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
         # The only tensor: a kernel that computes needs something to read.
         others = frozenset(operators) - lists["creations"] - lists["movements"]
         if lists["creations"].isdisjoint(operators) or not others <= lists["masking"]:
-            return (_Role.CHANGED,)
-        return None if others else (_Role.WRITTEN,)
+            return (_CHANGED,)
+        return None if others else (_WRITTEN,)
     results = [
         index
         for index, tensor in enumerate(generated.tensors)
@@ -204,9 +199,9 @@ def _inferred_roles(generated: _Generated) -> tuple[_Role, ...] | None:
     ):  # of which there is one at least
         results = [1]
     if results == [0]:
-        return _Role.CHANGED, *[_Role.READ] * (count - 1)
+        return _CHANGED, *[_READ] * (count - 1)
     if results == [count - 1]:
-        return *[_Role.READ] * (count - 1), _Role.WRITTEN
+        return *[_READ] * (count - 1), _WRITTEN
     return None
 
 

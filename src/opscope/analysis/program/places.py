@@ -12,7 +12,6 @@ time: every activity is charged to one place or to none.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from contextlib import suppress
 from functools import cached_property
@@ -31,6 +30,7 @@ from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 from opscope.model.sidecar import RecordedStructure
 from opscope.text_enum import TextEnum
+from opscope.units import natural_order
 
 
 class LineKind(TextEnum):
@@ -403,15 +403,9 @@ def _module_totals(
             found.append(ModuleTotal(*named, *device, *rest, *cpu))
         # The last one is taken first.
         pending += sorted(
-            inside[index], key=lambda one: (-totals[0, one], _natural(places[one].segment)), reverse=True
+            inside[index], key=lambda one: (-totals[0, one], natural_order(places[one].segment)), reverse=True
         )
     return tuple(found)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that orders `layer.2` before `layer.10`."""
-    parts = re.split(r"(\d{1,18})", name)
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
 
 
 # Columns that charging works on: operators, activities, links and launch points, as arrays.

@@ -17,7 +17,7 @@ import msgspec
 
 from opscope.data import packaged_toml
 from opscope.model.evidence import Grade
-from opscope.provenance.kernel_names.cxx_name import CxxName
+from opscope.provenance.kernel_names.cxx_name import CxxName, last_part
 from opscope.provenance.kernel_names.vocabulary import CATEGORY_OF_FAMILY, LETTERS, element_type
 
 
@@ -83,14 +83,10 @@ def title_of(name: str, function: str | None, arguments: Sequence[str], functor:
     """
     if function is None:
         return name
-    last, first, applied = _last(function), arguments[0] if arguments else "", _last(functor or "")
+    last, first, applied = last_part(function), arguments[0] if arguments else "", last_part(functor or "")
     is_wrapper = last in _WRAPPERS and "cutlass" in f"{function}<{first}"
-    title = (is_wrapper and _last(first.partition("<")[0])) or last
+    title = (is_wrapper and last_part(first.partition("<")[0])) or last
     return f"{title}<… {applied} …>" if applied else title
-
-
-def _last(qualified: str) -> str:
-    return qualified.rpartition("::")[2]
 
 
 class Reading(msgspec.Struct):
