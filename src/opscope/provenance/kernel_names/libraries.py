@@ -275,40 +275,6 @@ def read_device_algorithm(cxx: CxxName, last: str) -> Reading | None:
     return Reading({**stated, "functor": functor})
 
 
-# Names the driver's activity records give to copies and sets, `Memcpy DtoH (Device -> Pageable)`. Source:
-# libkineto src/CuptiActivity.cpp (`memcpyName`) and roctracer's names, which are alike or spell the kind
-# (`CopyDeviceToHost`).
-_COPY = lazy_pattern(
-    r"[Mm]emcpy(?: |\b)(?:(?P<from>[HDAP])to(?P<to>[HDAP]))?\s*(?:\((?P<source>\w+) -> (?P<target>\w+)\))?"
-)
-_AMD_COPY = lazy_pattern(r"Copy(?P<source>Host|Device)To(?P<target>Host|Device)\w*|hipMemcpy\w*")
-_SIDES = {"H": "host", "D": "device", "A": "device"}
-_SET = lazy_pattern(r"Memset\b|FillBuffer|hipMemset\w*")
-
-
-def read_memory_copy(text: str) -> Reading | None:
-    """What the name of a copy or set says; None if it is neither."""
-    if _SET.match(text):
-        return Reading({"library": "driver", "family": "memset"})
-    stated: dict[str, Any] = {"library": "driver", "family": "memcpy"}
-    if amd := _AMD_COPY.fullmatch(text):
-        if amd["source"]:
-            stated["copy_direction"] = f"{amd['source']}_to_{amd['target']}".lower()
-        return Reading(stated)
-    match = _COPY.match(text)
-    if match is None:
-        return None
-    kinds = match["from"], match["to"]
-    if kinds == ("P", "P"):
-        stated["copy_direction"] = "peer_to_peer"
-    elif kinds[0] in _SIDES and kinds[1] in _SIDES:
-        stated["copy_direction"] = f"{_SIDES[kinds[0]]}_to_{_SIDES[kinds[1]]}"
-    memories = {match["source"], match["target"]} & {"Pageable", "Pinned"}
-    if len(memories) == 1:
-        stated["host_memory"] = memories.pop().lower()
-    return Reading(stated)
-
-
 # Triton kernels that torch.compile writes, `triton_per_fused_add_native_layer_norm_view_5`. Source:
 # torch/_inductor/codegen/triton.py (`define_kernel`), torch/_inductor/utils.py (`get_fused_kernel_name`). The
 # word after `triton_` is the kind of kernel. The operators are sorted, without repeats and joined by
