@@ -52,17 +52,11 @@ def read_xmma(text: str) -> Reading | None:
     tensor_core = tensor_core or ("warpgroupsize" in rest and found.fields["architecture"] == "sm90")
     return found.reading(
         family=family,
-        direction=_convolution_direction(kind),
+        direction=direction_of(kind),
         split_k="split_k" in rest or (None if "segment_k_on" in rest else False),
         tensor_core=False if _XMMA_PLAIN.search(rest) else tensor_core or None,
         **_xmma_types(found.groups["outer"], found.groups["inner"]),
     )
-
-
-def _convolution_direction(kind: str) -> str | None:
-    if kind.startswith("fprop") or "_fprop" in kind:
-        return "forward"
-    return "backward" if "dgrad" in kind or "wgrad" in kind else None
 
 
 def _xmma_types(outer: str | None, inner: str | None) -> dict[str, str | None]:

@@ -152,11 +152,7 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
 
 
 def _flash(function: str, text: str) -> Reading:
-    if "flash_bwd" in function or "FlashAttnBwd" in text or "Bwd" in function:
-        direction: str | None = "backward"
-    else:
-        is_forward = "flash_fwd" in function or "FlashAttnFwd" in text
-        direction = "forward" if is_forward else direction_of(function)
+    direction = direction_of(function) or direction_of(text)
     stated: dict[str, Any] = {"family": "attention_flash", "direction": direction}
     if (traits := find_grammar("flash_traits", text)) is not None:
         stated.update(traits.fields)
