@@ -76,12 +76,7 @@ def _xmma_types(outer: str | None, inner: str | None) -> dict[str, str | None]:
 _TEMPLATE_ARCHITECTURE = lazy_pattern(
     r"(?:arch::|arch4|arch5|::)(Sm\d{2,3})|\b(SM\d{2,3})_|(?<=Mainloop)(Sm\d{2,3})|\d(Sm\d{2,3})E"
 )
-# Words of a template that tell the direction, by family; the first that occurs decides.
-_TEMPLATE_DIRECTIONS = {
-    "convolution": (("Fprop", "forward"), ("Dgrad", "backward"), ("Wgrad", "backward")),
-    "attention": (("Bwd", "backward"), ("Backward", "backward"), ("Fwd", "forward")),
-}
-_TEMPLATE_DIRECTIONS["depthwise_convolution"] = _TEMPLATE_DIRECTIONS["convolution"]
+_DIRECTED = frozenset(("convolution", "depthwise_convolution", "attention"))
 
 
 def read_cutlass(cxx: CxxName, text: str) -> Reading | None:
@@ -118,13 +113,12 @@ def _cutlass_template(name: str) -> Reading | None:
     family = family_by_rules("cutlass_template", text)
     if family is None:
         return None
-    directions = _TEMPLATE_DIRECTIONS.get(family, ())
     architecture = _TEMPLATE_ARCHITECTURE.search(text)
     return Reading(
         {
             "library": "cutlass",
             "family": family,
-            "direction": next((direction for word, direction in directions if word in text), None),
+            "direction": direction_of(text) if family in _DIRECTED else None,
             "architecture": architecture and architecture[architecture.lastindex or 0].lower(),
             "variant": "template",
         }
@@ -163,10 +157,7 @@ def read_dense_algebra(cxx: CxxName, text: str) -> Reading | None:
         operand = LETTERS.get(lettered["letter"])
         return Reading({"family": family, "operand_type": operand}, {"library": "magma"})
     if function.endswith("kernel_blasl3"):
-        if "Kernel_triangular_input" in text:
-            return Reading(inferred={"family": "triangular_multiply"})
-        is_output = "Kernel_triangular_output" in text
-        return Reading(inferred={"family": "rank_update" if is_output else "symmetric_multiply"})
+        return Reading(inferred={"family": family_by_rules("cublas_level_3", text)})
     names_cublas = "cublas" in text
     named = family_by_rules("dense_algebra", function)
     named = named or (family_by_rules("cublas", function) if names_cublas else None)
