@@ -18,7 +18,13 @@ import msgspec
 from opscope.data import packaged_toml
 from opscope.model.evidence import Grade
 from opscope.provenance.kernel_names.cxx_name import CxxName, last_part
-from opscope.provenance.kernel_names.vocabulary import CATEGORY_OF_FAMILY, LETTERS, element_type
+from opscope.provenance.kernel_names.vocabulary import (
+    CATEGORY_OF_FAMILY,
+    LETTERS,
+    direction_of,
+    element_type,
+    family_by_rules,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +171,14 @@ def read_grammar(name: str, text: str) -> Reading | None:
     """What a grammar reads from a text; None if that is not of it."""
     found = find_grammar(name, text)
     return None if found is None else found.reading()
+
+
+def read_by_rules(section: str, text: str, library: str | None) -> Reading | None:
+    """What the words of a function say by a section of `family_rules.toml`; None if nothing."""
+    family = family_by_rules(section, text)
+    if family is None:
+        return None
+    return Reading({"library": library}, {"family": family, "direction": direction_of(text)})
 
 
 def _put(found: dict[str, Any], group: str, value: str | None, grammar: _Grammar) -> None:

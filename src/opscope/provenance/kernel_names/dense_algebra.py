@@ -12,7 +12,13 @@ from __future__ import annotations
 import re
 
 from opscope.provenance.kernel_names.cxx_name import CxxName
-from opscope.provenance.kernel_names.decoded_kernel import Found, Reading, find_grammar, read_grammar
+from opscope.provenance.kernel_names.decoded_kernel import (
+    Found,
+    Reading,
+    find_grammar,
+    read_by_rules,
+    read_grammar,
+)
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
     LETTERS,
@@ -130,13 +136,8 @@ _MIOPEN = lazy_pattern(r"miopen", re.IGNORECASE)
 
 def read_rocm(function: str) -> Reading | None:
     """What a kernel of AMD's libraries says: Tensile, rocPRIM, MIOpen, Composable Kernel."""
-    if (tensile := read_grammar("tensile", function)) is not None:
-        return tensile
-    family = family_by_rules("rocm", function)
-    if family is None:
-        return None
     library = "rocprim" if "rocprim::" in function else "miopen" if _MIOPEN.match(function) else None
-    return Reading({"library": library}, {"family": family, "direction": direction_of(function)})
+    return read_grammar("tensile", function) or read_by_rules("rocm", function, library)
 
 
 # cuBLAS, cuBLASLt, cuSOLVER and MAGMA besides tensor-core multiplications. MAGMA is public source and BLAS

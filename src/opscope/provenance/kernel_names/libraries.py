@@ -12,13 +12,13 @@ from typing import Any
 
 from opscope.data import packaged_toml
 from opscope.provenance.kernel_names.cxx_name import CxxName, entities, last_part, without_module
-from opscope.provenance.kernel_names.decoded_kernel import Reading, find_grammar
+from opscope.provenance.kernel_names.decoded_kernel import Reading, find_grammar, read_by_rules
 from opscope.provenance.kernel_names.vocabulary import (
     FLOATING,
     direction_of,
     element_type,
     family_by_rules,
-    library_by_rules,
+    rule_of,
 )
 from opscope.provenance.packaged import lazy_pattern, packaged_path
 
@@ -55,10 +55,11 @@ def read_serving(cxx: CxxName, text: str) -> Reading | None:
     """What a kernel of a serving engine, or of the libraries these call, says; None if it is none."""
     function = cxx.function or ""
     head = text[:_MOST_TEMPLATE]
-    family = family_by_rules("serving_template", head) or family_by_rules("serving", function)
+    rule = rule_of("serving", function) or {}
+    family = family_by_rules("serving_template", head) or rule.get("family")
     if family is None:
         return None
-    library = library_by_rules("serving", function) or _library_of_namespace(function)
+    library = rule.get("library") or _library_of_namespace(function)
     entered = _entered(cxx, head)
     inferred: dict[str, Any] = {
         "family": family,
@@ -99,12 +100,9 @@ def _entered(cxx: CxxName, head: str) -> str | None:
 def read_mangled(text: str) -> Reading | None:
     """What the words of a mangled name say; None if nothing."""
     head = text[:_MOST_TEMPLATE]
-    family = family_by_rules("serving", head) or family_by_rules("rocm", head)
-    if family is None:
-        return None
     namespace = _MANGLED_NAMESPACE.match(head)
     library = _NAMESPACES.get(namespace[1]) if namespace is not None else None
-    return Reading({"library": library}, {"family": family, "direction": direction_of(head[:200])})
+    return read_by_rules("serving", head, library) or read_by_rules("rocm", head, library)
 
 
 _MANGLED_NAMESPACE = lazy_pattern(r"_ZN?K?\d+(aiter|ck_tile|ck|vllm)\d")
@@ -144,11 +142,7 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
         return Reading(stated)
     if _FLASH.search(function) or _FLASH.search(head):
         return _flash(function, head)
-    family = family_by_rules("attention", function)
-    if family is None:
-        return None
-    library = _library_of_namespace(function)
-    return Reading({"library": library}, {"family": family, "direction": direction_of(function)})
+    return read_by_rules("attention", function, _library_of_namespace(function))
 
 
 def _flash(function: str, text: str) -> Reading:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
-from typing import cast
+from typing import Any
 
 from opscope.data import packaged_toml
 from opscope.provenance.packaged import lazy_pattern
@@ -72,22 +72,17 @@ def direction_of(text: str) -> str | None:
 
 
 @lru_cache(maxsize=65536)
+def rule_of(section: str, text: str) -> dict[str, Any] | None:
+    """The first rule in a section of `family_rules.toml` that occurs in the text; None if none does."""
+    return next((rule for rule, pattern in _rules(section) if pattern.search(text)), None)
+
+
 def family_by_rules(section: str, text: str) -> str | None:
-    """The family of the first rule in a section of `family_rules.toml` that occurs in the text; else None."""
-    return next((family for family, pattern in _rules(section) if pattern.search(text)), None)
-
-
-@lru_cache(maxsize=65536)
-def library_by_rules(section: str, text: str) -> str | None:
-    """The library that the rule which `family_by_rules` answers with is of; None if it says none."""
-    rules = packaged_toml(__package__, "family_rules.toml")[section]
-    for rule, (_, pattern) in zip(rules, _rules(section), strict=True):
-        if pattern.search(text):
-            return cast("str | None", rule.get("library"))
-    return None
+    rule = rule_of(section, text)
+    return None if rule is None else rule["family"]
 
 
 @cache
-def _rules(section: str) -> list[tuple[str, re.Pattern[str]]]:
+def _rules(section: str) -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     rules = packaged_toml(__package__, "family_rules.toml")[section]
-    return [(rule["family"], re.compile("|".join(rule["patterns"]))) for rule in rules]
+    return [(rule, re.compile("|".join(rule["patterns"]))) for rule in rules]
