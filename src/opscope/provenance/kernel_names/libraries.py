@@ -41,11 +41,9 @@ _FIRST_NAMESPACE = lazy_pattern(r"(?:::)?(\w+)::")
 def read_library(cxx: CxxName) -> Reading | None:
     """What a kernel of another library, or a program's own, says plainly; None if nothing."""
     function = cxx.function or ""
-    family, library = family_by_rules("library", function), _library_of_namespace(function)
-    if family is None and library is None:
-        return None
-    direction = direction_of(function) if family else None
-    return Reading({"library": library}, {"family": family, "direction": direction})
+    library = _library_of_namespace(function)
+    plain = None if library is None else Reading({"library": library})
+    return read_by_rules("library", function, library) or plain
 
 
 _MOST_TEMPLATE = 1000  # What a name is about stands first.
@@ -134,23 +132,15 @@ def read_attention(cxx: CxxName, text: str) -> Reading | None:
         return None  # told by the grammar of cuDNN
     head = text[:600]
     if "AttentionKernel<" in head or "AttentionBackwardKernel<" in head:
+        family, traits = "attention_mem_efficient", find_grammar("memory_efficient_template", head)
         is_backward = "Backward" in head or "attention_kernel_backward" in head
-        direction = "backward" if is_backward else "forward"
-        stated: dict[str, Any] = {"family": "attention_mem_efficient", "direction": direction}
-        if (found := find_grammar("memory_efficient_template", head)) is not None:
-            stated.update(found.fields)
-        return Reading(stated)
-    if _FLASH.search(function) or _FLASH.search(head):
-        return _flash(function, head)
-    return read_by_rules("attention", function, _library_of_namespace(function))
-
-
-def _flash(function: str, text: str) -> Reading:
-    direction = direction_of(function) or direction_of(text)
-    stated: dict[str, Any] = {"family": "attention_flash", "direction": direction}
-    if (traits := find_grammar("flash_traits", text)) is not None:
-        stated.update(traits.fields)
-    return Reading(stated)
+        direction: str | None = "backward" if is_backward else "forward"
+    elif _FLASH.search(function) or _FLASH.search(head):
+        family, traits = "attention_flash", find_grammar("flash_traits", head)
+        direction = direction_of(function) or direction_of(head)
+    else:
+        return read_by_rules("attention", function, _library_of_namespace(function))
+    return Reading({"family": family, "direction": direction, **({} if traits is None else traits.fields)})
 
 
 # cuDNN: the engines compiled at run time, and the templates in its libraries.
