@@ -51,7 +51,7 @@ def test_families_written_in_code_are_declared() -> None:
     written: set[str] = set()
     for module in FOLDER.glob("*.py"):
         text = module.read_text(encoding="utf-8")
-        written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=) ?"(\w+)"', text))
+        written |= set(re.findall(r'(?:"family"\]? ?[:=]|family=|family, \w+ =) ?"(\w+)"', text))
     written |= {kind[0] for kind in _TRITON_KINDS.values() if kind[0] is not None}
     assert "attention_flash" in written
     assert written <= NAMES
