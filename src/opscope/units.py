@@ -134,12 +134,6 @@ def counted(count: float, noun: str, plural: str | None = None) -> str:
     return f"{text} {noun if text == '1' else plural or plural_of(noun)}"
 
 
-def natural_order(name: object) -> list[tuple[int, int, str]]:
-    """Sort key under which `rank2` comes before `rank10`."""
-    parts = re.split(r"(\d{1,18})", str(name))
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]
-
-
 def significant(value: float, *, below_one: int = 2) -> str:
     """Three significant digits at least; `below_one` decimals of what is less than one."""
     magnitude = abs(value)

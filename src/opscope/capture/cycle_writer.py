@@ -44,7 +44,7 @@ from opscope.model.sidecar import (
     write_sidecar,
 )
 from opscope.provenance.binaries import recorded_origins
-from opscope.provenance.generated_code import generated_sources, is_generated, read_generated
+from opscope.provenance.generated_code import files_by_hash, generated_sources, is_generated, read_generated
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ def collect(names: TraceNames, copies: Path) -> Enrichment:
         "torch.compile",
         lambda: generated_sources(
             wanted,
-            names.kernel_files,
+            files_by_hash(names.kernel_files),
             names.graph_keys,
             compiled_graphs(found.graphs, found.traced),
             read=lambda file, hash_: None if file is None else read_generated(file, hash_),

@@ -24,7 +24,6 @@ import msgspec
 
 from opscope.errors import DependencyError, InputError
 from opscope.model.files import check_ratio
-from opscope.units import natural_order
 
 _CHUNK_BYTES = 1 << 22
 # Small, because what a broken chunk held before its flaw is lost with it.
@@ -105,6 +104,12 @@ def _is_other_json(file: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and "traceEvents" not in document
+
+
+def natural_order(name: object) -> list[tuple[int, int, str]]:
+    """Sort key under which `rank2` comes before `rank10`."""
+    parts = re.split(r"(\d{1,18})", str(name))
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]
 
 
 def _find_remote(address: str, protocol: str) -> list[TraceFile]:

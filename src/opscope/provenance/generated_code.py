@@ -321,6 +321,11 @@ def is_generated(name: str) -> bool:
     return _GENERATED_FILE.fullmatch(name) is not None
 
 
+def files_by_hash(files: Iterable[str]) -> dict[str, str]:
+    """Paths of generated files by the hash of their text, which is their stem."""
+    return {PurePath(file).stem: file for file in files}
+
+
 def read_generated(file: str | Path, hash_: str) -> str | None:
     """The text of a file if it has that hash; None if it has another, or cannot be read.
 
@@ -338,7 +343,7 @@ def read_generated(file: str | Path, hash_: str) -> str | None:
 
 def generated_sources(
     kernels: Set[str],
-    launched_files: Iterable[str],
+    files: Mapping[str, str],
     graph_keys: Set[str] = frozenset(),
     graphs: Iterable[CompiledGraph] = (),
     *,
@@ -346,10 +351,10 @@ def generated_sources(
 ) -> list[tuple[RecordedSource, str | None]]:
     """Sources of the kernels that torch.compile generated, with their texts: one pair per kernel and graph.
 
-    Of kernels of these names in the trace; its launches name files, its annotations the cache keys of graphs.
-    `read` gives the text of a generated file, by its path, if known, and hash; None if it is not at hand.
+    Of kernels of these names in the trace; its launches name files (by hash), its annotations cache keys of
+    graphs. `read` gives the text of a generated file, by its path, if known, and hash; None if it is not at
+    hand.
     """
-    files = {PurePath(file).stem: file for file in launched_files}  # by the hash of their text
     defined = [
         (graph, kernel, kernel.hash)
         for graph in graphs

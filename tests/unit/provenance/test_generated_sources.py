@@ -8,6 +8,7 @@ import pytest
 
 from opscope.provenance.generated_code import (
     CompiledGraph,
+    files_by_hash,
     generated_sources,
     parse_graph,
     read_generated,
@@ -27,7 +28,7 @@ def graphs(graph_text, kernel_text):
 
 
 def match(graphs, kernels={"k"}, launched=(), keys=()):  # noqa: B006
-    files = [f"/cache/{hash_}.py" for hash_ in launched]
+    files = files_by_hash(f"/cache/{hash_}.py" for hash_ in launched)
     found = generated_sources(kernels, files, set(keys), graphs, read=lambda file, hash_: None)
     return [(source.kernel, source.graph, source.evidence.value) for source, _ in found]
 
@@ -71,7 +72,7 @@ def test_a_launched_file_counts_without_its_graph(tmp_path: Path, kernel_text):
     file.write_text(text)
     edited = tmp_path / f"{source_hash('other')}.py"
     edited.write_text(text)
-    files = [str(file), str(edited), str(tmp_path / "gone.py")]
+    files = files_by_hash([str(file), str(edited), str(tmp_path / "gone.py")])
     found = generated_sources({"k"}, files, read=read_or_none)
     ((source, found_text),) = found
     assert (source.file, source.heuristic, source.graph, found_text) == (str(file), "reduction", None, text)

@@ -24,13 +24,13 @@ from msgspec.structs import replace
 from opscope.analysis.arrays import NONE, Columns, Flags, columns, sum_by
 from opscope.ingest.linking import gather
 from opscope.ingest.nesting import Forest, Int64, enclosing, nest
+from opscope.ingest.source import natural_order
 from opscope.model.files import UNREADABLE_JSON
 from opscope.model.location import FrameName, is_program_file, parse_frame
 from opscope.model.queries import sql
 from opscope.model.session import Session, registered
 from opscope.model.sidecar import RecordedStructure
 from opscope.text_enum import TextEnum
-from opscope.units import natural_order
 
 
 class LineKind(TextEnum):

@@ -24,7 +24,7 @@ from opscope.model.origin import (
 )
 from opscope.model.session import Session
 from opscope.model.sidecar import kernels_folder
-from opscope.provenance.generated_code import generated_sources, read_generated
+from opscope.provenance.generated_code import files_by_hash, generated_sources, read_generated
 from opscope.provenance.installation import installed_torch
 from opscope.provenance.kernel_names.decoded_kernel import DecodedKernel
 from opscope.provenance.operators.table import OperatorTable, Place, table_for
@@ -320,7 +320,7 @@ def complete_sources(session: Session) -> int:
     ids = dict(session.query("SELECT name, name_id FROM kernel_names WHERE kind = 'kernel'"))
     found = generated_sources(
         ids.keys(),
-        (file for (file,) in session.query(_FILES_SQL)),
+        files_by_hash(file for (file,) in session.query(_FILES_SQL)),
         read=_reader(session),
     )
     recorded = {_identity(source): source for source in _recorded(session)}
