@@ -36,7 +36,6 @@ Sites = dict[str, set[tuple[int, str]]]
 
 
 def sites_of(library: Path) -> Sites:
-    """Every check in a library whose file lies in the repository."""
     sites: Sites = defaultdict(set)
     with open_elf(library) as elf:
         sections = {name: elf.sections[name] for name in (*_STRINGS, *_CODE) if name in elf.sections}

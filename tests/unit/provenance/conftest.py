@@ -23,7 +23,7 @@ def index_of() -> Callable[..., SourceIndex]:
     """Builds an index of files given as `{path: text}`."""
 
     def of(files: dict[str, str], version: str = "2.6.0", git_version: str | None = None) -> SourceIndex:
-        return index_of_definitions(version, git_version, *read_tree(dedented(files)))
+        return index_of_definitions(version, git_version, read_tree(dedented(files)))
 
     return of
 

@@ -16,7 +16,7 @@ ENTRY = Registration("s", "CUDA", "f", "b.cu", 9)
 
 
 def table(*definitions: Definition) -> SourceIndex:
-    return index_of("2.6.0", "a" * 40, definitions, [ENTRY])
+    return index_of("2.6.0", "a" * 40, (definitions, [ENTRY]))
 
 
 def decoded(content: bytes, source: str = "x.zst") -> SourceIndex:
